@@ -24,7 +24,7 @@ KAFKA_DIR := .cache/kafka
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint unit hostile spark-test spark-demo chaos-spark bench-spark bench-client conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs simulate-bugs-count bench bench-failover bench-replicated \
+.PHONY: help run test lint format unit hostile spark-test spark-demo chaos-spark bench-spark bench-client conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs simulate-bugs-count bench bench-failover bench-replicated \
         conformance-groups chaos-exactly-once bench-rebalance bench-compaction \
   chaos chaos-cluster chaos-rolling chaos-upgrade constraints clean
 
@@ -38,7 +38,11 @@ test: lint unit ## lint and the whole default suite, under three minutes
 
 lint: $(STAMP) ## ruff and mypy
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo 'not formatted: run make format' >&2; exit 1; }
 	@$(BIN)/mypy
+
+format: $(STAMP) ## lay all Python out at 100 columns (ruff format)
+	@$(BIN)/ruff format .
 
 unit: $(STAMP) ## the default suite without the linters
 	@$(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --ignore tests/hostile -m 'not spark'

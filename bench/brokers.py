@@ -1,7 +1,8 @@
 """The brokers under test: starting them, what they cost the machine, and whether they answer yet.
 
-A broker that this process started is known by its process ids, and its CPU time and memory are read from /proc. One that was
-given as host:port is only measured so if a pid was given with it, and its start cannot be measured.
+A broker that this process started is known by its process ids, and its CPU time and memory are read
+from /proc. One that was given as host:port is only measured so if a pid was given with it, and its
+start cannot be measured.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class Broker:
-    """One broker. `launch` starts it on data that `prepare` has made, and returns its pid; None for one that runs already."""
+    """One broker.
+
+    `launch` starts it on data that `prepare` has made, and returns its pid; None for one that runs
+    already.
+    """
 
     name: str
     address: tuple[str, int]
@@ -54,11 +59,15 @@ class Broker:
     # -- life
 
     def start(self) -> tuple[float, float]:
-        """Start it; returns the seconds until it answers ApiVersions, as (until ready, monotonic time of the start)."""
+        """Start it; returns the seconds until it answers ApiVersions, as (until ready,
+        monotonic time of the start).
+        """
         assert self.launch is not None
         begun = time.monotonic()
         self.process = self.launch()
-        ready = wait_until(lambda: answers_api_versions(self.address), f"{self.name} to answer", self.process)
+        ready = wait_until(
+            lambda: answers_api_versions(self.address), f"{self.name} to answer", self.process
+        )
         self.pid = self.find_pid() if self.find_pid is not None else self.process.pid
         return ready - begun, begun
 
@@ -110,7 +119,9 @@ class Broker:
         name = f"bench-{os.getpid()}-{self.topics_made}-{label}"
         admin = self._administrator()
         # the disk is given back soon: a whole run writes more than a small machine has
-        wanted = NewTopic(name, num_partitions=1, replication_factor=1, config={"file.delete.delay.ms": "1000"})
+        wanted = NewTopic(
+            name, num_partitions=1, replication_factor=1, config={"file.delete.delay.ms": "1000"}
+        )
         try:
             admin.create_topics([wanted])[name].result(START_SECONDS_MAX)
         except (KafkaException, TimeoutError) as error:
@@ -129,22 +140,32 @@ def _has_leader(admin: AdminClient, topic: str) -> bool:
         metadata = admin.list_topics(topic, timeout=5).topics.get(topic)
     except KafkaException:
         return False
-    return metadata is not None and metadata.error is None and bool(metadata.partitions) and metadata.partitions[0].leader >= 0
+    return (
+        metadata is not None
+        and metadata.error is None
+        and bool(metadata.partitions)
+        and metadata.partitions[0].leader >= 0
+    )
 
 
-def wait_until(condition: Callable[[], bool], what: str, process: subprocess.Popen[bytes] | None = None) -> float:
+def wait_until(
+    condition: Callable[[], bool], what: str, process: subprocess.Popen[bytes] | None = None
+) -> float:
     """Ask every 5 ms; returns the monotonic time when it came true."""
     deadline = time.monotonic() + START_SECONDS_MAX
     while not condition():
         if time.monotonic() > deadline:
             raise BenchError(f"waited {START_SECONDS_MAX} s for {what}")
         if process is not None and process.poll() not in (None, 0):
-            raise BenchError(f"the process ended with code {process.returncode} while waiting for {what}")
+            raise BenchError(
+                f"the process ended with code {process.returncode} while waiting for {what}"
+            )
         time.sleep(0.005)
     return time.monotonic()
 
 
-# -- asking by hand: admin clients have time-outs and back-offs of their own, which must not be measured
+# -- asking by hand: admin clients have time-outs and back-offs of their own, which must not be
+# measured
 
 
 def _ask(address: tuple[str, int], key: int, version: int, body: dict[str, object]) -> object:
@@ -171,9 +192,21 @@ def answers_api_versions(address: tuple[str, int]) -> bool:
 
 def acknowledges(address: tuple[str, int], topic: str) -> bool:
     """Whether one record is appended and acknowledged with acks=1."""
-    partition = {"index": 0, "records": build_batch([(None, b"first")], timestamp=int(time.time() * 1000))}
+    partition = {
+        "index": 0,
+        "records": build_batch([(None, b"first")], timestamp=int(time.time() * 1000)),
+    }
     try:
-        answer = _ask(address, 0, 9, {"acks": 1, "timeout_ms": 5000, "topic_data": [{"name": topic, "partition_data": [partition]}]})
+        answer = _ask(
+            address,
+            0,
+            9,
+            {
+                "acks": 1,
+                "timeout_ms": 5000,
+                "topic_data": [{"name": topic, "partition_data": [partition]}],
+            },
+        )
     except OSError:
         return False
     return answer.responses[0].partition_responses[0].error_code == 0  # type: ignore[attr-defined, no-any-return]
@@ -187,8 +220,22 @@ def mqd(directory: Path) -> Broker:
     port, peer_port = free_port(), free_port()
     directory.mkdir(parents=True, exist_ok=True)
     peers = directory / "peers.toml"
-    peers.write_text(f'cluster_id = "bench"\n\n[[node]]\nid = 1\nhost = "127.0.0.1"\nport = {port}\npeer_port = {peer_port}\n')
-    command = [sys.executable, "-m", "mqd", "start", "--peers", str(peers), "--node", "1", "--data", str(directory / "data")]
+    peers.write_text(
+        'cluster_id = "bench"\n\n[[node]]\nid = 1\nhost = "127.0.0.1"\nport = '
+        f"{port}\npeer_port = {peer_port}\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "mqd",
+        "start",
+        "--peers",
+        str(peers),
+        "--node",
+        "1",
+        "--data",
+        str(directory / "data"),
+    ]
     log = directory / "log"
 
     def launch() -> subprocess.Popen[bytes]:
@@ -207,13 +254,22 @@ def kafka(directory: Path) -> Broker:
 
     def launch() -> subprocess.Popen[bytes]:
         with log.open("ab") as stream:
-            return subprocess.Popen(["bash", script, "start", "1", str(port), str(directory)], stdout=stream, stderr=stream)
+            return subprocess.Popen(
+                ["bash", script, "start", "1", str(port), str(directory)],
+                stdout=stream,
+                stderr=stream,
+            )
 
     def find_pid() -> int:
         return int((directory / "1" / "pid").read_text())
 
     def halt() -> None:
-        subprocess.run(["bash", script, "stop", str(directory)], capture_output=True, check=False, timeout=STOP_SECONDS_MAX * 2)
+        subprocess.run(
+            ["bash", script, "stop", str(directory)],
+            capture_output=True,
+            check=False,
+            timeout=STOP_SECONDS_MAX * 2,
+        )
 
     fetched = subprocess.run(["bash", script, "fetch"], capture_output=True, text=True)
     if fetched.returncode:

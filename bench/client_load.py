@@ -1,6 +1,9 @@
-"""librdkafka's own load, through confluent-kafka: `client_load.py produce|consume HOST:PORT TOPIC MESSAGES VALUE_BYTES ACKS`.
+"""librdkafka's own load, through confluent-kafka.
 
-Batches are handed over by `produce_batch` and taken by `consume`, so that Python's part is small. Prints one line of JSON.
+    client_load.py produce|consume HOST:PORT TOPIC MESSAGES VALUE_BYTES ACKS
+
+Batches are handed over by `produce_batch` and taken by `consume`, so that Python's part is small.
+Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -73,8 +76,18 @@ def consume(address: str, topic: str, messages: int) -> float:
 
 
 def main() -> None:
-    role, address, topic, messages, value_bytes = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
-    seconds = produce(address, topic, messages, value_bytes, int(sys.argv[6])) if role == "produce" else consume(address, topic, messages)
+    role, address, topic, messages, value_bytes = (
+        sys.argv[1],
+        sys.argv[2],
+        sys.argv[3],
+        int(sys.argv[4]),
+        int(sys.argv[5]),
+    )
+    seconds = (
+        produce(address, topic, messages, value_bytes, int(sys.argv[6]))
+        if role == "produce"
+        else consume(address, topic, messages)
+    )
     print(json.dumps({"records": messages, "bytes": messages * value_bytes, "seconds": seconds}))
 
 

@@ -180,7 +180,7 @@ def mqd_arrow_consume(job: Job) -> None:
     import pyarrow.compute as pc
     import trio
 
-    import mqd.client.arrow  # noqa: F401  (or its import is measured)
+    import mqd.client.arrow  # noqa: F401
     from mqd.client.cluster import connect
     from mqd.client.columns_starts import forth_machine
     from mqd.client.consumer import open_consumer

@@ -1,14 +1,18 @@
-"""Does a compacted topic come down to what a dictionary would hold, while it is written and read, and at what cost?
+"""Does a compacted topic come down to what a dictionary would hold, while it is written and read,
+and at what cost?
 
-    python bench/compaction.py [--updates 1000000] [--keys 1000] [--peer-kafka] [--json FILE] [--data DIR]
+    python bench/compaction.py [--updates 1000000] [--keys 1000] [--peer-kafka] [--json FILE]
+    [--data DIR]
 
-One producer writes the updates (idempotent, acks=all, lz4), one consumer reads the topic from its beginning again and again and checks
-that no key ever goes back. When all is written a paced producer sends a record every 5 ms until nothing more can be cleaned. Then the
-topic is read once more and compared with the dictionary, key by key.
+One producer writes the updates (idempotent, acks=all, lz4), one consumer reads the topic from its
+beginning again and again and checks that no key ever goes back. When all is written a paced
+producer sends a record every 5 ms until nothing more can be cleaned. Then the topic is read once
+more and compared with the dictionary, key by key.
 
-Figures: the seconds of writing; the seconds after the last update until the topic is clean; the records and bytes that are left; the
-processor time of the broker over both; its largest resident memory above what it had before; the 50th and 99th percentile of a produce
-while it is cleaned. Each broker is asked by itself, one after the other, with the same options.
+Figures: the seconds of writing; the seconds after the last update until the topic is clean; the
+records and bytes that are left; the processor time of the broker over both; its largest resident
+memory above what it had before; the 50th and 99th percentile of a produce while it is cleaned. Each
+broker is asked by itself, one after the other, with the same options.
 """
 
 from __future__ import annotations
@@ -68,7 +72,10 @@ class Outcome:
 
 
 class Reader(threading.Thread):
-    """Reads the topic from its beginning, again and again. What it sees of a key never goes back."""
+    """Reads the topic from its beginning, again and again.
+
+    What it sees of a key never goes back.
+    """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -102,10 +109,18 @@ class Resident(threading.Thread):
             self.most = max(self.most, self._broker.resident_mb() or 0.0)
 
 
-def read_all(bootstrap: str, topic: str, stopping: threading.Event | None = None) -> list[tuple[bytes, bytes, int]]:
+def read_all(
+    bootstrap: str, topic: str, stopping: threading.Event | None = None
+) -> list[tuple[bytes, bytes, int]]:
     """(key, value, bytes) of every record up to where the topic ends now."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
     )
     found = []
     try:
@@ -132,7 +147,11 @@ def prepare(broker: Broker, topic: str) -> None:
     node = ConfigResource(
         ResourceType.BROKER,
         "1",
-        incremental_configs=[ConfigEntry("log.cleaner.backoff.ms", "200", incremental_operation=AlterConfigOpType.SET)],
+        incremental_configs=[
+            ConfigEntry(
+                "log.cleaner.backoff.ms", "200", incremental_operation=AlterConfigOpType.SET
+            )
+        ],
     )
     admin.incremental_alter_configs([node])[node].result(30)
     config = {
@@ -142,7 +161,9 @@ def prepare(broker: Broker, topic: str) -> None:
         "min.cleanable.dirty.ratio": "0.01",
         "file.delete.delay.ms": "1000",
     }
-    admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1, config=config)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1, config=config)])[
+        topic
+    ].result(30)
 
 
 def write(producer: Producer, topic: str, updates: int, keys: int) -> dict[bytes, bytes]:
@@ -164,12 +185,17 @@ def write(producer: Producer, topic: str, updates: int, keys: int) -> dict[bytes
     return dictionary
 
 
-def wait_until_clean(broker: Broker, topic: str, keys: int, number: int, dictionary: dict[bytes, bytes]) -> tuple[float, list[float]]:
-    """Send records at a pace, so that the last segment rolls, until the topic holds little more than the keys.
+def wait_until_clean(
+    broker: Broker, topic: str, keys: int, number: int, dictionary: dict[bytes, bytes]
+) -> tuple[float, list[float]]:
+    """Send records at a pace, so that the last segment rolls, until the topic holds little more
+    than the keys.
 
     (seconds, seconds of each produce)
     """
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0}
+    )
     latencies: list[float] = []
     began = looked = time.monotonic()
     while time.monotonic() - began < CLEAN_SECONDS_MAX:
@@ -188,7 +214,10 @@ def wait_until_clean(broker: Broker, topic: str, keys: int, number: int, diction
             looked = time.monotonic()
             if len(found) - paced <= keys:
                 return looked - began, latencies
-    raise BenchError(f"{broker.name}: not clean after {CLEAN_SECONDS_MAX} s: {len(found)} records, {paced} of them paced")
+    raise BenchError(
+        f"{broker.name}: not clean after {CLEAN_SECONDS_MAX} s: {len(found)} records, {paced} "
+        "of them paced"
+    )
 
 
 def ask(broker: Broker, updates: int, keys: int) -> Outcome:
@@ -218,12 +247,17 @@ def ask(broker: Broker, updates: int, keys: int) -> Outcome:
     resident.stopping.set()
     resident.join(5)
     if reader.wrong:
-        raise BenchError(f"{broker.name}: {len(reader.wrong)} records went back, the first: {reader.wrong[0]}")
+        raise BenchError(
+            f"{broker.name}: {len(reader.wrong)} records went back, the first: {reader.wrong[0]}"
+        )
     found = read_all(broker.bootstrap, topic)
     table = {key: value for key, value, _size in found}
     if table != dictionary:
         wrong = [key for key in dictionary if table.get(key) != dictionary[key]]
-        raise BenchError(f"{broker.name}: {len(wrong)} keys are not what the dictionary holds, the first: {wrong[:3]}")
+        raise BenchError(
+            f"{broker.name}: {len(wrong)} keys are not what the dictionary holds, the first: "
+            f"{wrong[:3]}"
+        )
     latencies.sort()
     return Outcome(
         broker=broker.name,
@@ -243,17 +277,30 @@ def ask(broker: Broker, updates: int, keys: int) -> Outcome:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--updates", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=1000)
-    parser.add_argument("--peer-kafka", action="store_true", help="ask Apache Kafka the same, through scripts/kafka.sh")
+    parser.add_argument(
+        "--peer-kafka",
+        action="store_true",
+        help="ask Apache Kafka the same, through scripts/kafka.sh",
+    )
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--data", metavar="DIR", help="where data directories are made (the system's temporary directory)")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="where data directories are made (the system's temporary directory)",
+    )
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="mqd-bench-", dir=options.data))
     outcomes: list[Outcome] = []
     try:
-        tested = [brokers.mqd(directory / "mqd"), *([brokers.kafka(directory / "kafka")] if options.peer_kafka else [])]
+        tested = [
+            brokers.mqd(directory / "mqd"),
+            *([brokers.kafka(directory / "kafka")] if options.peer_kafka else []),
+        ]
         for broker in tested:
             broker.start()
             try:
@@ -269,7 +316,9 @@ def main() -> int:
     for name in Outcome.__dataclass_fields__:
         print(f"{name:18}", *(f"{getattr(outcome, name)!s:>14}" for outcome in outcomes))
     if options.json:
-        Path(options.json).write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+        Path(options.json).write_text(
+            json.dumps([asdict(outcome) for outcome in outcomes], indent=1)
+        )
     return 0
 
 

@@ -1,4 +1,7 @@
-"""The floor of a Trio server: frames come in, the same bytes go out. `echo.py PORT`; prints "ready" when it listens."""
+"""The floor of a Trio server: frames come in, the same bytes go out.
+
+`echo.py PORT`; prints "ready" when it listens.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,18 @@
 """How long is the silence when a node dies, and how long until everything is whole again?
 
-    python -m bench.failover [--session-ms 3000] [--rounds 10] [--peer-kafka] [--only leader|controller|both] [--json FILE]
+    python -m bench.failover [--session-ms 3000] [--rounds 10] [--peer-kafka] [--only \
+        leader|controller|both] [--json FILE]
 
-Three nodes, a topic of one partition with three replicas, min.insync.replicas 2. A confluent-kafka producer with acks=all and
-everything else at librdkafka's defaults sends 500 records a second; the longest time between two acknowledgements is the
-silence. `leader`: kill -9 of the node that leads the partition and not the metadata quorum; `controller`: of the node that
-leads the quorum and not the partition; `both`: of one node that leads both. Then the node is started again: the time from
+Three nodes, a topic of one partition with three replicas, min.insync.replicas 2. A confluent-kafka
+producer with acks=all and everything else at librdkafka's defaults sends 500 records a second; the
+longest time between two acknowledgements is the silence. `leader`: kill -9 of the node that leads
+the partition and not the metadata quorum; `controller`: of the node that leads the quorum and not
+the partition; `both`: of one node that leads both. Then the node is started again: the time from
 there until all three nodes say that the ISR is full is the recovery.
 
-Without --session-ms each runs at its own default session (mqd 3 s, Apache Kafka 9 s); with it both have this one and six
-heartbeats in it. With --peer-kafka three nodes of Apache Kafka take part in the same run, round by round in turn.
+Without --session-ms each runs at its own default session (mqd 3 s, Apache Kafka 9 s); with it both
+have this one and six heartbeats in it. With --peer-kafka three nodes of Apache Kafka take part in
+the same run, round by round in turn.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ GOAL = 0.3
 RATE = 500.0
 SETTLE_S = 1.5
 AFTER_S = 1.0
-"""How long acknowledgements must flow again before the node is started: a second silence would count."""
+"""How long acknowledgements must flow again before the node is started: a second silence
+would count.
+"""
 SILENCE_MAX_S = 60.0
 ATTEMPTS = 3
 
@@ -63,15 +68,22 @@ def one_round(cluster: Ensemble, scenario: str, number: int) -> tuple[float, flo
     victim = others[0] if scenario == "leader" else controller
     leader = others[0] if scenario != "both" else controller
     topic = f"failover-{scenario}-{number}"
-    cluster.create_topic(topic, assignment={0: [leader, *(node_id for node_id in cluster.nodes if node_id != leader)]})
+    cluster.create_topic(
+        topic,
+        assignment={0: [leader, *(node_id for node_id in cluster.nodes if node_id != leader)]},
+    )
     key = (topic, 0)
-    producer = Producer(number, cluster.bootstrap, [key], number, rate=RATE, options={"compression.type": "none"})
+    producer = Producer(
+        number, cluster.bootstrap, [key], number, rate=RATE, options={"compression.type": "none"}
+    )
     producer.start()
     try:
         producer.wait_for_acknowledgement()
         time.sleep(SETTLE_S)
         if find_controller(cluster) != controller or cluster.leader(topic) != leader:
-            raise Disturbed("the roles moved before anything was done: the machine is too busy to measure")
+            raise Disturbed(
+                "the roles moved before anything was done: the machine is too busy to measure"
+            )
         producer.silence.reset()
         killed = time.monotonic()
         cluster.nodes[victim].kill()
@@ -79,7 +91,9 @@ def one_round(cluster: Ensemble, scenario: str, number: int) -> tuple[float, flo
         silence = producer.silence.reset()
         launched = time.monotonic()
         cluster.nodes[victim].launch()
-        whole = cluster.wait_until(lambda: cluster.is_whole({topic: 1}), "a full ISR after the restart")
+        whole = cluster.wait_until(
+            lambda: cluster.is_whole({topic: 1}), "a full ISR after the restart"
+        )
         cluster.nodes[victim].wait_ready()
         producer.finish()
     except BaseException:
@@ -110,7 +124,9 @@ def find_controller(cluster: Ensemble) -> int:
 
 
 def wait_for_flow(producer: Producer, key: tuple[str, int], killed: float) -> None:
-    """Until acknowledgements have arrived again for `AFTER_S` without a pause of a third of that, and at least so long after the kill."""
+    """Until acknowledgements have arrived again for `AFTER_S` without a pause of a third of
+    that, and at least so long after the kill.
+    """
     flowing_since = killed
     while True:
         now, last = time.monotonic(), producer.silence.last[key]
@@ -133,7 +149,9 @@ def measure(clusters: list[Ensemble], scenarios: list[str], rounds: int) -> dict
                 results[cluster.kind].silence.setdefault(scenario, []).append(silence)
                 results[cluster.kind].recovery.setdefault(scenario, []).append(recovery)
                 print(
-                    f"  round {number + 1} {scenario} {cluster.kind}: silence {silence:.2f} s, recovery {recovery:.2f} s", file=sys.stderr
+                    f"  round {number + 1} {scenario} {cluster.kind}: silence {silence:.2f} "
+                    f"s, recovery {recovery:.2f} s",
+                    file=sys.stderr,
                 )
     return results
 
@@ -159,7 +177,9 @@ def rows(results: dict[str, Results], scenarios: list[str]) -> list[dict[str, An
 
 def render(row: dict[str, Any]) -> str:
     """One line of the table."""
-    text = f"{row['question']:18}{row['figure']:18}{'s':>3}" + "".join(f"{value:>10.2f}" for value in row["values"])
+    text = f"{row['question']:18}{row['figure']:18}{'s':>3}" + "".join(
+        f"{value:>10.2f}" for value in row["values"]
+    )
     if row["ratio"] is not None:
         text += f"{row['ratio']:>8.2f}  {'ok' if row['ratio'] <= GOAL else f'<= {GOAL}!'}"
     return text
@@ -167,13 +187,28 @@ def render(row: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.failover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.failover",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--session-ms", type=int, default=None, help="broker session timeout of both (each its own default)")
+    parser.add_argument(
+        "--session-ms",
+        type=int,
+        default=None,
+        help="broker session timeout of both (each its own default)",
+    )
     parser.add_argument("--rounds", type=int, default=10, help="of each scenario (10)")
-    parser.add_argument("--peer-kafka", action="store_true", help="ask three nodes of Apache Kafka the same, in turn")
-    parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)")
-    parser.add_argument("--only", action="append", choices=SCENARIOS, help="only this; may be repeated")
+    parser.add_argument(
+        "--peer-kafka",
+        action="store_true",
+        help="ask three nodes of Apache Kafka the same, in turn",
+    )
+    parser.add_argument(
+        "--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=SCENARIOS, help="only this; may be repeated"
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
     options = parser.parse_args()
     scenarios = options.only or list(SCENARIOS)
@@ -181,13 +216,25 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="failover-"))
     clusters: list[Ensemble] = []
     try:
-        for kind in [options.kind, *(["kafka"] if options.peer_kafka and options.kind != "kafka" else [])]:
+        for kind in [
+            options.kind,
+            *(["kafka"] if options.peer_kafka and options.kind != "kafka" else []),
+        ]:
             clusters.append(ensemble(kind, directory / kind, session_ms=options.session_ms))
             clusters[-1].start()
         machine = floors.machine(directory)
         print("\n".join(f"{key}: {value}" for key, value in machine.items()))
-        print("clusters: " + ", ".join(f"three nodes of {one.kind}, session {one.session_ms} ms" for one in clusters))
-        print(f"rounds: {options.rounds}, load: {RATE:.0f} records/s, acks=all, idempotent, librdkafka's defaults\n", flush=True)
+        print(
+            "clusters: "
+            + ", ".join(
+                f"three nodes of {one.kind}, session {one.session_ms} ms" for one in clusters
+            )
+        )
+        print(
+            f"rounds: {options.rounds}, load: {RATE:.0f} records/s, acks=all, idempotent, "
+            "librdkafka's defaults\n",
+            flush=True,
+        )
         table = rows(measure(clusters, scenarios, options.rounds), scenarios)
     except (NodeFailed, TrialFailed) as error:
         print(f"failover: {error}", file=sys.stderr)
@@ -204,7 +251,9 @@ def main() -> int:
     for row in table:
         print(render(row))
     if options.json:
-        Path(options.json).write_text(json.dumps({"machine": machine, "rounds": options.rounds, "rows": table}, indent=1))
+        Path(options.json).write_text(
+            json.dumps({"machine": machine, "rounds": options.rounds, "rows": table}, indent=1)
+        )
     return 0
 
 

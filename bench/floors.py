@@ -1,4 +1,6 @@
-"""What the machine itself can do, measured in the same run: no broker can do better, and every figure is shown beside one of these."""
+"""What the machine itself can do, measured in the same run: no broker can do better, and
+every figure is shown beside one of these.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ CHUNK_BYTES = 1 << 20
 
 
 def loopback_stream(total_bytes: int) -> float:
-    """MB/s of one TCP stream over loopback, sent and received in 1-MiB pieces by two threads (both without the interpreter lock)."""
+    """MB/s of one TCP stream over loopback, sent and received in 1-MiB pieces by two
+    threads (both without the interpreter lock).
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     received = 0
 
@@ -63,7 +67,9 @@ def page_cache_write(directory: Path, total_bytes: int) -> float:
 def with_trio_echo(measure: Callable[[tuple[str, int]], float]) -> float:
     """`measure` against a bare Trio echo in a process of its own."""
     port = free_port()
-    process = subprocess.Popen([sys.executable, str(HERE / "echo.py"), str(port)], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "echo.py"), str(port)], stdout=subprocess.PIPE
+    )
     try:
         assert process.stdout is not None
         if process.stdout.readline() != b"ready\n":
@@ -85,8 +91,14 @@ def echo_requests(connections: int, depth: int, requests: int) -> float:
 
 
 def echo_latency(percentile: str, rate: int, seconds: float) -> float:
-    """Microseconds of a round trip through a Trio echo at a fixed rate; `percentile` is a field of the generator's answer."""
-    return with_trio_echo(lambda address: float(generate("load", address, "echo", c=4, r=rate, t=seconds, x=True)[percentile]))
+    """Microseconds of a round trip through a Trio echo at a fixed rate; `percentile` is a
+    field of the generator's answer.
+    """
+    return with_trio_echo(
+        lambda address: float(
+            generate("load", address, "echo", c=4, r=rate, t=seconds, x=True)[percentile]
+        )
+    )
 
 
 def machine(directory: Path) -> dict[str, str]:
@@ -97,7 +109,9 @@ def machine(directory: Path) -> dict[str, str]:
             model = line.partition(":")[2].strip()
             break
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    mount = subprocess.run(["stat", "-f", "-c", "%T", str(directory)], capture_output=True, text=True)
+    mount = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(directory)], capture_output=True, text=True
+    )
     return {
         "processor": f"{len(os.sched_getaffinity(0))} x {model}",
         "memory": f"{memory:.0f} GB",

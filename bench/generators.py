@@ -1,6 +1,7 @@
 """The two C generators (load.c, drain.c) and librdkafka's client: how to build, run and read them.
 
-They run as processes of their own, so that what is measured is never the driver's interpreter. Each prints one line of JSON.
+They run as processes of their own, so that what is measured is never the driver's interpreter. Each
+prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class BenchError(Exception):
 
 
 def binary(name: str) -> Path:
-    """The compiled generator; compiled on first use of each version of its source, into the temporary directory."""
+    """The compiled generator; compiled on first use of each version of its source, into the
+    temporary directory.
+    """
     sources = [HERE / f"{name}.c", HERE / "wire.h"]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     target = Path(tempfile.gettempdir()) / "mqd-bench" / f"{name}-{digest}"
@@ -31,10 +34,15 @@ def binary(name: str) -> Path:
         return target
     compiler = shutil.which("cc")
     if compiler is None:
-        raise BenchError("the load generators are C and there is no `cc` in PATH: install gcc or clang (Debian: apt install gcc)")
+        raise BenchError(
+            "the load generators are C and there is no `cc` in PATH: install gcc or clang "
+            "(Debian: apt install gcc)"
+        )
     target.parent.mkdir(exist_ok=True)
     partial = target.with_suffix(".part")
-    done = subprocess.run([compiler, "-O2", "-o", str(partial), str(sources[0])], capture_output=True, text=True)
+    done = subprocess.run(
+        [compiler, "-O2", "-o", str(partial), str(sources[0])], capture_output=True, text=True
+    )
     if done.returncode:
         raise BenchError(f"{sources[0].name} does not compile:\n{done.stderr}")
     partial.rename(target)
@@ -63,7 +71,20 @@ def generate(name: str, address: tuple[str, int], topic: str, **options: object)
     return run(command)
 
 
-def client_load(role: str, address: tuple[str, int], topic: str, messages: int, value_bytes: int, acks: int = 1) -> dict[str, Any]:
+def client_load(
+    role: str, address: tuple[str, int], topic: str, messages: int, value_bytes: int, acks: int = 1
+) -> dict[str, Any]:
     """Run confluent-kafka's producer or consumer (client_load.py) in a process of its own."""
     host, port = address
-    return run([sys.executable, str(HERE / "client_load.py"), role, f"{host}:{port}", topic, str(messages), str(value_bytes), str(acks)])
+    return run(
+        [
+            sys.executable,
+            str(HERE / "client_load.py"),
+            role,
+            f"{host}:{port}",
+            topic,
+            str(messages),
+            str(value_bytes),
+            str(acks),
+        ]
+    )

@@ -1,14 +1,18 @@
-"""What do ten thousand partitions cost, and how long does a cluster that holds them take when a node goes or comes?
+"""What do ten thousand partitions cost, and how long does a cluster that holds them take when a
+node goes or comes?
 
     python -m bench.metadata [--partitions 10000] [--topics 100] [--peer-kafka] [--json FILE]
 
-Three nodes, three replicas of each partition, min.insync.replicas 2. The topics are created in requests of ten; the time counts
-until each node says that every partition has a leader and a full ISR. Then a node is stopped and started (until every ISR is
-full again), and another, which leads the metadata quorum, is killed (until no partition is led by it or nobody; then it is
-started again). Meanwhile a confluent-kafka producer with acks=all sends 200 records a second to one partition of a topic of its
-own: its longest time between two acknowledgements is the stall. At the end the topics are deleted, all in one request.
+Three nodes, three replicas of each partition, min.insync.replicas 2. The topics are created in
+requests of ten; the time counts until each node says that every partition has a leader and a full
+ISR. Then a node is stopped and started (until every ISR is full again), and another, which leads
+the metadata quorum, is killed (until no partition is led by it or nobody; then it is started
+again). Meanwhile a confluent-kafka producer with acks=all sends 200 records a second to one
+partition of a topic of its own: its longest time between two acknowledgements is the stall. At the
+end the topics are deleted, all in one request.
 
-With --peer-kafka three nodes of Apache Kafka answer the same questions afterwards; they take 512 MB each and longer to start.
+With --peer-kafka three nodes of Apache Kafka answer the same questions afterwards; they take 512 MB
+each and longer to start.
 """
 
 from __future__ import annotations
@@ -52,7 +56,9 @@ class Trial:
     def is_whole(self, node_id: int) -> bool:
         """Whether this node says that every partition has a leader and a full ISR."""
         view = self.view(node_id)
-        return len(view) == self.count and all(row.leader >= 0 and len(row.isr) == len(row.replicas) for row in view.values())
+        return len(view) == self.count and all(
+            row.leader >= 0 and len(row.isr) == len(row.replicas) for row in view.values()
+        )
 
     def wait(self, what: str, *nodes: int) -> None:
         """Until these nodes say that all is whole."""
@@ -60,14 +66,19 @@ class Trial:
             deadline = time.monotonic() + PATIENCE_S
             while not self.is_whole(node_id):
                 if time.monotonic() > deadline:
-                    raise NodeFailed(f"{self.cluster.kind}: waited {PATIENCE_S:.0f} s for {what}, as node {node_id} sees it")
+                    raise NodeFailed(
+                        f"{self.cluster.kind}: waited {PATIENCE_S:.0f} s for {what}, as node "
+                        f"{node_id} sees it"
+                    )
                 time.sleep(LOOK_PAUSE_S)
 
     def run(self) -> dict[str, float]:
         cluster = self.cluster
         cluster.create_topic(ALWAYS, assignment={0: [1, 2, 3]})
         self.note_memory("before, largest node")
-        producer = Producer(1, cluster.bootstrap, [(ALWAYS, 0)], 1, rate=RATE, options={"compression.type": "none"})
+        producer = Producer(
+            1, cluster.bootstrap, [(ALWAYS, 0)], 1, rate=RATE, options={"compression.type": "none"}
+        )
         producer.start()
         try:
             producer.wait_for_acknowledgement()
@@ -90,11 +101,23 @@ class Trial:
         begun = time.monotonic()
         for start in range(0, len(self.topics), TOPICS_AT_ONCE):
             rows = [
-                {"name": name, "num_partitions": self.per_topic, "replication_factor": 3, "assignments": [], "configs": []}
+                {
+                    "name": name,
+                    "num_partitions": self.per_topic,
+                    "replication_factor": 3,
+                    "assignments": [],
+                    "configs": [],
+                }
                 for name in self.topics[start : start + TOPICS_AT_ONCE]
             ]
-            answer = self.cluster.ask(1, "create_topics", 5, {"topics": rows, "timeout_ms": 60_000}, timeout_s=90)
-            failed = [f"{row.name}: error {row.error_code} {row.error_message or ''}" for row in answer.topics if row.error_code]
+            answer = self.cluster.ask(
+                1, "create_topics", 5, {"topics": rows, "timeout_ms": 60_000}, timeout_s=90
+            )
+            failed = [
+                f"{row.name}: error {row.error_code} {row.error_message or ''}"
+                for row in answer.topics
+                if row.error_code
+            ]
             if failed:
                 raise NodeFailed(f"{self.cluster.kind} does not create {failed[0]}")
         self.figures["created, s"] = time.monotonic() - begun
@@ -121,7 +144,10 @@ class Trial:
         node.kill()
         while any(row.leader in (-1, victim) for row in self.view(other).values()):
             if time.monotonic() > killed + PATIENCE_S:
-                raise NodeFailed(f"{self.cluster.kind}: partitions are without a leader {PATIENCE_S:.0f} s after a kill")
+                raise NodeFailed(
+                    f"{self.cluster.kind}: partitions are without a leader {PATIENCE_S:.0f} s "
+                    "after a kill"
+                )
             time.sleep(LOOK_PAUSE_S)
         self.figures["kill to all led, s"] = time.monotonic() - killed
         launched = time.monotonic()
@@ -132,8 +158,12 @@ class Trial:
 
     def delete(self) -> None:
         begun = time.monotonic()
-        answer = self.cluster.ask(1, "delete_topics", 5, {"topic_names": self.topics, "timeout_ms": 60_000}, timeout_s=90)
-        failed = [f"{row.name}: error {row.error_code}" for row in answer.responses if row.error_code]
+        answer = self.cluster.ask(
+            1, "delete_topics", 5, {"topic_names": self.topics, "timeout_ms": 60_000}, timeout_s=90
+        )
+        failed = [
+            f"{row.name}: error {row.error_code}" for row in answer.responses if row.error_code
+        ]
         if failed:
             raise NodeFailed(f"{self.cluster.kind} does not delete {failed[0]}")
         for node_id in self.cluster.nodes:
@@ -153,17 +183,29 @@ class Trial:
         self.figures[f"{name}, s"] = producer.silence.reset()
 
     def note_memory(self, name: str) -> None:
-        self.figures[f"{name}, MB"] = max(node.resident_bytes() for node in self.cluster.nodes.values()) / 1e6
+        self.figures[f"{name}, MB"] = (
+            max(node.resident_bytes() for node in self.cluster.nodes.values()) / 1e6
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.metadata", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.metadata",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--partitions", type=int, default=10_000, help="in all (10000)")
-    parser.add_argument("--topics", type=int, default=100, help="over which they are spread evenly (100)")
-    parser.add_argument("--peer-kafka", action="store_true", help="ask three nodes of Apache Kafka the same afterwards")
-    parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)")
+    parser.add_argument(
+        "--topics", type=int, default=100, help="over which they are spread evenly (100)"
+    )
+    parser.add_argument(
+        "--peer-kafka",
+        action="store_true",
+        help="ask three nodes of Apache Kafka the same afterwards",
+    )
+    parser.add_argument(
+        "--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
     options = parser.parse_args()
     if options.partitions % options.topics:
@@ -176,7 +218,11 @@ def main() -> int:
     try:
         machine = floors.machine(directory)
         print("\n".join(f"{key}: {value}" for key, value in machine.items()))
-        print(f"{options.partitions} partitions in {options.topics} topics, three replicas, three nodes\n", flush=True)
+        print(
+            f"{options.partitions} partitions in {options.topics} topics, three replicas, "
+            "three nodes\n",
+            flush=True,
+        )
         for kind in dict.fromkeys([options.kind, *(["kafka"] if options.peer_kafka else [])]):
             cluster = ensemble(kind, directory / kind)
             cluster.start()
@@ -194,9 +240,19 @@ def main() -> int:
         names = dict.fromkeys(name for figures in results.values() for name in figures)
         print(f"{'figure':32}" + "".join(f"{kind:>10}" for kind in results))
         for name in names:
-            print(f"{name:32}" + "".join(f"{figures[name]:10.2f}" if name in figures else f"{'-':>10}" for figures in results.values()))
+            print(
+                f"{name:32}"
+                + "".join(
+                    f"{figures[name]:10.2f}" if name in figures else f"{'-':>10}"
+                    for figures in results.values()
+                )
+            )
     if options.json:
-        Path(options.json).write_text(json.dumps({"machine": machine, "partitions": options.partitions, "figures": results}, indent=1))
+        Path(options.json).write_text(
+            json.dumps(
+                {"machine": machine, "partitions": options.partitions, "figures": results}, indent=1
+            )
+        )
     return 0
 
 

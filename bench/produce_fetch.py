@@ -1,13 +1,14 @@
 """How fast is it, on this machine, beside the machine's own floor and beside another broker?
 
-    python bench/produce_fetch.py [--only NAME]... [--quick]         against an mqd that it starts itself
-                                  [--broker HOST:PORT [--broker-pid PID]]
-                                  [--peer HOST:PORT [--peer-pid PID] [--peer-topic T] | --peer-kafka]
-                                  [--keep 0.8] [--rounds N] [--json FILE] [--data DIR] [--list]
+    python bench/produce_fetch.py [--only NAME]... [--quick]    against an mqd that it starts itself
+        [--broker HOST:PORT [--broker-pid PID]]
+        [--peer HOST:PORT [--peer-pid PID] [--peer-topic T] | --peer-kafka]
+        [--keep 0.8] [--rounds N] [--json FILE] [--data DIR] [--list]
 
-Every question goes to both brokers in turn, A B then B A, and the medians are compared; a ratio is ours divided by the
-peer's. Hold on to ratios: absolute figures are the machine's. The generators share the processors with the broker.
-Floors are the best of the rounds. A quick run is too short to warm a JVM: its ratios to Kafka flatter us and mean nothing.
+Every question goes to both brokers in turn, A B then B A, and the medians are compared; a ratio is
+ours divided by the peer's. Hold on to ratios: absolute figures are the machine's. The generators
+share the processors with the broker. Floors are the best of the rounds. A quick run is too short to
+warm a JVM: its ratios to Kafka flatter us and mean nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def main() -> int:
                 run.idle_mb[broker.name] = broker.resident_mb() or 0.0
         machine = floors.machine(directory)
         print(describe(machine, tested, rounds, run))
-        rows = measure(options.only or list(QUESTIONS), tested, run, rounds, directory, options.keep)
+        rows = measure(
+            options.only or list(QUESTIONS), tested, run, rounds, directory, options.keep
+        )
     except BenchError as error:
         print(f"produce_fetch: {error}", file=sys.stderr)
         return 1
@@ -62,26 +65,72 @@ def main() -> int:
             broker.stop()
         shutil.rmtree(directory, ignore_errors=True)
     if options.json:
-        Path(options.json).write_text(json.dumps({"machine": machine, "rounds": rounds, "quick": options.quick, "rows": rows}, indent=1))
+        Path(options.json).write_text(
+            json.dumps(
+                {"machine": machine, "rounds": rounds, "quick": options.quick, "rows": rows},
+                indent=1,
+            )
+        )
     return 1 if any("failed" in row for row in rows) else 0
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", metavar="HOST:PORT", type=address, help="an mqd that runs already; without it one is started")
-    parser.add_argument("--broker-pid", type=int, metavar="PID", help="its process, for CPU time and memory")
-    parser.add_argument("--broker-topic", metavar="TOPIC", help="use this topic of one partition instead of creating topics")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--broker",
+        metavar="HOST:PORT",
+        type=address,
+        help="an mqd that runs already; without it one is started",
+    )
+    parser.add_argument(
+        "--broker-pid", type=int, metavar="PID", help="its process, for CPU time and memory"
+    )
+    parser.add_argument(
+        "--broker-topic",
+        metavar="TOPIC",
+        help="use this topic of one partition instead of creating topics",
+    )
     peers = parser.add_mutually_exclusive_group()
-    peers.add_argument("--peer", metavar="HOST:PORT", type=address, help="another broker to ask the same")
-    peers.add_argument("--peer-kafka", action="store_true", help="start Apache Kafka through scripts/kafka.sh and ask it the same")
+    peers.add_argument(
+        "--peer", metavar="HOST:PORT", type=address, help="another broker to ask the same"
+    )
+    peers.add_argument(
+        "--peer-kafka",
+        action="store_true",
+        help="start Apache Kafka through scripts/kafka.sh and ask it the same",
+    )
     parser.add_argument("--peer-pid", type=int, metavar="PID")
     parser.add_argument("--peer-topic", metavar="TOPIC")
-    parser.add_argument("--keep", type=float, default=1.0, metavar="PART", help="this part of the peer's speed is good enough (1.0)")
-    parser.add_argument("--only", action="append", choices=list(QUESTIONS), metavar="NAME", help="ask only this; may be repeated")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_PART:.0%}% of the load, one round: does it work at all?")
-    parser.add_argument("--rounds", type=int, metavar="N", help="askings of each question (3; 1 with --quick)")
+    parser.add_argument(
+        "--keep",
+        type=float,
+        default=1.0,
+        metavar="PART",
+        help="this part of the peer's speed is good enough (1.0)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(QUESTIONS),
+        metavar="NAME",
+        help="ask only this; may be repeated",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"{QUICK_PART:.0%}% of the load, one round: does it work at all?",
+    )
+    parser.add_argument(
+        "--rounds", type=int, metavar="N", help="askings of each question (3; 1 with --quick)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
-    parser.add_argument("--data", metavar="DIR", help="where data directories are made (the system's temporary directory)")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="where data directories are made (the system's temporary directory)",
+    )
     parser.add_argument("--list", action="store_true", help="print the questions")
     return parser.parse_args()
 
@@ -96,11 +145,17 @@ def address(text: str) -> tuple[str, int]:
 def choose(options: argparse.Namespace, directory: Path) -> list[Broker]:
     """Ours first, then the peer."""
     if options.broker:
-        chosen = [Broker("broker", options.broker, pid=options.broker_pid, fixed_topic=options.broker_topic)]
+        chosen = [
+            Broker(
+                "broker", options.broker, pid=options.broker_pid, fixed_topic=options.broker_topic
+            )
+        ]
     else:
         chosen = [brokers.mqd(directory / "mqd")]
     if options.peer:
-        chosen.append(Broker("peer", options.peer, pid=options.peer_pid, fixed_topic=options.peer_topic))
+        chosen.append(
+            Broker("peer", options.peer, pid=options.peer_pid, fixed_topic=options.peer_topic)
+        )
     elif options.peer_kafka:
         chosen.append(brokers.kafka(directory / "kafka"))
     return chosen
@@ -117,8 +172,16 @@ def measure(
     warm_up: Callable[[Broker, Run], None] = warm_up,
 ) -> list[dict[str, Any]]:
     """Ask everything, and print each answer as it comes."""
-    print(f"{'question':24}{'figure':22}{'unit':>7}", *(f"{broker.name:>12}" for broker in tested), end="")
-    print(f"{'ratio':>8}  {'goal':8}{'floor of the machine':>40}\n" if len(tested) > 1 else f"{'floor of the machine':>40}\n")
+    print(
+        f"{'question':24}{'figure':22}{'unit':>7}",
+        *(f"{broker.name:>12}" for broker in tested),
+        end="",
+    )
+    print(
+        f"{'ratio':>8}  {'goal':8}{'floor of the machine':>40}\n"
+        if len(tested) > 1
+        else f"{'floor of the machine':>40}\n"
+    )
     rows: list[dict[str, Any]] = []
     known_floors: dict[str, float] = {}
     warm = False
@@ -158,9 +221,15 @@ def compare(name: str, answers: list[list[list[Figure]]], keep: float) -> list[d
     for shape in max(shapes, key=len):
         values = []
         for asked in answers:
-            seen = [figure.value for figures in asked for figure in figures if figure.name == shape.name]
+            seen = [
+                figure.value for figures in asked for figure in figures if figure.name == shape.name
+            ]
             values.append(statistics.median(seen) if seen else None)
-        ratio = values[0] / values[1] if len(values) > 1 and values[0] is not None and values[1] else None
+        ratio = (
+            values[0] / values[1]
+            if len(values) > 1 and values[0] is not None and values[1]
+            else None
+        )
         goal = shape.goal if shape.goal != 1.0 else keep if shape.more_is_better else 1 / keep
         met = None if ratio is None else ratio >= goal if shape.more_is_better else ratio <= goal
         rows.append(
@@ -180,10 +249,18 @@ def compare(name: str, answers: list[list[list[Figure]]], keep: float) -> list[d
 
 
 def render(row: dict[str, Any]) -> str:
-    text = f"{row['question']:24}{row['figure']:22}{row['unit']:>7} " + " ".join(f"{number(value):>12}" for value in row["values"])
+    text = f"{row['question']:24}{row['figure']:22}{row['unit']:>7} " + " ".join(
+        f"{number(value):>12}" for value in row["values"]
+    )
     if len(row["values"]) > 1:
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        verdict = "" if row["met"] is None else "ok" if row["met"] else f"{'>=' if row['more_is_better'] else '<='} {row['goal']:.2g}!"
+        verdict = (
+            ""
+            if row["met"] is None
+            else "ok"
+            if row["met"]
+            else f"{'>=' if row['more_is_better'] else '<='} {row['goal']:.2g}!"
+        )
         text += f"{ratio:>8}  {verdict:8}"
     if row["floor_value"] is not None:
         text += f"{row['floor'] + ' ' + number(row['floor_value']):>40}"
@@ -198,8 +275,14 @@ def number(value: float | None) -> str:
 
 def describe(machine: dict[str, str], tested: list[Broker], rounds: int, run: Run) -> str:
     lines = [f"{key}: {value}" for key, value in machine.items()]
-    lines.append("brokers: " + ", ".join(f"{broker.name} at {broker.bootstrap}" for broker in tested))
-    lines.append(f"rounds: {rounds}, load: {run.part:.0%}, medians" + (" (quick: mind no ratio)" if run.part < 1 else "") + "\n")
+    lines.append(
+        "brokers: " + ", ".join(f"{broker.name} at {broker.bootstrap}" for broker in tested)
+    )
+    lines.append(
+        f"rounds: {rounds}, load: {run.part:.0%}, medians"
+        + (" (quick: mind no ratio)" if run.part < 1 else "")
+        + "\n"
+    )
     return "\n".join(lines)
 
 

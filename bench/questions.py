@@ -1,7 +1,9 @@
-"""What is asked of a broker: one function a question, each of them short, each answering with figures.
+"""What is asked of a broker: one function a question, each of them short, each answering with
+figures.
 
-A question is asked of every broker in turn, several rounds; the caller takes medians. Topics are new for each asking and
-deleted after it. Sizes are for a run of some minutes; `run.part` shrinks them.
+A question is asked of every broker in turn, several rounds; the caller takes medians. Topics are
+new for each asking and deleted after it. Sizes are for a run of some minutes; `run.part` shrinks
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from bench.generators import client_load, generate
 
 @dataclass(frozen=True)
 class Figure:
-    """One number. `goal` bounds its ratio to the peer: at least, when more is better, else at most. `floor` names one of FLOORS."""
+    """One number. `goal` bounds its ratio to the peer: at least, when more is better, else at most.
+
+    `floor` names one of FLOORS.
+    """
 
     name: str
     unit: str
@@ -60,19 +65,33 @@ Floor = Callable[[Run, Path], float]
 
 
 def _echo_requests(connections: int, depth: int) -> Floor:
-    return lambda run, _directory: floors.echo_requests(connections, depth, run.count(60_000, 2_000))
+    return lambda run, _directory: floors.echo_requests(
+        connections, depth, run.count(60_000, 2_000)
+    )
 
 
 def _echo_latency(percentile: str) -> Floor:
-    return lambda run, _directory: floors.echo_latency(f"{percentile}_us", 1000, run.latency_seconds)
+    return lambda run, _directory: floors.echo_latency(
+        f"{percentile}_us", 1000, run.latency_seconds
+    )
 
 
 FLOORS: dict[str, Floor] = {
-    "loopback stream": lambda run, _directory: floors.loopback_stream(run.count(4 << 30, 256 << 20)),
-    "page-cache write": lambda run, directory: floors.page_cache_write(directory, run.count(2 << 30, 256 << 20)),
-    **{f"Trio echo, {connections} connections": _echo_requests(connections, 1) for connections in (1, 16, 100, 500)},
+    "loopback stream": lambda run, _directory: floors.loopback_stream(
+        run.count(4 << 30, 256 << 20)
+    ),
+    "page-cache write": lambda run, directory: floors.page_cache_write(
+        directory, run.count(2 << 30, 256 << 20)
+    ),
+    **{
+        f"Trio echo, {connections} connections": _echo_requests(connections, 1)
+        for connections in (1, 16, 100, 500)
+    },
     "Trio echo, 64 in flight": _echo_requests(1, 64),
-    **{f"Trio echo, {percentile}": _echo_latency(percentile) for percentile in ("p50", "p99", "p999")},
+    **{
+        f"Trio echo, {percentile}": _echo_latency(percentile)
+        for percentile in ("p50", "p99", "p999")
+    },
 }
 
 
@@ -95,7 +114,14 @@ def throughput(broker: Broker, ask: Callable[[], dict[str, Any]], floor: str) ->
         Figure("messages", "msg/s", result["records"] / result["seconds"]),
     ]
     if before is not None and after is not None:
-        figures.append(Figure("broker CPU", "s/GB", (after - before) / (result["bytes"] / 1e9), more_is_better=False))
+        figures.append(
+            Figure(
+                "broker CPU",
+                "s/GB",
+                (after - before) / (result["bytes"] / 1e9),
+                more_is_better=False,
+            )
+        )
     return figures
 
 
@@ -104,23 +130,37 @@ def throughput(broker: Broker, ask: Callable[[], dict[str, Any]], floor: str) ->
 
 @question("start")
 def start(broker: Broker, run: Run) -> list[Figure]:
-    """From spawning the process to its first answer, and to the first acknowledged record of a topic that is there already."""
+    """From spawning the process to its first answer, and to the first acknowledged record
+    of a topic that is there already.
+    """
     if broker.launch is None:
         return []
     with topic_on(broker, "start") as topic:
-        wait_until(lambda: acknowledges(broker.address, topic), "an acknowledgement before the restart")
+        wait_until(
+            lambda: acknowledges(broker.address, topic), "an acknowledgement before the restart"
+        )
         broker.stop()
         ready_seconds, begun = broker.start()
-        acknowledged = wait_until(lambda: acknowledges(broker.address, topic), "the first acknowledgement", broker.process)
+        acknowledged = wait_until(
+            lambda: acknowledges(broker.address, topic), "the first acknowledgement", broker.process
+        )
     run.idle_mb[broker.name] = broker.resident_mb() or 0.0
     return [
         Figure("ready", "ms", ready_seconds * 1e3, goal=0.3, more_is_better=False),
-        Figure("first acknowledgement", "ms", (acknowledged - begun) * 1e3, goal=0.3, more_is_better=False),
+        Figure(
+            "first acknowledgement",
+            "ms",
+            (acknowledged - begun) * 1e3,
+            goal=0.3,
+            more_is_better=False,
+        ),
     ]
 
 
 def warm_up(broker: Broker, run: Run) -> None:
-    """What a compiler at run time (Kafka's JVM) needs before it may be compared: every path, for some seconds. Measures nothing."""
+    """What a compiler at run time (Kafka's JVM) needs before it may be compared: every
+    path, for some seconds. Measures nothing.
+    """
     with topic_on(broker, "warm-up") as topic:
         generate("load", broker.address, topic, c=16, n=run.count(60_000))
         generate("load", broker.address, topic, R=16, s=1024, d=5, n=run.count(30_000))
@@ -132,13 +172,28 @@ def warm_up(broker: Broker, run: Run) -> None:
 
 
 def produce(
-    broker: Broker, run: Run, *, records: int, value_bytes: int, depth: int, requests: int, acks: int | None = None
+    broker: Broker,
+    run: Run,
+    *,
+    records: int,
+    value_bytes: int,
+    depth: int,
+    requests: int,
+    acks: int | None = None,
 ) -> list[Figure]:
-    """The C generator on one connection, after a tenth of it as a warm-up; acks=1 where nothing else is said."""
+    """The C generator on one connection, after a tenth of it as a warm-up; acks=1 where
+    nothing else is said.
+    """
     with topic_on(broker, "produce") as topic:
-        options = {"R": records, "s": value_bytes, "d": depth} | ({} if acks is None else {"a": acks})
+        options = {"R": records, "s": value_bytes, "d": depth} | (
+            {} if acks is None else {"a": acks}
+        )
         generate("load", broker.address, topic, n=run.count(requests) // 10, **options)
-        return throughput(broker, lambda: generate("load", broker.address, topic, n=run.count(requests), **options), "page-cache write")
+        return throughput(
+            broker,
+            lambda: generate("load", broker.address, topic, n=run.count(requests), **options),
+            "page-cache write",
+        )
 
 
 @question("produce-100b")
@@ -163,7 +218,11 @@ def client_produce(broker: Broker, run: Run, value_bytes: int, messages: int) ->
     with topic_on(broker, "client") as topic:
         count = run.count(messages, 10_000)
         client_load("produce", broker.address, topic, max(10_000, count // 10), value_bytes)
-        return throughput(broker, lambda: client_load("produce", broker.address, topic, count, value_bytes), "page-cache write")
+        return throughput(
+            broker,
+            lambda: client_load("produce", broker.address, topic, count, value_bytes),
+            "page-cache write",
+        )
 
 
 @question("client-produce-100b")
@@ -185,14 +244,22 @@ def small(broker: Broker, run: Run, *, connections: int, depth: int, floor: str)
     """Requests of one 100-byte record."""
     with topic_on(broker, "small") as topic:
         generate("load", broker.address, topic, c=connections, d=depth, n=run.count(6_000))
-        result = generate("load", broker.address, topic, c=connections, d=depth, n=run.count(60_000, 2_000))
+        result = generate(
+            "load", broker.address, topic, c=connections, d=depth, n=run.count(60_000, 2_000)
+        )
     return [Figure("requests", "req/s", result["requests"] / result["seconds"], floor=floor)]
 
 
 def _small_question(connections: int) -> None:
     @question(f"small-{connections}")
     def ask(broker: Broker, run: Run) -> list[Figure]:
-        return small(broker, run, connections=connections, depth=1, floor=f"Trio echo, {connections} connections")
+        return small(
+            broker,
+            run,
+            connections=connections,
+            depth=1,
+            floor=f"Trio echo, {connections} connections",
+        )
 
     ask.__doc__ = f"Unbatched requests over {connections} connections, one in flight on each."
 
@@ -215,7 +282,10 @@ def latency(broker: Broker, run: Run, **options: object) -> list[Figure]:
     with topic_on(broker, "latency") as topic:
         generate("load", broker.address, topic, r=1000, t=2, **options)
         result = generate("load", broker.address, topic, r=1000, t=run.latency_seconds, **options)
-    return [Figure(name, "us", result[f"{name}_us"], more_is_better=False, floor=f"Trio echo, {name}") for name in ("p50", "p99", "p999")]
+    return [
+        Figure(name, "us", result[f"{name}_us"], more_is_better=False, floor=f"Trio echo, {name}")
+        for name in ("p50", "p99", "p999")
+    ]
 
 
 @question("latency")
@@ -233,13 +303,19 @@ def end_to_end_latency(broker: Broker, run: Run) -> list[Figure]:
 # -- fetching
 
 
-def fetch(broker: Broker, run: Run, *, max_bytes: int, total_bytes: int, records: int) -> list[Figure]:
+def fetch(
+    broker: Broker, run: Run, *, max_bytes: int, total_bytes: int, records: int
+) -> list[Figure]:
     """The C drain over 256 MB of 1-KiB messages."""
     with topic_on(broker, "fetch") as topic:
-        generate("load", broker.address, topic, R=records, s=1024, d=4, n=run.count(256_000) // records)
+        generate(
+            "load", broker.address, topic, R=records, s=1024, d=4, n=run.count(256_000) // records
+        )
         generate("drain", broker.address, topic, m=max_bytes, n=run.count(total_bytes) // 10)
         return throughput(
-            broker, lambda: generate("drain", broker.address, topic, m=max_bytes, n=run.count(total_bytes)), "loopback stream"
+            broker,
+            lambda: generate("drain", broker.address, topic, m=max_bytes, n=run.count(total_bytes)),
+            "loopback stream",
         )
 
 
@@ -261,7 +337,11 @@ def client_consume(broker: Broker, run: Run) -> list[Figure]:
     with topic_on(broker, "consume") as topic:
         count = run.count(1_000_000, 20_000)
         generate("load", broker.address, topic, R=500, s=1024, d=4, n=-(-count // 500))
-        return throughput(broker, lambda: client_load("consume", broker.address, topic, count, 1024), "loopback stream")
+        return throughput(
+            broker,
+            lambda: client_load("consume", broker.address, topic, count, 1024),
+            "loopback stream",
+        )
 
 
 # -- memory: asked last
@@ -278,5 +358,7 @@ def memory(broker: Broker, run: Run) -> list[Figure]:
         loaded = broker.resident_mb()
     figures = [Figure("loaded", "MB", loaded or 0.0, goal=0.2, more_is_better=False)]
     if broker.name in run.idle_mb:
-        figures.insert(0, Figure("idle", "MB", run.idle_mb[broker.name], goal=0.2, more_is_better=False))
+        figures.insert(
+            0, Figure("idle", "MB", run.idle_mb[broker.name], goal=0.2, more_is_better=False)
+        )
     return figures

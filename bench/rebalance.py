@@ -1,17 +1,21 @@
 """How long does nobody consume a partition when a member joins, leaves, or dies?
 
-    python -m bench.rebalance [--members 10] [--members 100] [--rounds 3] [--peer-kafka] [--only eager|cooperative|consumer] [--json FILE]
+    python -m bench.rebalance [--members 10] [--members 100] [--rounds 3] [--peer-kafka] \
+        [--only eager|cooperative|consumer] [--json FILE]
 
-One node. A topic of twice as many partitions as members, each fed 20 records a second, fewer where all together had more than 1,000;
-confluent-kafka consumers, all but one spread over a few processes. Once everything is consumed steadily, the last one, which has a
-process of its own, joins, leaves (it closes), joins again, and is killed. The gap of a partition is the longest time between two
-records of it that reached an application, from the event until all is steady again: `worst` is that of the partition that stood
-still longest, `median` that of the median partition, which tells whether the world stopped or only what moved. A gap cannot be told
-from the feed below 50 ms with 10 members, and 200 ms with 100.
+One node. A topic of twice as many partitions as members, each fed 20 records a second, fewer where
+all together had more than 1,000; confluent-kafka consumers, all but one spread over a few
+processes. Once everything is consumed steadily, the last one, which has a process of its own,
+joins, leaves (it closes), joins again, and is killed. The gap of a partition is the longest time
+between two records of it that reached an application, from the event until all is steady again:
+`worst` is that of the partition that stood still longest, `median` that of the median partition,
+which tells whether the world stopped or only what moved. A gap cannot be told from the feed below
+50 ms with 10 members, and 200 ms with 100.
 
-`eager`: the classic protocol with `range`; `cooperative`: the classic protocol with `cooperative-sticky`; `consumer`: KIP-848. Session
-time-out 6 s, heartbeats each second, for all three and both brokers; group.initial.rebalance.delay.ms is 0. With --peer-kafka a
-node of Apache Kafka takes part in the same run, round by round in turn.
+`eager`: the classic protocol with `range`; `cooperative`: the classic protocol with
+`cooperative-sticky`; `consumer`: KIP-848. Session time-out 6 s, heartbeats each second, for all
+three and both brokers; group.initial.rebalance.delay.ms is 0. With --peer-kafka a node of Apache
+Kafka takes part in the same run, round by round in turn.
 """
 
 from __future__ import annotations
@@ -64,15 +68,30 @@ OPTIONS = (
 
 
 def host(bootstrap: str, group: str, topic: str, protocol: str, count: int) -> None:
-    """Be some members: join at the first line of standard input, leave at its end. A line of JSON on standard output says, for each
-    partition that was consumed since the last one, when first, when last, and the longest gap between; CLOCK_MONOTONIC, in seconds."""
-    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": True, "log_level": 0}
-    settings |= {"auto.offset.reset": "latest", "fetch.wait.max.ms": 50, "auto.commit.interval.ms": 1000}
+    """Be some members: join at the first line of standard input, leave at its end. A line of JSON
+    on standard output says, for each partition that was consumed since the last one, when first,
+    when last, and the longest gap between; CLOCK_MONOTONIC, in seconds.
+    """
+    settings: dict[str, Any] = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "enable.auto.commit": True,
+        "log_level": 0,
+    }
+    settings |= {
+        "auto.offset.reset": "latest",
+        "fetch.wait.max.ms": 50,
+        "auto.commit.interval.ms": 1000,
+    }
     if protocol == "consumer":
         settings |= {"group.protocol": "consumer"}
     else:
         assignor = "cooperative-sticky" if protocol == "cooperative" else "range"
-        settings |= {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS, "partition.assignment.strategy": assignor}
+        settings |= {
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "partition.assignment.strategy": assignor,
+        }
     members = [confluent_kafka.Consumer(settings) for _ in range(count)]
     print(json.dumps("ready"), flush=True)
     if not sys.stdin.readline():
@@ -104,7 +123,9 @@ def host(bootstrap: str, group: str, topic: str, protocol: str, count: int) -> N
 
 
 class Consumed:
-    """When each partition was consumed, by whomever: the longest gap of each since the last event."""
+    """When each partition was consumed, by whomever: the longest gap of each since the last
+    event.
+    """
 
     def __init__(self, partitions: int) -> None:
         self.last = dict.fromkeys(range(partitions), 0.0)
@@ -112,12 +133,17 @@ class Consumed:
         self._lock = threading.Lock()
 
     def add(self, rows: dict[str, tuple[float, float, float]]) -> None:
-        """A line of a process. Lines of two processes about one partition may overlap when it moves; then there is no gap."""
+        """A line of a process.
+
+        Lines of two processes about one partition may overlap when it moves; then there is no gap.
+        """
         with self._lock:
             for name, (first, last, inner) in rows.items():
                 partition = int(name)
                 before = self.last[partition]
-                self.gaps[partition] = max(self.gaps[partition], inner, first - before if before else 0.0)
+                self.gaps[partition] = max(
+                    self.gaps[partition], inner, first - before if before else 0.0
+                )
                 self.last[partition] = max(before, last)
 
     def begin(self) -> None:
@@ -139,9 +165,27 @@ class Consumed:
 class Members:
     """A process that is some members."""
 
-    def __init__(self, consumed: Consumed, bootstrap: str, group: str, topic: str, protocol: str, count: int) -> None:
-        command = [sys.executable, "-m", "bench.rebalance", "--host", bootstrap, group, topic, protocol, str(count)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    def __init__(
+        self, consumed: Consumed, bootstrap: str, group: str, topic: str, protocol: str, count: int
+    ) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "bench.rebalance",
+            "--host",
+            bootstrap,
+            group,
+            topic,
+            protocol,
+            str(count),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         self._ready = threading.Event()
         self._consumed = consumed
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -181,7 +225,9 @@ class Members:
 
 @dataclass
 class Results:
-    """Seconds of one cluster: (members, protocol, event) -> the gap of the worst partition and of the median one, round by round."""
+    """Seconds of one cluster: (members, protocol, event) -> the gap of the worst partition
+    and of the median one, round by round.
+    """
 
     worst: dict[tuple[int, str, str], list[float]] = field(default_factory=dict)
     median: dict[tuple[int, str, str], list[float]] = field(default_factory=dict)
@@ -203,7 +249,10 @@ class Round:
         cluster.create_topic(self.topic, self.partitions)
 
     def run(self) -> dict[str, list[float]]:
-        """Event -> gaps of all partitions, sorted; of two joins the one with the longer worst gap. Raises NodeFailed."""
+        """Event -> gaps of all partitions, sorted; of two joins the one with the longer worst gap.
+
+        Raises NodeFailed.
+        """
         self._feeder.start()
         try:
             others = self._members - 1
@@ -224,7 +273,9 @@ class Round:
                 one.kill()
 
     def _host(self, count: int) -> Members:
-        self._hosts.append(Members(self.consumed, self._bootstrap, self.topic, self.topic, self._protocol, count))
+        self._hosts.append(
+            Members(self.consumed, self._bootstrap, self.topic, self.topic, self._protocol, count)
+        )
         assert self._hosts[-1]._ready.wait(SETTLE_S), "a process of members did not start"
         return self._hosts[-1]
 
@@ -246,7 +297,9 @@ class Round:
             time.sleep(0.02)
 
     def _feed(self) -> None:
-        producer = confluent_kafka.Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 0, "log_level": 0})
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self._bootstrap, "linger.ms": 0, "log_level": 0}
+        )
         rate = rate_of(self.partitions)
         begun, turn = time.monotonic(), 0
         while not self._stop.is_set():
@@ -264,7 +317,9 @@ def rate_of(partitions: int) -> float:
     return min(RATE_MAX, RATE_MAX_IN_ALL / partitions)
 
 
-def measure(clusters: list[Ensemble], sizes: list[int], protocols: list[str], rounds: int) -> dict[str, Results]:
+def measure(
+    clusters: list[Ensemble], sizes: list[int], protocols: list[str], rounds: int
+) -> dict[str, Results]:
     """All rounds, the clusters in turn: A B, then B A."""
     results = {cluster.kind: Results() for cluster in clusters}
     for number in range(rounds):
@@ -275,29 +330,52 @@ def measure(clusters: list[Ensemble], sizes: list[int], protocols: list[str], ro
                     for event, row in gaps.items():
                         key = members, protocol, event
                         results[cluster.kind].worst.setdefault(key, []).append(row[-1])
-                        results[cluster.kind].median.setdefault(key, []).append(statistics.median(row))
-                    told = ", ".join(f"{event} {row[-1]:.2f} s (median {statistics.median(row):.2f})" for event, row in gaps.items())
-                    print(f"  round {number + 1} {protocol} {members} members {cluster.kind}: {told}", file=sys.stderr, flush=True)
+                        results[cluster.kind].median.setdefault(key, []).append(
+                            statistics.median(row)
+                        )
+                    told = ", ".join(
+                        f"{event} {row[-1]:.2f} s (median {statistics.median(row):.2f})"
+                        for event, row in gaps.items()
+                    )
+                    print(
+                        f"  round {number + 1} {protocol} {members} members {cluster.kind}: {told}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
     return results
 
 
 def rows(results: dict[str, Results]) -> list[dict[str, Any]]:
-    """One row a figure: the median of the rounds of each cluster, and ours divided by the peer's."""
+    """One row a figure: the median of the rounds of each cluster, and ours divided by the
+    peer's.
+    """
     made = []
     keys = next(iter(results.values())).worst
-    for members, protocol, event in sorted(keys, key=lambda key: (key[0], EVENTS.index(key[2]), PROTOCOLS.index(key[1]))):
+    for members, protocol, event in sorted(
+        keys, key=lambda key: (key[0], EVENTS.index(key[2]), PROTOCOLS.index(key[1]))
+    ):
         for figure in ("worst", "median"):
-            values = [statistics.median(getattr(one, figure)[members, protocol, event]) for one in results.values()]
+            values = [
+                statistics.median(getattr(one, figure)[members, protocol, event])
+                for one in results.values()
+            ]
             ratio = values[0] / values[1] if len(values) > 1 and values[1] else None
             made.append(
-                {"question": f"{event}, {members} members, {protocol}", "figure": f"{figure} partition", "values": values, "ratio": ratio}
+                {
+                    "question": f"{event}, {members} members, {protocol}",
+                    "figure": f"{figure} partition",
+                    "values": values,
+                    "ratio": ratio,
+                }
             )
     return made
 
 
 def render(row: dict[str, Any]) -> str:
     """One line of the table."""
-    text = f"{row['question']:34}{row['figure']:18}{'s':>3}" + "".join(f"{value:>10.2f}" for value in row["values"])
+    text = f"{row['question']:34}{row['figure']:18}{'s':>3}" + "".join(
+        f"{value:>10.2f}" for value in row["values"]
+    )
     return text + (f"{row['ratio']:>8.2f}" if row["ratio"] is not None else "")
 
 
@@ -307,13 +385,23 @@ def main() -> int:
         host(bootstrap, group, topic, protocol, int(count))
         return 0
     parser = argparse.ArgumentParser(
-        prog="python -m bench.rebalance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.rebalance",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--members", type=int, action="append", help="of the group; may be repeated (10 and 100)")
+    parser.add_argument(
+        "--members", type=int, action="append", help="of the group; may be repeated (10 and 100)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="of each protocol and size (3)")
-    parser.add_argument("--peer-kafka", action="store_true", help="ask a node of Apache Kafka the same, in turn")
-    parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)")
-    parser.add_argument("--only", action="append", choices=PROTOCOLS, help="only this; may be repeated")
+    parser.add_argument(
+        "--peer-kafka", action="store_true", help="ask a node of Apache Kafka the same, in turn"
+    )
+    parser.add_argument(
+        "--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=PROTOCOLS, help="only this; may be repeated"
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
     options = parser.parse_args()
     sizes = options.members or [10, 100]
@@ -323,14 +411,23 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="rebalance-"))
     clusters: list[Ensemble] = []
     try:
-        for kind in [options.kind, *(["kafka"] if options.peer_kafka and options.kind != "kafka" else [])]:
+        for kind in [
+            options.kind,
+            *(["kafka"] if options.peer_kafka and options.kind != "kafka" else []),
+        ]:
             clusters.append(ensemble(kind, directory / kind, 1, options=OPTIONS))
             clusters[-1].start()
         machine = floors.machine(directory)
         print("\n".join(f"{key}: {value}" for key, value in machine.items()))
         print("brokers: " + ", ".join(f"one node of {one.kind}" for one in clusters))
-        rates = ", ".join(f"{rate_of(PARTITIONS_PER_MEMBER * size):.0f}/s with {size} members" for size in sizes)
-        print(f"rounds: {options.rounds}, records in each partition: {rates}, session {SESSION_MS} ms\n", flush=True)
+        rates = ", ".join(
+            f"{rate_of(PARTITIONS_PER_MEMBER * size):.0f}/s with {size} members" for size in sizes
+        )
+        print(
+            f"rounds: {options.rounds}, records in each partition: {rates}, session "
+            f"{SESSION_MS} ms\n",
+            flush=True,
+        )
         table = rows(measure(clusters, sizes, options.only or list(PROTOCOLS), options.rounds))
     except NodeFailed as error:
         print(f"rebalance: {error}", file=sys.stderr)
@@ -347,7 +444,9 @@ def main() -> int:
     for row in table:
         print(render(row))
     if options.json:
-        Path(options.json).write_text(json.dumps({"machine": machine, "rounds": options.rounds, "rows": table}, indent=1))
+        Path(options.json).write_text(
+            json.dumps({"machine": machine, "rounds": options.rounds, "rows": table}, indent=1)
+        )
     return 0
 
 

@@ -1,11 +1,14 @@
-"""How fast are three nodes with acks=all and three replicas, on this machine, beside three nodes of Apache Kafka?
+"""How fast are three nodes with acks=all and three replicas, on this machine, beside three nodes of
+Apache Kafka?
 
-    python -m bench.replicated [--peer-kafka] [--only NAME]... [--quick] [--rounds N] [--keep 0.8] [--json FILE] [--data DIR] [--list]
+    python -m bench.replicated [--peer-kafka] [--only NAME]... [--quick] [--rounds N] [--keep 0.8]
+    [--json FILE] [--data DIR] [--list]
 
-The load is that of produce_fetch.py, sent to the leader of one partition with three replicas and min.insync.replicas 2; every
-acknowledgement waits for all in-sync replicas. Both clusters run for the whole time and are asked in turn, A B then B A. Four
-busy processes share the processors (generator, leader, followers): what counts is the work a record costs. CPU time and
-memory are those of all three nodes.
+The load is that of produce_fetch.py, sent to the leader of one partition with three replicas and
+min.insync.replicas 2; every acknowledgement waits for all in-sync replicas. Both clusters run for
+the whole time and are asked in turn, A B then B A. Four busy processes share the processors
+(generator, leader, followers): what counts is the work a record costs. CPU time and memory are
+those of all three nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ ALL = -1
 
 
 class Cluster(Broker):
-    """Three nodes as the questions see a broker. Its address is that of the leader of the topic that was made last."""
+    """Three nodes as the questions see a broker.
+
+    Its address is that of the leader of the topic that was made last.
+    """
 
     def __init__(self, cluster: Ensemble) -> None:
         super().__init__(cluster.kind, ("127.0.0.1", cluster.nodes[1].port))
@@ -48,7 +54,9 @@ class Cluster(Broker):
         self.cluster.kill()
 
     def _parts(self) -> list[Broker]:
-        return [Broker(self.name, self.address, pid=node.pid) for node in self.cluster.nodes.values()]
+        return [
+            Broker(self.name, self.address, pid=node.pid) for node in self.cluster.nodes.values()
+        ]
 
     def cpu_seconds(self) -> float | None:
         return sum(part.cpu_seconds() or 0.0 for part in self._parts())
@@ -63,7 +71,9 @@ class Cluster(Broker):
         first = self.topics_made % 3 + 1
         replicas = [first, *(node_id for node_id in self.cluster.nodes if node_id != first)]
         try:
-            self.cluster.create_topic(name, assignment={0: replicas}, configs={"file.delete.delay.ms": "1000"})
+            self.cluster.create_topic(
+                name, assignment={0: replicas}, configs={"file.delete.delay.ms": "1000"}
+            )
         except NodeFailed as error:
             raise BenchError(str(error)) from None
         self.address = ("127.0.0.1", self.cluster.nodes[first].port)
@@ -71,7 +81,9 @@ class Cluster(Broker):
 
     def drop_topic(self, name: str) -> None:
         with suppress(OSError):
-            self.cluster.ask(1, "delete_topics", 5, {"topic_names": [name], "timeout_ms": 10_000}, timeout_s=15)
+            self.cluster.ask(
+                1, "delete_topics", 5, {"topic_names": [name], "timeout_ms": 10_000}, timeout_s=15
+            )
 
 
 QUESTIONS: dict[str, Question] = {}
@@ -111,7 +123,11 @@ def client_produce(broker: Broker, run: Run) -> list[Figure]:
     with topic_on(broker, "client") as topic:
         count = run.count(1_500_000, 10_000)
         client_load("produce", broker.address, topic, max(10_000, count // 10), 100, acks=ALL)
-        return throughput(broker, lambda: client_load("produce", broker.address, topic, count, 100, acks=ALL), "page-cache write")
+        return throughput(
+            broker,
+            lambda: client_load("produce", broker.address, topic, count, 100, acks=ALL),
+            "page-cache write",
+        )
 
 
 @question("replicated-small-16")
@@ -120,7 +136,14 @@ def small(broker: Broker, run: Run) -> list[Figure]:
     with topic_on(broker, "small") as topic:
         generate("load", broker.address, topic, c=16, a=ALL, n=run.count(6_000))
         result = generate("load", broker.address, topic, c=16, a=ALL, n=run.count(40_000, 2_000))
-    return [Figure("requests", "req/s", result["requests"] / result["seconds"], floor="Trio echo, 16 connections")]
+    return [
+        Figure(
+            "requests",
+            "req/s",
+            result["requests"] / result["seconds"],
+            floor="Trio echo, 16 connections",
+        )
+    ]
 
 
 @question("replicated-latency")
@@ -129,7 +152,10 @@ def latency(broker: Broker, run: Run) -> list[Figure]:
     with topic_on(broker, "latency") as topic:
         generate("load", broker.address, topic, r=1000, t=2, c=4, a=ALL)
         result = generate("load", broker.address, topic, r=1000, t=run.latency_seconds, c=4, a=ALL)
-    return [Figure(name, "us", result[f"{name}_us"], more_is_better=False, floor=f"Trio echo, {name}") for name in ("p50", "p99", "p999")]
+    return [
+        Figure(name, "us", result[f"{name}_us"], more_is_better=False, floor=f"Trio echo, {name}")
+        for name in ("p50", "p99", "p999")
+    ]
 
 
 @question("replicated-memory")
@@ -139,7 +165,10 @@ def memory(broker: Broker, _run: Run) -> list[Figure]:
 
 
 def warm_up(broker: Broker, run: Run) -> None:
-    """What a compiler at run time (Kafka's JVM) needs before it may be compared. Measures nothing."""
+    """What a compiler at run time (Kafka's JVM) needs before it may be compared.
+
+    Measures nothing.
+    """
     with topic_on(broker, "warm-up") as topic:
         generate("load", broker.address, topic, c=16, a=ALL, n=run.count(30_000))
         generate("load", broker.address, topic, R=16, s=1024, d=5, a=ALL, n=run.count(8_000))
@@ -148,16 +177,46 @@ def warm_up(broker: Broker, run: Run) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.replicated", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.replicated",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--peer-kafka", action="store_true", help="start three nodes of Apache Kafka and ask them the same")
-    parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)")
-    parser.add_argument("--keep", type=float, default=1.0, metavar="PART", help="this part of the peer's speed is good enough (1.0)")
-    parser.add_argument("--only", action="append", choices=list(QUESTIONS), metavar="NAME", help="ask only this; may be repeated")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_PART:.0%}% of the load, one round: does it work at all?")
-    parser.add_argument("--rounds", type=int, metavar="N", help="askings of each question (3; 1 with --quick)")
+    parser.add_argument(
+        "--peer-kafka",
+        action="store_true",
+        help="start three nodes of Apache Kafka and ask them the same",
+    )
+    parser.add_argument(
+        "--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)"
+    )
+    parser.add_argument(
+        "--keep",
+        type=float,
+        default=1.0,
+        metavar="PART",
+        help="this part of the peer's speed is good enough (1.0)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(QUESTIONS),
+        metavar="NAME",
+        help="ask only this; may be repeated",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"{QUICK_PART:.0%}% of the load, one round: does it work at all?",
+    )
+    parser.add_argument(
+        "--rounds", type=int, metavar="N", help="askings of each question (3; 1 with --quick)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
-    parser.add_argument("--data", metavar="DIR", help="where data directories are made (the system's temporary directory)")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="where data directories are made (the system's temporary directory)",
+    )
     parser.add_argument("--list", action="store_true", help="print the questions")
     options = parser.parse_args()
     if options.list:
@@ -171,13 +230,25 @@ def main() -> int:
     tested: list[Broker] = []
     try:
         binary("load")
-        for kind in [options.kind, *(["kafka"] if options.peer_kafka and options.kind != "kafka" else [])]:
+        for kind in [
+            options.kind,
+            *(["kafka"] if options.peer_kafka and options.kind != "kafka" else []),
+        ]:
             cluster = ensemble(kind, directory / kind)
             tested.append(Cluster(cluster))
             print(f"three nodes of {kind} ready after {cluster.start():.1f} s")
         machine = floors.machine(directory)
         print(describe(machine, tested, rounds, run))
-        rows = measure(options.only or list(QUESTIONS), tested, run, rounds, directory, options.keep, QUESTIONS, warm_up)
+        rows = measure(
+            options.only or list(QUESTIONS),
+            tested,
+            run,
+            rounds,
+            directory,
+            options.keep,
+            QUESTIONS,
+            warm_up,
+        )
     except (BenchError, NodeFailed) as error:
         print(f"replicated: {error}", file=sys.stderr)
         return 1
@@ -186,7 +257,12 @@ def main() -> int:
             broker.stop()
         shutil.rmtree(directory, ignore_errors=True)
     if options.json:
-        Path(options.json).write_text(json.dumps({"machine": machine, "rounds": rounds, "quick": options.quick, "rows": rows}, indent=1))
+        Path(options.json).write_text(
+            json.dumps(
+                {"machine": machine, "rounds": rounds, "quick": options.quick, "rows": rows},
+                indent=1,
+            )
+        )
     return 1 if any("failed" in row for row in rows) else 0
 
 

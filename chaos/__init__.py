@@ -1,1 +1,3 @@
-"""Trials of real processes: kill them, restart them, and hold what clients saw against what was promised."""
+"""Trials of real processes: kill them, restart them, and hold what clients saw against what
+was promised.
+"""

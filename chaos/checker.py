@@ -1,7 +1,9 @@
-"""Every way in which what clients were told and what is there in the end can quarrel. Pure; the names follow Jepsen's Kafka workload.
+"""Every way in which what clients were told and what is there in the end can quarrel. Pure; the
+names follow Jepsen's Kafka workload.
 
-Offsets of a partition are dense here: one record an offset from 0, no transactions, no compaction, nothing expires. Each
-producer is idempotent with acks=all. A read that was cut short is no anomaly: whatever a consumer did read must agree.
+Offsets of a partition are dense here: one record an offset from 0, no transactions, no compaction,
+nothing expires. Each producer is idempotent with acks=all. A read that was cut short is no anomaly:
+whatever a consumer did read must agree.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One promise broken in one partition. `examples` are (producer, number) of the first few records that show it."""
+    """One promise broken in one partition.
+
+    `examples` are (producer, number) of the first few records that show it.
+    """
 
     kind: str
     key: Key
@@ -29,7 +34,10 @@ class Anomaly:
 
     def __str__(self) -> str:
         shown = ", ".join(f"{producer}:{number}" for producer, number in self.examples)
-        return f"{self.kind}: {self.key[0]}-{self.key[1]}, {self.count} record(s): {self.meaning} (producer:number {shown})"
+        return (
+            f"{self.kind}: {self.key[0]}-{self.key[1]}, {self.count} record(s): "
+            f"{self.meaning} (producer:number {shown})"
+        )
 
 
 MEANINGS = {
@@ -66,7 +74,10 @@ class _Found:
 
 
 def check(history: History, *, settled: bool = True) -> list[Anomaly]:
-    """Every anomaly. `settled` says that the producers flushed: then what was sent must have been acknowledged."""
+    """Every anomaly.
+
+    `settled` says that the producers flushed: then what was sent must have been acknowledged.
+    """
     anomalies: list[Anomaly] = []
     for key in sorted(_keys(history)):
         found = _Found()
@@ -80,7 +91,9 @@ def check(history: History, *, settled: bool = True) -> list[Anomaly]:
             if key in keys:
                 _check_reads(keys[key], by_offset, found)
         anomalies += [
-            Anomaly(kind, key, found.counts[kind], tuple(found.values[kind]), MEANINGS[kind]) for kind in MEANINGS if kind in found.counts
+            Anomaly(kind, key, found.counts[kind], tuple(found.values[kind]), MEANINGS[kind])
+            for kind in MEANINGS
+            if kind in found.counts
         ]
     return anomalies
 
@@ -96,7 +109,10 @@ def _is_dense(offsets: array[int]) -> bool:
 
 
 def _check_log(acked: Mapping[int, array[int]], log: Reads, found: _Found) -> dict[int, array[int]]:
-    """The log by itself and against what was sent. Returns producer -> number -> the first offset where it is, or NOT_ACKED."""
+    """The log by itself and against what was sent.
+
+    Returns producer -> number -> the first offset where it is, or NOT_ACKED.
+    """
     places = {producer: array("q", [NOT_ACKED]) * len(rows) for producer, rows in acked.items()}
     highest = dict.fromkeys(acked, -1)
     expected = 0
@@ -120,7 +136,9 @@ def _check_log(acked: Mapping[int, array[int]], log: Reads, found: _Found) -> di
     return places
 
 
-def _check_acknowledgements(producer: int, rows: array[int], places: array[int], settled: bool, found: _Found) -> None:
+def _check_acknowledgements(
+    producer: int, rows: array[int], places: array[int], settled: bool, found: _Found
+) -> None:
     if rows == places and NOT_ACKED not in rows and all(a < b for a, b in pairwise(rows)):
         return  # the usual case, at the speed of C
     previous = -1
@@ -149,7 +167,13 @@ def _check_reads(reads: Reads, log: Mapping[int, int] | array[int], found: _Foun
         elif offset <= previous:
             found.value("nonmonotonic-poll", value)
         previous = max(previous, offset)
-        there = log.get(offset) if isinstance(log, Mapping) else log[offset] if offset < len(log) else None
+        there = (
+            log.get(offset)
+            if isinstance(log, Mapping)
+            else log[offset]
+            if offset < len(log)
+            else None
+        )
         if there is None:
             found.value("vanished", value)
         elif there != value:

@@ -1,16 +1,22 @@
-"""A cluster under load and under fire: is every acknowledged record there, once, in order, on every replica?
+"""A cluster under load and under fire: is every acknowledged record there, once, in order, on every
+replica?
 
-    python -m chaos.cluster --nodes 3 --seconds 180 --seed 1 [--session-ms 3000] [--kind mqd|kafka] [--cuts]
+    python -m chaos.cluster --nodes 3 --seconds 180 --seed 1 [--session-ms 3000] \
+        [--kind mqd|kafka] [--cuts]
 
-Real processes, replication factor 3, min.insync.replicas 2. confluent-kafka producers (idempotent, acks=all, full speed) and
-consumers live through everything that the seed's nemesis does: kill -9 of any node, of leaders, of the controller, of both at
-once, of a node in recovery, of all; SIGSTOP; clean restarts. Then everything is healed, and it is verified that
+Real processes, replication factor 3, min.insync.replicas 2. confluent-kafka producers (idempotent,
+acks=all, full speed) and consumers live through everything that the seed's nemesis does: kill -9 of
+any node, of leaders, of the controller, of both at once, of a node in recovery, of all; SIGSTOP;
+clean restarts. Then everything is healed, and it is verified that
 
 - every partition has a full ISR, as every node says itself;
-- nothing acknowledged is lost, doubled or out of order, offsets are those of the acknowledgements, and consumers saw the same;
-- the stopped nodes' replicas are byte for byte the same below the high watermark, and `mqctl log verify` finds nothing.
+- nothing acknowledged is lost, doubled or out of order, offsets are those of the acknowledgements,
+  and consumers saw the same;
+- the stopped nodes' replicas are byte for byte the same below the high watermark, and `mqctl log
+  verify` finds nothing.
 
-The page cache outlives a killed process, so this is about processes, not about power. Exit code 0: everything held; 1: not.
+The page cache outlives a killed process, so this is about processes, not about power. Exit code 0:
+everything held; 1: not.
 """
 
 from __future__ import annotations
@@ -74,8 +80,13 @@ class Trial:
         """The whole trial. Raises TrialFailed and NodeFailed."""
         self.cluster.start()
         for topic, count in TOPICS.items():
-            self.cluster.create_topic(topic, count, configs={"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)})
-        producers = [Producer(i, self.cluster.bootstrap, self.keys, self.seed * 1000 + i, options=PATIENT) for i in range(PRODUCERS)]
+            self.cluster.create_topic(
+                topic, count, configs={"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)}
+            )
+        producers = [
+            Producer(i, self.cluster.bootstrap, self.keys, self.seed * 1000 + i, options=PATIENT)
+            for i in range(PRODUCERS)
+        ]
         readers = [Reader(i, self.cluster.bootstrap, self.keys) for i in range(READERS)]
         for producer in producers:
             producer.start()
@@ -99,12 +110,20 @@ class Trial:
             for reader in readers:
                 reader.finish()
         final = read_all(self.cluster.bootstrap, self.keys)
-        self.cluster.wait_until(lambda: self.cluster.is_whole(TOPICS), "a full ISR of every partition, as every node says", HEAL_TIMEOUT_S)
+        self.cluster.wait_until(
+            lambda: self.cluster.is_whole(TOPICS),
+            "a full ISR of every partition, as every node says",
+            HEAL_TIMEOUT_S,
+        )
         self.cluster.stop()
         self.history = history = gather(producers, readers, final)
         self.acked, self.read_along = history.acked, sum(reader.count for reader in readers)
         self.violations += [str(anomaly) for anomaly in check(history)]
-        self.violations += [f"reader {reader.number} was told: {error}" for reader in readers for error in reader.errors]
+        self.violations += [
+            f"reader {reader.number} was told: {error}"
+            for reader in readers
+            for error in reader.errors
+        ]
         directories = {node_id: node.data_directory for node_id, node in self.cluster.nodes.items()}
         for key in self.keys:
             self.violations += differences(directories, key, len(final[key].offsets))
@@ -130,31 +149,56 @@ class Trial:
             self._wait_for_acknowledgements(producers, time.monotonic())
             silence = max(producer.silence.reset() for producer in producers)
             self.silences.setdefault(step.name, []).append(silence)
-            self._say(step, victims, f"back after {time.monotonic() - begun:.1f} s, longest silence {silence:.2f} s")
+            self._say(
+                step,
+                victims,
+                f"back after {time.monotonic() - begun:.1f} s, longest silence {silence:.2f} s",
+            )
 
     def _victims(self, step: Step) -> list[int]:
         running = self.cluster.running
         topic, partition = self.keys[int(step.choice * len(self.keys))]
         any_one = running[int(step.choice * len(running))]
-        leader = self.cluster.leader(topic, partition) if step.target in (Target.LEADER, Target.LEADER_AND_CONTROLLER) else None
-        controller = self.cluster.controller() if step.target in (Target.CONTROLLER, Target.LEADER_AND_CONTROLLER) else None
+        leader = (
+            self.cluster.leader(topic, partition)
+            if step.target in (Target.LEADER, Target.LEADER_AND_CONTROLLER)
+            else None
+        )
+        controller = (
+            self.cluster.controller()
+            if step.target in (Target.CONTROLLER, Target.LEADER_AND_CONTROLLER)
+            else None
+        )
         if step.target is Target.ALL:
             return running
-        named = {node_id for node_id in (leader, controller) if node_id is not None and self.cluster.nodes[node_id].running}
+        named = {
+            node_id
+            for node_id in (leader, controller)
+            if node_id is not None and self.cluster.nodes[node_id].running
+        }
         return sorted(named) or [any_one]
 
     def _heal(self) -> None:
         begun = time.monotonic()
         for node in self.cluster.nodes.values():
             node.wait_ready()
-        until = self.cluster.wait_until(lambda: self.cluster.is_whole(TOPICS), "a full ISR after the heal", HEAL_TIMEOUT_S)
+        until = self.cluster.wait_until(
+            lambda: self.cluster.is_whole(TOPICS), "a full ISR after the heal", HEAL_TIMEOUT_S
+        )
         self.whole_s = until - begun
 
     def _wait_for_acknowledgements(self, producers: list[Producer], since: float) -> None:
-        """Until every partition took a record that was acknowledged after that moment. Raises TrialFailed and NodeFailed."""
+        """Until every partition took a record that was acknowledged after that moment.
+
+        Raises TrialFailed and NodeFailed.
+        """
         deadline = time.monotonic() + HEAL_TIMEOUT_S
         while True:
-            late = [key for key in self.keys if all(producer.silence.last.get(key, 0.0) < since for producer in producers)]
+            late = [
+                key
+                for key in self.keys
+                if all(producer.silence.last.get(key, 0.0) < since for producer in producers)
+            ]
             if not late:
                 return
             for producer in producers:
@@ -163,31 +207,52 @@ class Trial:
             for node in self.cluster.nodes.values():
                 node.check_alive()
             if time.monotonic() > deadline:
-                views = {node_id: self.cluster.view(node_id, TOPICS) for node_id in self.cluster.nodes}
-                told = "\n".join(f"node {node_id} says of {late[0]}: {view.get(late[0])}" for node_id, view in views.items())
-                raise TrialFailed(f"no acknowledgement for {HEAL_TIMEOUT_S:.0f} s from {late}\n{told}")
+                views = {
+                    node_id: self.cluster.view(node_id, TOPICS) for node_id in self.cluster.nodes
+                }
+                told = "\n".join(
+                    f"node {node_id} says of {late[0]}: {view.get(late[0])}"
+                    for node_id, view in views.items()
+                )
+                raise TrialFailed(
+                    f"no acknowledgement for {HEAL_TIMEOUT_S:.0f} s from {late}\n{told}"
+                )
             time.sleep(0.005)
 
     # -- words
 
     def _say(self, step: Step, victims: list[int], outcome: str) -> None:
         if not self.quiet:
-            print(f"  {step.name} (node {', '.join(map(str, victims))}, away {step.down_s:.1f} s): {outcome}", file=sys.stderr, flush=True)
+            print(
+                f"  {step.name} (node {', '.join(map(str, victims))}, away {step.down_s:.1f} "
+                f"s): {outcome}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def summary(self) -> str:
         """The verdict with its counts."""
         lines = [f"{'faults':34}{'count':>7}{'silence p50':>13}{'worst':>9}"]
         for name, count in sorted(self.done.items()):
             rows = self.silences.get(name, [])
-            shown = f"{statistics.median(rows):11.2f} s{max(rows):7.2f} s" if rows else f"{'-':>13}{'-':>9}"
+            shown = (
+                f"{statistics.median(rows):11.2f} s{max(rows):7.2f} s"
+                if rows
+                else f"{'-':>13}{'-':>9}"
+            )
             lines.append(f"{name:34}{count:>7}{shown}")
         every = sorted(gap for rows in self.silences.values() for gap in rows)
         if every:
             p99 = every[min(len(every) - 1, int(len(every) * 0.99))]
-            lines.append(f"failover silence p50 {statistics.median(every):.2f} s, p99 {p99:.2f} s, worst {every[-1]:.2f} s of {len(every)}")
+            lines.append(
+                f"failover silence p50 {statistics.median(every):.2f} s, p99 {p99:.2f} s, "
+                f"worst {every[-1]:.2f} s of {len(every)}"
+            )
         lines.append(
-            f"{self.cluster.kind}: {sum(self.done.values())} faults in {self.load_s:.0f} s at a session of {self.cluster.session_ms} ms; "
-            f"acknowledged {self.acked} ({self.acked / max(self.load_s, 1e-9):,.0f}/s), read along {self.read_along}; "
+            f"{self.cluster.kind}: {sum(self.done.values())} faults in {self.load_s:.0f} s at "
+            f"a session of {self.cluster.session_ms} ms; "
+            f"acknowledged {self.acked} ({self.acked / max(self.load_s, 1e-9):,.0f}/s), read "
+            f"along {self.read_along}; "
             f"full ISR {self.whole_s:.1f} s after the heal; violations {len(self.violations)}"
         )
         return "\n".join(lines)
@@ -199,27 +264,58 @@ def verify_files(directory: Path) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return []
-    return [f"{directory.parent.name}: {line}" for line in (done.stdout + done.stderr).strip().splitlines()] or [
-        f"exit code {done.returncode}"
-    ]
+    return [
+        f"{directory.parent.name}: {line}"
+        for line in (done.stdout + done.stderr).strip().splitlines()
+    ] or [f"exit code {done.returncode}"]
 
 
 def main() -> int:
     """Parse the command line, run the trial, say how it went."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.cluster", description="a cluster under load and under fire")
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.cluster", description="a cluster under load and under fire"
+    )
     parser.add_argument("--nodes", type=int, default=3, help="nodes (3)")
     parser.add_argument("--seconds", type=float, default=180, help="of faults (180)")
-    parser.add_argument("--seed", type=int, default=1, help="of faults, partitions and payloads (1)")
-    parser.add_argument("--session-ms", type=int, default=3000, help="broker session timeout, with six heartbeats in it (3000)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of faults, partitions and payloads (1)"
+    )
+    parser.add_argument(
+        "--session-ms",
+        type=int,
+        default=3000,
+        help="broker session timeout, with six heartbeats in it (3000)",
+    )
     parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="whose nodes (mqd)")
-    parser.add_argument("--cuts", action="store_true", help="peers talk through proxies, and the nemesis cuts nodes off, too (mqd only)")
-    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="use this directory and leave it there")
-    parser.add_argument("--history", type=Path, default=None, metavar="DIR", help="write history.jsonl and log.jsonl for `mqd-spark audit`")
+    parser.add_argument(
+        "--cuts",
+        action="store_true",
+        help="peers talk through proxies, and the nemesis cuts nodes off, too (mqd only)",
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="use this directory and leave it there",
+    )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="write history.jsonl and log.jsonl for `mqd-spark audit`",
+    )
     arguments = parser.parse_args()
     if arguments.cuts and arguments.kind != "mqd":
         parser.error("--cuts works through mqd's peers file: not with --kind kafka")
-    replay = f"python -m chaos.cluster --nodes {arguments.nodes} --seconds {arguments.seconds:g} --seed {arguments.seed}"
-    replay += f" --session-ms {arguments.session_ms} --kind {arguments.kind}" + (" --cuts" if arguments.cuts else "")
+    replay = (
+        f"python -m chaos.cluster --nodes {arguments.nodes} --seconds "
+        f"{arguments.seconds:g} --seed {arguments.seed}"
+    )
+    replay += f" --session-ms {arguments.session_ms} --kind {arguments.kind}" + (
+        " --cuts" if arguments.cuts else ""
+    )
     end_on_sigterm()
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     links: Links | None = None
@@ -227,9 +323,13 @@ def main() -> int:
     try:
         if arguments.cuts:
             links = Links()
-            cluster = mqd_ensemble(directory, arguments.nodes, session_ms=arguments.session_ms, links=links)
+            cluster = mqd_ensemble(
+                directory, arguments.nodes, session_ms=arguments.session_ms, links=links
+            )
         else:
-            cluster = ensemble(arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms)
+            cluster = ensemble(
+                arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms
+            )
         trial = Trial(cluster, arguments.seed, arguments.seconds, links)
         trial.run()
     except (TrialFailed, NodeFailed) as error:

@@ -1,8 +1,10 @@
-"""Is a copy what it is a copy of: every record, once, in order, and nothing that was taken back? Pure.
+"""Is a copy what it is a copy of: every record, once, in order, and nothing that was taken back?
+Pure.
 
-The input is a topic without transactions. Each record of a copy names its source, partition and offset, by `history.value_of`
-(the source's partition stands where the producer does), and the value that it found there. Records of one source partition go
-to one partition of the copy, so their order is kept by whoever copies exactly once.
+The input is a topic without transactions. Each record of a copy names its source, partition and
+offset, by `history.value_of` (the source's partition stands where the producer does), and the value
+that it found there. Records of one source partition go to one partition of the copy, so their order
+is kept by whoever copies exactly once.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from .history import Key, Reads, number_of, producer_of
 
 @dataclass(slots=True)
 class Copy(Reads):
-    """What is in one partition of a copy: `values` name sources, `found` are the values that were found there."""
+    """What is in one partition of a copy: `values` name sources, `found` are the values
+    that were found there.
+    """
 
     found: Reads = field(default_factory=Reads)
 
@@ -49,12 +53,19 @@ class Difference:
 
     def __str__(self) -> str:
         shown = ", ".join(f"{partition}@{offset}" for partition, offset in self.examples)
-        return f"{self.kind}: {self.copy}, {self.count} record(s): {MEANINGS[self.kind]} (source partition@offset {shown})"
+        return (
+            f"{self.kind}: {self.copy}, {self.count} record(s): {MEANINGS[self.kind]} "
+            f"(source partition@offset {shown})"
+        )
 
 
-def check_copy(name: str, source: Mapping[int, Reads], copy: Mapping[Key, Copy], along: Mapping[Key, Reads]) -> list[Difference]:
-    """Everything that is wrong. `source`: partition -> all of its records; `copy`: what is committed in the end;
-    `along`: what a consumer with `read_committed` got while the faults went on."""
+def check_copy(
+    name: str, source: Mapping[int, Reads], copy: Mapping[Key, Copy], along: Mapping[Key, Reads]
+) -> list[Difference]:
+    """Everything that is wrong. `source`: partition -> all of its records; `copy`: what is
+    committed in the end; `along`: what a consumer with `read_committed` got while the faults went
+    on.
+    """
     wrong: dict[str, list[tuple[int, int]]] = {kind: [] for kind in MEANINGS}
 
     def note(kind: str, value: int) -> None:
@@ -81,7 +92,11 @@ def check_copy(name: str, source: Mapping[int, Reads], copy: Mapping[Key, Copy],
         wrong["missing"] += [(partition, offset) for offset, mark in enumerate(marks) if not mark]
     for key, reads in along.items():
         _check_along(reads, copy.get(key, Copy()), note)
-    return [Difference(kind, name, len(rows), tuple(rows[:SHOWN_MAX])) for kind, rows in wrong.items() if rows]
+    return [
+        Difference(kind, name, len(rows), tuple(rows[:SHOWN_MAX]))
+        for kind, rows in wrong.items()
+        if rows
+    ]
 
 
 def _check_along(reads: Reads, copy: Reads, note: Callable[[str, int], None]) -> None:

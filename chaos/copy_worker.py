@@ -1,16 +1,20 @@
-"""One worker that copies exactly once: consume, transform, produce, all in one transaction with the offsets. A process of its own.
+"""One worker that copies exactly once: consume, transform, produce, all in one transaction with the
+offsets. A process of its own.
 
-    python -m chaos.copy_worker --client confluent|consumer|aiokafka --bootstrap HOST:PORT,... --group G --source T --target T
+    python -m chaos.copy_worker --client confluent|consumer|aiokafka --bootstrap HOST:PORT,... \
+        --group G --source T --target T
                                 --name N [--seed 1] [--transaction-ms 10000]
 
-It works until its standard input is closed, then leaves its group and ends; whoever kills it finds nothing broken. It says what
-it does on standard output, a line each: `committed COUNT`, `gave-up WHY` (a transaction was aborted), `began-anew WHY`.
+It works until its standard input is closed, then leaves its group and ends; whoever kills it finds
+nothing broken. It says what it does on standard output, a line each: `committed COUNT`, `gave-up
+WHY` (a transaction was aborted), `began-anew WHY`.
 
-`confluent` and `consumer` (confluent-kafka, the classic protocol with cooperative assignment, and KIP-848's) have a transactional id of
-their own, and the coordinator of the group fences them by member and generation (KIP-447): offsets that wait for a
-transaction are not read. aiokafka sends no member and reads offsets that wait, so it works as clients did before KIP-447: a
-transactional id a source partition, so that whoever takes a partition over ends what its former owner has begun and only then
-asks for the offset.
+`confluent` and `consumer` (confluent-kafka, the classic protocol with cooperative assignment, and
+KIP-848's) have a transactional id of their own, and the coordinator of the group fences them by
+member and generation (KIP-447): offsets that wait for a transaction are not read. aiokafka sends no
+member and reads offsets that wait, so it works as clients did before KIP-447: a transactional id a
+source partition, so that whoever takes a partition over ends what its former owner has begun and
+only then asks for the offset.
 """
 
 from __future__ import annotations
@@ -39,7 +43,9 @@ from .history import value_of
 from .workload import VALUE
 
 COPY = struct.Struct(">qq")
-"""A copied record begins with its source (partition and offset, `history.value_of`) and the value that was found there."""
+"""A copied record begins with its source (partition and offset, `history.value_of`) and the
+value that was found there.
+"""
 BATCH_MAX = 300
 GATHER_S = 0.1
 PATIENCE_S = 20.0
@@ -48,13 +54,20 @@ HUNG_S = 3 * PATIENCE_S
 """A client that does not come back from one call for so long hangs."""
 SEND_OFFSETS = "send_offsets_to_transaction"
 KNOWN_HANGS_S = {SEND_OFFSETS: 1.5 * PATIENCE_S}
-"""Calls that are known to hang (chaos/exactly_once.py says why), whose transaction the coordinator has timed out long before."""
+"""Calls that are known to hang (chaos/exactly_once.py says why), whose transaction the
+coordinator has timed out long before.
+"""
 HUNG_CODE = 3
-"""How a worker ends whose client hangs. Whoever holds it starts another, as any supervisor would."""
+"""How a worker ends whose client hangs.
+
+Whoever holds it starts another, as any supervisor would.
+"""
 SESSION_MS = 6000
 HEARTBEAT_MS = 1000
 REBALANCE_MS = 25_000
-"""A worker whose client holds it up for longer (librdkafka can wait for a dead coordinator within one call) is left out by its group."""
+"""A worker whose client holds it up for longer (librdkafka can wait for a dead coordinator
+within one call) is left out by its group.
+"""
 OWN_ABORTS = 0.05
 """Transactions that the worker aborts by its own will."""
 DAWDLES = 0.2
@@ -157,7 +170,9 @@ class Confluent:
 
     def run(self) -> None:
         """Copy until told to stop. Raises KafkaException when only a new incarnation helps."""
-        self._until_settled("init_transactions", lambda: self.producer.init_transactions(PATIENCE_S))
+        self._until_settled(
+            "init_transactions", lambda: self.producer.init_transactions(PATIENCE_S)
+        )
         self.consumer.subscribe([self.task.source], on_revoke=self._dropped, on_lost=self._dropped)
         while not self.task.stopped.is_set():
             self._gather()
@@ -166,7 +181,10 @@ class Confluent:
                 self._copy(batch)
 
     def close(self) -> None:
-        """Leave the group. An open transaction is left to whoever comes next, or to its time-out."""
+        """Leave the group.
+
+        An open transaction is left to whoever comes next, or to its time-out.
+        """
         self.task.calls("close")
         with suppress(confluent_kafka.KafkaException, RuntimeError):
             self.consumer.close()
@@ -193,17 +211,27 @@ class Confluent:
         self.producer.begin_transaction()
         try:
             for message in batch:
-                self.producer.produce(task.target, task.copied(message), partition=message.partition() % task.targets)
+                self.producer.produce(
+                    task.target, task.copied(message), partition=message.partition() % task.targets
+                )
             if task.dice.random() < DAWDLES:
                 self.producer.flush(task.dice.random() * DAWDLE_S_MAX)
             ends = {message.partition(): message.offset() + 1 for message in batch}
-            rows = [confluent_kafka.TopicPartition(task.source, partition, offset) for partition, offset in ends.items()]
+            rows = [
+                confluent_kafka.TopicPartition(task.source, partition, offset)
+                for partition, offset in ends.items()
+            ]
             who = self.consumer.consumer_group_metadata()
-            self._until_settled(SEND_OFFSETS, lambda: self.producer.send_offsets_to_transaction(rows, who, PATIENCE_S))
+            self._until_settled(
+                SEND_OFFSETS,
+                lambda: self.producer.send_offsets_to_transaction(rows, who, PATIENCE_S),
+            )
             if task.dice.random() < OWN_ABORTS:
                 self._take_back("by its own will")
                 return
-            self._until_settled("commit_transaction", lambda: self.producer.commit_transaction(PATIENCE_S))
+            self._until_settled(
+                "commit_transaction", lambda: self.producer.commit_transaction(PATIENCE_S)
+            )
         except confluent_kafka.KafkaException as failure:
             error = failure.args[0]
             if not error.txn_requires_abort():
@@ -214,7 +242,9 @@ class Confluent:
 
     def _take_back(self, why: str) -> None:
         """Abort, and go back to what is committed."""
-        self._until_settled("abort_transaction", lambda: self.producer.abort_transaction(PATIENCE_S))
+        self._until_settled(
+            "abort_transaction", lambda: self.producer.abort_transaction(PATIENCE_S)
+        )
         self.task.tell("gave-up", why)
         owned = self.consumer.assignment()
         if owned:
@@ -222,10 +252,14 @@ class Confluent:
             for row in self.consumer.committed(owned, PATIENCE_S):
                 if row.error is not None:
                     raise confluent_kafka.KafkaException(row.error)
-                self.consumer.seek(confluent_kafka.TopicPartition(row.topic, row.partition, max(row.offset, 0)))
+                self.consumer.seek(
+                    confluent_kafka.TopicPartition(row.topic, row.partition, max(row.offset, 0))
+                )
 
     def _until_settled(self, name: str, call: Callable[[], T]) -> T:
-        """Calls of transactions say themselves whether to call again; the same call, as librdkafka demands."""
+        """Calls of transactions say themselves whether to call again; the same call, as
+        librdkafka demands.
+        """
         deadline = monotonic() + PATIENCE_S
         while True:
             self.task.calls(name)
@@ -291,7 +325,10 @@ class Aiokafka:
         )
 
     async def run(self) -> None:
-        """Copy until told to stop. Raises KafkaError and TimeoutError when only a new incarnation helps."""
+        """Copy until told to stop.
+
+        Raises KafkaError and TimeoutError when only a new incarnation helps.
+        """
         await asyncio.wait_for(self.consumer.start(), PATIENCE_S)
         self.consumer.subscribe([self.task.source], listener=self.owned)
         while not self.task.stopped.is_set():
@@ -299,7 +336,9 @@ class Aiokafka:
             if self.prepared_for != self.owned.changes:
                 await self._prepare()
                 continue
-            messages = await self.consumer.getmany(timeout_ms=int(GATHER_S * 1000), max_records=BATCH_MAX)
+            messages = await self.consumer.getmany(
+                timeout_ms=int(GATHER_S * 1000), max_records=BATCH_MAX
+            )
             for partition, batch in messages.items():
                 self.task.calls("transaction")
                 if self.prepared_for != self.owned.changes:
@@ -313,7 +352,9 @@ class Aiokafka:
         await _closed(self.consumer)
 
     async def _prepare(self) -> None:
-        """For each partition of this assignment: end what its former owner has begun, then go to what is committed."""
+        """For each partition of this assignment: end what its former owner has begun, then
+        go to what is committed.
+        """
         changes, partitions = self.owned.changes, sorted(self.owned.partitions)
         for partition in set(self.producers) - set(partitions):
             await _closed(self.producers.pop(partition))
@@ -343,12 +384,19 @@ class Aiokafka:
 
         async def transaction() -> None:
             await producer.begin_transaction()
-            targets = [(task.copied(message), message.partition % task.targets) for message in batch]
-            sent = [await producer.send(task.target, value, partition=target) for value, target in targets]
+            targets = [
+                (task.copied(message), message.partition % task.targets) for message in batch
+            ]
+            sent = [
+                await producer.send(task.target, value, partition=target)
+                for value, target in targets
+            ]
             await asyncio.gather(*sent)  # its commit does not look at what became of them
             if task.dice.random() < DAWDLES:
                 await asyncio.sleep(task.dice.random() * DAWDLE_S_MAX)
-            await producer.send_offsets_to_transaction({partition: batch[-1].offset + 1}, task.group)
+            await producer.send_offsets_to_transaction(
+                {partition: batch[-1].offset + 1}, task.group
+            )
             if task.dice.random() < OWN_ABORTS:
                 await producer.abort_transaction()
                 task.tell("gave-up", "by its own will")
@@ -361,7 +409,8 @@ class Aiokafka:
         try:
             await asyncio.wait_for(transaction(), PATIENCE_S)
         except (KafkaError, TimeoutError) as error:
-            # a new producer of the same id ends the transaction, whatever became of it, before the offset is read
+            # a new producer of the same id ends the transaction, whatever became of it, before the
+            # offset is read
             task.tell("gave-up", repr(error))
             if partition in self.owned.partitions:
                 await self._take_over(partition)
@@ -389,12 +438,18 @@ def work_aiokafka(task: Task) -> None:
     asyncio.run(incarnations())
 
 
-WORK: dict[str, Callable[[Task], None]] = {"confluent": work_confluent, "consumer": work_confluent, "aiokafka": work_aiokafka}
+WORK: dict[str, Callable[[Task], None]] = {
+    "confluent": work_confluent,
+    "consumer": work_confluent,
+    "aiokafka": work_aiokafka,
+}
 
 
 def main() -> int:
     """Parse the command line and work."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.copy_worker", description="a worker that copies exactly once")
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.copy_worker", description="a worker that copies exactly once"
+    )
     parser.add_argument("--client", choices=tuple(WORK), required=True)
     for name in ("bootstrap", "group", "source", "target", "name"):
         parser.add_argument(f"--{name}", required=True)

@@ -1,7 +1,8 @@
-"""Several broker processes that form one cluster, of mqd or of Apache Kafka, and what each of them says of the cluster.
+"""Several broker processes that form one cluster, of mqd or of Apache Kafka, and what each of them
+says of the cluster.
 
-Every question goes to one named node over a fresh connection, because a node with stale metadata must be heard saying it:
-a client that asks "the cluster" hears whoever answers first.
+Every question goes to one named node over a fresh connection, because a node with stale metadata
+must be heard saying it: a client that asks "the cluster" hears whoever answers first.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ POLL_INTERVAL_S = 0.02
 KAFKA_PORT_STEP = 10
 TOPIC_ALREADY_EXISTS = 36
 RETRIED = frozenset({0, 7, 41, 14, 15, 38, TOPIC_ALREADY_EXISTS})
-"""Answers to CreateTopics that a young cluster may give, or a repeated request: time-out, no controller yet, too few brokers yet."""
+"""Answers to CreateTopics that a young cluster may give, or a repeated request: time-out,
+no controller yet, too few brokers yet.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,10 @@ View = Mapping[tuple[str, int], PartitionView]
 
 
 class Ensemble:
-    """The nodes of one cluster. `kind` is "mqd" or "kafka"; `session_ms` is the broker session timeout they run with."""
+    """The nodes of one cluster.
+
+    `kind` is "mqd" or "kafka"; `session_ms` is the broker session timeout they run with.
+    """
 
     def __init__(self, kind: str, nodes: Mapping[int, Process], session_ms: int) -> None:
         self.kind = kind
@@ -66,18 +72,27 @@ class Ensemble:
     # -- life
 
     def start(self) -> float:
-        """Start all nodes; returns the seconds until each of them serves and has met the others. Raises NodeFailed."""
+        """Start all nodes; returns the seconds until each of them serves and has met the others.
+
+        Raises NodeFailed.
+        """
         begun = time.monotonic()
         for node in self.nodes.values():
             node.launch()
         for node in self.nodes.values():
             node.wait_ready()
-        self.wait_until(lambda: all(len(self.brokers(node_id)) == len(self.nodes) for node_id in self.nodes), "all nodes to meet")
+        self.wait_until(
+            lambda: all(len(self.brokers(node_id)) == len(self.nodes) for node_id in self.nodes),
+            "all nodes to meet",
+        )
         self.started_s = time.monotonic() - begun
         return self.started_s
 
     def stop(self) -> None:
-        """Stop all nodes cleanly and at once. Raises NodeFailed when one of them does not end well."""
+        """Stop all nodes cleanly and at once.
+
+        Raises NodeFailed when one of them does not end well.
+        """
         alive = [node for node in self.nodes.values() if node.running]
         for node in alive:
             if node.paused:
@@ -99,7 +114,10 @@ class Ensemble:
                 node.kill()
 
     def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> float:
-        """Ask until it is true; returns the monotonic time then. Raises NodeFailed after the time-out."""
+        """Ask until it is true; returns the monotonic time then.
+
+        Raises NodeFailed after the time-out.
+        """
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
@@ -117,8 +135,14 @@ class Ensemble:
         replicas: int = -1,
         wait: bool = True,
     ) -> None:
-        """Create a topic and wait until it is whole on every node. `assignment`: partition -> its replicas, the leader first."""
-        rows = [{"partition_index": index, "broker_ids": list(nodes)} for index, nodes in (assignment or {}).items()]
+        """Create a topic and wait until it is whole on every node.
+
+        `assignment`: partition -> its replicas, the leader first.
+        """
+        rows = [
+            {"partition_index": index, "broker_ids": list(nodes)}
+            for index, nodes in (assignment or {}).items()
+        ]
         topic = {
             "name": name,
             "num_partitions": -1 if rows else partitions,
@@ -129,25 +153,45 @@ class Ensemble:
 
         def create() -> bool:
             with suppress(OSError):
-                answer = self.ask(self.running[0], "create_topics", 5, {"topics": [topic], "timeout_ms": 10_000}, timeout_s=15)
+                answer = self.ask(
+                    self.running[0],
+                    "create_topics",
+                    5,
+                    {"topics": [topic], "timeout_ms": 10_000},
+                    timeout_s=15,
+                )
                 (row,) = answer.topics
                 if row.error_code not in RETRIED:
-                    raise NodeFailed(f"{self.kind} does not create {name}: error {row.error_code} {row.error_message}")
+                    raise NodeFailed(
+                        f"{self.kind} does not create {name}: error {row.error_code} "
+                        f"{row.error_message}"
+                    )
                 return bool(row.error_code in (0, TOPIC_ALREADY_EXISTS))
             return False
 
         self.wait_until(create, f"topic {name}")
         if wait:
-            self.wait_until(lambda: self.is_whole({name: len(rows) or partitions}), f"topic {name} to be whole")
+            self.wait_until(
+                lambda: self.is_whole({name: len(rows) or partitions}), f"topic {name} to be whole"
+            )
 
     # -- what one node says
 
-    def ask(self, node_id: int, name: str, version: int, body: Mapping[str, Any], timeout_s: float = ASK_TIMEOUT_S) -> Any:
+    def ask(
+        self,
+        node_id: int,
+        name: str,
+        version: int,
+        body: Mapping[str, Any],
+        timeout_s: float = ASK_TIMEOUT_S,
+    ) -> Any:
         """One request to one node, its answer. Raises OSError when it cannot be had."""
         api = by_name(name)
         assert api is not None, name
         frame = encode_request_header(api, version, 1, "chaos") + api.encode_request(version, body)
-        with socket.create_connection((LOOPBACK, self.nodes[node_id].port), timeout_s) as connection:
+        with socket.create_connection(
+            (LOOPBACK, self.nodes[node_id].port), timeout_s
+        ) as connection:
             connection.sendall(len(frame).to_bytes(4, "big") + frame)
             with connection.makefile("rb") as stream:
                 size = stream.read(4)
@@ -157,7 +201,9 @@ class Ensemble:
         return api.decode_response(version, answer, decode_response_header(api, version, answer)[1])
 
     def view(self, node_id: int, topics: Iterable[str]) -> View:
-        """Every partition of these topics as this node sees it; without those that it does not know. Empty if it cannot be asked."""
+        """Every partition of these topics as this node sees it; without those that it does
+        not know. Empty if it cannot be asked.
+        """
         body = {"topics": [{"name": name} for name in topics], "allow_auto_topic_creation": False}
         try:
             answer = self.ask(node_id, "metadata", 9, body)
@@ -165,7 +211,10 @@ class Ensemble:
             return {}
         return {
             (topic.name, row.partition_index): PartitionView(
-                row.leader_id, row.leader_epoch, tuple(row.replica_nodes), tuple(sorted(row.isr_nodes))
+                row.leader_id,
+                row.leader_epoch,
+                tuple(row.replica_nodes),
+                tuple(sorted(row.isr_nodes)),
             )
             for topic in answer.topics
             if topic.error_code == 0
@@ -180,13 +229,21 @@ class Ensemble:
             return set()
 
     def controller(self) -> int | None:
-        """The leader of the metadata quorum: named by itself, if some node does; None while nobody leads."""
-        body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+        """The leader of the metadata quorum: named by itself, if some node does; None while
+        nobody leads.
+        """
+        body = {
+            "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+        }
         best: tuple[int, int] | None = None
         for node_id in self.running:
             with suppress(OSError):
                 answer = self.ask(node_id, "describe_quorum", 0, body, timeout_s=2.0)
-                if answer.error_code == 0 and answer.topics and answer.topics[0].partitions[0].error_code == 0:
+                if (
+                    answer.error_code == 0
+                    and answer.topics
+                    and answer.topics[0].partitions[0].error_code == 0
+                ):
                     row = answer.topics[0].partitions[0]
                     if row.leader_id >= 0 and (best is None or row.leader_epoch > best[0]):
                         best = row.leader_epoch, row.leader_id
@@ -194,18 +251,28 @@ class Ensemble:
 
     def leader(self, topic: str, partition: int = 0) -> int | None:
         """The leader with the highest epoch that any running node names."""
-        seen = [view[topic, partition] for node_id in self.running if (topic, partition) in (view := self.view(node_id, [topic]))]
+        seen = [
+            view[topic, partition]
+            for node_id in self.running
+            if (topic, partition) in (view := self.view(node_id, [topic]))
+        ]
         best = max(seen, key=lambda row: row.leader_epoch, default=None)
         return best.leader if best is not None and best.leader >= 0 else None
 
     def is_whole(self, topics: Mapping[str, int]) -> bool:
-        """Whether every node says that every partition (topic -> their count) has a leader and a full ISR, and they all say the same."""
-        wanted = {(topic, partition) for topic, count in topics.items() for partition in range(count)}
+        """Whether every node says that every partition (topic -> their count) has a leader
+        and a full ISR, and they all say the same.
+        """
+        wanted = {
+            (topic, partition) for topic, count in topics.items() for partition in range(count)
+        }
         views = [self.view(node_id, topics) for node_id in self.nodes]
         return all(
             view.keys() == wanted
             and view == views[0]
-            and all(row.leader >= 0 and row.isr == tuple(sorted(row.replicas)) for row in view.values())
+            and all(
+                row.leader >= 0 and row.isr == tuple(sorted(row.replicas)) for row in view.values()
+            )
             for view in views
         )
 
@@ -219,7 +286,10 @@ def mqd_ensemble(
     racks: dict[int, str] | None = None,
     links: Links | None = None,
 ) -> Ensemble:
-    """A cluster of `mqd start` processes, not yet started. With `links` its peers talk through them."""
+    """A cluster of `mqd start` processes, not yet started.
+
+    With `links` its peers talk through them.
+    """
     client_ports, peer_ports = free_ports(count), free_ports(count)
     ports = {number + 1: (client_ports[number], peer_ports[number]) for number in range(count)}
     chosen = (*_replication(count), *_session(session_ms), *options)
@@ -229,27 +299,56 @@ def mqd_ensemble(
         home.mkdir(parents=True, exist_ok=True)
         seen = dict(ports)
         if links is not None:
-            seen |= {other: (ports[other][0], links.add(node_id, other, ports[other][1])) for other in ports if other != node_id}
+            seen |= {
+                other: (ports[other][0], links.add(node_id, other, ports[other][1]))
+                for other in ports
+                if other != node_id
+            }
         write_peers(home / "peers.toml", seen, racks)
         nodes[node_id] = Node(home, chosen, node_id=node_id, port=port, peers=home / "peers.toml")
     return Ensemble("mqd", nodes, session_ms or 3000)
 
 
 def kafka_ensemble(
-    directory: Path, count: int = 3, *, session_ms: int | None = None, options: tuple[str, ...] = (), racks: dict[int, str] | None = None
+    directory: Path,
+    count: int = 3,
+    *,
+    session_ms: int | None = None,
+    options: tuple[str, ...] = (),
+    racks: dict[int, str] | None = None,
 ) -> Ensemble:
-    """A cluster of Apache Kafka processes (scripts/kafka.sh), formatted and not yet started. Raises NodeFailed."""
+    """A cluster of Apache Kafka processes (scripts/kafka.sh), formatted and not yet started.
+
+    Raises NodeFailed.
+    """
     base = free_ports(count, step=KAFKA_PORT_STEP)[0]
     chosen = (*_session(session_ms), *options)
-    command = ["bash", str(KafkaNode.SCRIPT), "format", str(count), str(base), str(directory), *chosen]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"KAFKA_HEAP": KafkaNode.HEAP} | os.environ)
+    command = [
+        "bash",
+        str(KafkaNode.SCRIPT),
+        "format",
+        str(count),
+        str(base),
+        str(directory),
+        *chosen,
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"KAFKA_HEAP": KafkaNode.HEAP} | os.environ,
+    )
     if done.returncode:
         raise NodeFailed(f"Apache Kafka cannot be set up: {done.stderr.strip()}")
     if racks:
         for node_id, rack in racks.items():
             with (directory / str(node_id) / "server.properties").open("a") as file:
                 file.write(f"broker.rack={rack}\n")
-    nodes = {node_id: KafkaNode(directory, node_id, base + KAFKA_PORT_STEP * (node_id - 1)) for node_id in range(1, count + 1)}
+    nodes = {
+        node_id: KafkaNode(directory, node_id, base + KAFKA_PORT_STEP * (node_id - 1))
+        for node_id in range(1, count + 1)
+    }
     return Ensemble("kafka", nodes, session_ms or 9000)
 
 
@@ -260,11 +359,17 @@ def ensemble(kind: str, directory: Path, count: int = 3, **options: Any) -> Ense
 
 def _replication(count: int) -> tuple[str, ...]:
     replicas = min(count, 3)
-    return f"default.replication.factor={replicas}", f"min.insync.replicas={2 if replicas > 2 else 1}"
+    return (
+        f"default.replication.factor={replicas}",
+        f"min.insync.replicas={2 if replicas > 2 else 1}",
+    )
 
 
 def _session(session_ms: int | None) -> tuple[str, ...]:
     """The same session and six beats in it for both; None: each at its own defaults."""
     if session_ms is None:
         return ()
-    return f"broker.session.timeout.ms={session_ms}", f"broker.heartbeat.interval.ms={max(20, session_ms // 6)}"
+    return (
+        f"broker.session.timeout.ms={session_ms}",
+        f"broker.heartbeat.interval.ms={max(20, session_ms // 6)}",
+    )

@@ -9,8 +9,13 @@ from .links import Links
 from .nemesis import Fault, Step
 
 
-def carry_out(cluster: Ensemble, step: Step, victims: list[int], links: Links | None = None) -> None:
-    """Do it and undo it; does not wait until what was started serves. Raises NodeFailed if a node ended by itself."""
+def carry_out(
+    cluster: Ensemble, step: Step, victims: list[int], links: Links | None = None
+) -> None:
+    """Do it and undo it; does not wait until what was started serves.
+
+    Raises NodeFailed if a node ended by itself.
+    """
     nodes = [cluster.nodes[node_id] for node_id in victims]
     match step.fault:
         case Fault.PAUSE:

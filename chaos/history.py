@@ -1,8 +1,10 @@
-"""What clients were told: the sends of every producer, and what every consumer read, written down while it happens.
+"""What clients were told: the sends of every producer, and what every consumer read, written down
+while it happens.
 
-A value is one integer: producer << NUMBER_BITS | number. A producer numbers its records 0, 1, 2 ... in each partition, in the
-order in which it sends them, so that a value says who sent it and what must have come before. Everything is kept in arrays
-of 64-bit integers, because a run at full speed has some ten million records. No client, no clock; `checker.check` judges.
+A value is one integer: producer << NUMBER_BITS | number. A producer numbers its records 0, 1, 2 ...
+in each partition, in the order in which it sends them, so that a value says who sent it and what
+must have come before. Everything is kept in arrays of 64-bit integers, because a run at full speed
+has some ten million records. No client, no clock; `checker.check` judges.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from dataclasses import dataclass, field
 
 NOT_ACKED = -1
 ACKED_SOMEWHERE = -2
-"""librdkafka was told that the broker has the batch, and not where: it had sent it again, and the first time had counted
-(DUPLICATE_SEQUENCE_NUMBER)."""
+"""librdkafka was told that the broker has the batch, and not where: it had sent it again, and the
+first time had counted (DUPLICATE_SEQUENCE_NUMBER).
+"""
 NUMBER_BITS = 40
 _NUMBER_MASK = (1 << NUMBER_BITS) - 1
 
@@ -43,7 +46,10 @@ def longs() -> array[int]:
 
 @dataclass(slots=True)
 class Reads:
-    """What one consumer got of one partition, in its order: `offsets` beside `values`. It read each offset once, from the start."""
+    """What one consumer got of one partition, in its order: `offsets` beside `values`.
+
+    It read each offset once, from the start.
+    """
 
     offsets: array[int] = field(default_factory=longs)
     values: array[int] = field(default_factory=longs)
@@ -56,7 +62,11 @@ class Reads:
 
 @dataclass(slots=True)
 class History:
-    """A whole run. `sends[producer][key][number]` is the offset that the acknowledgement named, ACKED_SOMEWHERE, or NOT_ACKED."""
+    """A whole run.
+
+    `sends[producer][key][number]` is the offset that the acknowledgement named, ACKED_SOMEWHERE, or
+    NOT_ACKED.
+    """
 
     sends: dict[int, dict[Key, array[int]]] = field(default_factory=dict)
     reads: dict[int, dict[Key, Reads]] = field(default_factory=dict)
@@ -67,4 +77,8 @@ class History:
     @property
     def acked(self) -> int:
         """Acknowledged records."""
-        return sum(len(rows) - rows.count(NOT_ACKED) for keys in self.sends.values() for rows in keys.values())
+        return sum(
+            len(rows) - rows.count(NOT_ACKED)
+            for keys in self.sends.values()
+            for rows in keys.values()
+        )

@@ -1,13 +1,16 @@
-"""kill -9 under a producing client, again and again: is every acknowledged record there, once, where it was promised?
+"""kill -9 under a producing client, again and again: is every acknowledged record there, once,
+where it was promised?
 
     python -m chaos.kill9 --rounds 50 --seed 1
 
-A real `mqd start` of one node; one confluent-kafka producer (idempotent, acks=all) that lives through every restart and
-produces numbered records at full speed to several partitions. At seeded random times the broker's process is killed and
-started again on the same data; some kills hit it while it is still recovering. At the end everything is read back and
-held against what the producer was told (chaos/checker.py), and `mqctl log verify` holds indexes against logs.
+A real `mqd start` of one node; one confluent-kafka producer (idempotent, acks=all) that lives
+through every restart and produces numbered records at full speed to several partitions. At seeded
+random times the broker's process is killed and started again on the same data; some kills hit it
+while it is still recovering. At the end everything is read back and held against what the producer
+was told (chaos/checker.py), and `mqctl log verify` holds indexes against logs.
 
-The page cache outlives a killed process, so this is about processes, not about power. Exit code 0: no anomaly; 1: anomalies.
+The page cache outlives a killed process, so this is about processes, not about power. Exit code 0:
+no anomaly; 1: anomalies.
 """
 
 from __future__ import annotations
@@ -96,7 +99,12 @@ class Trial:
         self.restarts_s.append(self.node.start())
 
     def _create_topic(self) -> None:
-        topic = NewTopic(TOPIC, self.partitions, 1, config={"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)})
+        topic = NewTopic(
+            TOPIC,
+            self.partitions,
+            1,
+            config={"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)},
+        )
         admin = AdminClient({"bootstrap.servers": self.node.address})
         admin.create_topics([topic])[TOPIC].result(10)
 
@@ -104,29 +112,50 @@ class Trial:
         command = [sys.executable, "-m", "mqctl", "log", "verify", str(self.node.data_directory)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            self.findings = (done.stdout + done.stderr).strip() or f"mqctl log verify ended with exit code {done.returncode}"
+            self.findings = (
+                done.stdout + done.stderr
+            ).strip() or f"mqctl log verify ended with exit code {done.returncode}"
 
     def summary(self) -> str:
         """One line for people."""
-        count = {kind: sum(a.count for a in self.anomalies if a.kind == kind) for kind in ("doubled", "lost")}
+        count = {
+            kind: sum(a.count for a in self.anomalies if a.kind == kind)
+            for kind in ("doubled", "lost")
+        }
         p50 = statistics.median(self.restarts_s) if self.restarts_s else 0.0
         worst = max(self.restarts_s, default=0.0)
         return (
-            f"kill9: rounds {self.rounds}, kills in recovery {self.early_kills}, acked {self.acked}, doubled {count['doubled']}, "
-            f"missing {count['lost']}, other anomalies {sum(a.count for a in self.anomalies) - sum(count.values())}, "
-            f"file findings {len(self.findings.splitlines())}, restart p50 {p50:.2f} s, max {worst:.2f} s, seed {self.seed}"
+            f"kill9: rounds {self.rounds}, kills in recovery {self.early_kills}, acked "
+            f"{self.acked}, doubled {count['doubled']}, "
+            f"missing {count['lost']}, other anomalies "
+            f"{sum(a.count for a in self.anomalies) - sum(count.values())}, "
+            f"file findings {len(self.findings.splitlines())}, restart p50 {p50:.2f} s, max "
+            f"{worst:.2f} s, seed {self.seed}"
         )
 
 
 def main() -> int:
     """Parse the command line, run the trial, say how it went."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.kill9", description="kill -9 under a producing client")
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.kill9", description="kill -9 under a producing client"
+    )
     parser.add_argument("--rounds", type=int, default=50, help="kills (50)")
-    parser.add_argument("--seed", type=int, default=1, help="of kill times, partitions and payloads (1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of kill times, partitions and payloads (1)"
+    )
     parser.add_argument("--partitions", type=int, default=4, help="of the topic (4)")
-    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="use this directory and leave it there")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="use this directory and leave it there",
+    )
     arguments = parser.parse_args()
-    replay = f"python -m chaos.kill9 --rounds {arguments.rounds} --seed {arguments.seed} --partitions {arguments.partitions}"
+    replay = (
+        f"python -m chaos.kill9 --rounds {arguments.rounds} --seed {arguments.seed} "
+        f"--partitions {arguments.partitions}"
+    )
     end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="mqd-kill9-") as directory:
         node = Node(arguments.keep or Path(directory))

@@ -1,10 +1,13 @@
-"""The wires between the nodes of a cluster on one machine: TCP proxies that can be cut, so that peers are apart and clients are not.
+"""The wires between the nodes of a cluster on one machine: TCP proxies that can be cut, so that
+peers are apart and clients are not.
 
-Every node has a peers file of its own, in which the other nodes' peer ports are those of proxies; one proxy for each ordered
-pair. A cut link swallows nothing and breaks nothing: bytes wait, as they would on a network that drops packets, and go on
-after the heal. The proxy of a dead node refuses connections, as its port would, because a refusal is a hint that nodes act upon.
+Every node has a peers file of its own, in which the other nodes' peer ports are those of proxies;
+one proxy for each ordered pair. A cut link swallows nothing and breaks nothing: bytes wait, as they
+would on a network that drops packets, and go on after the heal. The proxy of a dead node refuses
+connections, as its port would, because a refusal is a hint that nodes act upon.
 
-`Links` runs the proxies in a process of its own (`python -m chaos.links`), which takes one command a line and answers "ok".
+`Links` runs the proxies in a process of its own (`python -m chaos.links`), which takes one command
+a line and answers "ok".
 """
 
 from __future__ import annotations
@@ -29,11 +32,17 @@ class Links:
     def __init__(self) -> None:
         self._nodes: set[int] = set()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "chaos.links"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True
+            [sys.executable, "-m", "chaos.links"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            start_new_session=True,
         )
 
     def add(self, source: int, target: int, port: int) -> int:
-        """A link from one node to another's port; returns the port that the source must use instead."""
+        """A link from one node to another's port; returns the port that the source must use
+        instead.
+        """
         listening = free_port()
         self._nodes |= {source, target}
         self._command("link", source, target, listening, port)
@@ -101,7 +110,9 @@ class _Link:
             for listener in self._listeners:
                 listener.socket.close()
 
-    async def _accept(self, nursery: trio.Nursery, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+    async def _accept(
+        self, nursery: trio.Nursery, task_status: trio.TaskStatus[trio.CancelScope]
+    ) -> None:
         self._listeners = await trio.open_tcp_listeners(self.listening, host=LOOPBACK)
         with trio.CancelScope() as scope:
             task_status.started(scope)
@@ -110,11 +121,17 @@ class _Link:
     async def _connect(self, near: trio.SocketStream) -> None:
         await self.open.wait()
         with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            async with near, await trio.open_tcp_stream(LOOPBACK, self.port) as far, trio.open_nursery() as nursery:
+            async with (
+                near,
+                await trio.open_tcp_stream(LOOPBACK, self.port) as far,
+                trio.open_nursery() as nursery,
+            ):
                 nursery.start_soon(self._pump, near, far, nursery.cancel_scope)
                 nursery.start_soon(self._pump, far, near, nursery.cancel_scope)
 
-    async def _pump(self, source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope) -> None:
+    async def _pump(
+        self, source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope
+    ) -> None:
         with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await source.receive_some(CHUNK_BYTES):
                 await self.open.wait()

@@ -1,7 +1,8 @@
-"""What is done to the nodes, drawn from a seed: an endless, reproducible list of faults. Pure: whoever carries them out finds the victims.
+"""What is done to the nodes, drawn from a seed: an endless, reproducible list of faults. Pure:
+whoever carries them out finds the victims.
 
-A step names its victim by role ("whoever leads a partition now"), because roles move: the same seed gives the same steps, not
-the same interleaving with a cluster that runs on real clocks.
+A step names its victim by role ("whoever leads a partition now"), because roles move: the same seed
+gives the same steps, not the same interleaving with a cluster that runs on real clocks.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Step:
     """In [0, 1): picks the node or the partition."""
     before_s: float
     down_s: float
-    """How long the victims are away: session lengths around the broker session timeout, shorter and longer."""
+    """How long the victims are away: session lengths around the broker session timeout,
+    shorter and longer.
+    """
     again_s: float
     """For KILL_IN_RECOVERY: between the start and the second kill."""
     hurry: bool
@@ -75,7 +78,11 @@ WEIGHTS: dict[tuple[Fault, Target], int] = {
     (Fault.RESTART, Target.LEADER_AND_CONTROLLER): 1,
     (Fault.RESTART, Target.ALL): 1,
 }
-CUTS: dict[tuple[Fault, Target], int] = {(Fault.CUT, Target.LEADER): 3, (Fault.CUT, Target.CONTROLLER): 2, (Fault.CUT, Target.ANY): 1}
+CUTS: dict[tuple[Fault, Target], int] = {
+    (Fault.CUT, Target.LEADER): 3,
+    (Fault.CUT, Target.CONTROLLER): 2,
+    (Fault.CUT, Target.ANY): 1,
+}
 HURRY_ODDS = 0.25
 BEFORE_S = (0.2, 3.0)
 DOWN_SESSIONS = (0.1, 2.5)
@@ -84,7 +91,10 @@ AGAIN_S = (0.1, 1.5)
 
 
 def steps(seed: int, session_s: float, *, cuts: bool = False) -> Iterator[Step]:
-    """The faults of this seed, for ever. `session_s` is the broker session timeout, which the lengths of absence relate to."""
+    """The faults of this seed, for ever.
+
+    `session_s` is the broker session timeout, which the lengths of absence relate to.
+    """
     dice = random.Random(seed)
     weights = WEIGHTS | (CUTS if cuts else {})
     while True:

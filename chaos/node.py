@@ -1,8 +1,10 @@
-"""Real broker processes in the hands of a test: started on loopback, killed, frozen, started again on the same data.
+"""Real broker processes in the hands of a test: started on loopback, killed, frozen, started again
+on the same data.
 
-A node's address stays the same over restarts. Its standard error goes to a file, which is what a failure quotes and where
-mqd's readiness is read from. Ports come from below the kernel's ephemeral range: a port that is free for a moment
-between kill and restart must not be given to somebody's outgoing connection.
+A node's address stays the same over restarts. Its standard error goes to a file, which is what a
+failure quotes and where mqd's readiness is read from. Ports come from below the kernel's ephemeral
+range: a port that is free for a moment between kill and restart must not be given to somebody's
+outgoing connection.
 """
 
 from __future__ import annotations
@@ -24,21 +26,29 @@ POLL_INTERVAL_S = 0.005
 PORTS = range(20_000, 32_000)
 CLUSTER_ID = "bXFkLXRyaWFsLWNsdXN0ZQ"
 CLUSTER_SECRET = "what the nodes of a chaos run know"
-"""So that what is killed and cut off is what runs in earnest: nodes that prove themselves to one another."""
+"""So that what is killed and cut off is what runs in earnest: nodes that prove themselves
+to one another.
+"""
 LOOPBACK = "127.0.0.1"
 
 
 class NodeFailed(Exception):
-    """The process did not do what it was asked; the message ends with the tail of its standard error."""
+    """The process did not do what it was asked; the message ends with the tail of its
+    standard error.
+    """
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end this program as an exception does, so that the processes it started are ended, too."""
+    """Let SIGTERM end this program as an exception does, so that the processes it started
+    are ended, too.
+    """
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now, outside the range that outgoing connections take theirs from."""
+    """A loopback port that nobody listens on now, outside the range that outgoing
+    connections take theirs from.
+    """
     return free_ports(1)[0]
 
 
@@ -57,18 +67,26 @@ def free_ports(count: int, *, step: int = 1) -> list[int]:
     raise NodeFailed(f"no {count} free ports {step} apart between {PORTS.start} and {PORTS.stop}")
 
 
-def write_peers(path: Path, ports: dict[int, tuple[int, int]], racks: dict[int, str] | None = None) -> None:
+def write_peers(
+    path: Path, ports: dict[int, tuple[int, int]], racks: dict[int, str] | None = None
+) -> None:
     """A peers file: node id -> (port for clients, port for peers), all on loopback."""
     text = [f'cluster_id = "{CLUSTER_ID}"\ncluster_secret = "{CLUSTER_SECRET}"\n']
     for node_id, (port, peer_port) in ports.items():
-        text.append(f'\n[[node]]\nid = {node_id}\nhost = "{LOOPBACK}"\nport = {port}\npeer_port = {peer_port}\n')
+        text.append(
+            f'\n[[node]]\nid = {node_id}\nhost = "{LOOPBACK}"\nport = {port}\npeer_port = '
+            f"{peer_port}\n"
+        )
         if racks:
             text.append(f'rack = "{racks[node_id]}"\n')
     path.write_text("".join(text))
 
 
 class Process(ABC):
-    """One broker process. `directory` receives `stderr`, `data/` and whatever else the broker needs."""
+    """One broker process.
+
+    `directory` receives `stderr`, `data/` and whatever else the broker needs.
+    """
 
     program = "the broker"
 
@@ -113,7 +131,10 @@ class Process(ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> float:
-        """Start the process and wait until it serves. Returns the seconds that took; raises NodeFailed."""
+        """Start the process and wait until it serves.
+
+        Returns the seconds that took; raises NodeFailed.
+        """
         self.launch()
         return self.wait_ready()
 
@@ -125,7 +146,12 @@ class Process(ABC):
             self._launched = time.monotonic()
             # a session of its own: an interrupt at the terminal is for whoever holds the node
             self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, env=self.environment(), start_new_session=True
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                env=self.environment(),
+                start_new_session=True,
             )
 
     def check_alive(self) -> None:
@@ -133,16 +159,25 @@ class Process(ABC):
         process = self._process
         if process is not None and process.poll() is not None:
             self._process = None
-            raise NodeFailed(f"node {self.node_id}: {self.program} ended with exit code {process.returncode}\n{self.stderr_tail()}")
+            raise NodeFailed(
+                f"node {self.node_id}: {self.program} ended with exit code "
+                f"{process.returncode}\n{self.stderr_tail()}"
+            )
 
     def wait_ready(self) -> float:
-        """Wait until a launched process serves. Returns the seconds since the launch; raises NodeFailed."""
+        """Wait until a launched process serves.
+
+        Returns the seconds since the launch; raises NodeFailed.
+        """
         assert self._process is not None, "the node was not launched"
         while not self.is_ready():
             self.check_alive()
             if time.monotonic() - self._launched > READY_TIMEOUT_S:
                 self.kill()
-                raise NodeFailed(f"node {self.node_id}: not ready within {READY_TIMEOUT_S:.0f} s\n{self.stderr_tail()}")
+                raise NodeFailed(
+                    f"node {self.node_id}: not ready within {READY_TIMEOUT_S:.0f} "
+                    f"s\n{self.stderr_tail()}"
+                )
             time.sleep(POLL_INTERVAL_S)
         return time.monotonic() - self._launched
 
@@ -152,14 +187,18 @@ class Process(ABC):
         self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """SIGTERM, and demand a clean end: in time, with a good exit code and no traceback. Raises NodeFailed."""
+        """SIGTERM, and demand a clean end: in time, with a good exit code and no traceback.
+
+        Raises NodeFailed.
+        """
         self.terminate()
         self.wait_stopped()
 
     def wait_stopped(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Wait for the clean end of a node that was terminated. Raises NodeFailed.
 
-        A process that was told to end while it was still being loaded ends by the signal: it had begun nothing.
+        A process that was told to end while it was still being loaded ends by the signal: it had
+        begun nothing.
         """
         process = self._process
         assert process is not None, "the node is not running"
@@ -168,18 +207,25 @@ class Process(ABC):
         except subprocess.TimeoutExpired:
             self.kill()
             raise NodeFailed(
-                f"node {self.node_id}: {self.program} did not stop within {timeout_s:.0f} s of SIGTERM\n{self.stderr_tail()}"
+                f"node {self.node_id}: {self.program} did not stop within {timeout_s:.0f} s "
+                f"of SIGTERM\n{self.stderr_tail()}"
             ) from None
         self._process = None
         if code == -signal.SIGTERM and not self.stderr():
             return
         if code not in self.clean_exit_codes or "Traceback" in self.stderr():
-            raise NodeFailed(f"node {self.node_id}: {self.program} ended with exit code {code} after SIGTERM\n{self.stderr_tail()}")
+            raise NodeFailed(
+                f"node {self.node_id}: {self.program} ended with exit code {code} after "
+                f"SIGTERM\n{self.stderr_tail()}"
+            )
 
     clean_exit_codes: tuple[int, ...] = (0,)
 
     def kill(self) -> None:
-        """SIGKILL: what the kernel does to a process that is out of luck. The page cache outlives it."""
+        """SIGKILL: what the kernel does to a process that is out of luck.
+
+        The page cache outlives it.
+        """
         process = self._process
         assert process is not None, "the node is not running"
         process.kill()
@@ -222,12 +268,21 @@ class Process(ABC):
 
 
 class Node(Process):
-    """`mqd start`. Without `peers` a cluster of one: then the directory receives a `peers.toml`, too."""
+    """`mqd start`.
+
+    Without `peers` a cluster of one: then the directory receives a `peers.toml`, too.
+    """
 
     program = "mqd"
 
     def __init__(
-        self, directory: Path, options: tuple[str, ...] = (), *, node_id: int = 1, port: int | None = None, peers: Path | None = None
+        self,
+        directory: Path,
+        options: tuple[str, ...] = (),
+        *,
+        node_id: int = 1,
+        port: int | None = None,
+        peers: Path | None = None,
     ) -> None:
         port = port if port is not None else free_port()
         super().__init__(directory, node_id, port)
@@ -237,7 +292,16 @@ class Node(Process):
             write_peers(self.peers, {node_id: (port, free_port())})
 
     def command(self) -> list[str]:
-        command = [sys.executable, "-m", "mqd", "start", "--peers", str(self.peers), "--node", str(self.node_id)]
+        command = [
+            sys.executable,
+            "-m",
+            "mqd",
+            "start",
+            "--peers",
+            str(self.peers),
+            "--node",
+            str(self.node_id),
+        ]
         command += ["--data", str(self.data_directory)]
         for option in self.options:
             command += ["-o", option]
@@ -248,7 +312,9 @@ class Node(Process):
 
 
 class KafkaNode(Process):
-    """Apache Kafka, of a directory that `scripts/kafka.sh format` has made; serves when it answers ApiVersions."""
+    """Apache Kafka, of a directory that `scripts/kafka.sh format` has made; serves when it
+    answers ApiVersions.
+    """
 
     program = "Apache Kafka"
     clean_exit_codes = (0, 143)
@@ -269,7 +335,8 @@ class KafkaNode(Process):
         return {"KAFKA_HEAP": self.HEAP} | os.environ
 
     def is_ready(self) -> bool:
-        request = bytes.fromhex("0000000a 0012 0000 00000001 ffff")  # ApiVersions 0, correlation id 1, no client id
+        # ApiVersions 0, correlation id 1, no client id
+        request = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
         try:
             with socket.create_connection((LOOPBACK, self.port), 1) as connection:
                 connection.sendall(request)

@@ -12,11 +12,20 @@ HERE = Path(__file__).resolve().parent.parent
 
 def unpack(commit: str, directory: Path) -> str | None:
     """Put the source of `commit` into `directory`; returns why that is impossible, or None."""
-    found = subprocess.run(["git", "-C", str(HERE), "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True, check=False)
+    found = subprocess.run(
+        ["git", "-C", str(HERE), "cat-file", "-e", f"{commit}^{{commit}}"],
+        capture_output=True,
+        check=False,
+    )
     if found.returncode:
-        return f"this clone has no commit {commit[:7]}, the release before: fetch the whole history (git fetch --unshallow)"
+        return (
+            f"this clone has no commit {commit[:7]}, the release before: fetch the whole "
+            "history (git fetch --unshallow)"
+        )
     archive = directory.with_suffix(".tar")
-    subprocess.run(["git", "-C", str(HERE), "archive", "-o", str(archive), commit, "mqd"], check=True)
+    subprocess.run(
+        ["git", "-C", str(HERE), "archive", "-o", str(archive), commit, "mqd"], check=True
+    )
     directory.mkdir()
     subprocess.run(["tar", "-xf", str(archive), "-C", str(directory)], check=True)
     return None

@@ -1,10 +1,13 @@
-"""The replicas of a partition on disk, of stopped nodes: byte for byte the same below the high watermark?
+"""The replicas of a partition on disk, of stopped nodes: byte for byte the same below the high
+watermark?
 
-Reads segment files by their batch headers only (RecordBatch v2), which are the same for mqd and Apache Kafka. Segments may
-begin at different offsets on different replicas, so batches are compared, not files.
+Reads segment files by their batch headers only (RecordBatch v2), which are the same for mqd and
+Apache Kafka. Segments may begin at different offsets on different replicas, so batches are
+compared, not files.
 
-A compacted partition is another matter: each node cleans on its own, and one has removed what another still holds. There records are
-compared: those that two replicas have at the same offset are the same, and of each key the newest committed one is.
+A compacted partition is another matter: each node cleans on its own, and one has removed what
+another still holds. There records are compared: those that two replicas have at the same offset are
+the same, and of each key the newest committed one is.
 """
 
 from __future__ import annotations
@@ -57,7 +60,9 @@ def batches(directory: Path) -> Iterator[Batch]:
 
 
 def differences(replicas: Mapping[int, Path], key: Key, high_watermark: int) -> list[str]:
-    """What is wrong with the replicas of a partition (node -> its data directory), in words; nothing, if they are the same."""
+    """What is wrong with the replicas of a partition (node -> its data directory), in
+    words; nothing, if they are the same.
+    """
     found = []
     streams = {}
     for node_id, data_directory in replicas.items():
@@ -69,8 +74,14 @@ def differences(replicas: Mapping[int, Path], key: Key, high_watermark: int) -> 
     if not streams:
         return found
     if any(_is_compacted(data_directory, key) for data_directory in replicas.values()):
-        directories = [partition_directory(data_directory, key) for data_directory in replicas.values()]
-        start = max(int(min(one.glob("*.log")).stem) for one in directories if one is not None and any(one.glob("*.log")))
+        directories = [
+            partition_directory(data_directory, key) for data_directory in replicas.values()
+        ]
+        start = max(
+            int(min(one.glob("*.log")).stem)
+            for one in directories
+            if one is not None and any(one.glob("*.log"))
+        )
         return found + _differences_of_records(streams, key, start, high_watermark)
     first, *others = streams
     end = dict.fromkeys(streams, 0)
@@ -78,13 +89,19 @@ def differences(replicas: Mapping[int, Path], key: Key, high_watermark: int) -> 
         row = {node_id: next(stream, None) for node_id, stream in streams.items()}
         for node_id, batch in row.items():
             if batch is None:
-                found.append(f"{key[0]}-{key[1]}: node {node_id} ends at {end[node_id]}, the high watermark is {high_watermark}")
+                found.append(
+                    f"{key[0]}-{key[1]}: node {node_id} ends at {end[node_id]}, the high "
+                    f"watermark is {high_watermark}"
+                )
                 return found
             end[node_id] = batch.next_offset
         for node_id in others:
             if row[node_id] != row[first]:
                 offset = min(batch.base_offset for batch in row.values() if batch is not None)
-                found.append(f"{key[0]}-{key[1]}: nodes {first} and {node_id} differ in the batch at offset {offset}")
+                found.append(
+                    f"{key[0]}-{key[1]}: nodes {first} and {node_id} differ in the batch at "
+                    f"offset {offset}"
+                )
                 return found
     return found
 
@@ -101,12 +118,17 @@ def _is_compacted(data_directory: Path, key: Key) -> bool:
 
 
 class _Replica:
-    """The records of one replica below the high watermark. `start`: from where on all replicas have what was not cleaned away."""
+    """The records of one replica below the high watermark.
+
+    `start`: from where on all replicas have what was not cleaned away.
+    """
 
     def __init__(self, stream: Iterator[Batch], start: int, high_watermark: int) -> None:
         self.records: dict[int, Record] = {}
         self.newest: dict[bytes | None, Record] = {}
-        """Of each key, without those of which the newest is a tombstone: one may have removed it, another not yet."""
+        """Of each key, without those of which the newest is a tombstone: one may have
+        removed it, another not yet.
+        """
         self.end = 0
         ongoing: dict[int, list[Record]] = {}
         committed: list[Record] = []
@@ -131,18 +153,36 @@ class _Replica:
                 self.newest[record.key] = record
 
 
-def _differences_of_records(streams: Mapping[int, Iterator[Batch]], key: Key, start: int, high_watermark: int) -> list[str]:
+def _differences_of_records(
+    streams: Mapping[int, Iterator[Batch]], key: Key, start: int, high_watermark: int
+) -> list[str]:
     found = []
-    replicas = {node_id: _Replica(stream, start, high_watermark) for node_id, stream in streams.items()}
+    replicas = {
+        node_id: _Replica(stream, start, high_watermark) for node_id, stream in streams.items()
+    }
     (first, one), *others = replicas.items()
     for node_id, replica in replicas.items():
         if replica.end < high_watermark:
-            found.append(f"{key[0]}-{key[1]}: node {node_id} ends at {replica.end}, the high watermark is {high_watermark}")
+            found.append(
+                f"{key[0]}-{key[1]}: node {node_id} ends at {replica.end}, the high watermark "
+                f"is {high_watermark}"
+            )
     for node_id, other in others:
-        offsets = sorted(offset for offset in one.records.keys() & other.records.keys() if one.records[offset] != other.records[offset])
+        offsets = sorted(
+            offset
+            for offset in one.records.keys() & other.records.keys()
+            if one.records[offset] != other.records[offset]
+        )
         if offsets:
-            found.append(f"{key[0]}-{key[1]}: nodes {first} and {node_id} differ in the record at offset {offsets[0]}")
-        keys = sorted(name or b"" for name in one.newest.keys() | other.newest.keys() if one.newest.get(name) != other.newest.get(name))
+            found.append(
+                f"{key[0]}-{key[1]}: nodes {first} and {node_id} differ in the record at "
+                f"offset {offsets[0]}"
+            )
+        keys = sorted(
+            name or b""
+            for name in one.newest.keys() | other.newest.keys()
+            if one.newest.get(name) != other.newest.get(name)
+        )
         if keys:
             what = f"differ in the newest record of {len(keys)} keys, of {keys[0]!r} first"
             found.append(f"{key[0]}-{key[1]}: nodes {first} and {node_id} {what}")

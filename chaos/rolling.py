@@ -1,11 +1,13 @@
-"""A rolling restart of every node under load: does any error reach a producer or a consumer with default retries?
+"""A rolling restart of every node under load: does any error reach a producer or a consumer with
+default retries?
 
     python -m chaos.rolling [--nodes 3] [--rounds 2] [--kind mqd|kafka] [--session-ms 3000]
 
-Each node in turn gets SIGTERM, is started again, and the next one waits until every node says that every partition has its
-full ISR: what an upgrade does. Meanwhile confluent-kafka, kafka-python and aiokafka produce (acks=all, whatever else is their
-default) and consume. Every future that fails and every exception of a consumer is an error; so is a record that is lost,
-doubled or out of order within its client. Exit code 0: none.
+Each node in turn gets SIGTERM, is started again, and the next one waits until every node says that
+every partition has its full ISR: what an upgrade does. Meanwhile confluent-kafka, kafka-python and
+aiokafka produce (acks=all, whatever else is their default) and consume. Every future that fails and
+every exception of a consumer is an error; so is a record that is lost, doubled or out of order
+within its client. Exit code 0: none.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ DWELL_S = 1.0
 
 
 class Client(ABC):
-    """One library: a producer and a consumer of one topic, each on a thread. Record i carries i and goes to partition i modulo 3."""
+    """One library: a producer and a consumer of one topic, each on a thread.
+
+    Record i carries i and goes to partition i modulo 3.
+    """
 
     name: str
 
@@ -50,7 +55,10 @@ class Client(ABC):
         self.errors: list[str] = []
         self.got: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
         self.producing = True
-        self._threads = [threading.Thread(target=self._guard, args=(role,), daemon=True) for role in (self.produce, self.consume)]
+        self._threads = [
+            threading.Thread(target=self._guard, args=(role,), daemon=True)
+            for role in (self.produce, self.consume)
+        ]
 
     @abstractmethod
     def produce(self) -> None:
@@ -73,7 +81,10 @@ class Client(ABC):
         for partition, numbers in self.got.items():
             wanted = list(range(partition, self.sent, PARTITIONS))
             if numbers != wanted:
-                self.errors.append(f"partition {partition}: {len(numbers)} records in the consumer's order are not the {len(wanted)} sent")
+                self.errors.append(
+                    f"partition {partition}: {len(numbers)} records in the consumer's order "
+                    f"are not the {len(wanted)} sent"
+                )
         return [f"{self.name}: {error}" for error in self.errors]
 
     @property
@@ -99,7 +110,12 @@ class Confluent(Client):
 
     def produce(self) -> None:
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True, "log_level": 0}
+            {
+                "bootstrap.servers": self.bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "log_level": 0,
+            }
         )
 
         def delivered(error: Any, _message: Any) -> None:
@@ -109,16 +125,28 @@ class Confluent(Client):
                 self.errors.append(f"delivery: {error}")
 
         while self.producing:
-            producer.produce(self.topic, b"%d" % self.sent, partition=self.sent % PARTITIONS, on_delivery=delivered)
+            producer.produce(
+                self.topic,
+                b"%d" % self.sent,
+                partition=self.sent % PARTITIONS,
+                on_delivery=delivered,
+            )
             self.sent += 1
             producer.poll(INTERVAL_S)
         if producer.flush(CATCH_UP_S):
             self.errors.append("flush: not everything was settled")
 
     def consume(self) -> None:
-        settings = {"bootstrap.servers": self.bootstrap, "group.id": "rolling", "enable.auto.commit": False, "log_level": 0}
+        settings = {
+            "bootstrap.servers": self.bootstrap,
+            "group.id": "rolling",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
         consumer = confluent_kafka.Consumer(settings)
-        consumer.assign([confluent_kafka.TopicPartition(self.topic, partition, 0) for partition in self.got])
+        consumer.assign(
+            [confluent_kafka.TopicPartition(self.topic, partition, 0) for partition in self.got]
+        )
         deadline = time.monotonic() + CATCH_UP_S
         while self.behind and time.monotonic() < deadline:
             if self.producing:
@@ -145,7 +173,9 @@ class KafkaPython(Client):
         producer = kafka.KafkaProducer(bootstrap_servers=self.bootstrap.split(","), acks="all")
         futures = []
         while self.producing:
-            futures.append(producer.send(self.topic, b"%d" % self.sent, partition=self.sent % PARTITIONS))
+            futures.append(
+                producer.send(self.topic, b"%d" % self.sent, partition=self.sent % PARTITIONS)
+            )
             self.sent += 1
             time.sleep(INTERVAL_S)
         producer.flush(CATCH_UP_S)
@@ -158,7 +188,9 @@ class KafkaPython(Client):
         producer.close()
 
     def consume(self) -> None:
-        consumer = kafka.KafkaConsumer(bootstrap_servers=self.bootstrap.split(","), group_id=None, auto_offset_reset="earliest")
+        consumer = kafka.KafkaConsumer(
+            bootstrap_servers=self.bootstrap.split(","), group_id=None, auto_offset_reset="earliest"
+        )
         consumer.assign([kafka.TopicPartition(self.topic, partition) for partition in self.got])
         deadline = time.monotonic() + CATCH_UP_S
         while self.behind and time.monotonic() < deadline:
@@ -179,10 +211,16 @@ class Aiokafka(Client):
         asyncio.run(self._produce())
 
     async def _produce(self) -> None:
-        async with aiokafka.AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True) as producer:
+        async with aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True
+        ) as producer:
             futures = []
             while self.producing:
-                futures.append(await producer.send(self.topic, b"%d" % self.sent, partition=self.sent % PARTITIONS))
+                futures.append(
+                    await producer.send(
+                        self.topic, b"%d" % self.sent, partition=self.sent % PARTITIONS
+                    )
+                )
                 self.sent += 1
                 await asyncio.sleep(INTERVAL_S)
             await asyncio.wait_for(producer.flush(), CATCH_UP_S)
@@ -196,10 +234,14 @@ class Aiokafka(Client):
         asyncio.run(self._consume())
 
     async def _consume(self) -> None:
-        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=self.bootstrap, group_id=None, auto_offset_reset="earliest")
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap, group_id=None, auto_offset_reset="earliest"
+        )
         await consumer.start()
         try:
-            consumer.assign([aiokafka.TopicPartition(self.topic, partition) for partition in self.got])
+            consumer.assign(
+                [aiokafka.TopicPartition(self.topic, partition) for partition in self.got]
+            )
             deadline = time.monotonic() + CATCH_UP_S
             while self.behind and time.monotonic() < deadline:
                 if self.producing:
@@ -214,8 +256,13 @@ class Aiokafka(Client):
 CLIENTS: tuple[type[Client], ...] = (Confluent, KafkaPython, Aiokafka)
 
 
-def roll(cluster: Ensemble, rounds: int, clients: tuple[type[Client], ...] = CLIENTS) -> tuple[list[Client], list[str]]:
-    """The clients, and what reached them while every node of a running cluster was restarted. Raises NodeFailed."""
+def roll(
+    cluster: Ensemble, rounds: int, clients: tuple[type[Client], ...] = CLIENTS
+) -> tuple[list[Client], list[str]]:
+    """The clients, and what reached them while every node of a running cluster was restarted.
+
+    Raises NodeFailed.
+    """
     loads = [client(cluster.bootstrap) for client in clients]
     topics = {load.topic: PARTITIONS for load in loads}
     for topic in topics:
@@ -229,7 +276,10 @@ def roll(cluster: Ensemble, rounds: int, clients: tuple[type[Client], ...] = CLI
                 time.sleep(DWELL_S)
                 node.stop()
                 node.start()
-                cluster.wait_until(lambda: cluster.is_whole(topics), f"a full ISR after the restart of node {node.node_id}")
+                cluster.wait_until(
+                    lambda: cluster.is_whole(topics),
+                    f"a full ISR after the restart of node {node.node_id}",
+                )
         time.sleep(DWELL_S)
     finally:
         errors = [error for load in loads for error in load.finish()]
@@ -238,18 +288,27 @@ def roll(cluster: Ensemble, rounds: int, clients: tuple[type[Client], ...] = CLI
 
 def main() -> int:
     """Parse the command line, roll, say what reached the clients."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.rolling", description="a rolling restart of every node under load")
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.rolling", description="a rolling restart of every node under load"
+    )
     parser.add_argument("--nodes", type=int, default=3, help="nodes (3)")
-    parser.add_argument("--rounds", type=int, default=2, help="times that every node is restarted (2)")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="times that every node is restarted (2)"
+    )
     parser.add_argument("--kind", choices=("mqd", "kafka"), default="mqd", help="whose nodes (mqd)")
-    parser.add_argument("--session-ms", type=int, default=None, help="broker session timeout (the broker's default)")
+    parser.add_argument(
+        "--session-ms", type=int, default=None, help="broker session timeout (the broker's default)"
+    )
     arguments = parser.parse_args()
-    logging.getLogger().addHandler(logging.NullHandler())  # the clients tell of every retry; what counts is what they raise
+    # the clients tell of every retry; what counts is what they raise
+    logging.getLogger().addHandler(logging.NullHandler())
     end_on_sigterm()
     directory = Path(tempfile.mkdtemp(prefix="rolling-"))
     cluster: Ensemble | None = None
     try:
-        cluster = ensemble(arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms)
+        cluster = ensemble(
+            arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms
+        )
         cluster.start()
         begun = time.monotonic()
         loads, errors = roll(cluster, arguments.rounds)
@@ -266,7 +325,10 @@ def main() -> int:
     for error in errors:
         print(error, file=sys.stderr)
     told = ", ".join(f"{load.name} {load.acked} of {load.sent}" for load in loads)
-    print(f"rolling: {arguments.rounds * arguments.nodes} restarts in {elapsed:.0f} s, acknowledged: {told}; errors {len(errors)}")
+    print(
+        f"rolling: {arguments.rounds * arguments.nodes} restarts in {elapsed:.0f} s, "
+        f"acknowledged: {told}; errors {len(errors)}"
+    )
     return 1 if errors else 0
 
 

@@ -1,15 +1,17 @@
-"""A rolling upgrade from the release before, under load: is every acknowledged record there, and does each step work?
+"""A rolling upgrade from the release before, under load: is every acknowledged record there, and
+does each step work?
 
     python -m chaos.rolling_upgrade [--order first|last|both] [--from COMMIT]
 
-Three nodes start on the code of an earlier commit. confluent-kafka produces (acks=all, idempotent) and consumes all the time. Node
-by node is restarted on the code of this tree, the controller first or last; the first of them goes back to the old code once, and
-is upgraded again. While an old node is left, the cluster must refuse to finalize the new metadata version. Then
-`mqctl feature upgrade` finalizes it, and every node is restarted once more. After each step every node must say that every
+Three nodes start on the code of an earlier commit. confluent-kafka produces (acks=all, idempotent)
+and consumes all the time. Node by node is restarted on the code of this tree, the controller first
+or last; the first of them goes back to the old code once, and is upgraded again. While an old node
+is left, the cluster must refuse to finalize the new metadata version. Then `mqctl feature upgrade`
+finalizes it, and every node is restarted once more. After each step every node must say that every
 partition has its full ISR. At last a node on the old code must find no way back into the cluster.
 
-Exit code 0: no error reached the client, and nothing is lost, doubled or out of order. A clone without the old commit (a shallow
-one) cannot run this: it says so, and exits with 0.
+Exit code 0: no error reached the client, and nothing is lost, doubled or out of order. A clone
+without the old commit (a shallow one) cannot run this: it says so, and exits with 0.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class Upgrade:
         self.nodes: dict[int, NodeOfAnyRelease] = {}
         for node_id, node in made.nodes.items():
             assert isinstance(node, Node)
-            self.nodes[node_id] = NodeOfAnyRelease(node.directory, node.options, node_id=node_id, port=node.port, peers=node.peers)
+            self.nodes[node_id] = NodeOfAnyRelease(
+                node.directory, node.options, node_id=node_id, port=node.port, peers=node.peers
+            )
             self.nodes[node_id].code = old
         self.cluster = Ensemble("mqd", self.nodes, made.session_ms)
         self.steps = 0
@@ -95,7 +99,9 @@ class Upgrade:
         went_back = False
         while waiting := [node_id for node_id, node in self.nodes.items() if node.code == self.old]:
             controller = self.cluster.controller()
-            preferred = [node_id for node_id in waiting if (node_id == controller) == self.controller_first]
+            preferred = [
+                node_id for node_id in waiting if (node_id == controller) == self.controller_first
+            ]
             node_id = (preferred or waiting)[0]
             if len(waiting) == 1:
                 self._refuse_to_finalize(node_id)
@@ -109,13 +115,18 @@ class Upgrade:
     def _restart(self, node_id: int, code: Path, topic: str) -> None:
         self.nodes[node_id].restart(code)
         self.steps += 1
-        self._wait_whole(topic, f"the restart of node {node_id} on {'the old' if code == self.old else 'this'} code")
+        self._wait_whole(
+            topic,
+            f"the restart of node {node_id} on {'the old' if code == self.old else 'this'} code",
+        )
 
     def _wait_whole(self, topic: str, what: str) -> None:
         self.cluster.wait_until(
             lambda: (
                 self.cluster.is_whole({topic: PARTITIONS})
-                and all(len(self.cluster.brokers(node_id)) == len(self.nodes) for node_id in self.nodes)
+                and all(
+                    len(self.cluster.brokers(node_id)) == len(self.nodes) for node_id in self.nodes
+                )
             ),
             f"a full ISR after {what}",
         )
@@ -123,16 +134,24 @@ class Upgrade:
     def _refuse_to_finalize(self, old: int) -> None:
         done = self._mqctl("feature", "upgrade", f"{FEATURE}={NEWEST}", "--yes")
         if done.returncode == 0:
-            raise NodeFailed(f"version {NEWEST} was finalized while node {old} ran the release before: {done.stdout}{done.stderr}")
+            raise NodeFailed(
+                f"version {NEWEST} was finalized while node {old} ran the release before: "
+                f"{done.stdout}{done.stderr}"
+            )
         self._demand_level(1)
 
     def _finalize(self, topic: str) -> None:
         done = self._mqctl("feature", "upgrade", "--yes")
         if done.returncode:
             raise NodeFailed(f"mqctl feature upgrade: exit code {done.returncode}: {done.stderr}")
-        self.cluster.wait_until(lambda: self._levels() == {NEWEST}, f"version {NEWEST} on every node")
+        self.cluster.wait_until(
+            lambda: self._levels() == {NEWEST}, f"version {NEWEST} on every node"
+        )
         what = "the voters are [1, 2, 3] (epoch 1)"
-        self.cluster.wait_until(lambda: all(what in node.stderr() for node in self.nodes.values()), "the voters in every log")
+        self.cluster.wait_until(
+            lambda: all(what in node.stderr() for node in self.nodes.values()),
+            "the voters in every log",
+        )
         self._wait_whole(topic, "the new version was finalized")
 
     def _keep_out(self, node_id: int, topic: str) -> None:
@@ -143,7 +162,10 @@ class Upgrade:
         deadline = time.monotonic() + KEPT_OUT_S
         while time.monotonic() < deadline:
             if node.is_ready():
-                raise NodeFailed(f"node {node_id} serves with the release before, though version {NEWEST} is finalized")
+                raise NodeFailed(
+                    f"node {node_id} serves with the release before, though version {NEWEST} "
+                    "is finalized"
+                )
             time.sleep(0.1)
         node.kill()
         node.code = HERE
@@ -154,8 +176,17 @@ class Upgrade:
         found = set()
         for node_id in self.nodes:
             with suppress(OSError):
-                answer = self.cluster.ask(node_id, "api_versions", 4, {"client_software_name": "chaos", "client_software_version": "1"})
-                found |= {row.max_version_level for row in answer.finalized_features if row.name == FEATURE}
+                answer = self.cluster.ask(
+                    node_id,
+                    "api_versions",
+                    4,
+                    {"client_software_name": "chaos", "client_software_version": "1"},
+                )
+                found |= {
+                    row.max_version_level
+                    for row in answer.finalized_features
+                    if row.name == FEATURE
+                }
         return found
 
     def _demand_level(self, level: int) -> None:
@@ -169,9 +200,22 @@ class Upgrade:
 
 def main() -> int:
     """Parse the command line, upgrade once or twice, say what reached the client."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.rolling_upgrade", description="a rolling upgrade under load")
-    parser.add_argument("--order", choices=("first", "last", "both"), default="both", help="when the controller is upgraded (both)")
-    parser.add_argument("--from", dest="commit", default=BEFORE, metavar="COMMIT", help=f"the release before ({BEFORE[:7]})")
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.rolling_upgrade", description="a rolling upgrade under load"
+    )
+    parser.add_argument(
+        "--order",
+        choices=("first", "last", "both"),
+        default="both",
+        help="when the controller is upgraded (both)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="commit",
+        default=BEFORE,
+        metavar="COMMIT",
+        help=f"the release before ({BEFORE[:7]})",
+    )
     arguments = parser.parse_args()
     logging.getLogger().addHandler(logging.NullHandler())
     end_on_sigterm()
@@ -182,7 +226,9 @@ def main() -> int:
             print(f"upgrade: SKIPPED: {why}", file=sys.stderr)
             return 0
         for order in ("first", "last") if arguments.order == "both" else (arguments.order,):
-            upgrade = Upgrade(directory / order, directory / "old", controller_first=order == "first")
+            upgrade = Upgrade(
+                directory / order, directory / "old", controller_first=order == "first"
+            )
             begun = time.monotonic()
             try:
                 errors = upgrade.run()
@@ -197,7 +243,9 @@ def main() -> int:
             failed = failed or bool(errors)
             seconds = time.monotonic() - begun
             told = f"acknowledged {upgrade.acked} of {upgrade.sent}; errors {len(errors)}"
-            print(f"upgrade: controller {order}, {upgrade.steps} restarts in {seconds:.0f} s, {told}")
+            print(
+                f"upgrade: controller {order}, {upgrade.steps} restarts in {seconds:.0f} s, {told}"
+            )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return 1 if failed else 0

@@ -1,4 +1,5 @@
-"""Drivers of one streaming query: one process after the other, killed with SIGKILL or run to the end.
+"""Drivers of one streaming query: one process after the other, killed with SIGKILL or run to the
+end.
 
 A driver is `chaos.spark_copy` with its JVM, in a process group of its own. `Drivers` starts them,
 waits for their batches, and counts how they end.

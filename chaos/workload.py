@@ -1,7 +1,9 @@
-"""The load: idempotent producers with acks=all at full speed, consumers that read along, and a last reading of everything.
+"""The load: idempotent producers with acks=all at full speed, consumers that read along, and a last
+reading of everything.
 
-Each runs on a thread of its own around librdkafka, lives through every fault, and writes what it was told into a
-`history.History`. A value's first eight bytes are the integer that the history knows it by; the rest is padding.
+Each runs on a thread of its own around librdkafka, lives through every fault, and writes what it
+was told into a `history.History`. A value's first eight bytes are the integer that the history
+knows it by; the rest is padding.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class Silence:
 
 
 class Producer:
-    """One idempotent producer, as fast as it goes (or at `rate` records a second), until told to stop."""
+    """One idempotent producer, as fast as it goes (or at `rate` records a second), until
+    told to stop.
+    """
 
     def __init__(
         self,
@@ -99,7 +103,9 @@ class Producer:
         before, deadline = self.settled, time.monotonic() + SETTLE_TIMEOUT_S
         while self.settled == before:
             if self.errors or time.monotonic() > deadline:
-                raise TrialFailed(f"nothing acknowledged within {SETTLE_TIMEOUT_S:.0f} s {self.errors[:1]}")
+                raise TrialFailed(
+                    f"nothing acknowledged within {SETTLE_TIMEOUT_S:.0f} s {self.errors[:1]}"
+                )
             time.sleep(0.002)
 
     def cease(self) -> None:
@@ -112,9 +118,15 @@ class Producer:
         self._thread.join()
         left = self._producer.flush(SETTLE_TIMEOUT_S)
         if self.errors:
-            raise TrialFailed(f"producer {self.number} gave up: {self.errors[0]} (and {len(self.errors) - 1} more)")
+            raise TrialFailed(
+                f"producer {self.number} gave up: {self.errors[0]} (and "
+                f"{len(self.errors) - 1} more)"
+            )
         if left:
-            raise TrialFailed(f"producer {self.number}: {left} records not settled within {SETTLE_TIMEOUT_S:.0f} s")
+            raise TrialFailed(
+                f"producer {self.number}: {left} records not settled within "
+                f"{SETTLE_TIMEOUT_S:.0f} s"
+            )
 
     def abandon(self) -> None:
         """Stop producing; whatever is not settled is dropped."""
@@ -146,7 +158,9 @@ class Producer:
             self.errors.append(repr(error))
 
     def _produce(self) -> None:
-        padding = [self._dice.randbytes(self._dice.randrange(PADDING_BYTES_MAX)) for _ in range(PADDINGS)]
+        padding = [
+            self._dice.randbytes(self._dice.randrange(PADDING_BYTES_MAX)) for _ in range(PADDINGS)
+        ]
         begun, turn = time.monotonic(), 0
         while not self._stop.is_set() and not self.errors:
             topic, partition = key = self._dice.choice(self._keys)
@@ -155,7 +169,9 @@ class Producer:
                 rows = self.acked[key]
                 value = VALUE.pack(value_of(self.number, len(rows))) + padding[turn % PADDINGS]
                 try:
-                    self._producer.produce(topic, value, partition=partition, on_delivery=self._on_delivery)
+                    self._producer.produce(
+                        topic, value, partition=partition, on_delivery=self._on_delivery
+                    )
                 except BufferError:
                     self._producer.poll(POLL_S)
                     break
@@ -165,9 +181,18 @@ class Producer:
 
 
 class Reader:
-    """A consumer that reads along from the beginning while the faults go on, on a thread of its own."""
+    """A consumer that reads along from the beginning while the faults go on, on a thread of
+    its own.
+    """
 
-    def __init__(self, number: int, bootstrap: str, keys: Iterable[Key], *, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        number: int,
+        bootstrap: str,
+        keys: Iterable[Key],
+        *,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.number = number
         self.reads: dict[Key, Reads] = {key: Reads() for key in keys}
         self.errors: list[str] = []
@@ -191,7 +216,12 @@ class Reader:
 
     def _run(self) -> None:
         try:
-            self._consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for topic, partition in self.reads])
+            self._consumer.assign(
+                [
+                    confluent_kafka.TopicPartition(topic, partition, 0)
+                    for topic, partition in self.reads
+                ]
+            )
             while not self._stop.is_set():
                 for message in self._consumer.consume(1000, 0.2):
                     error = message.error()
@@ -208,7 +238,10 @@ def read_all(bootstrap: str, keys: Sequence[Key]) -> dict[Key, Reads]:
     consumer = _consumer(bootstrap, {})
     try:
         places = [confluent_kafka.TopicPartition(topic, partition, 0) for topic, partition in keys]
-        ends = {(place.topic, place.partition): consumer.get_watermark_offsets(place, 10)[1] for place in places}
+        ends = {
+            (place.topic, place.partition): consumer.get_watermark_offsets(place, 10)[1]
+            for place in places
+        }
         log = {key: Reads() for key in keys}
         reading = {key for key, end in ends.items() if end > 0}
         consumer.assign([place for place in places if (place.topic, place.partition) in reading])
@@ -224,7 +257,10 @@ def read_all(bootstrap: str, keys: Sequence[Key]) -> dict[Key, Reads]:
             if messages:
                 deadline = time.monotonic() + READ_TIMEOUT_S
             elif time.monotonic() > deadline:
-                raise TrialFailed(f"no record for {READ_TIMEOUT_S:.0f} s; {sorted(reading)} are not at their ends {ends}")
+                raise TrialFailed(
+                    f"no record for {READ_TIMEOUT_S:.0f} s; {sorted(reading)} are not at "
+                    f"their ends {ends}"
+                )
         return log
     except confluent_kafka.KafkaException as error:
         raise TrialFailed(f"reading back: {error}") from None
@@ -232,9 +268,15 @@ def read_all(bootstrap: str, keys: Sequence[Key]) -> dict[Key, Reads]:
         consumer.close()
 
 
-def gather(producers: Iterable[Producer], readers: Iterable[Reader], final: dict[Key, Reads]) -> History:
+def gather(
+    producers: Iterable[Producer], readers: Iterable[Reader], final: dict[Key, Reads]
+) -> History:
     """What all of them were told, as one history."""
-    return History({one.number: one.acked for one in producers}, {one.number: one.reads for one in readers}, final)
+    return History(
+        {one.number: one.acked for one in producers},
+        {one.number: one.reads for one in readers},
+        final,
+    )
 
 
 def _consumer(bootstrap: str, options: Mapping[str, Any]) -> confluent_kafka.Consumer:

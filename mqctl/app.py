@@ -96,7 +96,11 @@ class Settings:
 
     def show_data(self, data: Any) -> None:
         """Write one thing as JSON or YAML."""
-        write(render.to_yaml(data) if self.output == "yaml" else render.to_json(data, indent=None if self.output == "jsonl" else 2))
+        write(
+            render.to_yaml(data)
+            if self.output == "yaml"
+            else render.to_json(data, indent=None if self.output == "jsonl" else 2)
+        )
 
 
 @dataclass(slots=True)
@@ -109,11 +113,17 @@ class _Run:
     failures: list[Failure] = field(default_factory=list)
 
     def write_errors(self, exit_code: int) -> None:
-        """With -o json, jsonl or yaml, standard output gets a document also when a command fails before it has a result."""
+        """With -o json, jsonl or yaml, standard output gets a document also when a command
+        fails before it has a result.
+        """
         if self.written or self.output not in ("json", "jsonl", "yaml") or not self.failures:
             return
-        errors = [{"message": each.message, "remedy": each.remedy or None} for each in self.failures]
-        Settings(DEFAULT_BOOTSTRAP, self.output, DEFAULT_TIMEOUT_S).show_data({"errors": errors, "exit_code": exit_code})
+        errors = [
+            {"message": each.message, "remedy": each.remedy or None} for each in self.failures
+        ]
+        Settings(DEFAULT_BOOTSTRAP, self.output, DEFAULT_TIMEOUT_S).show_data(
+            {"errors": errors, "exit_code": exit_code}
+        )
 
 
 _run = _Run()
@@ -122,7 +132,9 @@ _run = _Run()
 def options(function: FunctionT) -> FunctionT:
     """--bootstrap, --output and --timeout; the command takes them as one `settings`."""
 
-    def gather(bootstrap: str | None, output: str | None, timeout: float | None, **rest: Any) -> Any:
+    def gather(
+        bootstrap: str | None, output: str | None, timeout: float | None, **rest: Any
+    ) -> Any:
         return function(settings_of(bootstrap, output, timeout), **rest)
 
     gather.__doc__ = function.__doc__
@@ -143,12 +155,23 @@ def offline_options(function: FunctionT) -> FunctionT:
     return _output_option(gather)  # type: ignore[return-value]
 
 
-def settings_of(bootstrap: str | None, output: str | None, timeout: float | None, *, default_output: str = "table") -> Settings:
-    """What was given to the command, else before its name, else in the environment, else the default."""
+def settings_of(
+    bootstrap: str | None,
+    output: str | None,
+    timeout: float | None,
+    *,
+    default_output: str = "table",
+) -> Settings:
+    """What was given to the command, else before its name, else in the environment, else
+    the default.
+    """
     above: dict[str, Any] = click.get_current_context().find_root().obj or {}
     _run.output = output or above.get("output") or default_output
     return Settings(
-        bootstrap=bootstrap or above.get("bootstrap") or os.environ.get("MQCTL_BOOTSTRAP") or DEFAULT_BOOTSTRAP,
+        bootstrap=bootstrap
+        or above.get("bootstrap")
+        or os.environ.get("MQCTL_BOOTSTRAP")
+        or DEFAULT_BOOTSTRAP,
         output=_run.output,
         timeout_s=timeout or above.get("timeout") or DEFAULT_TIMEOUT_S,
     )
@@ -178,7 +201,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.FloatRange(min=0, min_open=True),
             metavar="SECONDS",
             help="Timeout of each request; for `cluster info`, `broker list`, `partition list` and "
-                 "plans of"
+            "plans of"
             " moves, of the whole command. [default: 15]",
         ),
         _output_option,
@@ -201,8 +224,12 @@ def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]])
     return run_timed(settings, lambda client, _: work(client))
 
 
-def run_timed(settings: Settings, work: Callable[[ClusterClient, float], Awaitable[ResultT]]) -> ResultT:
-    """As `run`; the work is told by when (Trio's clock) --timeout is over, and heeds it as far as it wants to."""
+def run_timed(
+    settings: Settings, work: Callable[[ClusterClient, float], Awaitable[ResultT]]
+) -> ResultT:
+    """As `run`; the work is told by when (Trio's clock) --timeout is over, and heeds it as
+    far as it wants to.
+    """
     import trio
 
     from mqd.client.cluster import connect, parse_bootstrap
@@ -220,7 +247,10 @@ def run_timed(settings: Settings, work: Callable[[ClusterClient, float], Awaitab
             deadline, f"no response from {settings.bootstrap} within {timeout_s:g} s"
         ) as scope:
             async with connect(
-                settings.bootstrap, client_id="mqctl", request_timeout_s=timeout_s, connect_timeout_s=CONNECT_TIMEOUT_S
+                settings.bootstrap,
+                client_id="mqctl",
+                request_timeout_s=timeout_s,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
             ) as client:
                 scope.deadline = math.inf
                 result = await work(client, deadline)
@@ -233,7 +263,8 @@ def run_timed(settings: Settings, work: Callable[[ClusterClient, float], Awaitab
     except ClientError as error:
         raise failure_of(error) from None
     except BaseExceptionGroup as group:
-        if group.subgroup(KeyboardInterrupt) is not None:  # Ctrl-C pressed twice, or sent to us and to our group
+        # Ctrl-C pressed twice, or sent to us and to our group
+        if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None
         raise _only(group) from None
 
@@ -259,7 +290,11 @@ def failure_of(error: Exception) -> Failure:
     assert isinstance(error, ClientError)
     timed_out = error.code is ErrorCode.REQUEST_TIMED_OUT
     remedy = error.remedy or ("check the cluster with `mqctl cluster health`" if timed_out else "")
-    return Failure(error.message or error.code.name, remedy=remedy, exit_code=TIMED_OUT if timed_out else FAILED)
+    return Failure(
+        error.message or error.code.name,
+        remedy=remedy,
+        exit_code=TIMED_OUT if timed_out else FAILED,
+    )
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -271,11 +306,15 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def finish(results: Mapping[Any, object]) -> None:
-    """Report the errors among results for several things, and end the command accordingly: some failed 3, all failed 1."""
+    """Report the errors among results for several things, and end the command accordingly:
+    some failed 3, all failed 1.
+    """
     from mqd.client.errors import ClientError
     from mqd.errors import some_of
 
-    failures = {key: failure_of(error) for key, error in results.items() if isinstance(error, ClientError)}
+    failures = {
+        key: failure_of(error) for key, error in results.items() if isinstance(error, ClientError)
+    }
     if not failures:
         return
     told: dict[tuple[str, str], list[str]] = {}
@@ -285,19 +324,31 @@ def finish(results: Mapping[Any, object]) -> None:
         if not all(key in message for key in keys):
             message = f"{some_of(keys, 5)}: {message}"
         complain(Failure(message, remedy=remedy))
-    raise SystemExit(PARTIAL if len(failures) < len(results) else max(failure.exit_code for failure in failures.values()))
+    raise SystemExit(
+        PARTIAL
+        if len(failures) < len(results)
+        else max(failure.exit_code for failure in failures.values())
+    )
 
 
 class Told(Generic[ResultT]):
-    """What the nodes have of a list: `rows` in order, and for `finish` the `results` by node; `silent` are those that did not say."""
+    """What the nodes have of a list: `rows` in order, and for `finish` the `results` by
+    node; `silent` are those that did not say.
+    """
 
     def __init__(self, told: Mapping[int, list[ResultT] | ClientError]) -> None:
         self.results = {f"node {node}": outcome for node, outcome in told.items()}
-        self.rows = sorted(each for outcome in told.values() if isinstance(outcome, list) for each in outcome)  # type: ignore[type-var]
-        self.silent = [name for name, outcome in self.results.items() if not isinstance(outcome, list)]
+        self.rows = sorted(
+            each for outcome in told.values() if isinstance(outcome, list) for each in outcome
+        )  # type: ignore[type-var]
+        self.silent = [
+            name for name, outcome in self.results.items() if not isinstance(outcome, list)
+        ]
 
     def beside(self, results: Mapping[str, object]) -> Mapping[str, object]:
-        """Results for things that were looked for in this list: with the nodes, if not all of them said what they have."""
+        """Results for things that were looked for in this list: with the nodes, if not all
+        of them said what they have.
+        """
         return {**results, **self.results} if self.silent else results
 
 
@@ -356,11 +407,17 @@ def complain(failure: Failure) -> None:
 
 def wants_colour(stream: Any) -> bool:
     """Colour only on a terminal, and not against the user's wish (no-color.org)."""
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        bool(stream.isatty())
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def _output_in(arguments: Sequence[str]) -> str:
-    """The value of -o or --output, for errors in the arguments themselves: click reports those before it has read them all."""
+    """The value of -o or --output, for errors in the arguments themselves: click reports
+    those before it has read them all.
+    """
     for name, value in zip(arguments, [*arguments[1:], ""], strict=True):
         if name == "--":
             break
@@ -397,6 +454,7 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except ReaderGone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
+        # or the interpreter complains when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = READER_GONE
     raise SystemExit(code)

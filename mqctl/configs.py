@@ -1,4 +1,6 @@
-"""See and change the configuration of a thing: what `mqctl topic config` and `mqctl group config` have in common."""
+"""See and change the configuration of a thing: what `mqctl topic config` and `mqctl group
+config` have in common.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,19 @@ if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
     from mqd.client.descriptions import ConfigEntry
 
-ENTRIES = (render.Column("name", "NAME"), render.Column("value", "VALUE"), render.Column("source", "SOURCE"))
+ENTRIES = (
+    render.Column("name", "NAME"),
+    render.Column("value", "VALUE"),
+    render.Column("source", "SOURCE"),
+)
 
 
-def show(settings: Settings, kind: str, name: str, keys: tuple[str, ...], *, changed: bool, explain: bool) -> None:
-    """Write the options of a thing (`kind`: topic or group), all or the named ones; with `changed`, those that were set for it."""
+def show(
+    settings: Settings, kind: str, name: str, keys: tuple[str, ...], *, changed: bool, explain: bool
+) -> None:
+    """Write the options of a thing (`kind`: topic or group), all or the named ones; with
+    `changed`, those that were set for it.
+    """
     entries = run(settings, lambda client: _entries(client, settings, kind, name, keys, explain))
     rows: list[dict[str, Any]] = []
     for entry in entries:
@@ -29,7 +39,15 @@ def show(settings: Settings, kind: str, name: str, keys: tuple[str, ...], *, cha
     settings.show((*ENTRIES, render.Column("meaning", "MEANING")) if explain else ENTRIES, rows)
 
 
-def alter(settings: Settings, kind: str, name: str, operation: str, changes: dict[str, Any], *, dry_run: bool) -> None:
+def alter(
+    settings: Settings,
+    kind: str,
+    name: str,
+    operation: str,
+    changes: dict[str, Any],
+    *,
+    dry_run: bool,
+) -> None:
     """SET, DELETE, APPEND to or SUBTRACT from options of a thing, and write what holds then."""
 
     async def work(client: ClusterClient) -> list[ConfigEntry]:
@@ -37,7 +55,9 @@ def alter(settings: Settings, kind: str, name: str, operation: str, changes: dic
         from mqd.client.descriptions import ConfigChange, ConfigOperation, Resource, ResourceType
 
         resource = Resource(ResourceType[kind.upper()], name)
-        wanted = [ConfigChange(key, ConfigOperation[operation], value) for key, value in changes.items()]
+        wanted = [
+            ConfigChange(key, ConfigOperation[operation], value) for key, value in changes.items()
+        ]
         admin = Admin(client, timeout_s=settings.timeout_s)
         error = (await admin.alter_configs({resource: wanted}, validate_only=dry_run))[resource]
         if error is not None:
@@ -53,7 +73,9 @@ def alter(settings: Settings, kind: str, name: str, operation: str, changes: dic
 
 
 def warn_of_ignored(entries: Iterable[ConfigEntry]) -> None:
-    """Of options that the cluster accepted although they have no effect there; their documentation says so."""
+    """Of options that the cluster accepted although they have no effect there; their
+    documentation says so.
+    """
     for entry in entries:
         if (entry.documentation or "").startswith(IGNORED_BY_MQD):
             reason = (entry.documentation or "").removeprefix(f"{IGNORED_BY_MQD}: ").split(". ")[0]
@@ -61,7 +83,12 @@ def warn_of_ignored(entries: Iterable[ConfigEntry]) -> None:
 
 
 async def _entries(
-    client: ClusterClient, settings: Settings, kind: str, name: str, keys: tuple[str, ...], explain: bool
+    client: ClusterClient,
+    settings: Settings,
+    kind: str,
+    name: str,
+    keys: tuple[str, ...],
+    explain: bool,
 ) -> list[ConfigEntry]:
     from mqd.client.admin import Admin
     from mqd.client.descriptions import Resource, ResourceType
@@ -69,7 +96,9 @@ async def _entries(
 
     resource = Resource(ResourceType[kind.upper()], name)
     admin = Admin(client, timeout_s=settings.timeout_s)
-    outcome = (await admin.describe_configs([resource], keys or None, documentation=explain))[resource]
+    outcome = (await admin.describe_configs([resource], keys or None, documentation=explain))[
+        resource
+    ]
     if isinstance(outcome, ClientError):
         raise outcome
     return outcome

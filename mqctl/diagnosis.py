@@ -1,6 +1,7 @@
 """What is wrong with a cluster, why, and what to do next. Pure: `Observed` in, findings out.
 
-Each question has its own time limit, and one that was not answered is itself a finding: on a bad night the answers are few.
+Each question has its own time limit, and one that was not answered is itself a finding: on a bad
+night the answers are few.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from typing import NamedTuple
 
 from mqctl.quantities import format_bytes, format_duration
 from mqctl.snapshot import LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, problems
-from mqd.client.descriptions import BoundUsage, ClusterDescription, LogDirectory, PartitionState, Quorum, QuorumReplica, Reassignment
+from mqd.client.descriptions import (
+    BoundUsage,
+    ClusterDescription,
+    LogDirectory,
+    PartitionState,
+    Quorum,
+    QuorumReplica,
+    Reassignment,
+)
 from mqd.client.errors import ClientError
 from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from mqd.usage import THRESHOLDS
@@ -42,7 +51,10 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was asked, each with its answer or the reason why there is none. `unreachable`: living nodes that do not answer here."""
+    """What was asked, each with its answer or the reason why there is none.
+
+    `unreachable`: living nodes that do not answer here.
+    """
 
     cluster: ClusterDescription | ClientError
     quorum: Quorum | ClientError
@@ -56,8 +68,17 @@ class Observed:
 
 
 def diagnose(seen: Observed) -> list[Finding]:
-    """Everything there is to say: first who runs the cluster, then what it holds, then its disks and bounds."""
-    return [*_controller(seen), *_nodes(seen), *_partitions(seen), *_moves(seen), *_disks(seen), *_bounds(seen)]
+    """Everything there is to say: first who runs the cluster, then what it holds, then its
+    disks and bounds.
+    """
+    return [
+        *_controller(seen),
+        *_nodes(seen),
+        *_partitions(seen),
+        *_moves(seen),
+        *_disks(seen),
+        *_bounds(seen),
+    ]
 
 
 # -- who runs the cluster
@@ -66,7 +87,11 @@ def diagnose(seen: Observed) -> list[Finding]:
 def _controller(seen: Observed) -> Iterable[Finding]:
     quorum = seen.quorum
     if not _has_controller(seen):
-        yield _no_controller(quorum.message if isinstance(quorum, ClientError) else "the voters have elected no leader")
+        yield _no_controller(
+            quorum.message
+            if isinstance(quorum, ClientError)
+            else "the voters have elected no leader"
+        )
         return
     if isinstance(quorum, ClientError):
         yield Finding(
@@ -87,7 +112,10 @@ def _controller(seen: Observed) -> Iterable[Finding]:
     following = len(voters) - len(lost) - len(silent)
     majority = len(voters) // 2 + 1
     yield Finding(
-        "controller", OK, f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {following} of {len(voters)} voters follow"
+        "controller",
+        OK,
+        f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {following} of "
+        f"{len(voters)} voters follow",
     )
     if behind := {**lost, **silent}:
         spare = following - majority
@@ -123,10 +151,15 @@ def _has_controller(seen: Observed) -> bool:
 
 
 def lag_of(replica: QuorumReplica, quorum: Quorum) -> str:
-    """Why a replica of the metadata log is behind; empty if it is not. By the leader's clock alone."""
+    """Why a replica of the metadata log is behind; empty if it is not.
+
+    By the leader's clock alone.
+    """
     if replica.node_id == quorum.leader_id:
         return ""
-    now_ms = next((each.last_caught_up_ms for each in quorum.voters if each.node_id == quorum.leader_id), -1)
+    now_ms = next(
+        (each.last_caught_up_ms for each in quorum.voters if each.node_id == quorum.leader_id), -1
+    )
     if replica.log_end_offset < 0 and replica.last_fetch_ms < 0:
         return (
             f"has not contacted the leader, node {quorum.leader_id} (epoch {quorum.leader_epoch})"
@@ -257,7 +290,11 @@ def _partitions(seen: Observed) -> Iterable[Finding]:
             if states
             else "there are no partitions",
         )
-    if few := [tp for tp, state in states.items() if len(moves[tp].target if tp in moves else state.replicas) < least.get(tp.topic, 1)]:
+    if few := [
+        tp
+        for tp, state in states.items()
+        if len(moves[tp].target if tp in moves else state.replicas) < least.get(tp.topic, 1)
+    ]:
         yield Finding(
             "min-isr",
             NOTE,
@@ -266,7 +303,11 @@ def _partitions(seen: Observed) -> Iterable[Finding]:
             "add replicas: `mqctl partition move TOPIC:PARTITION=NODE,NODE,..`; or lower the "
             "topic's min.insync.replicas",
         )
-    if misled := [tp for tp, state in states.items() if state.leader >= 0 and state.leader != state.replicas[0] in state.isr]:
+    if misled := [
+        tp
+        for tp, state in states.items()
+        if state.leader >= 0 and state.leader != state.replicas[0] in state.isr
+    ]:
         yield Finding(
             "leaders",
             NOTE,
@@ -275,8 +316,16 @@ def _partitions(seen: Observed) -> Iterable[Finding]:
         )
 
 
-def _leaderless(states: Mapping[TopicPartition, PartitionState], found: list[TopicPartition], *, has_controller: bool) -> Iterable[Finding]:
-    """Those that one node's return would help go together. While there is no controller none of them need have lost anything."""
+def _leaderless(
+    states: Mapping[TopicPartition, PartitionState],
+    found: list[TopicPartition],
+    *,
+    has_controller: bool,
+) -> Iterable[Finding]:
+    """Those that one node's return would help go together.
+
+    While there is no controller none of them need have lost anything.
+    """
     what = "without a leader: cannot be read or written"
     if not has_controller:
         yield Finding(
@@ -298,8 +347,10 @@ def _leaderless(states: Mapping[TopicPartition, PartitionState], found: list[Top
     for (nodes, what_they_have), partitions in sorted(groups.items()):
         last = f"restart {_nodes_named(nodes, 'or')}{what_they_have}"
         if any(set(states[tp].replicas) - set(states[tp].offline) for tp in partitions):
-            last += ("; as a last resort, with loss of records: `mqctl partition elect-leader "
-                    f"{_argument(partitions)} --unclean`")
+            last += (
+                "; as a last resort, with loss of records: `mqctl partition elect-leader "
+                f"{_argument(partitions)} --unclean`"
+            )
         else:
             last += "; no other replica is alive"
         yield Finding("leaderless", BAD, f"{_named(partitions)} {what}", last)
@@ -361,7 +412,8 @@ def _disks(seen: Observed) -> Iterable[Finding]:
                         BAD if share < DISK_FULL else WARNING,
                         f"log directory {each.path} of node {node} has "
                         f"{format_bytes(each.usable_bytes)} free, {share:.0%}",
-                        "delete topics or shorten their retention, move partitions away, or enlarge the disk",
+                        "delete topics or shorten their retention, move partitions away, or "
+                        "enlarge the disk",
                     )
     if worst is OK and free:
         yield Finding("disks", OK, f"at least {min(free):.0%} free on each")
@@ -387,11 +439,15 @@ _BOUNDS = {
         "shorten transactional.id.expiration.ms, or use fewer ids: `mqctl txn list`",
     ),
 }
-"""Of the metadata, and by the topic of a coordinator: the option, what happens at the bound, what to do."""
+"""Of the metadata, and by the topic of a coordinator: the option, what happens at the
+bound, what to do.
+"""
 
 
 def _bounds(seen: Observed) -> Iterable[Finding]:
-    """The fullest of each kind: the metadata is the same on all nodes, and of a coordinator each node reports its fullest shard."""
+    """The fullest of each kind: the metadata is the same on all nodes, and of a coordinator
+    each node reports its fullest shard.
+    """
     fullest: dict[str, tuple[BoundUsage, int]] = {}
     all_known = True
     for node, found in sorted(seen.usage.items()):
@@ -430,7 +486,9 @@ def _bounds(seen: Observed) -> Iterable[Finding]:
 
 
 def _named(partitions: list[TopicPartition]) -> str:
-    names = ", ".join(map(str, partitions[:NAMED_MAX])) + (" .." if len(partitions) > NAMED_MAX else "")
+    names = ", ".join(map(str, partitions[:NAMED_MAX])) + (
+        " .." if len(partitions) > NAMED_MAX else ""
+    )
     return f"{len(partitions)} partition{'s' if len(partitions) > 1 else ''} ({names})"
 
 
@@ -446,9 +504,15 @@ def _nodes_named(nodes: Iterable[int], last: str = "and") -> str:
     return f"nodes {', '.join(names[:-1])} {last} {names[-1]}"
 
 
-def _bring_back(states: Mapping[TopicPartition, PartitionState], partitions: list[TopicPartition], dead: Iterable[int]) -> str:
+def _bring_back(
+    states: Mapping[TopicPartition, PartitionState],
+    partitions: list[TopicPartition],
+    dead: Iterable[int],
+) -> str:
     """Which nodes to mend for partitions that lack replicas in sync."""
-    missing = {node for tp in partitions for node in states[tp].replicas if node not in states[tp].isr}
+    missing = {
+        node for tp in partitions for node in states[tp].replicas if node not in states[tp].isr
+    }
     gone = missing & set(dead)
     if gone:
         return f"restart {_nodes_named(gone)}"

@@ -1,6 +1,8 @@
-"""Carrying out a plan: begin the moves, with a throttle if one is wanted, and watch them until they are done.
+"""Carrying out a plan: begin the moves, with a throttle if one is wanted, and watch them until they
+are done.
 
-A move goes on in the cluster when this program ends; so does its throttle, until somebody takes it away.
+A move goes on in the cluster when this program ends; so does its throttle, until somebody takes it
+away.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ REPORT_SECONDS = 5.0
 RATE_SECONDS = 30.0
 STALLED_SECONDS = 60.0
 HEARD_SECONDS = 5.0
-"""The controller says first that a move is done. Another node, which is asked where the replicas are, may hear of it this much later."""
+"""The controller says first that a move is done.
+
+Another node, which is asked where the replicas are, may hear of it this much later.
+"""
 _NAMED_AT_MOST = 5
 
 PLAN = (
@@ -43,8 +48,13 @@ PLAN = (
 )
 
 
-def plan_rows(moves: Mapping[TopicPartition, Move], held: Mapping[int, Mapping[TopicPartition, int]]) -> list[dict[str, Any]]:
-    """A plan as rows; `held`: bytes of each replica by node. `bytes_to_copy` is None where no size is known."""
+def plan_rows(
+    moves: Mapping[TopicPartition, Move], held: Mapping[int, Mapping[TopicPartition, int]]
+) -> list[dict[str, Any]]:
+    """A plan as rows; `held`: bytes of each replica by node.
+
+    `bytes_to_copy` is None where no size is known.
+    """
     rows = []
     for tp, move in sorted(moves.items()):
         copied = bytes_left({tp: (move.before, move.adding)}, held)
@@ -68,9 +78,12 @@ def shown(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def bytes_left(
-    moves: Mapping[TopicPartition, tuple[Collection[int], Collection[int]]], held: Mapping[int, Mapping[TopicPartition, int]]
+    moves: Mapping[TopicPartition, tuple[Collection[int], Collection[int]]],
+    held: Mapping[int, Mapping[TopicPartition, int]],
 ) -> int | None:
-    """Bytes that moves (replicas that have the data, replicas that get it) have yet to copy; None where a size is not known. Pure."""
+    """Bytes that moves (replicas that have the data, replicas that get it) have yet to
+    copy; None where a size is not known. Pure.
+    """
     total = 0
     for tp, (having, getting) in moves.items():
         known = [held[node][tp] for node in having if tp in held.get(node, ())]
@@ -81,7 +94,10 @@ def bytes_left(
 
 
 def save(path: str, assignments: Mapping[TopicPartition, Assignment]) -> None:
-    """Write a file that `partition move --file` and kafka-reassign-partitions read. Never over another one."""
+    """Write a file that `partition move --file` and kafka-reassign-partitions read.
+
+    Never over another one.
+    """
     try:
         with Path(path).open("x", encoding="utf-8") as file:
             file.write(json.dumps(to_json(assignments), indent=1) + "\n")
@@ -107,7 +123,10 @@ def complain_of(plan: Plan) -> None:
 async def begin(
     admin: Admin, moves: Mapping[TopicPartition, Move], alive: Collection[int], throttle: int | None
 ) -> dict[TopicPartition, Any]:
-    """Set the throttle, then begin every move. Returns None or a ClientError for each. Without the throttle nothing is begun."""
+    """Set the throttle, then begin every move. Returns None or a ClientError for each.
+
+    Without the throttle nothing is begun.
+    """
     from mqd.client.errors import ClientError
     from mqd.client.throttle import Throttled, clear_throttle, set_throttle
 
@@ -119,7 +138,9 @@ async def begin(
         if errors:
             await clear_throttle(admin, throttled)
             raise next(iter(errors.values()))
-    results = dict(await admin.alter_partition_reassignments({tp: move.after for tp, move in moves.items()}))
+    results = dict(
+        await admin.alter_partition_reassignments({tp: move.after for tp, move in moves.items()})
+    )
     if throttled and all(isinstance(result, ClientError) for result in results.values()):
         await clear_throttle(admin, throttled)
     return results
@@ -130,12 +151,17 @@ def throttled_by(moves: Mapping[TopicPartition, Move], alive: Collection[int]) -
     from mqd.client.throttle import Throttled
 
     copying = {tp: move for tp, move in moves.items() if move.adding}
-    nodes = {node for move in copying.values() for node in (*move.before, *move.after) if node in alive}
+    nodes = {
+        node for move in copying.values() for node in (*move.before, *move.after) if node in alive
+    }
     return Throttled(tuple(sorted({tp.topic for tp in copying})), tuple(sorted(nodes)))
 
 
 class Progress(NamedTuple):
-    """How far moves are. `bytes_left` is None where sizes are not known, `bytes_per_second` until there is a rate."""
+    """How far moves are.
+
+    `bytes_left` is None where sizes are not known, `bytes_per_second` until there is a rate.
+    """
 
     done: int
     total: int
@@ -147,8 +173,10 @@ class Progress(NamedTuple):
         if self.bytes_left is not None and self.done < self.total:
             text += f", {format_bytes(self.bytes_left)} left"
             if self.bytes_per_second:
-                text += (f" at {format_bytes(self.bytes_per_second)}/s, about "
-                        f"{format_duration(self.bytes_left / self.bytes_per_second)}")
+                text += (
+                    f" at {format_bytes(self.bytes_per_second)}/s, about "
+                    f"{format_duration(self.bytes_left / self.bytes_per_second)}"
+                )
         return text
 
 
@@ -167,8 +195,13 @@ class Meter:
         return (before - left) / (now - then) if now > then and before > left else None
 
 
-async def watch(admin: Admin, partitions: Collection[TopicPartition], alive: Collection[int]) -> None:
-    """Return when none of the partitions moves any more; says how far they are. A cluster that does not answer is asked again."""
+async def watch(
+    admin: Admin, partitions: Collection[TopicPartition], alive: Collection[int]
+) -> None:
+    """Return when none of the partitions moves any more; says how far they are.
+
+    A cluster that does not answer is asked again.
+    """
     import trio
 
     from mqd.client.errors import ClientError
@@ -178,10 +211,15 @@ async def watch(admin: Admin, partitions: Collection[TopicPartition], alive: Col
     while True:
         now = trio.current_time()
         try:
-            left = {tp: move for tp, move in (await moves_under_way(admin)).items() if tp in partitions}
+            left = {
+                tp: move for tp, move in (await moves_under_way(admin)).items() if tp in partitions
+            }
             if not left:
                 break
-            remaining = bytes_left({tp: (move.original, move.adding) for tp, move in left.items()}, await sizes(admin, alive))
+            remaining = bytes_left(
+                {tp: (move.original, move.adding) for tp, move in left.items()},
+                await sizes(admin, alive),
+            )
         except ClientError as error:
             if not error.retriable:
                 raise
@@ -204,8 +242,12 @@ async def watch(admin: Admin, partitions: Collection[TopicPartition], alive: Col
     say(str(Progress(len(partitions), len(partitions), 0, None)))
 
 
-async def check_done(admin: Admin, moves: Mapping[TopicPartition, Move]) -> dict[TopicPartition, str]:
-    """Partitions that move no more, but are not where they were to go: somebody cancelled or changed their moves."""
+async def check_done(
+    admin: Admin, moves: Mapping[TopicPartition, Move]
+) -> dict[TopicPartition, str]:
+    """Partitions that move no more, but are not where they were to go: somebody cancelled
+    or changed their moves.
+    """
     import trio
 
     gives_up_at = trio.current_time() + HEARD_SECONDS
@@ -216,7 +258,9 @@ async def check_done(admin: Admin, moves: Mapping[TopicPartition, Move]) -> dict
         await trio.sleep(POLL_SECONDS / 4)
 
 
-async def _not_there(admin: Admin, moves: Mapping[TopicPartition, Move]) -> dict[TopicPartition, str]:
+async def _not_there(
+    admin: Admin, moves: Mapping[TopicPartition, Move]
+) -> dict[TopicPartition, str]:
     states = await admin.describe_partitions({tp.topic for tp in moves})
     wrong = {}
     for tp, move in moves.items():
@@ -250,7 +294,9 @@ async def unthrottle(admin: Admin, throttled: Throttled) -> bool:
     return not errors
 
 
-def reassignment_rows(seen: Snapshot, held: Mapping[int, Mapping[TopicPartition, int]]) -> list[dict[str, Any]]:
+def reassignment_rows(
+    seen: Snapshot, held: Mapping[int, Mapping[TopicPartition, int]]
+) -> list[dict[str, Any]]:
     """Moves under way as rows; `stands_still` says why one does not get on. Pure."""
     return [
         {

@@ -1,7 +1,9 @@
-"""Reading a data directory that no broker is using: what `log dump` shows and what `log verify` looks for.
+"""Reading a data directory that no broker is using: what `log dump` shows and what `log verify`
+looks for.
 
-Files are opened for reading only and in chunks; nothing here needs a broker, and everything that a bad file can hold
-ends in a finding, not in a traceback. Formats are in mqd/protocol/files.py and batch.py.
+Files are opened for reading only and in chunks; nothing here needs a broker, and everything that a
+bad file can hold ends in a finding, not in a traceback. Formats are in mqd/protocol/files.py and
+batch.py.
 """
 
 from __future__ import annotations
@@ -51,7 +53,12 @@ from mqd.protocol.files import (
 )
 from mqd.types import NO_EPOCH, Offset
 
-CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, CLEANER_CHECKPOINT)
+CHECKPOINTS = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    CLEANER_CHECKPOINT,
+)
 METADATA_FOLDER = "metadata"
 METADATA_FILES = {
     "journal": "metadata journal of the Raft quorum",
@@ -64,10 +71,16 @@ _NEVER = 1 << 63
 
 
 def read_batches(path: Path) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each batch of a segment; BadBatch where it ends in something else."""
+    """(position, header, bytes) of each batch of a segment; BadBatch where it ends in
+    something else.
+    """
     with path.open("rb", buffering=0) as file:
         descriptor = file.fileno()
-        yield from scan_batches(lambda position, size: os.pread(descriptor, size, position), 0, os.fstat(descriptor).st_size)
+        yield from scan_batches(
+            lambda position, size: os.pread(descriptor, size, position),
+            0,
+            os.fstat(descriptor).st_size,
+        )
 
 
 # -- dump
@@ -75,11 +88,17 @@ def read_batches(path: Path) -> Iterator[tuple[int, BatchHeader, memoryview]]:
 
 def segments_of(path: Path) -> list[Path]:
     """The segment files in a partition's directory, by base offset."""
-    return sorted(one for one in path.iterdir() if (parsed := parse_segment_file_name(one.name)) and parsed[1] == LOG_SUFFIX)
+    return sorted(
+        one
+        for one in path.iterdir()
+        if (parsed := parse_segment_file_name(one.name)) and parsed[1] == LOG_SUFFIX
+    )
 
 
 def dump_batches(path: Path) -> Iterator[Row]:
-    """A row for each batch of a segment; the last one says what is wrong with the rest, where something is."""
+    """A row for each batch of a segment; the last one says what is wrong with the rest,
+    where something is.
+    """
     try:
         for position, header, view in read_batches(path):
             yield {
@@ -105,7 +124,9 @@ def dump_batches(path: Path) -> Iterator[Row]:
 
 
 def dump_records(path: Path) -> Iterator[Row]:
-    """A row for each record of a segment; a batch that cannot be unpacked gives one row that says so."""
+    """A row for each record of a segment; a batch that cannot be unpacked gives one row
+    that says so.
+    """
     try:
         for position, header, view in read_batches(path):
             try:
@@ -115,10 +136,15 @@ def dump_records(path: Path) -> Iterator[Row]:
                         "timestamp": record.timestamp,
                         "key": _text(record.key),
                         "value": _text(record.value),
-                        "headers": [{"name": name, "value": _text(value)} for name, value in record.headers],
+                        "headers": [
+                            {"name": name, "value": _text(value)} for name, value in record.headers
+                        ],
                     }
             except MqError as error:
-                yield {"offset": header.base_offset, "value": f"batch at byte {position} cannot be read: {error.message}"}
+                yield {
+                    "offset": header.base_offset,
+                    "value": f"batch at byte {position} cannot be read: {error.message}",
+                }
     except BadBatch as bad:
         yield {"value": str(bad)}
 
@@ -132,7 +158,8 @@ def _text(data: bytes | None) -> str | None:
 
 
 def dump_small(path: Path) -> list[Row]:
-    """The rows of an index, a snapshot, a checkpoint or a properties file, none for an index without entries.
+    """The rows of an index, a snapshot, a checkpoint or a properties file, none for an index
+    without entries.
 
     FileFormatError when it is no such file, or damaged.
     """
@@ -148,19 +175,32 @@ def dump_small(path: Path) -> list[Row]:
         if suffix == INDEX_SUFFIX:
             log = path.with_suffix(LOG_SUFFIX)
             size = log.stat().st_size if log.exists() else 2**31
-            return [{"offset": base + offset, "position": position} for offset, position in zip(*decode_index(data, size))]
+            return [
+                {"offset": base + offset, "position": position}
+                for offset, position in zip(*decode_index(data, size))
+            ]
         if suffix == TIME_INDEX_SUFFIX:
-            return [{"timestamp": timestamp, "offset": base + offset} for timestamp, offset in zip(*decode_time_index(data))]
+            return [
+                {"timestamp": timestamp, "offset": base + offset}
+                for timestamp, offset in zip(*decode_time_index(data))
+            ]
         if suffix == SNAPSHOT_SUFFIX:
             return [entry._asdict() for entry in decode_producer_snapshot(data)]
     if path.name == LEADER_EPOCH_CHECKPOINT:
-        return [{"epoch": epoch, "start_offset": start} for epoch, start in decode_leader_epochs(data)]
+        return [
+            {"epoch": epoch, "start_offset": start} for epoch, start in decode_leader_epochs(data)
+        ]
     if path.name in CHECKPOINTS:
-        return [{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in decode_offset_checkpoint(data).items()]
+        return [
+            {"topic": tp.topic, "partition": tp.partition, "offset": offset}
+            for tp, offset in decode_offset_checkpoint(data).items()
+        ]
     if path.name == PARTITION_METADATA:
         return [{"topic_id": str(decode_partition_metadata(data))}]
     if path.name == META_PROPERTIES:
-        return [{name: str(value) for name, value in decode_meta_properties(data)._asdict().items()}]
+        return [
+            {name: str(value) for name, value in decode_meta_properties(data)._asdict().items()}
+        ]
     raise FileFormatError(f"{path.name!r} is not a file of a data directory")
 
 
@@ -176,10 +216,11 @@ class Finding:
 
 
 class Verifier:
-    """Reads partitions and log directories and collects findings. `tell` is told each partition before it is read.
+    """Reads partitions and log directories and collects findings. `tell` is told each partition
+    before it is read.
 
-    Missing offsets are a finding, unless the partition is in the cleaner's checkpoint: it is or was compacted, here or where it was
-    copied from. `allow_gaps`: in no partition.
+    Missing offsets are a finding, unless the partition is in the cleaner's checkpoint: it is or was
+    compacted, here or where it was copied from. `allow_gaps`: in no partition.
     """
 
     def __init__(self, tell: Callable[[str], None], *, allow_gaps: bool = False) -> None:
@@ -202,33 +243,45 @@ class Verifier:
         if (path / META_PROPERTIES).exists():
             self._decoded(path / META_PROPERTIES, decode_meta_properties)
         for name in CHECKPOINTS:
-            offsets = self._decoded(path / name, decode_offset_checkpoint) if (path / name).exists() else None
+            offsets = (
+                self._decoded(path / name, decode_offset_checkpoint)
+                if (path / name).exists()
+                else None
+            )
             for partition, offset in (offsets or {}).items():
                 if partition in ends and offset > ends[partition][1]:
                     self._found(
                         path / name,
-                        f"{partition} has offset {offset}, but its log ends at {ends[partition][1]}",
+                        f"{partition} has offset {offset}, but its log ends at "
+                        f"{ends[partition][1]}",
                     )
 
     def partition(self, path: Path) -> tuple[int, int]:
         """One partition's directory; returns its first and end offset."""
         self._tell(str(path))
         self.partitions += 1
-        self._allow_gaps = self._always_allow_gaps or parse_partition_directory(path.name) in self._checkpoint(
-            path.parent / CLEANER_CHECKPOINT
-        )
+        self._allow_gaps = self._always_allow_gaps or parse_partition_directory(
+            path.name
+        ) in self._checkpoint(path.parent / CLEANER_CHECKPOINT)
         if (path / PARTITION_METADATA).exists():
             self._decoded(path / PARTITION_METADATA, decode_partition_metadata)
         else:
             self._found(path / PARTITION_METADATA, "missing")
         epochs_path = path / LEADER_EPOCH_CHECKPOINT
-        epochs = LeaderEpochs((self._decoded(epochs_path, decode_leader_epochs) if epochs_path.exists() else None) or [])
+        epochs = LeaderEpochs(
+            (self._decoded(epochs_path, decode_leader_epochs) if epochs_path.exists() else None)
+            or []
+        )
         segments = segments_of(path)
         if not segments:
             self._found(path, "no segment")
             return 0, 0
         first = end = int(segments[0].stem)
-        scanned_from = self._scanned_from(path, [int(segment.stem) for segment in segments]) if epochs_path.exists() else first
+        scanned_from = (
+            self._scanned_from(path, [int(segment.stem) for segment in segments])
+            if epochs_path.exists()
+            else first
+        )
         epochs.truncate_from_end(scanned_from)
         for number, segment in enumerate(segments):
             if int(segment.stem) < end:
@@ -248,28 +301,37 @@ class Verifier:
         return first, end
 
     def _scanned_from(self, path: Path, bases: list[Offset]) -> Offset:
-        """Where the segment begins from which on the next start reads the batches of this partition, and believes them alone.
+        """Where the segment begins from which on the next start reads the batches of this
+        partition, and believes them alone.
 
-        The epoch file may be older there: it is written before the recovery point passes an entry, and not when the node is killed.
-        Past every offset after a clean stop, when the file is whole.
+        The epoch file may be older there: it is written before the recovery point passes an entry,
+        and not when the node is killed. Past every offset after a clean stop, when the file is
+        whole.
         """
         home = path.parent
         if (home / CLEAN_SHUTDOWN).exists():
             return _NEVER
-        point = self._checkpoint(home / RECOVERY_POINT_CHECKPOINT).get(parse_partition_directory(path.name), 0)
+        point = self._checkpoint(home / RECOVERY_POINT_CHECKPOINT).get(
+            parse_partition_directory(path.name), 0
+        )
         return bases[max(0, bisect_right(bases, point) - 1)]
 
     def _checkpoint(self, path: Path) -> dict[Any, Offset]:
-        """What a checkpoint of a log directory says; nothing where it is missing, or damaged, which is a finding of the directory."""
+        """What a checkpoint of a log directory says; nothing where it is missing, or
+        damaged, which is a finding of the directory.
+        """
         if path not in self._checkpoints:
             self._checkpoints[path] = {}
             with suppress(OSError, FileFormatError):
                 self._checkpoints[path] = decode_offset_checkpoint(path.read_bytes())
         return self._checkpoints[path]
 
-    def _segment(self, path: Path, epochs: LeaderEpochs, scanned_from: Offset, *, last: bool) -> int:
-        """Every batch of a segment, then its indexes against them; returns the end offset. Epochs that are read from `scanned_from` on
-        are added to `epochs`."""
+    def _segment(
+        self, path: Path, epochs: LeaderEpochs, scanned_from: Offset, *, last: bool
+    ) -> int:
+        """Every batch of a segment, then its indexes against them; returns the end offset. Epochs
+        that are read from `scanned_from` on are added to `epochs`.
+        """
         expected = base = int(path.stem)
         starts: dict[int, int] = {}
         lasts: list[int] = []
@@ -291,7 +353,11 @@ class Verifier:
                         f"{expected - 1}",
                     )
                 elif header.base_offset > expected and not self._allow_gaps:
-                    self._found(path, f"byte {position}: offsets {expected} to {header.base_offset - 1} are missing")
+                    self._found(
+                        path,
+                        f"byte {position}: offsets {expected} to {header.base_offset - 1} are "
+                        "missing",
+                    )
                 if header.base_offset >= scanned_from:
                     if header.partition_leader_epoch > epochs.latest:
                         epochs.assign(header.partition_leader_epoch, header.base_offset)
@@ -301,7 +367,10 @@ class Verifier:
                             f"byte {position}: leader epoch {header.partition_leader_epoch} "
                             f"follows epoch {epochs.latest}",
                         )
-                elif (epoch := epochs.epoch_of(header.base_offset)) not in (header.partition_leader_epoch, NO_EPOCH):
+                elif (epoch := epochs.epoch_of(header.base_offset)) not in (
+                    header.partition_leader_epoch,
+                    NO_EPOCH,
+                ):
                     self._found(
                         path,
                         f"byte {position}: leader epoch {header.partition_leader_epoch}, but "
@@ -321,7 +390,15 @@ class Verifier:
             check(index, base, path.stat().st_size, starts, lasts, largest)
         return expected
 
-    def _index(self, path: Path, base: int, log_size: int, starts: dict[int, int], _lasts: list[int], _largest: list[int]) -> None:
+    def _index(
+        self,
+        path: Path,
+        base: int,
+        log_size: int,
+        starts: dict[int, int],
+        _lasts: list[int],
+        _largest: list[int],
+    ) -> None:
         decoded = self._decoded(path, lambda data: decode_index(data, log_size))
         for relative, position in zip(*decoded) if decoded else ():
             if starts.get(position) != base + relative:
@@ -330,7 +407,15 @@ class Verifier:
                     f"wrong entry: no batch at byte {position} ends at offset {base + relative}",
                 )
 
-    def _time_index(self, path: Path, base: int, _log_size: int, _starts: dict[int, int], lasts: list[int], largest: list[int]) -> None:
+    def _time_index(
+        self,
+        path: Path,
+        base: int,
+        _log_size: int,
+        _starts: dict[int, int],
+        lasts: list[int],
+        largest: list[int],
+    ) -> None:
         decoded = self._decoded(path, decode_time_index)
         for timestamp, relative in zip(*decoded) if decoded else ():
             batch = bisect_right(lasts, base + relative - 1)
@@ -365,28 +450,39 @@ class Verifier:
 
 
 def log_directories(path: Path) -> list[Path]:
-    """The log directories at `path`: itself when it holds partitions, else those of this data directory's node, else its folder `logs`.
+    """The log directories at `path`: itself when it holds partitions, else those of this data
+    directory's node, else its folder `logs`.
 
-    A node notes its log.dirs in its data directory. In a copy of a data directory, those that lay in it are found by their names.
-    StorageError where the note cannot be read.
+    A node notes its log.dirs in its data directory. In a copy of a data directory, those that lay
+    in it are found by their names. StorageError where the note cannot be read.
     """
     if any(is_partition(one) for one in path.iterdir()):
         return [path]
     known = load_known_directories(OsDisk(), path / known_directories.NAME).paths.values()
     found = [Path(one) for one in known]
-    found = [path / one.name if not one.is_dir() and (path / one.name).is_dir() else one for one in found]
+    found = [
+        path / one.name if not one.is_dir() and (path / one.name).is_dir() else one for one in found
+    ]
     if not found and (path / "logs").is_dir():
         found = [path / "logs"]
     return found or [path]
 
 
 def is_partition(path: Path) -> bool:
-    """Whether `path` is a partition's directory by its name, and not a data directory that is called node-1: those have folders."""
-    return path.is_dir() and parse_partition_directory(path.name) is not None and not any(one.is_dir() for one in path.iterdir())
+    """Whether `path` is a partition's directory by its name, and not a data directory that
+    is called node-1: those have folders.
+    """
+    return (
+        path.is_dir()
+        and parse_partition_directory(path.name) is not None
+        and not any(one.is_dir() for one in path.iterdir())
+    )
 
 
 def in_use(path: Path) -> bool:
-    """Whether an mqd node holds the lock of the data directory or log directory that `path` is or lies in. Asks and lets go at once."""
+    """Whether an mqd node holds the lock of the data directory or log directory that `path`
+    is or lies in. Asks and lets go at once.
+    """
     for directory in (path, *path.resolve().parents[:2]):
         try:
             with (directory / LOCK).open("rb") as file:

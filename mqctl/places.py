@@ -1,4 +1,6 @@
-"""Where reading begins and ends, as people write it: an end of the log, an offset, so many before the end, a time. Pure."""
+"""Where reading begins and ends, as people write it: an end of the log, an offset, so many
+before the end, a time. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ HELP = "beginning, end, an offset, -N (the last N), @TIME (ms since 1970, ISO 86
 
 
 class Place(NamedTuple):
-    """Exactly one is set: a word, an offset, a number of records before the end, or a time in ms since the epoch."""
+    """Exactly one is set: a word, an offset, a number of records before the end, or a time
+    in ms since the epoch.
+    """
 
     word: Literal["beginning", "end"] | None = None
     offset: int | None = None
@@ -43,7 +47,10 @@ def parse_place(text: str, now_ms: int) -> Place:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 (UTC), ISO 8601 (local time unless it names a zone), or -15m. Raises ValueError."""
+    """Milliseconds since 1970 (UTC), ISO 8601 (local time unless it names a zone), or -15m.
+
+    Raises ValueError.
+    """
     if text.isdecimal():
         return int(text)
     ago = _AGO.fullmatch(text)
@@ -72,7 +79,11 @@ def parse_partitions(text: str) -> list[int]:
     found: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) - int(first) > 100_000:
+        if (
+            not first.isdecimal()
+            or (dash and not last.isdecimal())
+            or int(last or first) - int(first) > 100_000
+        ):
             raise ValueError(f"invalid partitions {text!r}: expected 0 or 0,2,5-7")
         found.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
     return list(found)

@@ -1,8 +1,10 @@
-"""Which replicas should be where: moves that were asked for, a node to be emptied, leaders to be sent away. Pure.
+"""Which replicas should be where: moves that were asked for, a node to be emptied, leaders to be
+sent away. Pure.
 
-A plan names for each partition its replicas before and after, preferred leader first. What it moves is little: a replica stays where
-it is unless it was asked to go. Where it goes: to a rack that the partition does not use yet if there is one, then to the node with
-the fewest replicas. No single replica that the plan places could go to another node with two fewer at the same or a better spread
+A plan names for each partition its replicas before and after, preferred leader first. What it moves
+is little: a replica stays where it is unless it was asked to go. Where it goes: to a rack that the
+partition does not use yet if there is one, then to the node with the fewest replicas. No single
+replica that the plan places could go to another node with two fewer at the same or a better spread
 over racks. What cannot be done is told with its reason and left out.
 """
 
@@ -55,7 +57,13 @@ def parse_target(text: str) -> tuple[TopicPartition, Assignment]:
     place, equals, nodes = text.partition("=")
     topic, colon, partition = place.rpartition(":")
     numbers = nodes.split(",")
-    if not equals or not colon or not topic or not partition.isdecimal() or not all(each.strip().isdecimal() for each in numbers):
+    if (
+        not equals
+        or not colon
+        or not topic
+        or not partition.isdecimal()
+        or not all(each.strip().isdecimal() for each in numbers)
+    ):
         raise ValueError(
             f"invalid move {text!r}: expected TOPIC:PARTITION=NODE,NODE,.., for example "
             "orders:0=1,2,3"
@@ -89,10 +97,16 @@ def parse_json(text: str) -> dict[TopicPartition, Assignment]:
         )
     targets: dict[TopicPartition, Assignment] = {}
     for row in rows:
-        good = isinstance(row, dict) and isinstance(row.get("topic"), str) and _is_number(row.get("partition"))
+        good = (
+            isinstance(row, dict)
+            and isinstance(row.get("topic"), str)
+            and _is_number(row.get("partition"))
+        )
         replicas = row.get("replicas") if good else None
         if not isinstance(replicas, list) or not all(map(_is_number, replicas)):
-            raise ValueError(f"{json.dumps(row)} lacks a topic, a partition, or replicas as a list of node ids")
+            raise ValueError(
+                f"{json.dumps(row)} lacks a topic, a partition, or replicas as a list of node ids"
+            )
         tp = TopicPartition(row["topic"], row["partition"])
         if tp in targets:
             raise ValueError(f"duplicate partition {tp}")
@@ -106,7 +120,10 @@ def _is_number(value: object) -> bool:
 
 def to_json(assignments: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
     """What parse_json reads, ready for JSON: also kafka-reassign-partitions takes it."""
-    rows = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(nodes)} for tp, nodes in sorted(assignments.items())]
+    rows = [
+        {"topic": tp.topic, "partition": tp.partition, "replicas": list(nodes)}
+        for tp, nodes in sorted(assignments.items())
+    ]
     return {"version": 1, "partitions": rows}
 
 
@@ -117,9 +134,11 @@ def plan_targets(
     *,
     fewer: bool = False,
 ) -> Plan:
-    """The moves to these replicas. A new replica must be on a node that lives: a move to another would not end.
+    """The moves to these replicas. A new replica must be on a node that lives: a move to another
+    would not end.
 
-    With `fewer`, replicas are given up where fewer are named than there are, unless the last one that lives is among them.
+    With `fewer`, replicas are given up where fewer are named than there are, unless the last one
+    that lives is among them.
     """
     plan = Plan()
     for tp, after in sorted(targets.items()):
@@ -153,8 +172,10 @@ def _is_lost(replicas: Assignment, alive: Collection[int]) -> bool:
 
 
 def _nothing_to_copy(replicas: Assignment) -> str:
-    return ("none of its replicas is alive, so there is no source to copy from: restart node "
-           f"{_names(replicas)} first")
+    return (
+        "none of its replicas is alive, so there is no source to copy from: restart node "
+        f"{_names(replicas)} first"
+    )
 
 
 def plan_swap(current: Mapping[TopicPartition, Assignment], leaving: int, joining: int) -> Plan:
@@ -173,15 +194,27 @@ def plan_swap(current: Mapping[TopicPartition, Assignment], leaving: int, joinin
 # -- emptying a node
 
 
-def plan_drain(current: Mapping[TopicPartition, Assignment], racks: Mapping[int, str | None], leaving: int, *, fewer: bool = False) -> Plan:
-    """Every replica on `leaving` goes to another node of `racks`: the nodes that live, and where each is.
+def plan_drain(
+    current: Mapping[TopicPartition, Assignment],
+    racks: Mapping[int, str | None],
+    leaving: int,
+    *,
+    fewer: bool = False,
+) -> Plan:
+    """Every replica on `leaving` goes to another node of `racks`: the nodes that live, and where
+    each is.
 
-    With `fewer`, a replica for which no node is left is given up, unless it is the last one that lives.
+    With `fewer`, a replica for which no node is left is given up, unless it is the last one that
+    lives.
     """
     alive = set(racks)
     racks = {node: rack for node, rack in racks.items() if node != leaving}
     load = Counter(node for nodes in current.values() for node in nodes)
-    stays = {tp: tuple(node for node in before if node != leaving) for tp, before in sorted(current.items()) if leaving in before}
+    stays = {
+        tp: tuple(node for node in before if node != leaving)
+        for tp, before in sorted(current.items())
+        if leaving in before
+    }
     placed: dict[TopicPartition, int] = {}
     plan = Plan()
     for tp in [tp for tp in stays if _is_lost(current[tp], alive)]:
@@ -194,7 +227,8 @@ def plan_drain(current: Mapping[TopicPartition, Assignment], racks: Mapping[int,
             load[placed[tp]] += 1
         elif not fewer:
             plan.impossible[tp] = (
-                f"{len(others) + 1} replicas need {len(others) + 1} other nodes; alive: {len(racks)}"
+                f"{len(others) + 1} replicas need {len(others) + 1} other nodes; alive: "
+                f"{len(racks)}"
                 if others
                 else "no other node is alive"
             )
@@ -206,22 +240,36 @@ def plan_drain(current: Mapping[TopicPartition, Assignment], racks: Mapping[int,
 
 
 def _crowd(node: int, others: Iterable[int], racks: Mapping[int, str | None]) -> int:
-    """How many of the others are in the node's rack. Nodes without a rack are each in one of their own."""
+    """How many of the others are in the node's rack.
+
+    Nodes without a rack are each in one of their own.
+    """
     rack = racks[node]
     return 0 if rack is None else sum(racks.get(other) == rack for other in others)
 
 
 def _level(
-    placed: dict[TopicPartition, int], stays: Mapping[TopicPartition, Assignment], racks: Mapping[int, str | None], load: Counter[int]
+    placed: dict[TopicPartition, int],
+    stays: Mapping[TopicPartition, Assignment],
+    racks: Mapping[int, str | None],
+    load: Counter[int],
 ) -> None:
-    """Move single placed replicas until none can go to a node with two fewer. Ends: each step lowers the sum of squares."""
+    """Move single placed replicas until none can go to a node with two fewer.
+
+    Ends: each step lowers the sum of squares.
+    """
     restless = True
     while restless:
         restless = False
         for tp, node in placed.items():
             others = stays[tp]
             best = min(
-                (other for other in racks if other not in others and _crowd(other, others, racks) <= _crowd(node, others, racks)),
+                (
+                    other
+                    for other in racks
+                    if other not in others
+                    and _crowd(other, others, racks) <= _crowd(node, others, racks)
+                ),
                 key=lambda other: (load[other], other),
             )
             if load[best] + 2 <= load[node]:
@@ -239,7 +287,9 @@ def _choose_leaders(
     racks: Mapping[int, str | None],
     leaving: int,
 ) -> None:
-    """The new replica takes the place of the old; where that was the preferred leader's, the replica with the fewest such places does."""
+    """The new replica takes the place of the old; where that was the preferred leader's,
+    the replica with the fewest such places does.
+    """
     leads = Counter(nodes[0] for nodes in current.values())
     for tp, others in stays.items():
         if tp in plan.impossible:
@@ -261,7 +311,8 @@ def plan_leaders(
     leading: Mapping[TopicPartition, int],
     leaving: int,
 ) -> Plan:
-    """Another replica that is in sync becomes the preferred leader wherever `leaving` leads or is preferred; no data moves.
+    """Another replica that is in sync becomes the preferred leader wherever `leaving` leads or is
+    preferred; no data moves.
 
     After the moves, preferred leaders are to be elected.
     """
@@ -272,11 +323,15 @@ def plan_leaders(
             continue
         able = [node for node in before if node != leaving and node in in_sync[tp]]
         if not able:
-            plan.impossible[tp] = "no other replica is in sync" if len(before) > 1 else "it has no other replica"
+            plan.impossible[tp] = (
+                "no other replica is in sync" if len(before) > 1 else "it has no other replica"
+            )
             continue
         first = before[0] if before[0] in able else min(able, key=lambda node: (leads[node], node))
         leads[first] += before[0] != first
-        plan.moves[tp] = Move(before, (first, *(node for node in before if node not in (first, leaving)), leaving))
+        plan.moves[tp] = Move(
+            before, (first, *(node for node in before if node not in (first, leaving)), leaving)
+        )
     return plan
 
 

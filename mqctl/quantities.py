@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import re
 
-_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_FACTORS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?(?:/s)?", re.IGNORECASE)
 _STEP = 1024.0
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -12,7 +22,10 @@ _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 
 
 def parse_bytes(text: str) -> int:
-    """`1500000`, `1.5M` (1,500,000), `10MiB`, `10MB/s` as bytes. Raises ValueError that says what is allowed."""
+    """`1500000`, `1.5M` (1,500,000), `10MiB`, `10MB/s` as bytes.
+
+    Raises ValueError that says what is allowed.
+    """
     found = _BYTES.fullmatch(text.strip())
     amount = int(float(found[1]) * _FACTORS[(found[2] or "").lower()]) if found is not None else 0
     if amount < 1:
@@ -33,7 +46,10 @@ def format_bytes(amount: int | float | None) -> str | None:
 
 
 def parse_duration_ms(text: str) -> int:
-    """`500ms`, `90s`, `15m`, `2h`, `7d` as milliseconds. Raises ValueError that says what is allowed."""
+    """`500ms`, `90s`, `15m`, `2h`, `7d` as milliseconds.
+
+    Raises ValueError that says what is allowed.
+    """
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"invalid duration {text!r}: expected 90s, 15m, 2h or 7d")

@@ -1,9 +1,12 @@
-r"""Records as text: formats with % as kcat and rpk have them, and the JSON envelope that consume writes and produce reads. Pure.
+r"""Records as text: formats with % as kcat and rpk have them, and the JSON envelope that consume
+writes and produce reads. Pure.
 
-    %t topic  %p partition  %o offset  %k key  %v value (%s too)  %h headers  %T timestamp  %K %V lengths of key and value
+    %t topic  %p partition  %o offset  %k key  %v value (%s too)  %h headers  %T timestamp
+    %K %V lengths of key and value
     %k{hex} %v{base64} %T{iso}  %%  \n \t \r \0 \\ \xNN
 
-In the envelope, bytes that are no UTF-8 stand under key_base64, value_base64 (in headers too) instead of key and value.
+In the envelope, bytes that are no UTF-8 stand under key_base64, value_base64 (in headers too)
+instead of key and value.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ Piece = Callable[[str, int, Record], bytes]
 Headers = tuple[tuple[str, bytes | None], ...]
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
-_PART = re.compile(r"%(?P<letter>.)(?:\{(?P<modifier>[^}]*)\})?|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.)", re.DOTALL)
+_PART = re.compile(
+    r"%(?P<letter>.)(?:\{(?P<modifier>[^}]*)\})?|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.)",
+    re.DOTALL,
+)
 
 
 class Envelope(NamedTuple):
@@ -37,7 +43,8 @@ class Envelope(NamedTuple):
 
 
 def compile_format(text: str, *, inert: bool = False) -> Callable[[str, int, Record], bytes]:
-    """A function (topic, partition, record) -> bytes. `inert`: what records bring is escaped, for a terminal.
+    """A function (topic, partition, record) -> bytes. `inert`: what records bring is escaped, for a
+    terminal.
 
     Raises ValueError for an unknown letter, modifier or escape.
     """
@@ -50,13 +57,19 @@ def compile_format(text: str, *, inert: bool = False) -> Callable[[str, int, Rec
     pieces.append(text[position:].encode())
 
     def apply(topic: str, partition: int, record: Record) -> bytes:
-        return b"".join(piece if isinstance(piece, bytes) else piece(topic, partition, record) for piece in pieces)
+        return b"".join(
+            piece if isinstance(piece, bytes) else piece(topic, partition, record)
+            for piece in pieces
+        )
 
     return apply
 
 
 def unescape(text: str) -> bytes:
-    r"""The bytes of an argument in which \t, \n, \xNN and the like stand for characters. Raises ValueError."""
+    r"""The bytes of an argument in which \t, \n, \xNN and the like stand for characters.
+
+    Raises ValueError.
+    """
     return compile_format(text.replace("%", "%%"))("", 0, Record(0, 0, None, None))
 
 
@@ -84,8 +97,12 @@ def _piece(match: re.Match[str], inert: bool) -> bytes | Piece:
         "p": lambda topic, partition, record: b"%d" % partition,
         "o": lambda topic, partition, record: b"%d" % record.offset,
         "T": lambda topic, partition, record: b"%d" % record.timestamp,
-        "K": lambda topic, partition, record: b"%d" % (-1 if record.key is None else len(record.key)),
-        "V": lambda topic, partition, record: b"%d" % (-1 if record.value is None else len(record.value)),
+        "K": lambda topic, partition, record: (
+            b"%d" % (-1 if record.key is None else len(record.key))
+        ),
+        "V": lambda topic, partition, record: (
+            b"%d" % (-1 if record.value is None else len(record.value))
+        ),
     }
     if letter not in plain or modifier is not None:
         raise ValueError(
@@ -108,10 +125,14 @@ def _shower(modifier: str | None, inert: bool) -> Callable[[bytes | None], bytes
 
 
 def _inert(data: bytes | None) -> bytes:
-    return render.printable((data or b"").decode(errors="surrogateescape"), keep="\t").encode(errors="backslashreplace")
+    return render.printable((data or b"").decode(errors="surrogateescape"), keep="\t").encode(
+        errors="backslashreplace"
+    )
 
 
-def _headers(headers: Sequence[tuple[str, bytes | None]], show: Callable[[bytes | None], bytes]) -> bytes:
+def _headers(
+    headers: Sequence[tuple[str, bytes | None]], show: Callable[[bytes | None], bytes]
+) -> bytes:
     return b",".join(name.encode() + b"=" + show(content) for name, content in headers)
 
 
@@ -153,7 +174,9 @@ def from_envelope(line: bytes | str) -> Envelope:
     headers = data.get("headers") or []
     if isinstance(headers, dict):
         headers = [{"name": name, "value": content} for name, content in headers.items()]
-    if not isinstance(headers, list) or not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in headers):
+    if not isinstance(headers, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("name"), str) for each in headers
+    ):
         raise ValueError("headers must be a list of objects with name and value")
     return Envelope(
         key=_bytes_of(data, "key"),

@@ -1,7 +1,7 @@
 """How results are written: tables for people, JSON and YAML for programs. Pure text in, text out.
 
-Whatever came from a cluster is shown inertly: control and direction characters are written as escapes, so that a
-topic name or a record cannot move the cursor of a terminal or forge a line.
+Whatever came from a cluster is shown inertly: control and direction characters are written as
+escapes, so that a topic name or a record cannot move the cursor of a terminal or forge a line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ GAP = "  "
 
 
 class Column(NamedTuple):
-    """One column of a table: the key in each row, its title, and whether it is a number (then right-aligned)."""
+    """One column of a table: the key in each row, its title, and whether it is a number
+    (then right-aligned).
+    """
 
     key: str
     title: str
@@ -23,7 +25,9 @@ class Column(NamedTuple):
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""`text` with control, format and unpaired surrogate characters as escapes (\n, \x1b, \u202e); those in `keep` stay."""
+    r"""`text` with control, format and unpaired surrogate characters as escapes (\n, \x1b,
+    \u202e); those in `keep` stay.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(each if each in keep or each.isprintable() else _escape(each) for each in text)
@@ -36,7 +40,9 @@ def _escape(character: str) -> str:
 
 
 def width(text: str) -> int:
-    """Cells that a terminal takes for printable text: wide characters take two, combining marks none."""
+    """Cells that a terminal takes for printable text: wide characters take two, combining
+    marks none.
+    """
     if text.isascii():
         return len(text)
     cells = 0
@@ -47,7 +53,9 @@ def width(text: str) -> int:
 
 
 def cell(value: object) -> str:
-    """One value as a table shows it: nothing as -, yes and no, lists with commas, all on one line."""
+    """One value as a table shows it: nothing as -, yes and no, lists with commas, all on
+    one line.
+    """
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -59,15 +67,22 @@ def cell(value: object) -> str:
     return printable(str(value))
 
 
-def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, bold: bool = False) -> str:
-    """Aligned lines under a line of titles, without trailing spaces. The last line ends with a newline."""
+def table(
+    columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, bold: bool = False
+) -> str:
+    """Aligned lines under a line of titles, without trailing spaces.
+
+    The last line ends with a newline.
+    """
     lines = [[column.title for column in columns]]
     lines += [[cell(row.get(column.key)) for column in columns] for row in rows]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
     text = []
     for number, line in enumerate(lines):
         padded = [
-            " " * (widths[index] - width(part)) + part if columns[index].right else part + " " * (widths[index] - width(part))
+            " " * (widths[index] - width(part)) + part
+            if columns[index].right
+            else part + " " * (widths[index] - width(part))
             for index, part in enumerate(line)
         ]
         joined = GAP.join(padded).rstrip()
@@ -78,12 +93,19 @@ def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, bold:
 def fields(pairs: Mapping[str, Any]) -> str:
     """Names and values, one pair a line, values aligned."""
     names = max((width(name) for name in pairs), default=0)
-    return "".join(f"{name}{' ' * (names - width(name))}{GAP}{cell(value)}\n" for name, value in pairs.items())
+    return "".join(
+        f"{name}{' ' * (names - width(name))}{GAP}{cell(value)}\n" for name, value in pairs.items()
+    )
 
 
 def to_json(data: Any, *, indent: int | None = 2) -> str:
-    """JSON text with a newline at the end. Characters beyond ASCII stay themselves, unpaired surrogates are escaped."""
-    text = json.dumps(data, indent=indent, ensure_ascii=False, separators=(",", ":") if indent is None else None)
+    """JSON text with a newline at the end.
+
+    Characters beyond ASCII stay themselves, unpaired surrogates are escaped.
+    """
+    text = json.dumps(
+        data, indent=indent, ensure_ascii=False, separators=(",", ":") if indent is None else None
+    )
     try:
         text.encode()
     except UnicodeEncodeError:

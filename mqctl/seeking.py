@@ -1,6 +1,7 @@
 """Where a group shall go on, as people say it, into an offset for each partition. Pure.
 
-The files are those of kafka-consumer-groups.sh: lines of topic,partition,offset, or group,topic,partition,offset.
+The files are those of kafka-consumer-groups.sh: lines of topic,partition,offset, or
+group,topic,partition,offset.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ Wish = Place | int | Literal["current"]
 
 
 class Bounds(NamedTuple):
-    """What is in a log: the first offset, the end, and the first one at or after the wanted time (None: not asked, -1: nothing so late)."""
+    """What is in a log: the first offset, the end, and the first one at or after the wanted
+    time (None: not asked, -1: nothing so late).
+    """
 
     start: int
     end: int
@@ -26,7 +29,10 @@ class Bounds(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is to happen to one partition. `before` is None where nothing is committed; `note` says what is not as it was asked for."""
+    """What is to happen to one partition.
+
+    `before` is None where nothing is committed; `note` says what is not as it was asked for.
+    """
 
     tp: TopicPartition
     before: int | None
@@ -34,13 +40,23 @@ class Step(NamedTuple):
     note: str | None = None
 
 
-def plan_seek(wish: Wish, committed: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]) -> list[Step]:
-    """One step for each partition in `bounds`. Raises ValueError where there is nothing to go from."""
-    return [_step(tp, _wanted(tp, wish, committed.get(tp), each), committed.get(tp), each) for tp, each in sorted(bounds.items())]
+def plan_seek(
+    wish: Wish, committed: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
+) -> list[Step]:
+    """One step for each partition in `bounds`.
+
+    Raises ValueError where there is nothing to go from.
+    """
+    return [
+        _step(tp, _wanted(tp, wish, committed.get(tp), each), committed.get(tp), each)
+        for tp, each in sorted(bounds.items())
+    ]
 
 
 def plan_file(
-    wanted: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
+    wanted: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, int],
+    bounds: Mapping[TopicPartition, Bounds],
 ) -> list[Step]:
     """One step for each partition in `bounds`, to where a file says."""
     return [_step(tp, wanted[tp], committed.get(tp), each) for tp, each in sorted(bounds.items())]
@@ -102,13 +118,23 @@ def write_file(offsets: Mapping[TopicPartition, int]) -> str:
     return stream.getvalue()
 
 
-def choose(named: Iterable[tuple[str, int | None]], counts: Mapping[str, int]) -> list[TopicPartition]:
-    """`topic` and `topic:partition` as partitions, once each. Raises ValueError for what does not exist."""
+def choose(
+    named: Iterable[tuple[str, int | None]], counts: Mapping[str, int]
+) -> list[TopicPartition]:
+    """`topic` and `topic:partition` as partitions, once each.
+
+    Raises ValueError for what does not exist.
+    """
     found: dict[TopicPartition, None] = {}
     for topic, index in named:
         if topic not in counts:
             raise ValueError(f"topic {topic!r} does not exist")
         if index is not None and index >= counts[topic]:
             raise ValueError(f"topic {topic!r} has no partition {index}")
-        found.update(dict.fromkeys(TopicPartition(topic, each) for each in (range(counts[topic]) if index is None else (index,))))
+        found.update(
+            dict.fromkeys(
+                TopicPartition(topic, each)
+                for each in (range(counts[topic]) if index is None else (index,))
+            )
+        )
     return sorted(found)

@@ -1,4 +1,6 @@
-"""The state of a cluster's replicas as several commands need it, asked in a few requests; and what is wrong with a partition."""
+"""The state of a cluster's replicas as several commands need it, asked in a few requests;
+and what is wrong with a partition.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,20 @@ from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
     from mqd.client.admin import Admin
-    from mqd.client.descriptions import ClusterDescription, LogDirectory, PartitionState, Reassignment
+    from mqd.client.descriptions import (
+        ClusterDescription,
+        LogDirectory,
+        PartitionState,
+        Reassignment,
+    )
     from mqd.client.errors import ClientError
 
-LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED = "leaderless", "offline", "under-min-isr", "under-replicated"
+LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED = (
+    "leaderless",
+    "offline",
+    "under-min-isr",
+    "under-replicated",
+)
 MIN_ISR = "min.insync.replicas"
 WANTED_SECONDS = 5.0
 """How long a snapshot waits for what it can do without."""
@@ -36,12 +48,19 @@ class Snapshot:
     @property
     def alive(self) -> dict[int, str | None]:
         """The racks of the nodes that are not fenced."""
-        return {broker.node_id: broker.rack for broker in self.cluster.brokers if broker.node_id not in self.cluster.fenced}
+        return {
+            broker.node_id: broker.rack
+            for broker in self.cluster.brokers
+            if broker.node_id not in self.cluster.fenced
+        }
 
     @property
     def assignments(self) -> dict[TopicPartition, tuple[int, ...]]:
         """The replicas of each partition; of one that moves, those that it will have."""
-        return {tp: self.moves[tp].target if tp in self.moves else state.replicas for tp, state in self.partitions.items()}
+        return {
+            tp: self.moves[tp].target if tp in self.moves else state.replicas
+            for tp, state in self.partitions.items()
+        }
 
     def wrong(self, tp: TopicPartition) -> list[str]:
         """What is wrong with a partition, the worst first."""
@@ -49,9 +68,12 @@ class Snapshot:
 
 
 def problems(state: PartitionState, min_isr: int, move: Reassignment | None) -> list[str]:
-    """What is wrong with a partition, the worst first. Replicas that a move adds are not missed yet. Pure.
+    """What is wrong with a partition, the worst first. Replicas that a move adds are not missed
+    yet. Pure.
 
-    `min_isr` above the number of replicas counts as that number, as brokers count it: those that a move adds are replicas."""
+    `min_isr` above the number of replicas counts as that number, as brokers count it: those that a
+    move adds are replicas.
+    """
     expected = [node for node in state.replicas if move is None or node not in move.adding]
     found = []
     if state.leader < 0:
@@ -75,8 +97,9 @@ async def take(
 ) -> Snapshot:
     """A snapshot of all topics or of those named, by `deadline` (Trio's clock). Raises ClientError.
 
-    What moves only the controller tells: it is asked last, for while there is none an answer does not come, and nothing behind it. Where
-    moves are merely `wanted` the rest is there all the same, and so it is without min.insync.replicas, of which that node is asked, too.
+    What moves only the controller tells: it is asked last, for while there is none an answer does
+    not come, and nothing behind it. Where moves are merely `wanted` the rest is there all the same,
+    and so it is without min.insync.replicas, of which that node is asked, too.
     """
     import trio
 
@@ -108,12 +131,19 @@ async def take(
 
 
 async def _least(admin: Admin, topics: list[str]) -> dict[str, int]:
-    """min.insync.replicas of those of the topics that tell it. Raises ClientError when nobody does in time."""
+    """min.insync.replicas of those of the topics that tell it.
+
+    Raises ClientError when nobody does in time.
+    """
     from mqd.client.descriptions import Resource, ResourceType
     from mqd.client.errors import ClientError, DeadlineExceeded
 
     found = {}
-    for resource, entries in (await admin.describe_configs([Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR])).items():
+    for resource, entries in (
+        await admin.describe_configs(
+            [Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR]
+        )
+    ).items():
         if isinstance(entries, DeadlineExceeded):
             raise entries
         for entry in entries if not isinstance(entries, ClientError) else ():
@@ -135,7 +165,9 @@ async def moves_under_way(admin: Admin) -> dict[TopicPartition, Reassignment]:
         return {}
 
 
-async def disks(admin: Admin, nodes: Collection[int], deadline: float = math.inf) -> dict[int, list[LogDirectory] | ClientError]:
+async def disks(
+    admin: Admin, nodes: Collection[int], deadline: float = math.inf
+) -> dict[int, list[LogDirectory] | ClientError]:
     """The log directories of each node, or why they are not known by `deadline`."""
     import trio
 
@@ -156,11 +188,18 @@ async def disks(admin: Admin, nodes: Collection[int], deadline: float = math.inf
     return dict(sorted(told.items()))
 
 
-async def sizes(admin: Admin, nodes: Collection[int], deadline: float = math.inf) -> dict[int, dict[TopicPartition, int]]:
+async def sizes(
+    admin: Admin, nodes: Collection[int], deadline: float = math.inf
+) -> dict[int, dict[TopicPartition, int]]:
     """Bytes of each replica on those of the nodes that answer."""
     told = await disks(admin, nodes, deadline)
     return {
-        node: {replica.tp: replica.size_bytes for each in directories for replica in each.replicas if not replica.is_future}
+        node: {
+            replica.tp: replica.size_bytes
+            for each in directories
+            for replica in each.replicas
+            if not replica.is_future
+        }
         for node, directories in told.items()
         if isinstance(directories, list)
     }

@@ -1,11 +1,11 @@
 """The command line of the daemon: arguments in, an exit code out (0 ok, 1 failure, 2 usage).
 
-    mqd start --peers peers.toml --node 1 --data DIR [--config FILE] [--insecure-peers] [-o key=value]...
-    mqd dev [--nodes N] [--port P] [--data DIR] [-o key=value]...
-    mqd config list [-o table|json|yaml]
-    mqd force-voters --peers peers.toml --node 1 --data DIR --yes
+    mqd start --peers peers.toml --node 1 --data DIR [--config FILE] [--insecure-peers] [-o
+    key=value]... mqd dev [--nodes N] [--port P] [--data DIR] [-o key=value]... mqd config list [-o
+    table|json|yaml] mqd force-voters --peers peers.toml --node 1 --data DIR --yes
 
-Nothing heavy is imported before the arguments are understood: what a command needs, it imports itself.
+Nothing heavy is imported before the arguments are understood: what a command needs, it imports
+itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ NODES_MAX = 9
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. For errors that the user can fix: one line on standard error, and the exit code."""
+    """Run one command.
+
+    For errors that the user can fix: one line on standard error, and the exit code.
+    """
     if not __debug__:
         print(
             "mqd: cannot run under python -O, which removes the assertions that protect your data; "
@@ -53,7 +56,9 @@ def _parser() -> ArgumentParser:
 
     from mqd import __version__
 
-    parser = ArgumentParser(prog="mqd", description="A distributed message queue that speaks the Apache Kafka protocol.")
+    parser = ArgumentParser(
+        prog="mqd", description="A distributed message queue that speaks the Apache Kafka protocol."
+    )
     parser.add_argument("--version", action="version", version=f"mqd {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     _add_start(commands)
@@ -64,7 +69,11 @@ def _parser() -> ArgumentParser:
 
 
 def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
-    command = commands.add_parser("start", help="run one node in the foreground", description="Run one node until SIGTERM or SIGINT.")
+    command = commands.add_parser(
+        "start",
+        help="run one node in the foreground",
+        description="Run one node until SIGTERM or SIGINT.",
+    )
     _add_node(command)
     command.add_argument(
         "--config",
@@ -78,7 +87,11 @@ def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
-    command = commands.add_parser("dev", help="run a local cluster on loopback", description="Run nodes on loopback until Ctrl-C.")
+    command = commands.add_parser(
+        "dev",
+        help="run a local cluster on loopback",
+        description="Run nodes on loopback until Ctrl-C.",
+    )
     command.add_argument(
         "--nodes",
         type=_node_count,
@@ -121,8 +134,10 @@ def _add_force_voters(commands: _SubParsersAction[ArgumentParser]) -> None:
         "replace the voter set with the voters of the peers file, after a permanent loss of the "
         "majority"
     )
-    description = (f"{what[0].upper()}{what[1:]}. Stop all nodes first. Run it on every remaining "
-                  "voter, with the same peers file.")
+    description = (
+        f"{what[0].upper()}{what[1:]}. Stop all nodes first. Run it on every remaining "
+        "voter, with the same peers file."
+    )
     command = commands.add_parser("force-voters", help=what, description=description)
     _add_node(command)
     command.add_argument(
@@ -137,7 +152,9 @@ def _add_node(command: ArgumentParser) -> None:
     command.add_argument(
         "--peers", required=True, metavar="FILE", help="the peers file, the same on every node"
     )
-    command.add_argument("--node", required=True, type=int, metavar="ID", help="id of this node in the peers file")
+    command.add_argument(
+        "--node", required=True, type=int, metavar="ID", help="id of this node in the peers file"
+    )
     command.add_argument(
         "--data", required=True, metavar="DIR", help="data directory; created if it does not exist"
     )
@@ -145,7 +162,15 @@ def _add_node(command: ArgumentParser) -> None:
 
 def _add_settings(command: ArgumentParser) -> None:
     what = "set a configuration key (see `mqd config list`); repeatable"
-    command.add_argument("-o", dest="settings", type=_setting, action="append", default=[], metavar="key=value", help=what)
+    command.add_argument(
+        "-o",
+        dest="settings",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="key=value",
+        help=what,
+    )
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -186,7 +211,9 @@ def _start(options: Namespace) -> int:
     peers.require(options.node)
     if not options.insecure_peers:
         peers.require_secret(options.node)
-    config = NodeConfig.load(Path(options.config) if options.config else None, os.environ, dict(options.settings))
+    config = NodeConfig.load(
+        Path(options.config) if options.config else None, os.environ, dict(options.settings)
+    )
     logs.set_up(config.text("logging.level"))
     logs.warn_all((*peers.warnings, *config.warnings))
     _check_advertised_host(peers.nodes[options.node].advertised_host)
@@ -196,14 +223,20 @@ def _start(options: Namespace) -> int:
     from mqd import daemon
 
     try:
-        trio.run(daemon.main, StartOptions(peers, options.node, Path(options.data), config.of_node(peers, options.node)))
+        trio.run(
+            daemon.main,
+            StartOptions(
+                peers, options.node, Path(options.data), config.of_node(peers, options.node)
+            ),
+        )
     except BaseExceptionGroup as group:
         raise _user_error(group) from group
     return OK
 
 
 def _check_advertised_host(host: str) -> Thread:
-    """Warn where this machine cannot resolve the name that clients get for this node. A DNS may be slow: a thread, that no start waits for.
+    """Warn where this machine cannot resolve the name that clients get for this node. A DNS may be
+    slow: a thread, that no start waits for.
 
     It is no error: clients may have another DNS.
     """
@@ -239,7 +272,9 @@ _OS_REMEDIES = {
 
 
 def _user_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """An error that the operator can fix, a disk error or an interrupt, without its nurseries' groups; bugs stay in their groups."""
+    """An error that the operator can fix, a disk error or an interrupt, without its
+    nurseries' groups; bugs stay in their groups.
+    """
     from mqd.errors import QuorumBroken, StorageError
     from mqd.options import StartError
 
@@ -261,7 +296,9 @@ def _dev(options: Namespace) -> int:
 
     from mqd import dev
 
-    return dev.run(dev.DevOptions(options.nodes, options.port, Path(options.data), dict(options.settings)))
+    return dev.run(
+        dev.DevOptions(options.nodes, options.port, Path(options.data), dict(options.settings))
+    )
 
 
 def _force_voters(options: Namespace) -> int:
@@ -276,8 +313,17 @@ def _force_voters(options: Namespace) -> int:
     if not options.yes:
         write_line("mqd: 'force-voters' is destructive. Re-run with --yes to confirm.")
         return USAGE
-    found = force_voters(Path(options.data), cluster_id=peers.cluster_id, node_id=options.node, voters=frozenset(peers.voters))
-    write_line(f"Node {options.node} has voters {found}. Run this on every remaining voter, then start them.", sys.stdout)
+    found = force_voters(
+        Path(options.data),
+        cluster_id=peers.cluster_id,
+        node_id=options.node,
+        voters=frozenset(peers.voters),
+    )
+    write_line(
+        f"Node {options.node} has voters {found}. Run this on every remaining voter, then "
+        "start them.",
+        sys.stdout,
+    )
     return OK
 
 

@@ -1,10 +1,13 @@
-"""Configuration: what a node was told, from defaults, a file, the environment and the command line, later ones first.
+"""Configuration: what a node was told, from defaults, a file, the environment and the command line,
+later ones first.
 
-    defaults < --config FILE < MQD_* environment (MQD_LOG_RETENTION_MS is log.retention.ms) < -o key=value
+    defaults < --config FILE < MQD_* environment (MQD_LOG_RETENTION_MS is log.retention.ms) < -o
+    key=value
 
-The keys are Kafka's dotted names and stand in one table (`OPTIONS`, re-exported from `option_table.py`). A `NodeConfig` is
-an immutable mapping from every node key to its typed value; a topic's values are made of it by `topic_options`. Nothing
-here prints or logs: what an operator should hear is in `NodeConfig.warnings`, what he must mend is a ConfigError.
+The keys are Kafka's dotted names and stand in one table (`OPTIONS`, re-exported from
+`option_table.py`). A `NodeConfig` is an immutable mapping from every node key to its typed value; a
+topic's values are made of it by `topic_options`. Nothing here prints or logs: what an operator
+should hear is in `NodeConfig.warnings`, what he must mend is a ConfigError.
 """
 
 from __future__ import annotations
@@ -52,7 +55,10 @@ ENVIRONMENT_PREFIX = "MQD_"
 
 
 class Source(Enum):
-    """Where a value came from. The number is DescribeConfigs' `config_source`, which knows fewer places."""
+    """Where a value came from.
+
+    The number is DescribeConfigs' `config_source`, which knows fewer places.
+    """
 
     TOPIC = "topic", 1
     DYNAMIC = "dynamic", 2
@@ -73,8 +79,10 @@ _REPLICATION_OF_NODES: dict[int, dict[str, Value]] = {
     2: {"default.replication.factor": 2},
     3: {"default.replication.factor": 3, "min.insync.replicas": 2},
 }
-"""What a cluster of so many nodes (3: or more) does where nobody says otherwise: one node may be lost, and no acknowledged record with it.
-Apache Kafka keeps one replica of a topic unless it is told to keep more."""
+"""What a cluster of so many nodes (3: or more) does where nobody says otherwise: one node may be
+lost, and no acknowledged record with it. Apache Kafka keeps one replica of a topic unless it is
+told to keep more.
+"""
 
 
 class NodeConfig(Mapping[str, Value]):
@@ -82,8 +90,15 @@ class NodeConfig(Mapping[str, Value]):
 
     __slots__ = ("_sources", "_values", "warnings")
 
-    def __init__(self, values: Mapping[str, Value], sources: Mapping[str, Source], warnings: Iterable[str] = ()) -> None:
-        """`values` and `sources` hold what differs from the defaults in origin, not necessarily in value."""
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        sources: Mapping[str, Source],
+        warnings: Iterable[str] = (),
+    ) -> None:
+        """`values` and `sources` hold what differs from the defaults in origin, not
+        necessarily in value.
+        """
         assert values.keys() == sources.keys()
         assert values.keys() <= NODE_OPTIONS.keys()
         self._values = dict(values)
@@ -97,7 +112,10 @@ class NodeConfig(Mapping[str, Value]):
         environment: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> NodeConfig:
-        """Read all three places. Raises ConfigError for a bad value, a refused key or an unreadable file."""
+        """Read all three places.
+
+        Raises ConfigError for a bad value, a refused key or an unreadable file.
+        """
         reader = _Reader()
         if file is not None:
             from mqd.config_file import read_config_file
@@ -116,11 +134,19 @@ class NodeConfig(Mapping[str, Value]):
         return config
 
     def replaced(self, changes: Mapping[str, Value], source: Source) -> NodeConfig:
-        """The same with some typed values from another place: the peers file, or a dynamic change."""
-        return NodeConfig({**self._values, **changes}, {**self._sources, **dict.fromkeys(changes, source)}, self.warnings)
+        """The same with some typed values from another place: the peers file, or a dynamic
+        change.
+        """
+        return NodeConfig(
+            {**self._values, **changes},
+            {**self._sources, **dict.fromkeys(changes, source)},
+            self.warnings,
+        )
 
     def of_node(self, peers: Peers, node_id: int) -> NodeConfig:
-        """The same with the keys that come from the peers file, so that whoever asks for them hears the truth."""
+        """The same with the keys that come from the peers file, so that whoever asks for
+        them hears the truth.
+        """
         node = peers.nodes[node_id]
         changes: dict[str, Value] = {
             "node.id": node_id,
@@ -128,7 +154,9 @@ class NodeConfig(Mapping[str, Value]):
             "broker.rack": node.rack,
             "listeners": (f"PLAINTEXT://{node.host}:{node.port}",),
             "advertised.listeners": (f"PLAINTEXT://{node.advertised_host}:{node.advertised_port}",),
-            "controller.quorum.voters": tuple(f"{voter.id}@{voter.host}:{voter.peer_port}" for voter in peers.voters.values()),
+            "controller.quorum.voters": tuple(
+                f"{voter.id}@{voter.host}:{voter.peer_port}" for voter in peers.voters.values()
+            ),
         }
         for key, value in _REPLICATION_OF_NODES.get(min(len(peers.nodes), 3), {}).items():
             if self.source(key) is Source.DEFAULT:
@@ -154,10 +182,14 @@ class NodeConfig(Mapping[str, Value]):
         return len(NODE_OPTIONS)
 
     def __repr__(self) -> str:
-        shown = {name: "[hidden]" if NODE_OPTIONS[name].sensitive else value for name, value in self._values.items()}
+        shown = {
+            name: "[hidden]" if NODE_OPTIONS[name].sensitive else value
+            for name, value in self._values.items()
+        }
         return f"NodeConfig({shown})"
 
-    # The typed readings below are for callers that know the type of their key; a wrong one is our own mistake.
+    # The typed readings below are for callers that know the type of their key; a wrong one is our
+    # own mistake.
 
     def boolean(self, name: str) -> bool:
         value = self[name]
@@ -198,7 +230,9 @@ class StartOptions:
 
 
 class _Reader:
-    """Collects settings in order of precedence; a later one replaces an earlier one of the same key."""
+    """Collects settings in order of precedence; a later one replaces an earlier one of the
+    same key.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
@@ -206,7 +240,9 @@ class _Reader:
         self.warnings: list[str] = []
 
     def set(self, key: str, text: str, source: Source, where: str) -> None:
-        """`where` stands before the key in what is told of it: "server.properties, line 3: " or "-o "."""
+        """`where` stands before the key in what is told of it: "server.properties, line 3:
+        " or "-o ".
+        """
         option = NODE_OPTIONS.get(key)
         if option is None:
             option = self._of_listener(key)
@@ -240,7 +276,8 @@ class _Reader:
 
 
 def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Every topic key with the value in force: the topic's own, else the node's synonym, else the default.
+    """Every topic key with the value in force: the topic's own, else the node's synonym, else the
+    default.
 
     `overrides` are the topic's configs as text, validated when they were set.
     """
@@ -248,24 +285,37 @@ def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str,
 
 
 class Candidate(NamedTuple):
-    """One place that has a value for a key of a topic or a group, under the name that the key has there."""
+    """One place that has a value for a key of a topic or a group, under the name that the
+    key has there.
+    """
 
     name: str
     value: Value
     source: Source
 
 
-def resolve_topic_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> list[Candidate]:
-    """Every candidate for a topic key, the one in force first: what DescribeConfigs calls its synonyms."""
+def resolve_topic_option(
+    name: str, config: NodeConfig, overrides: Mapping[str, str]
+) -> list[Candidate]:
+    """Every candidate for a topic key, the one in force first: what DescribeConfigs calls
+    its synonyms.
+    """
     return _candidates(TOPIC_OPTIONS[name], config, overrides, Source.TOPIC)
 
 
-def resolve_group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> list[Candidate]:
-    """The same for a key of consumer groups (KIP-848). What is in force lies within bounds besides: `group_option`."""
+def resolve_group_option(
+    name: str, config: NodeConfig, overrides: Mapping[str, str]
+) -> list[Candidate]:
+    """The same for a key of consumer groups (KIP-848).
+
+    What is in force lies within bounds besides: `group_option`.
+    """
     return _candidates(GROUP_OPTIONS[name], config, overrides, Source.GROUP)
 
 
-def _candidates(option: Option, config: NodeConfig, overrides: Mapping[str, str], own: Source) -> list[Candidate]:
+def _candidates(
+    option: Option, config: NodeConfig, overrides: Mapping[str, str], own: Source
+) -> list[Candidate]:
     name = option.name
     found: list[Candidate] = []
     if name in overrides:
@@ -283,7 +333,10 @@ def _candidates(option: Option, config: NodeConfig, overrides: Mapping[str, str]
 
 
 def validate_topic_config(name: str, value: str | None) -> Value:
-    """The typed value of one topic config as a client sent it. MqError with INVALID_CONFIG for anything mqd would not keep."""
+    """The typed value of one topic config as a client sent it.
+
+    MqError with INVALID_CONFIG for anything mqd would not keep.
+    """
     option = TOPIC_OPTIONS.get(name)
     if option is None:
         raise MqError(ErrorCode.INVALID_CONFIG, _unknown(name, TOPIC_OPTIONS))
@@ -315,7 +368,8 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Val
 
 
 def without_effect(options: Mapping[str, Option], overrides: Mapping[str, str]) -> str | None:
-    """The message that goes with keys that were accepted and have no effect; None where there are none. Defaults are no wish.
+    """The message that goes with keys that were accepted and have no effect; None where there are
+    none. Defaults are no wish.
 
     `overrides` were validated.
     """
@@ -356,7 +410,10 @@ assert _OF_NODE.keys() == GROUP_OPTIONS.keys()
 
 
 def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> None:
-    """All configs of one group, each by itself, within the node's bounds, and in relation. MqError with INVALID_CONFIG."""
+    """All configs of one group, each by itself, within the node's bounds, and in relation.
+
+    MqError with INVALID_CONFIG.
+    """
     values = {name: config.integer(keys.default) for name, keys in _OF_NODE.items()}
     for name, text in overrides.items():
         if name not in GROUP_OPTIONS:
@@ -368,16 +425,25 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
         assert isinstance(value, int), name
         keys = _OF_NODE[name]
         if value < config.integer(keys.least):
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {keys.least}")
+            raise MqError(
+                ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {keys.least}"
+            )
         if value > config.integer(keys.most):
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {keys.most}")
+            raise MqError(
+                ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {keys.most}"
+            )
         values[name] = value
     if values["consumer.session.timeout.ms"] <= values["consumer.heartbeat.interval.ms"]:
-        raise MqError(ErrorCode.INVALID_CONFIG, "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms",
+        )
 
 
 def group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> int:
-    """The value in force: the group's own, within the bounds that the node has now; else the node's."""
+    """The value in force: the group's own, within the bounds that the node has now; else
+    the node's.
+    """
     keys = _OF_NODE[name]
     if name not in overrides:
         return config.integer(keys.default)
@@ -397,7 +463,11 @@ def nearest(key: str, names: Iterable[str]) -> str | None:
 def _unknown(key: str, names: Iterable[str] = NODE_OPTIONS) -> str:
     if names is NODE_OPTIONS and key in TOPIC_OPTIONS:
         synonyms = TOPIC_OPTIONS[key].synonyms
-        remedy = f"for all topics set {synonyms[0][0]}" if synonyms else "set it when you create or alter the topic"
+        remedy = (
+            f"for all topics set {synonyms[0][0]}"
+            if synonyms
+            else "set it when you create or alter the topic"
+        )
         return f"{key} is a topic key, not a node key; {remedy}"
     close = nearest(key, names)
     return f"{key} is an unknown key; " + (
@@ -410,7 +480,9 @@ def _told(option: Option, error: ValueError) -> str:
 
 
 def _scaled(value: Value, factor: int) -> Value:
-    """A value in the unit of its topic key: hours to milliseconds, where any negative number means "without end"."""
+    """A value in the unit of its topic key: hours to milliseconds, where any negative
+    number means "without end".
+    """
     if factor == 1 or value is None:
         return value
     assert isinstance(value, int), value
@@ -427,7 +499,10 @@ def _refuse_secure_listeners(listeners: tuple[str, ...], where: str) -> None:
 
 
 def _check_relations(config: NodeConfig) -> None:
-    heartbeat, session = config.integer("broker.heartbeat.interval.ms"), config.integer("broker.session.timeout.ms")
+    heartbeat, session = (
+        config.integer("broker.heartbeat.interval.ms"),
+        config.integer("broker.session.timeout.ms"),
+    )
     if heartbeat >= session:
         raise ConfigError(
             f"broker.heartbeat.interval.ms ({heartbeat}) must be less than "
@@ -443,6 +518,7 @@ def _check_relations(config: NodeConfig) -> None:
     idle = config.integer("connections.max.idle.ms")
     if 0 <= idle < CONNECTIONS_IDLE_LEAST_MS:
         raise ConfigError(
-            f"connections.max.idle.ms ({idle}) is below {CONNECTIONS_IDLE_LEAST_MS}; clients would be disconnected between two"
+            f"connections.max.idle.ms ({idle}) is below {CONNECTIONS_IDLE_LEAST_MS}; clients "
+            "would be disconnected between two"
             f" requests: set it to {CONNECTIONS_IDLE_LEAST_MS} or more, or to -1 for no bound"
         )

@@ -1,8 +1,10 @@
-"""The two syntaxes of a configuration file: Java's `.properties` and TOML. Text in, (key, value, line) out.
+"""The two syntaxes of a configuration file: Java's `.properties` and TOML. Text in, (key, value,
+line) out.
 
-Properties: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader- (escapes, a
-backslash that continues a line, `=`, `:` or blanks between key and value; the last of two equal keys wins). In TOML,
-tables and dotted keys spell the same names: `[log]` with `retention.ms = 1` is `log.retention.ms=1`.
+Properties: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader-
+(escapes, a backslash that continues a line, `=`, `:` or blanks between key and value; the last of
+two equal keys wins). In TOML, tables and dotted keys spell the same names: `[log]` with
+`retention.ms = 1` is `log.retention.ms=1`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ class Setting(NamedTuple):
 
 
 def read_config_file(path: Path) -> list[Setting]:
-    """Every setting of the file, in order. `.toml` is TOML, anything else properties. ConfigError names file and line."""
+    """Every setting of the file, in order. `.toml` is TOML, anything else properties.
+
+    ConfigError names file and line.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -42,7 +47,9 @@ def read_config_file(path: Path) -> list[Setting]:
         raise ConfigError(
             f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8"
         ) from None
-    return parse_toml(text, str(path)) if path.suffix == ".toml" else parse_properties(text, str(path))
+    return (
+        parse_toml(text, str(path)) if path.suffix == ".toml" else parse_properties(text, str(path))
+    )
 
 
 def parse_properties(text: str, name: str) -> list[Setting]:
@@ -51,7 +58,9 @@ def parse_properties(text: str, name: str) -> list[Setting]:
 
 
 def parse_toml(text: str, name: str) -> list[Setting]:
-    """Settings of a TOML file, tables flattened to dotted names, values as a properties file would write them."""
+    """Settings of a TOML file, tables flattened to dotted names, values as a properties
+    file would write them.
+    """
     import tomllib
 
     try:
@@ -65,7 +74,10 @@ def parse_toml(text: str, name: str) -> list[Setting]:
 
 
 def _toml_lines(text: str) -> dict[str, int | None]:
-    """Where each key stands, found by scanning, as tomllib does not tell. None for what looks like a key in several places."""
+    """Where each key stands, found by scanning, as tomllib does not tell.
+
+    None for what looks like a key in several places.
+    """
     found: dict[str, int | None] = {}
     table = ""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -85,7 +97,9 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with their continuations joined; comments and blank lines are left out."""
     parts: list[str] = []
     first = 0
-    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+    for number, raw in enumerate(
+        text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1
+    ):
         line = raw.lstrip(_BLANKS)
         if not parts:
             if not line or line[0] in "#!":

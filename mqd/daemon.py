@@ -1,9 +1,11 @@
-"""The composition root: builds every part of one node, plugs them into one another, and owns the root nursery.
+"""The composition root: builds every part of one node, plugs them into one another, and owns the
+root nursery.
 
-Start: the addresses are bound (a port in use is told at once), the logs recover, the metadata log is replayed, the node
-registers with the controller, its partitions are opened as the image says, what it lost is reported, it serves, and only
-then may the controller let it lead. Stop is the same backwards: leadership is handed over, connections close, everything is
-synced, and a marker says that the stop was clean.
+Start: the addresses are bound (a port in use is told at once), the logs recover, the metadata log
+is replayed, the node registers with the controller, its partitions are opened as the image says,
+what it lost is reported, it serves, and only then may the controller let it lead. Stop is the same
+backwards: leadership is handed over, connections close, everything is synced, and a marker says
+that the stop was clean.
 
 `main` is what `mqd start` runs. A simulation passes its own `Seams`; nothing else here differs.
 """
@@ -41,7 +43,11 @@ from mqd.limits import DESCRIPTORS_OTHERS, DISK_RESERVE_BYTES
 from mqd.log import disk_serials, known_directories, last_registration
 from mqd.log.compactor import CompactorOptions
 from mqd.log.disk_serials import load_disk_serials, older_copies, store_disk_serials
-from mqd.log.known_directories import KnownDirectories, load_known_directories, store_known_directories
+from mqd.log.known_directories import (
+    KnownDirectories,
+    load_known_directories,
+    store_known_directories,
+)
 from mqd.log.last_registration import (
     NO_BROKER_EPOCH,
     LastRegistration,
@@ -75,8 +81,9 @@ logger = logging.getLogger(__name__)
 _ASSIGNED_AT_ONCE = 25
 """More partitions than this are opened or closed in slices."""
 _SLICE = 5
-"""Partitions opened or closed before others get the loop: a log takes a millisecond or two to make, on a busy machine ten, and
-the quorum calls a node gone that says nothing for 400 ms."""
+"""Partitions opened or closed before others get the loop: a log takes a millisecond or two to make,
+on a busy machine ten, and the quorum calls a node gone that says nothing for 400 ms.
+"""
 _LISTEN_REMEDIES = {
     errno.EADDRINUSE: "stop the process that uses it, or change",
     errno.EACCES: "a port below 1024 needs a privilege: set another one for",
@@ -89,7 +96,9 @@ _DESCRIPTORS_SHARED = 1 << 16
 _LEAVE_SECONDS = 2.0
 """How long a clean stop waits for the controller to move leadership away."""
 _LEAVE_SILENCE_SECONDS = 0.5
-"""How long of that may pass without a controller: an election takes less, where there are enough nodes to hold one."""
+"""How long of that may pass without a controller: an election takes less, where there are
+enough nodes to hold one.
+"""
 _LEAVE_HEARD_SECONDS = 0.5
 """How long it then waits to hear of it itself."""
 _GOODBYE_SECONDS = 0.05
@@ -110,17 +119,28 @@ class Seams:
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
     """Which of them stop the node cleanly; none where several nodes share a process."""
     owns_process: bool = True
-    """Whether limits and the garbage collector of this process are the node's to set; not where several nodes share it."""
+    """Whether limits and the garbage collector of this process are the node's to set; not
+    where several nodes share it.
+    """
 
 
 async def main(
-    options: StartOptions, seams: Seams | None = None, *, task_status: trio.TaskStatus[_Daemon] = trio.TASK_STATUS_IGNORED
+    options: StartOptions,
+    seams: Seams | None = None,
+    *,
+    task_status: trio.TaskStatus[_Daemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run one node until SIGTERM, SIGINT or cancellation. Raises StartError for what its operator can mend.
+    """Run one node until SIGTERM, SIGINT or cancellation. Raises StartError for what its operator
+    can mend.
 
-    Started with its parts, as soon as they are made: a simulation stops the node and looks into it through them.
+    Started with its parts, as soon as they are made: a simulation stops the node and looks into it
+    through them.
     """
-    seams = seams if seams is not None else Seams(disk=OsDisk(group_readable=options.config.boolean("data.group.readable")))
+    seams = (
+        seams
+        if seams is not None
+        else Seams(disk=OsDisk(group_readable=options.config.boolean("data.group.readable")))
+    )
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
         if seams.signals:
@@ -133,10 +153,13 @@ async def main(
 
 
 async def _wait_for_signal(wanted: tuple[signal.Signals, ...], stop: trio.Event) -> None:
-    """The first signal stops the node cleanly, a second one of the same kind stops it at once, also when the event loop is busy.
+    """The first signal stops the node cleanly, a second one of the same kind stops it at once, also
+    when the event loop is busy.
 
-    One Ctrl-C under `mqd dev` is a SIGINT from the terminal and a SIGTERM from the parent: signals of two kinds are no second one. SIGHUP
-    has no effect: the log goes to standard error, so there is no file to open again."""
+    One Ctrl-C under `mqd dev` is a SIGINT from the terminal and a SIGTERM from the parent: signals
+    of two kinds are no second one. SIGHUP has no effect: the log goes to standard error, so there
+    is no file to open again.
+    """
     with trio.open_signal_receiver(*wanted, signal.SIGHUP) as signals:
         async for number in signals:
             if number == signal.SIGHUP:
@@ -149,7 +172,11 @@ async def _wait_for_signal(wanted: tuple[signal.Signals, ...], stop: trio.Event)
 
 def _stop_at_once(number: int, _frame: object) -> None:
     name = signal.Signals(number).name
-    os.write(2, f"mqd: stopped immediately after a second {name}; the next start checks the ends of the logs\n".encode())
+    os.write(
+        2,
+        f"mqd: stopped immediately after a second {name}; the next start checks the ends of "
+        "the logs\n".encode(),
+    )
     os._exit(1)
 
 
@@ -173,7 +200,10 @@ class _Daemon:
         self.serials_file = options.data_directory / disk_serials.NAME
         self.recorded_serials: Mapping[UUID, int] = {}
         descriptors = raise_descriptor_limit() if seams.owns_process else _DESCRIPTORS_SHARED
-        descriptors_for_logs = max(descriptors - self.config.integer("max.connections") - DESCRIPTORS_OTHERS, descriptors // 2)
+        descriptors_for_logs = max(
+            descriptors - self.config.integer("max.connections") - DESCRIPTORS_OTHERS,
+            descriptors // 2,
+        )
         logger.info("open files limit=%d for_logs=%d", descriptors, descriptors_for_logs)
         directories = [Path(one) for one in self.config["log.dirs"] or self.config["log.dir"] or ()]  # type: ignore[union-attr]
         self.logs = LogService(
@@ -187,7 +217,8 @@ class _Daemon:
             retention_check_interval_ms=self.config.integer("log.retention.check.interval.ms"),
             producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
             descriptors=descriptors_for_logs,
-            checkpoint_seconds=self.config.integer("log.flush.offset.checkpoint.interval.ms") / 1000,
+            checkpoint_seconds=self.config.integer("log.flush.offset.checkpoint.interval.ms")
+            / 1000,
             kept=machine_ran_on(seams.disk, self.registration_file),
             ran_on=may_vouch(seams.disk, self.registration_file),
         )
@@ -198,7 +229,8 @@ class _Daemon:
             clock=seams.clock,
             entropy=seams.entropy,
             fetch_sessions_max=self.config.integer("max.incremental.fetch.session.cache.slots"),
-            checkpoint_seconds=self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
+            checkpoint_seconds=self.config.integer("replica.high.watermark.checkpoint.interval.ms")
+            / 1000,
             lag_seconds=self.config.integer("replica.lag.time.max.ms") / 1000,
         )
         self.replica.tells_high_watermarks = self.config["replica.selector.class"] is not None
@@ -206,7 +238,11 @@ class _Daemon:
         self.raft = RaftService(
             node_id=self.me.id,
             voters={peer.id: (peer.host, peer.peer_port) for peer in self.peers.voters.values()},
-            observers={peer.id: (peer.host, peer.peer_port) for peer in self.peers.nodes.values() if not peer.voter},
+            observers={
+                peer.id: (peer.host, peer.peer_port)
+                for peer in self.peers.nodes.values()
+                if not peer.voter
+            },
             secret=self.peers.secret,
             cluster_id=self.peers.cluster_id,
             directory=self.metadata_directory,
@@ -280,24 +316,29 @@ class _Daemon:
         self._activated = False
         self._image_changed = trio.Event()
         self._lost: dict[tuple[UUID, int], None] = {}
-        """Partitions (topic id, index) whose log here cannot be used, until the controller knows. By id: by the time that there is a
-        controller, the name may be that of another topic."""
+        """Partitions (topic id, index) whose log here cannot be used, until the controller knows.
+        By id: by the time that there is a controller, the name may be that of another topic.
+        """
         self._loss = trio.Event()
 
     def _check_counts_of_nodes(self) -> None:
-        """What is asked of more nodes than there are: refused where nobody could ever write, told where less is done."""
+        """What is asked of more nodes than there are: refused where nobody could ever
+        write, told where less is done.
+        """
         nodes = len(self.peers.nodes)
         needed = self.config.integer("min.insync.replicas")
         if needed > nodes:
             raise StartError(
-                f"min.insync.replicas is {needed}, but {self.peers.path} has {nodes} node(s): acks=all writes would always fail; "
+                f"min.insync.replicas is {needed}, but {self.peers.path} has {nodes} node(s): "
+                "acks=all writes would always fail; "
                 f"set it to {nodes} or less, or add nodes"
             )
         factor = self.config.integer("default.replication.factor")
         possible = default_replication_factor(factor, nodes)
         if factor > possible:
             logger.warning(
-                "default.replication.factor exceeds the number of nodes: new topics get fewer replicas "
+                "default.replication.factor exceeds the number of nodes: new topics get "
+                "fewer replicas "
                 "configured=%d used=%d nodes=%d",
                 factor,
                 possible,
@@ -321,7 +362,10 @@ class _Daemon:
                         registered = registered_directories(disk, self.registration_file)
                         self.controller.disk_serial_found = self.logs.found_serial(registered)
                         self.controller.previous_broker_epoch = previous_broker_epoch(
-                            disk, self.registration_file, clean=self.logs.registry.clean_start, directories=self._usable_directories()
+                            disk,
+                            self.registration_file,
+                            clean=self.logs.registry.clean_start,
+                            directories=self._usable_directories(),
                         )
                     await self._run_services(listeners)
                 finally:
@@ -334,7 +378,9 @@ class _Daemon:
             raise StartError(self.failure)
 
     def _vouch_for_nothing_lost(self) -> None:
-        """Of what the logs lack only the checkpoints tell, and even a start that fails writes them anew: so this is durable before."""
+        """Of what the logs lack only the checkpoints tell, and even a start that fails
+        writes them anew: so this is durable before.
+        """
         try:
             self.recorded_serials = load_disk_serials(self.seams.disk, self.serials_file)
             older = self._report_older_copies()
@@ -355,15 +401,23 @@ class _Daemon:
             if directory.id in older:
                 logger.error(
                     "log directory is an older copy, acknowledged records may be missing: this"
-                    " node copies them from other replicas; records without one stay lost unless you"
+                    " node copies them from other replicas; records "
+                    "without one "
+                    "stay lost "
+                    "unless you"
                     " stop the node and restore the newer directory"
                     " directory=%s expected_disk_serial=%d found_disk_serial=%d",
-                    directory.path, older[directory.id], found[directory.id],
-                )  # fmt: skip
+                    directory.path,
+                    older[directory.id],
+                    found[directory.id],
+                )
         return bool(older)
 
     def _store_disk_serials(self, serials: Mapping[UUID, int]) -> None:
-        """In a worker thread while the node runs. A directory that is not here now keeps its line."""
+        """In a worker thread while the node runs.
+
+        A directory that is not here now keeps its line.
+        """
         recorded = {**self.recorded_serials, **serials}
         if recorded == self.recorded_serials:
             return
@@ -374,20 +428,30 @@ class _Daemon:
             logger.warning("cannot write file=%s reason=%s", self.serials_file, error)
 
     def _usable_directories(self) -> frozenset[UUID]:
-        return frozenset(one.id for one in self.logs.directories.values() if one.failed is None and one.id is not None)
+        return frozenset(
+            one.id
+            for one in self.logs.directories.values()
+            if one.failed is None and one.id is not None
+        )
 
     def _known_directories(self) -> KnownDirectories:
-        """Logs and metadata are a pair: StorageError, before anything is changed, where they are not."""
+        """Logs and metadata are a pair: StorageError, before anything is changed, where
+        they are not.
+        """
         disk, directories = self.seams.disk, self.logs.directories.values()
         known = load_known_directories(disk, self.directories_file)
         is_new = len(self.peers.voters) == 1 and not journal_exists(disk, self.metadata_directory)
-        known.check(self.directories_file, self.metadata_directory, directories, metadata_is_new=is_new)
+        known.check(
+            self.directories_file, self.metadata_directory, directories, metadata_is_new=is_new
+        )
         known.learn(directories)
         store_known_directories(disk, self.directories_file, known)
         return known
 
     def _check_image(self) -> None:
-        """The image is current and about to be carried out: it must not be older than the one before."""
+        """The image is current and about to be carried out: it must not be older than the
+        one before.
+        """
         known, index = self.known, self.machine.image.index
         known.check_index(self.directories_file, self.metadata_directory, index)
         known.metadata_index = index
@@ -396,7 +460,8 @@ class _Daemon:
         except OSError as error:
             if error.errno not in PASSING_ERRNOS:
                 raise
-            logger.warning("cannot write file=%s reason=%s", self.directories_file, error)  # the next start is guarded a little less
+            # the next start is guarded a little less
+            logger.warning("cannot write file=%s reason=%s", self.directories_file, error)
 
     async def _run_services(self, listeners: dict[str, Listener]) -> None:
         async with trio.open_nursery() as background:
@@ -437,28 +502,36 @@ class _Daemon:
                     await serving.start(self.controller.run)
                     if self.seams.owns_process:
                         background.start_soon(Garbage().run)
-                    self.seams.announce(f"mqd node {self.me.id} ready on {self.me.host}:{listeners[CLIENT].port}")
+                    self.seams.announce(
+                        f"mqd node {self.me.id} ready on {self.me.host}:{listeners[CLIENT].port}"
+                    )
                 await self.stop.wait()
                 await self._leave()
-                await self.raft.stop()  # the peer listener still hears the answers that the hand-over waits for
+                # the peer listener still hears the answers that the hand-over waits for
+                await self.raft.stop()
                 serving.cancel_scope.cancel()
             background.cancel_scope.cancel()
 
     # -- this node in the cluster
 
     async def _on_registered(self, broker_epoch: int) -> bool:
-        """Registered and fenced. What is done here is done before this node may lead or be in sync with anybody.
+        """Registered and fenced. What is done here is done before this node may lead or be in sync
+        with anybody.
 
-        False where the registration was replaced before that: for the next one all is done that is left to do.
+        False where the registration was replaced before that: for the next one all is done that is
+        left to do.
         """
         with _told("the data directory", self.registration_file):
             try:
-                last = LastRegistration(broker_epoch, self.seams.disk.boot_id(), self._usable_directories())
+                last = LastRegistration(
+                    broker_epoch, self.seams.disk.boot_id(), self._usable_directories()
+                )
                 store_last_registration(self.seams.disk, self.registration_file, last)
             except OSError as error:
                 if error.errno not in PASSING_ERRNOS:
                     raise
-                logger.warning("cannot write file=%s reason=%s", self.registration_file, error)  # an older epoch in it vouches for nothing
+                # an older epoch in it vouches for nothing
+                logger.warning("cannot write file=%s reason=%s", self.registration_file, error)
         if self._activated:
             return True
         await self._until(lambda: self.machine.image.index >= broker_epoch)
@@ -486,15 +559,24 @@ class _Daemon:
     def _broker_epoch(self) -> int:
         """Of this process's registration, as far as it is applied here."""
         broker = self.machine.image.brokers.get(NodeId(self.me.id))
-        return broker.epoch if broker is not None and broker.incarnation == self.controller.incarnation else NO_BROKER_EPOCH
+        return (
+            broker.epoch
+            if broker is not None and broker.incarnation == self.controller.incarnation
+            else NO_BROKER_EPOCH
+        )
 
     def _eligible(self, node_id: NodeId) -> int | None:
         """Broker epoch of a node that may be in sync: alive, and not about to stop."""
         broker = self.machine.image.brokers.get(node_id)
-        return None if broker is None or broker.fenced or broker.in_controlled_shutdown else broker.epoch
+        return (
+            None
+            if broker is None or broker.fenced or broker.in_controlled_shutdown
+            else broker.epoch
+        )
 
     async def _watch_contact(self) -> None:
-        """Whoever has heard no controller for a session may have been replaced as a leader: it sends its clients away.
+        """Whoever has heard no controller for a session may have been replaced as a leader: it
+        sends its clients away.
 
         Those that ask are sent away by the server's turns; this is for those that wait.
         """
@@ -504,12 +586,15 @@ class _Daemon:
             self._judge_contact()
 
     def _contact_until(self) -> float:
-        """Until when nobody else leads what this node was told to lead. It was told nothing before its first heartbeat was answered.
+        """Until when nobody else leads what this node was told to lead. It was told nothing before
+        its first heartbeat was answered.
 
         The only voter decides who leads, and so knows, however long it did not run.
         """
         status = self.raft.status()
-        if self.controller.contact_at == -math.inf or (status.ready and status.voters == (self.me.id,)):
+        if self.controller.contact_at == -math.inf or (
+            status.ready and status.voters == (self.me.id,)
+        ):
             return math.inf
         return self.controller.contact_at + self.config.integer("broker.session.timeout.ms") / 1000
 
@@ -530,16 +615,22 @@ class _Daemon:
                 self._loss.set()
 
     async def _report_lost(self) -> bool:
-        """Tell the controller which replicas this node has lost, until it has heard: others lead, and are copied from.
+        """Tell the controller which replicas this node has lost, until it has heard: others lead,
+        and are copied from.
 
-        False where this registration is none any more: a heartbeat finds that out where there are any yet, and registers anew.
+        False where this registration is none any more: a heartbeat finds that out where there are
+        any yet, and registers anew.
         """
         while self._lost:
             taken = list(self._lost)
             try:
                 await self.controller.report_offline(taken)
             except MqError as error:
-                logger.warning("cannot report lost replicas to the controller yet partitions=%d reason=%s", len(taken), error)
+                logger.warning(
+                    "cannot report lost replicas to the controller yet partitions=%d reason=%s",
+                    len(taken),
+                    error,
+                )
                 if error.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
                     return False
                 await trio.sleep(self.config.integer("broker.heartbeat.interval.ms") / 1000)
@@ -549,7 +640,9 @@ class _Daemon:
         return True
 
     async def _leave(self) -> None:
-        """Others lead before the connections close; clients are told so, or find out when they come back."""
+        """Others lead before the connections close; clients are told so, or find out when
+        they come back.
+        """
         if not self.config.boolean("controlled.shutdown.enable"):
             return
         if await self.controller.leave(timeout=_LEAVE_SECONDS, silence=_LEAVE_SILENCE_SECONDS):
@@ -568,7 +661,8 @@ class _Daemon:
             return self.seams.disk.lock(path)
         except BlockingIOError:
             raise StartError(
-                f"{self.options.data_directory}: another mqd process uses this data directory; stop it, or choose another one with --data"
+                f"{self.options.data_directory}: another mqd process uses this data "
+                "directory; stop it, or choose another one with --data"
             ) from None
 
     @asynccontextmanager
@@ -580,8 +674,10 @@ class _Daemon:
                     found[kind] = await self.network.listen(self.me.host, port)
                 except OSError as error:
                     raise StartError(
-                        f"cannot listen on {self.me.host}:{port} for {kind}s ({error.strerror or error}); "
-                        f"{_LISTEN_REMEDIES.get(error.errno or 0, _NO_ADDRESS)} node {self.me.id} in {self.peers.path}"
+                        f"cannot listen on {self.me.host}:{port} for {kind}s "
+                        f"({error.strerror or error}); "
+                        f"{_LISTEN_REMEDIES.get(error.errno or 0, _NO_ADDRESS)} node "
+                        f"{self.me.id} in {self.peers.path}"
                     ) from error
             yield found
         finally:
@@ -591,7 +687,10 @@ class _Daemon:
     def _why_full(self) -> str | None:
         """Why nothing may be made that takes space; None where there is some."""
         if self.raft.short_of_space:
-            return f"The disk of {self.metadata_directory} is full: free some space, then retry; topics can be deleted."
+            return (
+                f"The disk of {self.metadata_directory} is full: free some space, then "
+                "retry; topics can be deleted."
+            )
         for directory in self.logs.directories.values():
             if directory.failed is None:
                 try:
@@ -599,12 +698,16 @@ class _Daemon:
                         return None
                 except OSError:
                     return None  # whoever writes there will tell
-        return "The disk of the log directories is full: free some space, then retry; topics can be deleted."
+        return (
+            "The disk of the log directories is full: free some space, then retry; topics "
+            "can be deleted."
+        )
 
     def _on_directory_failed(self, directory: Path, error: StorageError) -> None:
         """A log directory is gone. The others go on; without any, this node is of no use and stops.
 
-        What was written there and not synced may be lost, whatever a later start reads: this node vouches for nothing.
+        What was written there and not synced may be lost, whatever a later start reads: this node
+        vouches for nothing.
         """
         self.controller.previous_broker_epoch = NO_BROKER_EPOCH
         with suppress(OSError):
@@ -618,10 +721,11 @@ class _Daemon:
 
 @dataclass
 class _Publisher:
-    """Carries the metadata down to the replicas: from the moment that this node is registered, each change as it comes.
+    """Carries the metadata down to the replicas: from the moment that this node is registered, each
+    change as it comes.
 
-    Before that the image replays history, and nothing of it is carried out: a topic that was deleted since must not be
-    opened, and one whose directory is here must not be taken for a stray.
+    Before that the image replays history, and nothing of it is carried out: a topic that was
+    deleted since must not be opened, and one whose directory is here must not be taken for a stray.
     """
 
     node_id: NodeId
@@ -629,18 +733,28 @@ class _Publisher:
     replica: ReplicaService
     active: bool = False
     pending: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions whose newest assignment is still to be carried out: opening thousands of logs must not hold up the loop."""
+    """Partitions whose newest assignment is still to be carried out: opening thousands of
+    logs must not hold up the loop.
+    """
     retired: deque[Partition] = field(default_factory=deque)
-    """Partitions of topics that were deleted, still to be removed: before any other is opened, for it may have the name of one."""
+    """Partitions of topics that were deleted, still to be removed: before any other is
+    opened, for it may have the name of one.
+    """
     unopened: deque[TopicPartition] = field(default_factory=deque)
-    """Those of such topics that were still to be opened: a log may have been found for them, and goes likewise."""
+    """Those of such topics that were still to be opened: a log may have been found for
+    them, and goes likewise.
+    """
     more: trio.Event = field(default_factory=trio.Event)
 
     async def activate(self, image: MetadataImage) -> None:
         """The image is current: open what it assigns to this node, and remove what it does not."""
         self.active = True
         self._set_rates(image)
-        everything = {TopicPartition(topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions))}
+        everything = {
+            TopicPartition(topic.name, index)
+            for topic in image.topics.values()
+            for index in range(len(topic.partitions))
+        }
         mine = {
             TopicPartition(topic.name, index): topic.topic_id
             for topic in image.topics.values()
@@ -682,16 +796,27 @@ class _Publisher:
                 self.more.set()
             else:
                 self.replica.delete(topic.name)
-            mine = (TopicPartition(topic.name, index) for index, one in enumerate(topic.partitions) if self.node_id in one.replicas)
+            mine = (
+                TopicPartition(topic.name, index)
+                for index, one in enumerate(topic.partitions)
+                if self.node_id in one.replicas
+            )
             self.unopened += [one for one in mine if one in self.pending]
-        if self.retired or self.unopened or self.pending or len(delta.partitions_changed) > _ASSIGNED_AT_ONCE:
+        if (
+            self.retired
+            or self.unopened
+            or self.pending
+            or len(delta.partitions_changed) > _ASSIGNED_AT_ONCE
+        ):
             self.pending.update(dict.fromkeys(delta.partitions_in_order()))
             self.more.set()
         else:
             self._assign(image, delta.partitions_in_order())
         if delta.brokers_changed:
             self.replica.brokers_changed()
-        changed = {name for kind, name in delta.configs_changed if kind == "topic" and name in image.topics}
+        changed = {
+            name for kind, name in delta.configs_changed if kind == "topic" and name in image.topics
+        }
         if any(kind == "node" for kind, _ in delta.configs_changed):
             changed = set(image.topics)
             self._set_rates(image)
@@ -721,7 +846,11 @@ class _Publisher:
                     elr=partition.elr,
                     adding=partition.adding,
                     removing=partition.removing,
-                    lost=tuple(one for one in partition.replicas if (topic.topic_id, topic_partition.partition, one) in image.lost),
+                    lost=tuple(
+                        one
+                        for one in partition.replicas
+                        if (topic.topic_id, topic_partition.partition, one) in image.lost
+                    ),
                 )
             )
         self.replica.apply(assignments, settings)
@@ -737,10 +866,15 @@ class _Publisher:
         )
 
     def _set_rates(self, image: MetadataImage) -> None:
-        """The replication quotas of this node (KIP-73) and the options of its cleaner, which may change while it runs."""
+        """The replication quotas of this node (KIP-73) and the options of its cleaner,
+        which may change while it runs.
+        """
         warn_of_static_overrides(image, self.node_id)
         config = effective_node_config(self.config, image, self.node_id)
-        for throttle, role in ((self.replica.leader_throttle, "leader"), (self.replica.follower_throttle, "follower")):
+        for throttle, role in (
+            (self.replica.leader_throttle, "leader"),
+            (self.replica.follower_throttle, "follower"),
+        ):
             rate = config.integer(f"{role}.replication.throttled.rate")
             throttle.set_rate(rate if rate < _NO_BOUND else None)
         self.replica.logs.compactor.options = CompactorOptions.from_config(config)
@@ -748,12 +882,20 @@ class _Publisher:
 
 @contextmanager
 def _told(what: str, path: Path) -> Iterator[None]:
-    """Turns failures of the operating system into the one line that tells an operator what to mend."""
+    """Turns failures of the operating system into the one line that tells an operator what
+    to mend.
+    """
     try:
         yield
     except StorageError as error:  # tells its own remedy
         raise StartError(f"{what} cannot be used: {error}") from error
     except (FileExistsError, NotADirectoryError) as error:
-        raise StartError(f"{what} cannot be used: {error.filename or path} is not a directory; choose another one") from error
+        raise StartError(
+            f"{what} cannot be used: {error.filename or path} is not a directory; choose "
+            "another one"
+        ) from error
     except OSError as error:
-        raise StartError(f"{what} cannot be used: {error}; check {error.filename or path}, its owner, and the space on its disk") from error
+        raise StartError(
+            f"{what} cannot be used: {error}; check {error.filename or path}, its owner, and "
+            "the space on its disk"
+        ) from error

@@ -1,10 +1,12 @@
-"""`mqd dev`: a cluster on loopback for whoever develops against it. Writes a peers file, starts a process a node, and minds them.
+"""`mqd dev`: a cluster on loopback for whoever develops against it. Writes a peers file, starts a
+process a node, and minds them.
 
-Each child is an ordinary `mqd start`, in a process group of its own, so that Ctrl-C in the terminal reaches it once,
-through here. One thread a child passes its lines on; everything else happens in the main thread, which takes events
-(ready, ended, signal) from one queue and sleeps on a pipe: a wait for the queue itself could miss a signal.
-With three or more nodes a child that dies is started again a second later, and the others go on: a `kill -9` shows what a
-failover is like. One that keeps dying, or any of fewer than three, takes the others with it.
+Each child is an ordinary `mqd start`, in a process group of its own, so that Ctrl-C in the terminal
+reaches it once, through here. One thread a child passes its lines on; everything else happens in
+the main thread, which takes events (ready, ended, signal) from one queue and sleeps on a pipe: a
+wait for the queue itself could miss a signal. With three or more nodes a child that dies is started
+again a second later, and the others go on: a `kill -9` shows what a failover is like. One that
+keeps dying, or any of fewer than three, takes the others with it.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ DEATHS_MAX, DEATHS_WITHIN_S = 3, 10.0
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """What was asked for. None: as many nodes as the peers file has, or one; the ports of the peers file, or free ones."""
+    """What was asked for.
+
+    None: as many nodes as the peers file has, or one; the ports of the peers file, or free ones.
+    """
 
     nodes: int | None
     port: int | None
@@ -59,7 +64,10 @@ class DevOptions:
 
 
 def run(options: DevOptions) -> int:
-    """Run the cluster until it is interrupted (0) or one of its nodes ends by itself (1). Raises StartError before that."""
+    """Run the cluster until it is interrupted (0) or one of its nodes ends by itself (1).
+
+    Raises StartError before that.
+    """
     try:
         options.data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -73,11 +81,15 @@ def run(options: DevOptions) -> int:
 
 
 def prepare_peers(options: DevOptions) -> Peers:
-    """The peers file of the data directory: the one that is there if it fits, else a new one; same cluster id for ever."""
+    """The peers file of the data directory: the one that is there if it fits, else a new
+    one; same cluster id for ever.
+    """
     path = options.data_directory / "peers.toml"
     if not path.exists():
         nodes = _block(options.nodes or 1, options.port)
-        return _write(path, new_cluster_id(), nodes, token_urlsafe(32).encode() if len(nodes) > 1 else None)
+        return _write(
+            path, new_cluster_id(), nodes, token_urlsafe(32).encode() if len(nodes) > 1 else None
+        )
     peers = load_peers(path)
     count = len(peers.nodes)
     if options.nodes not in (None, count):
@@ -102,7 +114,16 @@ def prepare_peers(options: DevOptions) -> Peers:
 
 def start_command(options: DevOptions, peers: Peers, node_id: int) -> list[str]:
     """What starts one node of the cluster."""
-    command = [sys.executable, "-m", "mqd", "start", "--peers", str(peers.path), "--node", str(node_id)]
+    command = [
+        sys.executable,
+        "-m",
+        "mqd",
+        "start",
+        "--peers",
+        str(peers.path),
+        "--node",
+        str(node_id),
+    ]
     command += ["--data", str(options.data_directory / f"node-{node_id}")]
     for key, value in options.settings.items():
         command += ["-o", f"{key}={value}"]
@@ -126,7 +147,9 @@ def _write(path: Path, cluster_id: str, nodes: list[PeerNode], secret: bytes | N
             file.write(secret + b"\n")
         part.replace(path.with_name(SECRET_NAME))
     temporary = path.with_suffix(".part")
-    text = format_peers(cluster_id, peers.nodes, secret_file=SECRET_NAME if secret is not None else None)
+    text = format_peers(
+        cluster_id, peers.nodes, secret_file=SECRET_NAME if secret is not None else None
+    )
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
     assert load_peers(path) == peers
@@ -244,10 +267,18 @@ class _Supervisor:
 
     def _start(self, node_id: int) -> None:
         command = start_command(self._options, self._peers, node_id)
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0)
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
         self._children[node_id] = child
         self._started_at[node_id] = time.monotonic()
-        thread = self._threads[node_id] = Thread(target=self._pass_lines_on, args=(node_id, child), name=f"node-{node_id}")
+        thread = self._threads[node_id] = Thread(
+            target=self._pass_lines_on, args=(node_id, child), name=f"node-{node_id}"
+        )
         thread.start()
 
     def _pass_lines_on(self, node_id: int, child: subprocess.Popen[bytes]) -> None:
@@ -271,7 +302,9 @@ class _Supervisor:
             os.write(self._wake_write, b"\0")
 
     def _next_event(self) -> tuple[str, int] | None:
-        """The next event, or None when the children take longer to stop than they may, or one is to be started again."""
+        """The next event, or None when the children take longer to stop than they may, or
+        one is to be started again.
+        """
         while True:
             with suppress(Empty):
                 return self._events.get_nowait()
@@ -290,7 +323,9 @@ class _Supervisor:
         while running or self._restarts:
             next_event = self._next_event()
             if next_event is None and self._restarts:
-                for node_id in [one for one, due in self._restarts.items() if due <= time.monotonic()]:
+                for node_id in [
+                    one for one, due in self._restarts.items() if due <= time.monotonic()
+                ]:
                     del self._restarts[node_id]
                     self._start(node_id)
                     running.add(node_id)
@@ -327,7 +362,11 @@ class _Supervisor:
         now = time.monotonic()
         is_early = now - self._started_at[node_id] < DEATHS_WITHIN_S
         self._early_deaths[node_id] = self._early_deaths[node_id] + 1 if is_early else 0
-        if not self._stopping and len(self._children) >= NODES_FOR_FAILOVER and self._early_deaths[node_id] < DEATHS_MAX:
+        if (
+            not self._stopping
+            and len(self._children) >= NODES_FOR_FAILOVER
+            and self._early_deaths[node_id] < DEATHS_MAX
+        ):
             write_line(
                 f"{ended}: the other nodes keep running; restarting it in {RESTART_AFTER_S:.0f} s"
             )
@@ -350,12 +389,15 @@ class _Supervisor:
 
 def guide(peers: Peers, data_directory: Path) -> str:
     """Lines to copy and paste once every node is ready: produce and consume with three clients."""
-    servers = ",".join(f"{node.advertised_host}:{node.advertised_port}" for node in peers.nodes.values())
+    servers = ",".join(
+        f"{node.advertised_host}:{node.advertised_port}" for node in peers.nodes.values()
+    )
     mqctl = f"{_command('mqctl')} -b {servers}"
     python = _command(Path(sys.executable).name)
     config = f'"bootstrap.servers": "{servers}"'
+    nodes = f"{len(peers.nodes)} node(s) ready on {servers}"
     return f"""
-mqd {__version__}: {len(peers.nodes)} node(s) ready on {servers}, data in {data_directory} (Ctrl-C stops)
+mqd {__version__}: {nodes}, data in {data_directory} (Ctrl-C stops)
 
   mqctl            {mqctl} topic create demo
                    echo hello | {mqctl} produce demo

@@ -1,6 +1,8 @@
-"""The wire's error table: Kafka's codes, which of them a client retries, and the exception that carries one.
+"""The wire's error table: Kafka's codes, which of them a client retries, and the exception that
+carries one.
 
-Names, numbers and retriability are the protocol's (https://kafka.apache.org/protocol#protocol_error_codes).
+Names, numbers and retriability are the protocol's
+(https://kafka.apache.org/protocol#protocol_error_codes).
 """
 
 from __future__ import annotations
@@ -204,11 +206,16 @@ class MqError(Exception):
     """A refusal that a peer is told as a code: what happened, why, and what to do about it.
 
     `code` goes on the wire; `message` goes where the protocol has room for one, and into `str()`.
-    Raised by cores and services for faults of the peer; our own faults are other exceptions and stop the daemon.
+    Raised by cores and services for faults of the peer; our own faults are other exceptions and
+    stop the daemon.
     """
 
-    def __init__(self, code: ErrorCode, message: str = "", *, record_errors: Sequence[tuple[int, str]] = ()) -> None:
-        """`record_errors`: (index in the batch, why) of records that a produce is refused for (KIP-467)."""
+    def __init__(
+        self, code: ErrorCode, message: str = "", *, record_errors: Sequence[tuple[int, str]] = ()
+    ) -> None:
+        """`record_errors`: (index in the batch, why) of records that a produce is refused
+        for (KIP-467).
+        """
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
@@ -216,19 +223,26 @@ class MqError(Exception):
 
 
 class ProtocolError(Exception):
-    """The peer sent bytes that no version of the protocol allows. The connection is closed; nothing is answered."""
+    """The peer sent bytes that no version of the protocol allows.
+
+    The connection is closed; nothing is answered.
+    """
 
 
 NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors that only opening a file can have."""
 PASSING_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, *NO_DESCRIPTORS})
-"""What an operating system refuses for now: nothing is wrong with the disk. A failed sync is never among them, whatever it says."""
+"""What an operating system refuses for now: nothing is wrong with the disk.
+
+A failed sync is never among them, whatever it says.
+"""
 
 
 class StorageError(Exception):
     """A log directory failed (write, fsync, rename). It goes offline; the call is never retried.
 
-    `out_of_space` marks the one kind that heals by itself when space, descriptors or memory return: `PASSING_ERRNOS`.
+    `out_of_space` marks the one kind that heals by itself when space, descriptors or memory return:
+    `PASSING_ERRNOS`.
     """
 
     def __init__(self, message: str, *, out_of_space: bool = False) -> None:
@@ -237,12 +251,16 @@ class StorageError(Exception):
 
 
 class QuorumBroken(Exception):
-    """The rules of the metadata quorum were broken: committed entries contradict one another, or two nodes lead one term. The node stops
-    rather than go on."""
+    """The rules of the metadata quorum were broken: committed entries contradict one another, or
+    two nodes lead one term. The node stops rather than go on.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"the metadata quorum is broken: {what}; this node stops to prevent damage. Either a process that is not a node of the cluster"
-            " reaches the peer port (let only the nodes reach it, and set cluster_secret), or a voter's metadata was put back from an"
-            " old copy, or that of several voters emptied at once: docs/OPERATIONS.md, When the quorum is broken"
+            f"the metadata quorum is broken: {what}; this node stops to prevent damage. "
+            "Either a process that is not a node of the cluster"
+            " reaches the peer port (let only the nodes reach it, and set cluster_secret), "
+            "or a voter's metadata was put back from an"
+            " old copy, or that of several voters emptied at once: docs/OPERATIONS.md, When "
+            "the quorum is broken"
         )

@@ -1,7 +1,8 @@
 """Every bound of the system, in one place, with their relations asserted at import.
 
-A full queue, a full frame or a full connection table is a normal state with an answer; these are the sizes at
-which it is reached. What an operator may change has a key in `config.py` with one of these as its default.
+A full queue, a full frame or a full connection table is a normal state with an answer; these are
+the sizes at which it is reached. What an operator may change has a key in `config.py` with one of
+these as its default.
 """
 
 from __future__ import annotations
@@ -19,21 +20,31 @@ FRAME_BYTES_MIN = 8
 ARRAY_ELEMENTS_MAX = 1_000_000
 """Arrays above this are refused before allocation, as Apache Kafka does."""
 REQUEST_ELEMENTS_MAX = 100_000
-"""Elements of all arrays of a request together: what bounds the memory and the time that a frame can cost beyond its own bytes."""
+"""Elements of all arrays of a request together: what bounds the memory and the time that a
+frame can cost beyond its own bytes.
+"""
 STRUCTURE_ELEMENTS = 4
-"""A structure in an array counts as so many elements: two bytes of a frame can become 200 of memory."""
+"""A structure in an array counts as so many elements: two bytes of a frame can become 200
+of memory.
+"""
 RESPONSE_ELEMENTS_MAX = 10 * ARRAY_ELEMENTS_MAX
 """The same for what a client reads: the metadata of a large cluster has many lists of replicas."""
 RESPONSE_BYTES_MIN = 4
 """A correlation id: nothing shorter is a response."""
 DECODED_AT_ONCE_BYTES_MAX = 4 * KIB
-"""Larger requests, other than Produce and Fetch, are decoded in slices: 2,000 structures of two bytes take 6 ms."""
+"""Larger requests, other than Produce and Fetch, are decoded in slices: 2,000 structures of
+two bytes take 6 ms.
+"""
 READ_AT_ONCE = 4
-"""Requests that read the state of a broker, at once on a listener: the rows of a response to 10,000 partitions take 5 MB."""
+"""Requests that read the state of a broker, at once on a listener: the rows of a response
+to 10,000 partitions take 5 MB.
+"""
 LARGE_REQUESTS_AT_ONCE = 8
 """Other requests above `DECODED_AT_ONCE_BYTES_MAX`, at once on a listener."""
 DECODED_AT_ONCE_ROWS = 500
-"""Partitions of a Produce or Fetch; a request with more is decoded, carried out and answered in slices. 500 take 3 to 5 ms."""
+"""Partitions of a Produce or Fetch; a request with more is decoded, carried out and
+answered in slices. 500 take 3 to 5 ms.
+"""
 PRODUCED_AT_ONCE_BYTES_MAX = 4 * MIB
 """A Produce of several partitions and more bytes is appended in slices: 4 MiB take 2 ms."""
 TAGGED_FIELDS_MAX = 10_000
@@ -52,11 +63,15 @@ FRAME_RECEIVE_TIMEOUT_MS = 30_000
 IN_FLIGHT_REQUESTS_MAX = 256
 """Requests of one connection that may wait for an answer; then its socket is not read."""
 SEND_QUEUE_BYTES_MAX = 8 * MIB
-"""Answers of one connection that may wait in memory for a slow reader; then its socket is not read."""
+"""Answers of one connection that may wait in memory for a slow reader; then its socket is
+not read.
+"""
 SEND_QUEUE_BYTES_MIN = 64 * KIB
 """The same where the readers of a node together are slow (server/memory.py)."""
 SEND_STALL_MAX_MS = 30_000
-"""Default of `connections.max.write.stall.ms`: a peer that takes no byte for this long while answers wait is disconnected."""
+"""Default of `connections.max.write.stall.ms`: a peer that takes no byte for this long
+while answers wait is disconnected.
+"""
 CONNECTIONS_PER_ADDRESS_MAX = 1_000
 """Default of `max.connections.per.ip`; loopback addresses are exempt."""
 PEER_ANSWERS_BYTES_MAX = 512 * MIB
@@ -67,18 +82,24 @@ RECEIVE_ARENA_BYTES = 4 * MIB
 RECEIVE_BYTES_MAX = 256 * KIB
 """What one connection may bring into one turn of the loop: fairness among many."""
 SENDFILE_BYTES_MIN = 64 * KIB
-"""Below this, reading and sending with the header is as cheap as sendfile (bench/sendfile_border.py)."""
+"""Below this, reading and sending with the header is as cheap as sendfile
+(bench/sendfile_border.py).
+"""
 
 SLICE_SECONDS_MAX = 0.002
 """A connection whose requests have taken longer than this in one turn lets others go first."""
 TURN_SECONDS_MAX = 0.01
-"""After this long no other connection gets a slice in a turn: the turn ends, and the rest of the node runs."""
+"""After this long no other connection gets a slice in a turn: the turn ends, and the rest
+of the node runs.
+"""
 SENT_BYTES_PER_SLICE = 4 * MIB
 """What one connection sends in one go: about a millisecond of copying to its socket."""
 PEER_CONNECTIONS_MAX = 192
 """Open connections of nodes that have introduced themselves."""
 STRANGERS_MAX = 64
-"""Open connections of the peer listener that have not, from addresses of the cluster: one more, and the oldest is closed."""
+"""Open connections of the peer listener that have not, from addresses of the cluster: one
+more, and the oldest is closed.
+"""
 STRANGERS_ELSEWHERE_MAX = 32
 STRANGERS_PER_ADDRESS_MAX = 8
 """The same from all other addresses, and from one of them."""
@@ -87,7 +108,9 @@ STRANGER_SECONDS_MIN = 0.1
 STRANGER_FRAME_BYTES_MAX = 1 * KIB
 STRANGER_REQUESTS_MAX = 8
 STRANGER_SECONDS_MAX = 10.0
-"""On the peer listener, before a connection has introduced itself: bytes of a frame, requests, and time."""
+"""On the peer listener, before a connection has introduced itself: bytes of a frame,
+requests, and time.
+"""
 REQUEST_PARTITIONS_MAX = 50_000
 """Partitions in one Produce or Fetch."""
 
@@ -97,23 +120,33 @@ BATCH_BYTES_MAX = 1 * MIB + 12
 DECOMPRESSED_BYTES_MAX = 256 * MIB
 """A compressed batch that grows beyond this is refused while it is being read."""
 RECORDS_COMPRESSED_MAX = 1_000_000
-"""Records of one compressed batch, whose count the bytes do not prove: the most that librdkafka's `batch.num.messages` allows."""
+"""Records of one compressed batch, whose count the bytes do not prove: the most that
+librdkafka's `batch.num.messages` allows.
+"""
 LOOKED_AT_BYTES_MAX = 16 * MIB
-"""What the broker itself decompresses of one batch, where it must look at records: keys of compacted topics, lookups by time."""
+"""What the broker itself decompresses of one batch, where it must look at records: keys of
+compacted topics, lookups by time.
+"""
 LOOKED_AT_MESSAGES = 16
 """The same in times of `max.message.bytes`, where that is more."""
 LOOKED_AT_BYTES_PER_RECORD = 256
 """A record counts as so many bytes at the least: 65,536 of them take about 50 ms."""
 LOOKED_AT_BYTES_PER_TURN = LOOKED_AT_BYTES_MAX
-"""After so much in one turn of the loop, batches that must be looked at are sent back to be tried again."""
+"""After so much in one turn of the loop, batches that must be looked at are sent back to be
+tried again.
+"""
 RECORD_ERRORS_MAX = 10
 """Records that one refusal names."""
 PRODUCER_BATCHES_CACHED = 5
-"""Batches per producer id whose repeats are recognised: Kafka's limit on `max.in.flight` with idempotence."""
+"""Batches per producer id whose repeats are recognised: Kafka's limit on `max.in.flight`
+with idempotence.
+"""
 PRODUCERS_PER_PARTITION_MAX = 100_000
 PRODUCERS_REPEATING_MAX = 5_000
-"""Of so many producers of a partition, those that were seen last, a snapshot holds all of these batches, of the others the last one. A
-worker thread encodes it; the event loop copies a table of the producers, 6 ms for 100,000."""
+"""Of so many producers of a partition, those that were seen last, a snapshot holds all of these
+batches, of the others the last one. A worker thread encodes it; the event loop copies a table of
+the producers, 6 ms for 100,000.
+"""
 
 # -- fetch (replica/)
 FETCH_BYTES_MAX = 55 * MIB
@@ -123,7 +156,9 @@ FETCH_SESSIONS_MAX = 1_000
 FETCH_SESSION_PARTITIONS_MAX = 10_000
 """Partitions that one session remembers; who fetches more does so without a session."""
 FETCH_SESSION_UNKNOWN_MAX = 100
-"""A session that wants more partitions which do not exist ends with the answer: each of its fetches would name them all."""
+"""A session that wants more partitions which do not exist ends with the answer: each of its
+fetches would name them all.
+"""
 FETCH_SESSIONS_PARTITIONS_MAX = 200_000
 """The same over all sessions: about 100 MiB."""
 
@@ -134,15 +169,21 @@ PARTITIONS_PER_REQUEST_MAX = 10_000
 REFUSED_PARTITIONS_NAMED_MAX = 200
 """Where a refusal of the whole request is told for each of its partitions, for so many."""
 METADATA_COMMAND_DECOMPRESSED_MAX = 1 * MIB
-"""A metadata command that inflates beyond this was not written by mqd: the 10,000 partitions of a request take half of it."""
+"""A metadata command that inflates beyond this was not written by mqd: the 10,000
+partitions of a request take half of it.
+"""
 CONFIG_VALUE_BYTES_MAX = 16 * KIB
 """One override, by itself: what is stored must fit an answer's string."""
 CONFIG_RESOURCE_BYTES_MAX = 64 * KIB
 """All overrides of one topic or node, names and values."""
 CONFIG_RESOURCES_MAX = 2_000
-"""Topics and nodes whose configuration one request changes or asks for; beyond it, the client asks again."""
+"""Topics and nodes whose configuration one request changes or asks for; beyond it, the
+client asks again.
+"""
 CONFIG_QUESTION_REPEATS_MAX = 10
-"""Times that one request gets the same configuration; a short request could have a long response."""
+"""Times that one request gets the same configuration; a short request could have a long
+response.
+"""
 CONFIG_CHANGES_MAX = 10_000
 """Values that one request changes, of all resources."""
 CREATED_TOPICS_MAX = 1_000
@@ -152,49 +193,79 @@ DELETED_TOPICS_MAX = 10_000
 COORDINATOR_KEY_BYTES_MAX = 4 * KIB
 """Of a group's or a transaction's name: it is hashed as Java does, unit by unit."""
 GROUP_BYTES_MAX = 32 * MIB
-"""What the members of one classic group may say about themselves, all protocols together; beyond it, nobody more can join."""
+"""What the members of one classic group may say about themselves, all protocols together;
+beyond it, nobody more can join.
+"""
 CONSUMER_GROUP_BYTES_MAX = 128 * MIB
-"""The same of a group of the consumer protocol: 1.8 million names of topics. Each is looked at for each target, 0.1 us."""
+"""The same of a group of the consumer protocol: 1.8 million names of topics.
+
+Each is looked at for each target, 0.1 us.
+"""
 JOIN_PROTOCOLS_MAX = 100
 """Protocols that one member of a classic group names; Kafka's clients have five assignors."""
 SUBSCRIBED_NAMES_MAX = 10_000
 """Topics that one member of a consumer group subscribes to by their names: a tenth of a second."""
 GROUP_MEMBER_BYTES = 1 * KIB
-"""What a member counts for besides, and each protocol that it names, and each id that was given out to somebody who has not joined."""
+"""What a member counts for besides, and each protocol that it names, and each id that was
+given out to somebody who has not joined.
+"""
 GUARDS_KEPT_MAX = 10_000
-"""First batches of transactions that the coordinator refused and that may come again, of all partitions of a node; about 250 bytes each."""
+"""First batches of transactions that the coordinator refused and that may come again, of
+all partitions of a node; about 250 bytes each.
+"""
 COORDINATED_GROUPS_AT_ONCE = 100
 """Groups of one request that a coordinator describes or deletes without letting others go first."""
 METADATA_IMAGE_BYTES_MAX = 256 * MIB
-"""Default of `metadata.image.max.bytes`: some 400,000 partitions with three replicas each (controller/size.py)."""
+"""Default of `metadata.image.max.bytes`: some 400,000 partitions with three replicas each
+(controller/size.py).
+"""
 METADATA_IMAGE_BYTES_LARGEST = 1024 * MIB
-"""The most that the option allows: its snapshot fits RAFT_SNAPSHOT_BYTES_MAX even if it does not deflate."""
+"""The most that the option allows: its snapshot fits RAFT_SNAPSHOT_BYTES_MAX even if it
+does not deflate.
+"""
 CONFIGURED_GROUPS_MAX = 10_000
-"""Consumer groups with overrides of their own. They need not exist, so nothing else bounds their number."""
+"""Consumer groups with overrides of their own.
+
+They need not exist, so nothing else bounds their number.
+"""
 BROKER_TEXT_BYTES_MAX = 1 * KIB
 """Of a broker's host name and of its rack, each."""
 PRODUCER_IDS_PER_BLOCK = 1_000
-"""Producer ids that a node takes from the controller at a time; the rest of a block is lost when the node stops."""
+"""Producer ids that a node takes from the controller at a time; the rest of a block is lost
+when the node stops.
+"""
 PRODUCER_ID_MAX = 2**63 - 1
 TOPICS_CREATED_SOON_MAX = 1_000
-"""Topics that wait to be created in the background because a client asked about them; beyond it, the client asks again."""
+"""Topics that wait to be created in the background because a client asked about them;
+beyond it, the client asks again.
+"""
 
 # -- groups (coordinator/group/)
 COMMITTED_PARTITIONS_MAX = 10_000
-"""Partitions whose offsets one request commits: a third of a second. Kafka's bound is the batch that they become, `message.max.bytes`."""
+"""Partitions whose offsets one request commits: a third of a second.
+
+Kafka's bound is the batch that they become, `message.max.bytes`.
+"""
 GROUP_OFFSETS_BYTES_MAX = 16 * MIB
-"""Memory that the offsets of one group may take with their metadata: 52,428 offsets without any. Kafka has no bound."""
+"""Memory that the offsets of one group may take with their metadata: 52,428 offsets without any.
+
+Kafka has no bound.
+"""
 FETCHED_OFFSETS_MAX = 100_000
 """Offsets in one answer to OffsetFetch; of the groups that are left, the client is to ask again."""
 
 # -- raft
 RAFT_COMMAND_BYTES_MAX = 60 * KIB
-"""A command must fit one append_entries batch (64 KiB less headers): PySyncObj's chunked path is not used."""
+"""A command must fit one append_entries batch (64 KiB less headers): PySyncObj's chunked
+path is not used.
+"""
 RAFT_BATCH_BYTES = 64 * KIB
 RAFT_MESSAGE_BYTES_MAX = 8 * MIB
 RAFT_OUTBOX_MESSAGES_MAX = 10_000
 RAFT_OUTBOX_BYTES_MAX = 64 * MIB
-"""Messages and bytes that may wait for one peer; beyond, the connection is cut and starts afresh."""
+"""Messages and bytes that may wait for one peer; beyond, the connection is cut and starts
+afresh.
+"""
 RAFT_INBOX_MESSAGES_MAX = 10_000
 """Peers' messages that may wait for the next turn; beyond, they are dropped as a network would."""
 RAFT_PROPOSALS_MAX = 10_000
@@ -203,7 +274,9 @@ RAFT_APPENDS_PER_ROUND = 16
 RAFT_SNAPSHOT_CHUNK_BYTES = 256 * KIB
 RAFT_SNAPSHOT_BYTES_MAX = 1024 * MIB
 RAFT_SNAPSHOT_PIECES_PER_SLICE = 4
-"""Pieces that a worker thread makes of a snapshot before others get the processor: of the metadata's, 256 KiB of text in 5 ms."""
+"""Pieces that a worker thread makes of a snapshot before others get the processor: of the
+metadata's, 256 KiB of text in 5 ms.
+"""
 RAFT_SNAPSHOT_REST_SECONDS_MAX = 0.01
 """After a slice the thread rests as long as that took, and no longer than this."""
 RAFT_RESERVE_BYTES = 1 * MIB
@@ -218,12 +291,16 @@ RAFT_JOURNAL_ENTRIES_KEPT = 1_000
 
 # -- clients (client/)
 RESPONSE_BYTES_MAX = 128 * MIB
-"""The largest answer that a client of ours reads: a fetch answer is at most FETCH_BYTES_MAX and one batch."""
+"""The largest answer that a client of ours reads: a fetch answer is at most FETCH_BYTES_MAX
+and one batch.
+"""
 CLIENT_IN_FLIGHT_REQUESTS_MAX = 64
 """Requests that one client connection sends ahead of their answers."""
 CLIENT_RECEIVE_BYTES = 256 * KIB
 PRODUCER_BATCH_BYTES = 256 * KIB
-"""Records gather into a batch up to this estimate before compression; safely below the default `message.max.bytes`."""
+"""Records gather into a batch up to this estimate before compression; safely below the
+default `message.max.bytes`.
+"""
 PRODUCER_REQUEST_BYTES = 4 * MIB
 PRODUCER_BUFFER_BYTES_MAX = 32 * MIB
 """Records of one producer that wait for their acknowledgement; then `send` waits."""
@@ -238,11 +315,17 @@ assert RAFT_SNAPSHOT_CHUNK_BYTES + 64 < RAFT_MESSAGE_BYTES_MAX < RAFT_OUTBOX_BYT
 assert METADATA_IMAGE_BYTES_MAX <= METADATA_IMAGE_BYTES_LARGEST <= RAFT_SNAPSHOT_BYTES_MAX
 assert RAFT_JOURNAL_ENTRIES_KEPT < RAFT_JOURNAL_ENTRIES_MAX
 assert RAFT_BATCH_BYTES + RAFT_COMMAND_BYTES_MAX + 64 < RAFT_MESSAGE_BYTES_MAX
-assert CONFIG_VALUE_BYTES_MAX < STRING_BYTES_MAX and CONFIG_VALUE_BYTES_MAX <= CONFIG_RESOURCE_BYTES_MAX
+assert (
+    CONFIG_VALUE_BYTES_MAX < STRING_BYTES_MAX
+    and CONFIG_VALUE_BYTES_MAX <= CONFIG_RESOURCE_BYTES_MAX
+)
 assert CONFIG_RESOURCE_BYTES_MAX + 64 * KIB < METADATA_COMMAND_DECOMPRESSED_MAX
 assert BATCH_BYTES_MAX < FETCH_BYTES_MAX <= REQUEST_BYTES_MAX
 assert FETCH_BYTES_MAX + BATCH_BYTES_MAX < RESPONSE_BYTES_MAX
-assert PRODUCER_BATCH_BYTES < BATCH_BYTES_MAX and PRODUCER_BATCH_BYTES <= PRODUCER_REQUEST_BYTES < PRODUCER_BUFFER_BYTES_MAX
+assert (
+    PRODUCER_BATCH_BYTES < BATCH_BYTES_MAX
+    and PRODUCER_BATCH_BYTES <= PRODUCER_REQUEST_BYTES < PRODUCER_BUFFER_BYTES_MAX
+)
 assert CLIENT_IN_FLIGHT_REQUESTS_MAX <= IN_FLIGHT_REQUESTS_MAX
 
 # -- coordinators (coordinator/)
@@ -253,27 +336,41 @@ TRANSACTIONS_MEMORY_SHARE = 16
 TRANSACTIONS_MEMORY_BYTES_MIN = 64 * MIB
 """Default of `transaction.coordinator.memory.bytes`, likewise."""
 COORDINATOR_LOAD_BYTES = 64 * KIB
-"""What is read of a coordinator's partition in one go when it comes to be led here: 800 offsets, 12 ms without a turn for others."""
+"""What is read of a coordinator's partition in one go when it comes to be led here: 800
+offsets, 12 ms without a turn for others.
+"""
 TRANSACTIONS_PER_SEARCH = 500
-"""Time-outs and unused transactional ids that one decision deals with; the search goes on a moment later."""
+"""Time-outs and unused transactional ids that one decision deals with; the search goes on a
+moment later.
+"""
 MARKERS_PER_REQUEST = 1000
 """Markers that one WriteTxnMarkers asks for."""
 SUBSCRIPTION_REGEX_MEMORY = 128 * KIB
-"""What a compiled regular expression of a subscription may take: it bounds the time that one topic name costs."""
+"""What a compiled regular expression of a subscription may take: it bounds the time that
+one topic name costs.
+"""
 SUBSCRIPTION_REGEX_STEPS = 1_000_000
-"""Steps of matching (characters times instructions, 2 to 40 ns each) that a coordinator takes in one go; the rest follows later."""
+"""Steps of matching (characters times instructions, 2 to 40 ns each) that a coordinator
+takes in one go; the rest follows later.
+"""
 ASSIGNOR_CHAINS_MAX = 1_000
-"""Chains of moves that one assignment of a group with different subscriptions may make, after all single moves that help."""
+"""Chains of moves that one assignment of a group with different subscriptions may make,
+after all single moves that help.
+"""
 
 # -- the log (log/)
 SCAN_BYTES = 1 * MIB
 """What recovery and lookups read of a segment in one go."""
 RECOVERY_BATCH_BYTES_MAX = REQUEST_BYTES_MAX
-"""No batch on disk is larger than the largest request: a longer length is damage, and nothing is allocated for it."""
+"""No batch on disk is larger than the largest request: a longer length is damage, and
+nothing is allocated for it.
+"""
 SEGMENTS_OPEN_MAX = 8
 """Older segments of one log whose file and indexes are kept open; the active one always is."""
 SEGMENTS_UNSYNCED_MAX = 64
-"""Full segments of one log that wait for their sync, open; beyond it a batch that would begin another is sent back to be tried again."""
+"""Full segments of one log that wait for their sync, open; beyond it a batch that would
+begin another is sent back to be tried again.
+"""
 OLDER_SEGMENTS_OPEN_MAX = 1_024
 """Older segments of all logs that are open, where descriptors are plenty."""
 DESCRIPTORS_SPARE = 16
@@ -291,9 +388,13 @@ FOLLOWER_STRETCH_BYTES = 4 * MIB
 SYNC_THREADS = 4
 """fdatasyncs of one log directory that run at the same time."""
 CLEANED_RECORDS_PER_SLICE = 2048
-"""Records that the cleaner of logs handles in a worker thread before others get the processor: 5 to 9 ms of work."""
+"""Records that the cleaner of logs handles in a worker thread before others get the
+processor: 5 to 9 ms of work.
+"""
 CLEANER_REST_SECONDS_MAX = 0.01
-"""After a slice the cleaner rests as long as that took, and no longer than this: on a busy machine most of it was waiting."""
+"""After a slice the cleaner rests as long as that took, and no longer than this: on a busy
+machine most of it was waiting.
+"""
 CLEANER_BUFFER_BYTES_MIN = 1 * MIB
 """Of `log.cleaner.dedupe.buffer.size`: Kafka's, below which it does not start."""
 DISK_RESERVE_BYTES = 1 * MIB

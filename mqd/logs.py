@@ -1,8 +1,10 @@
-"""What the daemon says on standard error: one line an event, `time level event key=value ...`, repeats held back.
+"""What the daemon says on standard error: one line an event, `time level event key=value ...`,
+repeats held back.
 
-Loggers are the standard library's; `logging.getLogger(__name__).info("segment.rolled partition=%s", partition)` is a
-whole event. This module decides the shape of the line and how often the same complaint may be repeated: a client that
-sends rubbish in a loop, or a full disk, must not fill another disk with log lines.
+Loggers are the standard library's; `logging.getLogger(__name__).info("segment.rolled partition=%s",
+partition)` is a whole event. This module decides the shape of the line and how often the same
+complaint may be repeated: a client that sends rubbish in a loop, or a full disk, must not fill
+another disk with log lines.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ PLACES_MAX: Final = 1_000
 
 
 def set_up(level: str = "INFO") -> None:
-    """Send every logger's lines to standard error. Replaces what was set up before; `level` is a `logging.level` of the option table."""
+    """Send every logger's lines to standard error.
+
+    Replaces what was set up before; `level` is a `logging.level` of the option table.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter())
     handler.addFilter(RepeatFilter())
@@ -32,8 +37,9 @@ def set_up(level: str = "INFO") -> None:
 
 
 def write_line(line: str, stream: TextIO | None = None) -> None:
-    """One line, whole though several threads write, on standard error or `stream`. Whoever read there may have gone: what is written
-    from then on goes nowhere, and nobody stops for that."""
+    """One line, whole though several threads write, on standard error or `stream`. Whoever read
+    there may have gone: what is written from then on goes nowhere, and nobody stops for that.
+    """
     stream = sys.stderr if stream is None else stream
     try:
         stream.write(line + "\n")
@@ -51,23 +57,26 @@ def warn_all(warnings: Iterable[str]) -> None:
 
 
 class LineFormatter(logging.Formatter):
-    """`2026-03-01T12:00:00.123Z INFO mqd.log segment.rolled partition=t-0`; a traceback follows on lines of its own."""
+    """`2026-03-01T12:00:00.123Z INFO mqd.log segment.rolled partition=t-0`; a traceback
+    follows on lines of its own.
+    """
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         message = record.message.replace("\r", "\\r").replace("\n", "\\n")
         repeats = getattr(record, "held_back", 0)
         more = f" held_back={repeats}" if repeats else ""
         return f"{seconds}.{int(record.msecs):03}Z {record.levelname} {record.name} {message}{more}"
 
-    def usesTime(self) -> bool:  # noqa: N802 - logging's name
+    def usesTime(self) -> bool:  # noqa: N802
         return False  # formatMessage writes the time itself
 
 
 class RepeatFilter(logging.Filter):
     """Holds back a line whose place in the code has written `REPEATS_MAX` of them in this window.
 
-    The first line of the next window says how many were held back. Errors with a traceback always pass.
+    The first line of the next window says how many were held back. Errors with a traceback always
+    pass.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

@@ -41,6 +41,19 @@ def _table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         meaning = f"{row['meaning']} ({row['note']})" if row["note"] else row["meaning"]
         default = "-" if row["default"] in (None, "") else row["default"]
-        lines.append((row["name"], row["type"], default, ",".join(row["scope"]), row["status"], "yes" if row["dynamic"] else "no", meaning))
+        lines.append(
+            (
+                row["name"],
+                row["type"],
+                default,
+                ",".join(row["scope"]),
+                row["status"],
+                "yes" if row["dynamic"] else "no",
+                meaning,
+            )
+        )
     widths = [max(len(line[column]) for line in lines) for column in range(6)]
-    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[6]]) for line in lines)
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[6]])
+        for line in lines
+    )

@@ -1,4 +1,5 @@
-"""What a configuration key is: its type, its bounds, how its text is read, and what mqd does with it.
+"""What a configuration key is: its type, its bounds, how its text is read, and what mqd does with
+it.
 
 The keys themselves are in `option_table.py`; reading files and the environment is `config.py`'s.
 """
@@ -65,15 +66,22 @@ class Option(NamedTuple):
     valid: tuple[str, ...] = ()
     """The words a string may be, or the elements that a list may have."""
     dynamic: bool = False
-    """Whether clients may change it while the node runs: where they may in Kafka, except bounds on a node's memory, connections
-    and metadata, which protect it from clients."""
+    """Whether clients may change it while the node runs: where they may in Kafka, except bounds on
+    a node's memory, connections and metadata, which protect it from clients.
+    """
     synonyms: tuple[tuple[str, int], ...] = ()
-    """Of a topic's or a group's key: the node keys that stand in for it, first set one first, each with the factor to its unit."""
+    """Of a topic's or a group's key: the node keys that stand in for it, first set one
+    first, each with the factor to its unit.
+    """
 
     @property
     def documentation(self) -> str:
         """What DescribeConfigs says of the key; of one without effect, that first."""
-        return f"{IGNORED_BY_MQD}: {self.note}. {self.meaning}" if self.status is Status.IGNORED else self.meaning
+        return (
+            f"{IGNORED_BY_MQD}: {self.note}. {self.meaning}"
+            if self.status is Status.IGNORED
+            else self.meaning
+        )
 
     @property
     def sensitive(self) -> bool:
@@ -148,8 +156,14 @@ class Option(NamedTuple):
 
 
 class StartError(Exception):
-    """Something that the operator can mend keeps the node from starting. The message is one line and names the remedy."""
+    """Something that the operator can mend keeps the node from starting.
+
+    The message is one line and names the remedy.
+    """
 
 
 class ConfigError(StartError):
-    """A configuration or peers file, an environment variable or an argument is wrong. Names the place: file and line, or key."""
+    """A configuration or peers file, an environment variable or an argument is wrong.
+
+    Names the place: file and line, or key.
+    """

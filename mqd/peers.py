@@ -1,4 +1,5 @@
-"""The peers file: who is in the cluster, where each node listens, and which of them vote. The same file on every node.
+"""The peers file: who is in the cluster, where each node listens, and which of them vote. The same
+file on every node.
 
     cluster_id = "Nk018hRAQFytWskYqtQduw"
 
@@ -8,13 +9,14 @@
     port = 9092          # clients
     peer_port = 9192     # the other nodes
 
-Optional for the file: cluster_secret = "...", which every node must know to be heard by the others (16 to 1024 characters,
-best random ones), or cluster_secret_file = "name", a file that holds it and nothing else, found from where the peers file is.
-Whichever file holds it, only its owner should be able to read it: else there is a warning.
+Optional for the file: cluster_secret = "...", which every node must know to be heard by the others
+(16 to 1024 characters, best random ones), or cluster_secret_file = "name", a file that holds it and
+nothing else, found from where the peers file is. Whichever file holds it, only its owner should be
+able to read it: else there is a warning.
 
-Optional for a node: rack, voter (true for the first five), advertised_host and advertised_port (what clients are told
-to connect to). Every refusal names the file, the line or key, and the remedy; tomllib gives no lines, so `_Lines` finds
-them by scanning the text.
+Optional for a node: rack, voter (true for the first five), advertised_host and advertised_port
+(what clients are told to connect to). Every refusal names the file, the line or key, and the
+remedy; tomllib gives no lines, so `_Lines` finds them by scanning the text.
 """
 
 from __future__ import annotations
@@ -30,13 +32,24 @@ from typing import Any
 from mqd.options import ConfigError
 
 VOTERS_BY_DEFAULT = 5
-"""Nodes after this many do not vote unless they say so: a larger quorum is slower and hardly safer."""
+"""Nodes after this many do not vote unless they say so: a larger quorum is slower and
+hardly safer.
+"""
 
 _FILE_KEYS = ("cluster_id", "cluster_secret", "cluster_secret_file", "node")
 _SECRET_LENGTHS = range(16, 1025)
 """Shorter ones could be tried out by whoever poses as a node and is called."""
 _SECRET_REMEDY = "use 16 to 1024 random characters (openssl rand -base64 32)"
-_NODE_KEYS = ("id", "host", "port", "peer_port", "rack", "voter", "advertised_host", "advertised_port")
+_NODE_KEYS = (
+    "id",
+    "host",
+    "port",
+    "peer_port",
+    "rack",
+    "voter",
+    "advertised_host",
+    "advertised_port",
+)
 _NODE_KEYS_NEEDED = ("id", "host", "port", "peer_port")
 _NODE_ID_MAX = 2**31 - 1
 _WILDCARDS = ("0.0.0.0", "::", "[::]")
@@ -47,7 +60,10 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class PeerNode:
-    """One node of the cluster. `advertised_*` are filled in from `host` and `port` where the file leaves them out."""
+    """One node of the cluster.
+
+    `advertised_*` are filled in from `host` and `port` where the file leaves them out.
+    """
 
     id: int
     host: str
@@ -78,11 +94,14 @@ class Peers:
         return {node_id: node for node_id, node in self.nodes.items() if node.voter}
 
     def require_secret(self, node_id: int) -> None:
-        """ConfigError where the peer port of this node is open to other machines and there is no cluster secret."""
+        """ConfigError where the peer port of this node is open to other machines and there
+        is no cluster secret.
+        """
         node = self.require(node_id)
         if self.secret is None and not is_loopback(node.host):
             raise ConfigError(
-                f"{self.path}: node {node_id} listens for other nodes on {node.host}:{node.peer_port} without a cluster secret,"
+                f"{self.path}: node {node_id} listens for other nodes on "
+                f"{node.host}:{node.peer_port} without a cluster secret,"
                 " so any machine that can reach this port could act as a node. Set "
                 "cluster_secret_file in the peers file of every"
                 " node (openssl rand -base64 32), or add --insecure-peers"
@@ -100,7 +119,9 @@ class Peers:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a listener at `host`; a name other than localhost may be any address."""
+    """Whether only this machine reaches a listener at `host`; a name other than localhost
+    may be any address.
+    """
     import ipaddress
 
     try:
@@ -128,7 +149,11 @@ def load_peers(path: Path | str) -> Peers:
             f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8"
         ) from None
     peers = parse_peers(text, path)
-    return replace(peers, warnings=_warnings(peers.secret_path)) if peers.secret_path is not None else peers
+    return (
+        replace(peers, warnings=_warnings(peers.secret_path))
+        if peers.secret_path is not None
+        else peers
+    )
 
 
 def _warnings(secret_path: Path) -> tuple[str, ...]:
@@ -154,15 +179,27 @@ def parse_peers(text: str, path: Path) -> Peers:
     return _Checker(path, _Lines(text)).peers(document)
 
 
-def format_peers(cluster_id: str, nodes: Mapping[int, PeerNode], *, secret_file: str | None = None) -> str:
-    """A peers file that `parse_peers` reads back to the same values. `secret_file`: where it says that the cluster secret is."""
+def format_peers(
+    cluster_id: str, nodes: Mapping[int, PeerNode], *, secret_file: str | None = None
+) -> str:
+    """A peers file that `parse_peers` reads back to the same values.
+
+    `secret_file`: where it says that the cluster secret is.
+    """
     from json import dumps  # whose strings are TOML's too
 
     lines = [f'cluster_id = "{cluster_id}"']
     if secret_file is not None:
         lines.append(f"cluster_secret_file = {dumps(secret_file, ensure_ascii=False)}")
     for node in nodes.values():
-        lines += ["", "[[node]]", f"id = {node.id}", f'host = "{node.host}"', f"port = {node.port}", f"peer_port = {node.peer_port}"]
+        lines += [
+            "",
+            "[[node]]",
+            f"id = {node.id}",
+            f'host = "{node.host}"',
+            f"port = {node.port}",
+            f"peer_port = {node.peer_port}",
+        ]
         if node.rack is not None:
             lines.append(f"rack = {dumps(node.rack, ensure_ascii=False)}")
         lines.append(f"voter = {'true' if node.voter else 'false'}")
@@ -180,7 +217,10 @@ def _machine(host: str) -> str:
 
 
 class _Lines:
-    """Where keys stand: the lines of `[[node]]` headers and of the keys below each. Inline tables have no lines."""
+    """Where keys stand: the lines of `[[node]]` headers and of the keys below each.
+
+    Inline tables have no lines.
+    """
 
     _HEADER = re.compile(r"\s*\[\[\s*node\s*\]\]")
     _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
@@ -196,7 +236,9 @@ class _Lines:
                 self._lines.setdefault((node, key[1]), number)
 
     def find(self, node: int | None, key: str | None) -> int | None:
-        """The line of a key of the `node`-th table (None: of the file), else of the table itself, else None."""
+        """The line of a key of the `node`-th table (None: of the file), else of the table
+        itself, else None.
+        """
         return self._lines.get((node, key)) or self._lines.get((node, None))
 
 
@@ -210,15 +252,25 @@ class _Checker:
     def peers(self, document: dict[str, Any]) -> Peers:
         for key in document:
             if key not in _FILE_KEYS:
-                raise self._wrong(None, key, f"unknown key {key}", self._remedy_for_key(key, _FILE_KEYS))
+                raise self._wrong(
+                    None, key, f"unknown key {key}", self._remedy_for_key(key, _FILE_KEYS)
+                )
         cluster_id = document.get("cluster_id")
         if cluster_id is None:
-            raise self._wrong(None, None, "cluster_id is missing", 'add a line cluster_id = "..." at the top')
+            raise self._wrong(
+                None, None, "cluster_id is missing", 'add a line cluster_id = "..." at the top'
+            )
         if not isinstance(cluster_id, str) or not _CLUSTER_ID.fullmatch(cluster_id):
             problem = f"invalid cluster_id {cluster_id!r}"
-            raise self._wrong(None, "cluster_id", problem, "use 1 to 64 letters, digits, '.', '_' and '-'")
+            raise self._wrong(
+                None, "cluster_id", problem, "use 1 to 64 letters, digits, '.', '_' and '-'"
+            )
         tables = document.get("node")
-        if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        if (
+            not isinstance(tables, list)
+            or not tables
+            or not all(isinstance(table, dict) for table in tables)
+        ):
             raise self._wrong(
                 None,
                 "node",
@@ -230,8 +282,10 @@ class _Checker:
         for index, table in enumerate(tables):
             node = self._node(index, table)
             if node.id in nodes:
-                problem = (f"id {node.id} is already the id of the node "
-                          f"{self._named(index_by_id[node.id])}")
+                problem = (
+                    f"id {node.id} is already the id of the node "
+                    f"{self._named(index_by_id[node.id])}"
+                )
                 raise self._wrong(index, "id", problem, "use a different id for each node")
             nodes[node.id] = node
             index_by_id[node.id] = index
@@ -281,7 +335,9 @@ class _Checker:
             remedy = "create the file with the same content on every node, readable by this user"
             raise self._wrong(None, "cluster_secret_file", problem, remedy) from None
         except UnicodeDecodeError:
-            raise self._wrong(None, "cluster_secret_file", f"{path} is not UTF-8 text", _SECRET_REMEDY) from None
+            raise self._wrong(
+                None, "cluster_secret_file", f"{path} is not UTF-8 text", _SECRET_REMEDY
+            ) from None
         if len(secret) not in _SECRET_LENGTHS:
             problem = f"{path} does not contain 16 to 1024 characters"
             raise self._wrong(None, "cluster_secret_file", problem, _SECRET_REMEDY)
@@ -290,7 +346,9 @@ class _Checker:
     def _node(self, index: int, table: dict[str, Any]) -> PeerNode:
         for key in table:
             if key not in _NODE_KEYS:
-                raise self._wrong(index, key, f"unknown key {key}", self._remedy_for_key(key, _NODE_KEYS))
+                raise self._wrong(
+                    index, key, f"unknown key {key}", self._remedy_for_key(key, _NODE_KEYS)
+                )
         for key in _NODE_KEYS_NEEDED:
             if key not in table:
                 raise self._wrong(
@@ -311,7 +369,12 @@ class _Checker:
             )
         voter = table.get("voter", index < VOTERS_BY_DEFAULT)
         if not isinstance(voter, bool):
-            raise self._wrong(index, "voter", f"voter {voter!r} is not true or false", "write voter = true or voter = false")
+            raise self._wrong(
+                index,
+                "voter",
+                f"voter {voter!r} is not true or false",
+                "write voter = true or voter = false",
+            )
         node = PeerNode(
             id=node_id,
             host=host,
@@ -319,8 +382,12 @@ class _Checker:
             peer_port=self._integer(index, table, "peer_port", 1, 65535),
             rack=rack,
             voter=voter,
-            advertised_host=self._host(index, table, "advertised_host") if "advertised_host" in table else host,
-            advertised_port=self._integer(index, table, "advertised_port", 1, 65535) if "advertised_port" in table else port,
+            advertised_host=self._host(index, table, "advertised_host")
+            if "advertised_host" in table
+            else host,
+            advertised_port=self._integer(index, table, "advertised_port", 1, 65535)
+            if "advertised_port" in table
+            else port,
         )
         if node.advertised_host in _WILDCARDS:
             key = "advertised_host" if "advertised_host" in table else "host"
@@ -333,12 +400,16 @@ class _Checker:
             )
         return node
 
-    def _check_addresses(self, nodes: Mapping[int, PeerNode], index_by_id: Mapping[int, int]) -> None:
+    def _check_addresses(
+        self, nodes: Mapping[int, PeerNode], index_by_id: Mapping[int, int]
+    ) -> None:
         listening: dict[tuple[str, int], str] = {}
         advertised: dict[tuple[str, int], int] = {}
         for node in nodes.values():
             for key, port in (("port", node.port), ("peer_port", node.peer_port)):
-                taken = listening.setdefault((_machine(node.host), port), f"{key} of node {node.id}")
+                taken = listening.setdefault(
+                    (_machine(node.host), port), f"{key} of node {node.id}"
+                )
                 if taken != f"{key} of node {node.id}":
                     problem = f"{node.host}:{port} is already the {taken}"
                     raise self._wrong(
@@ -347,10 +418,14 @@ class _Checker:
                         problem,
                         "use a different address for each listener",
                     )
-            taken_by = advertised.setdefault((_machine(node.advertised_host), node.advertised_port), node.id)
+            taken_by = advertised.setdefault(
+                (_machine(node.advertised_host), node.advertised_port), node.id
+            )
             if taken_by != node.id:
-                problem = (f"{node.advertised_host}:{node.advertised_port} is already the "
-                          f"advertised address of node {taken_by}")
+                problem = (
+                    f"{node.advertised_host}:{node.advertised_port} is already the "
+                    f"advertised address of node {taken_by}"
+                )
                 raise self._wrong(
                     index_by_id[node.id],
                     "advertised_port",
@@ -360,7 +435,11 @@ class _Checker:
 
     def _host(self, index: int, table: dict[str, Any], key: str) -> str:
         host = table[key]
-        if not isinstance(host, str) or not host or any(character.isspace() or character == "/" for character in host):
+        if (
+            not isinstance(host, str)
+            or not host
+            or any(character.isspace() or character == "/" for character in host)
+        ):
             problem = f"{key} {host!r} is not a host name or an IP address"
             raise self._wrong(index, key, problem, f'write {key} = "name", without scheme or port')
         if host.startswith("[") or (host.count(":") == 1):

@@ -1,6 +1,7 @@
 """The vocabulary that every floor shares: ids, offsets, epochs, and the shape of a decision.
 
-Standard library values, and the wire's error codes; nothing here awaits, allocates buffers or knows a wire format.
+Standard library values, and the wire's error codes; nothing here awaits, allocates buffers or knows
+a wire format.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ NodeId = NewType("NodeId", int)
 """`id` of a `[[node]]` in the peers file; Kafka's broker id. Non-negative."""
 
 Offset = int
-"""Position of a record in its partition, from 0. An `Offset` is never an index, a count or a size."""
+"""Position of a record in its partition, from 0.
+
+An `Offset` is never an index, a count or a size.
+"""
 
 GROUPS_TOPIC = "__consumer_offsets"
 """Groups and their offsets: whoever leads a partition of it coordinates the groups in it."""
@@ -57,7 +61,10 @@ class IsrChange(NamedTuple):
 
 
 class IsrOutcome(NamedTuple):
-    """What became of an IsrChange. On success the partition as it is now; else a code, and the rest as far as it is known."""
+    """What became of an IsrChange.
+
+    On success the partition as it is now; else a code, and the rest as far as it is known.
+    """
 
     topic_partition: TopicPartition
     error: ErrorCode
@@ -74,8 +81,9 @@ RecordT = TypeVar("RecordT")
 class Decision(Generic[RecordT]):
     """What a core wants done: append `records`, and once they are committed answer with `reply`.
 
-    A decision without records still waits for every record that its reply has seen. With `more` it is a portion: once it is
-    committed the same is decided again, and so on; the last reply is the answer.
+    A decision without records still waits for every record that its reply has seen. With `more` it
+    is a portion: once it is committed the same is decided again, and so on; the last reply is the
+    answer.
     """
 
     records: tuple[RecordT, ...] = ()

@@ -1,4 +1,6 @@
-"""What every test gets: Hypothesis without deadlines (two workers share a core) and without an example database, and a short heap."""
+"""What every test gets: Hypothesis without deadlines (two workers share a core) and without
+an example database, and a short heap.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,17 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("mqd", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "mqd", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("mqd")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests and all that they import stay to the end: no collection of garbage need walk them, neither now nor later."""
+    """Thousands of tests and all that they import stay to the end: no collection of garbage
+    need walk them, neither now nor later.
+    """
     gc.disable()
     try:
         return (yield)
@@ -39,7 +45,9 @@ class _Bugs(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def no_bugs_in_handlers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A bug costs one connection in production; in a test it is a failure, unless the test is marked `plants_a_bug`."""
+    """A bug costs one connection in production; in a test it is a failure, unless the test
+    is marked `plants_a_bug`.
+    """
     bugs = _Bugs()
     logger = logging.getLogger("mqd.server.dispatch")
     logger.addHandler(bugs)

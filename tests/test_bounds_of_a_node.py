@@ -1,4 +1,6 @@
-"""One client fills what a node may remember: the others work on, the operator sees it, and the node starts again."""
+"""One client fills what a node may remember: the others work on, the operator sees it, and
+the node starts again.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,21 @@ OPTIONS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
 }
-NOT_YET = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+NOT_YET = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+)
 
 
 async def coordinated(client: PeerConnection, key_type: int) -> None:
     """Wait until the coordinator is there."""
     api, version = ("init_producer_id", 4) if key_type else ("offset_fetch", 7)
-    body = {"transactional_id": "first", "transaction_timeout_ms": 60_000} if key_type else {"group_id": "first", "topics": None}
+    body = (
+        {"transactional_id": "first", "transaction_timeout_ms": 60_000}
+        if key_type
+        else {"group_id": "first", "topics": None}
+    )
     with trio.fail_after(20):
         while True:
             await ask(client, "find_coordinator", 3, {"key": "first", "key_type": key_type})
@@ -38,12 +48,19 @@ async def coordinated(client: PeerConnection, key_type: int) -> None:
 
 async def commit(client: PeerConnection, group_id: str, offset: int = 5) -> ErrorCode:
     rows = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": "m" * 4_000}]
-    answer = await ask(client, "offset_commit", 8, {"group_id": group_id, "topics": [{"name": "t", "partitions": rows}]})
+    answer = await ask(
+        client,
+        "offset_commit",
+        8,
+        {"group_id": group_id, "topics": [{"name": "t", "partitions": rows}]},
+    )
     return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
 async def initialize(client: PeerConnection, name: str) -> ErrorCode:
-    answer = await ask(client, "init_producer_id", 4, {"transactional_id": name, "transaction_timeout_ms": 60_000})
+    answer = await ask(
+        client, "init_producer_id", 4, {"transactional_id": name, "transaction_timeout_ms": 60_000}
+    )
     return ErrorCode(answer.error_code)
 
 
@@ -52,8 +69,13 @@ async def fill_groups_configs(client: PeerConnection) -> ErrorCode:
     for request in range(20):
         value = "45000" + " " * 4_000
         change = {"name": "consumer.session.timeout.ms", "config_operation": 0, "value": value}
-        resources = [{"resource_type": 32, "resource_name": f"g{request}-{n}", "configs": [change]} for n in range(200)]
-        answer = await ask(client, "incremental_alter_configs", 1, {"resources": resources, "validate_only": False})
+        resources = [
+            {"resource_type": 32, "resource_name": f"g{request}-{n}", "configs": [change]}
+            for n in range(200)
+        ]
+        answer = await ask(
+            client, "incremental_alter_configs", 1, {"resources": resources, "validate_only": False}
+        )
         codes = {ErrorCode(row.error_code) for row in answer.responses}
         if codes != {ErrorCode.NONE}:
             return max(codes)
@@ -65,8 +87,15 @@ async def fill_with_topics(client: PeerConnection) -> ErrorCode:
     for number in range(100):
         wide = ",".join(f"{one}:1" for one in range(2_400))
         configs = [{"name": "leader.replication.throttled.replicas", "value": wide}]
-        topic = {"name": f"wide-{number}", "num_partitions": 1, "replication_factor": 1, "configs": configs}
-        (row,) = (await ask(client, "create_topics", 7, {"topics": [topic], "timeout_ms": 10_000})).topics
+        topic = {
+            "name": f"wide-{number}",
+            "num_partitions": 1,
+            "replication_factor": 1,
+            "configs": configs,
+        }
+        (row,) = (
+            await ask(client, "create_topics", 7, {"topics": [topic], "timeout_ms": 10_000})
+        ).topics
         if row.error_code:
             return ErrorCode(row.error_code)
     return ErrorCode.NONE
@@ -79,7 +108,9 @@ async def usage(client: PeerConnection) -> dict[str, float]:
 
 async def test_every_bound_holds_is_shown_and_survives_a_restart(tmp_path: Path) -> None:
     async with node(tmp_path, options=OPTIONS) as running, connected(running) as client:
-        assert not (await ask(client, "describe_cluster", 2, {})).usage, "not on the wire unless it is wanted"
+        assert not (await ask(client, "describe_cluster", 2, {})).usage, (
+            "not on the wire unless it is wanted"
+        )
         await create_topic(client, "t")
         await coordinated(client, 0)
         await coordinated(client, 1)

@@ -60,9 +60,22 @@ def test_a_topic_option_has_the_default_that_its_synonyms_give() -> None:
 
 
 def test_keys_that_operators_of_kafka_know_are_in_the_table() -> None:
-    for name in ("node.id", "log.dirs", "num.partitions", "log.retention.hours", "sasl.enabled.mechanisms", "num.io.threads"):
+    for name in (
+        "node.id",
+        "log.dirs",
+        "num.partitions",
+        "log.retention.hours",
+        "sasl.enabled.mechanisms",
+        "num.io.threads",
+    ):
         assert name in NODE_OPTIONS
-    for name in ("retention.ms", "cleanup.policy", "min.insync.replicas", "compression.type", "remote.storage.enable"):
+    for name in (
+        "retention.ms",
+        "cleanup.policy",
+        "min.insync.replicas",
+        "compression.type",
+        "remote.storage.enable",
+    ):
         assert name in TOPIC_OPTIONS
     assert len(NODE_OPTIONS) > 340
     assert OPTIONS["min.insync.replicas"].scopes == {"node", "topic"}
@@ -134,7 +147,12 @@ def test_later_places_win(tmp_path: Path) -> None:
     config = NodeConfig.load(file, environment, {"min.insync.replicas": "4"})
     names = ("num.partitions", "log.retention.ms", "min.insync.replicas", "fetch.max.bytes")
     assert [config[name] for name in names] == [2, 3, 4, 57671680]
-    assert [config.source(name) for name in names] == [Source.FILE, Source.ENVIRONMENT, Source.COMMAND_LINE, Source.DEFAULT]
+    assert [config.source(name) for name in names] == [
+        Source.FILE,
+        Source.ENVIRONMENT,
+        Source.COMMAND_LINE,
+        Source.DEFAULT,
+    ]
     assert config.warnings == ()
 
 
@@ -161,7 +179,10 @@ def test_typed_readings() -> None:
 
 
 def test_what_the_peers_file_says_is_what_the_configuration_answers() -> None:
-    text = 'cluster_id="c"\n[[node]]\nid=7\nhost="a"\nport=1\npeer_port=2\nrack="r"\nadvertised_host="b"\n'
+    text = (
+        'cluster_id="c"\n[[node]]\nid=7\nhost="a"\nport=1\npeer_port=2\nrack="r"\nadverti'
+        'sed_host="b"\n'
+    )
     config = load("listeners=PLAINTEXT://:9999").of_node(parse_peers(text, Path("peers.toml")), 7)
     assert config["node.id"] == 7
     assert config["listeners"] == ("PLAINTEXT://a:1",)
@@ -185,7 +206,10 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("log.retention.msec=1", ["-o log.retention.msec", "is an unknown key", "did you mean log.retention.ms?"]),
+        (
+            "log.retention.msec=1",
+            ["-o log.retention.msec", "is an unknown key", "did you mean log.retention.ms?"],
+        ),
         ("zzz=1", ["zzz is an unknown key", "list all keys with `mqd config list`"]),
         ("retention.ms=1", ["a topic key", "log.retention.ms"]),
         ("remote.storage.enable=false", ["a topic key"]),
@@ -210,7 +234,10 @@ def test_an_unknown_variable_is_told_with_its_own_name() -> None:
     ("setting", "words"),
     [
         ("num.partitions=none", ["-o num.partitions: 'none' is not a whole number"]),
-        ("authorizer.class.name=org.example.Mine", ["not supported", "access control", "remove it"]),
+        (
+            "authorizer.class.name=org.example.Mine",
+            ["not supported", "access control", "remove it"],
+        ),
         ("ssl.keystore.location=/k", ["not supported", "TLS"]),
         ("listener.name.client.ssl.keystore.location=/k", ["not supported", "TLS"]),
         ("listeners=SASL_SSL://:9093", ["SASL_SSL://:9093", "TLS or SASL"]),
@@ -242,7 +269,11 @@ def test_a_wrong_secret_is_refused_without_showing_it() -> None:
 def test_a_bad_line_of_a_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("# ours\n\nnum.partitions=1\nlog.segment.bytes=\\\n  12\n")
-    with pytest.raises(ConfigError, match=r"server\.properties, line 4: log\.segment\.bytes: 12 is less than the minimum 1048576"):
+    with pytest.raises(
+        ConfigError,
+        match=r"server\.properties, line 4: log\.segment\.bytes: "
+        r"12 is less than the minimum 1048576",
+    ):
         NodeConfig.load(file)
 
 
@@ -264,7 +295,9 @@ def test_a_topic_takes_its_own_value_then_the_nodes_then_the_default() -> None:
 
 def test_the_places_of_a_topic_value_are_listed_in_order() -> None:
     config = load("log.retention.minutes=1", "log.retention.ms=5")
-    assert [tuple(each) for each in resolve_topic_option("retention.ms", config, {"retention.ms": "9"})] == [
+    assert [
+        tuple(each) for each in resolve_topic_option("retention.ms", config, {"retention.ms": "9"})
+    ] == [
         ("retention.ms", 9, Source.TOPIC),
         ("log.retention.ms", 5, Source.COMMAND_LINE),
         ("log.retention.minutes", 60_000, Source.COMMAND_LINE),
@@ -280,10 +313,15 @@ def test_the_places_of_a_topic_value_are_listed_in_order() -> None:
         ({"retention.ms": "-2"}, ["retention.ms", "-1"]),
         ({"cleanup.policy": "shrink"}, ["shrink", "compact, delete"]),
         ({"remote.storage.enable": "true"}, ["not supported", "tiered"]),
-        ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, ["less than or equal to max.compaction.lag.ms (1)"]),
+        (
+            {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
+            ["less than or equal to max.compaction.lag.ms (1)"],
+        ),
     ],
 )
-def test_a_bad_topic_config_is_the_clients_fault(overrides: Mapping[str, str | None], words: list[str]) -> None:
+def test_a_bad_topic_config_is_the_clients_fault(
+    overrides: Mapping[str, str | None], words: list[str]
+) -> None:
     with pytest.raises(MqError) as caught:
         validate_topic_configs(overrides)
     assert caught.value.code is ErrorCode.INVALID_CONFIG
@@ -297,14 +335,21 @@ def test_a_good_topic_config_comes_back_typed() -> None:
     assert validate_topic_configs({"flush.messages": "1"}) == {"flush.messages": 1}
 
 
-@pytest.mark.parametrize(("nodes", "replicas", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)])
-def test_the_number_of_nodes_decides_how_many_copies_there_are_unless_somebody_says(nodes: int, replicas: int, in_sync: int) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "replicas", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)]
+)
+def test_the_number_of_nodes_decides_how_many_copies_there_are_unless_somebody_says(
+    nodes: int, replicas: int, in_sync: int
+) -> None:
     text = 'cluster_id = "c"\n' + "".join(
         f'[[node]]\nid = {i}\nhost = "h{i}"\nport = 1\npeer_port = 2\n' for i in range(1, nodes + 1)
     )
     peers = parse_peers(text, Path("peers.toml"))
     config = load().of_node(peers, 1)
-    assert (config["default.replication.factor"], config["min.insync.replicas"]) == (replicas, in_sync)
+    assert (config["default.replication.factor"], config["min.insync.replicas"]) == (
+        replicas,
+        in_sync,
+    )
     assert topic_options(config, {})["min.insync.replicas"] == in_sync
     chosen = load("default.replication.factor=1", "min.insync.replicas=1").of_node(peers, 1)
     assert (chosen["default.replication.factor"], chosen["min.insync.replicas"]) == (1, 1)

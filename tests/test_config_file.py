@@ -40,7 +40,10 @@ def test_properties(text: str, expected: dict[str, str]) -> None:
 
 
 def test_a_setting_knows_its_first_line() -> None:
-    assert [(s.key, s.line) for s in parse_properties("\n#\na=\\\n\\\n1\nb=2", "f")] == [("a", 3), ("b", 6)]
+    assert [(s.key, s.line) for s in parse_properties("\n#\na=\\\n\\\n1\nb=2", "f")] == [
+        ("a", 3),
+        ("b", 6),
+    ]
 
 
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz", "a=\\u"])
@@ -52,7 +55,10 @@ def test_a_bad_escape_is_named_with_its_line(text: str) -> None:
 @given(st.dictionaries(st.text(min_size=1), st.text(), max_size=5))
 def test_whatever_is_escaped_is_read_back(table: dict[str, str]) -> None:
     def escaped(text: str) -> str:
-        return "".join(c if c.isascii() and c.isalnum() else "".join(f"\\u{unit:04x}" for unit in utf16(c)) for c in text)
+        return "".join(
+            c if c.isascii() and c.isalnum() else "".join(f"\\u{unit:04x}" for unit in utf16(c))
+            for c in text
+        )
 
     def utf16(character: str) -> list[int]:
         data = character.encode("utf-16-be", "surrogatepass")
@@ -121,7 +127,9 @@ def test_the_suffix_decides(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.properties: cannot be read \(No such file or directory\)"):
+    with pytest.raises(
+        ConfigError, match=r"none\.properties: cannot be read \(No such file or directory\)"
+    ):
         read_config_file(tmp_path / "none.properties")
     (tmp_path / "latin").write_bytes(b"a=\xe9")
     with pytest.raises(ConfigError, match="byte 2 is not UTF-8"):

@@ -1,4 +1,6 @@
-"""The composition root: starting, refusing to start, signals, stopping with clients, and which metadata is carried out."""
+"""The composition root: starting, refusing to start, signals, stopping with clients, and
+which metadata is carried out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,17 @@ from mqd.peers import Peers, parse_peers
 from mqd.replica.throttle import Throttle
 from mqd.types import NO_EPOCH, NodeId
 from tests.log.support import FaultyDisk
-from tests.nodes import ask, batch, connected, create_topic, fetch, free_ports, node, one_node_peers, produce
+from tests.nodes import (
+    ask,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    free_ports,
+    node,
+    one_node_peers,
+    produce,
+)
 
 SIGNAL = signal.SIGUSR1
 """In place of SIGTERM, which the test runner may want for itself."""
@@ -40,7 +52,10 @@ def peers_of(nodes: int, *, cluster: str = "test-cluster", extra: str = "") -> P
     text = f'cluster_id = "{cluster}"\n'
     for number in range(nodes):
         port, peer_port = ports[2 * number : 2 * number + 2]
-        text += f'[[node]]\nid = {number + 1}\nhost = "127.0.0.1"\nport = {port}\npeer_port = {peer_port}\n{extra}'
+        text += (
+            f'[[node]]\nid = {number + 1}\nhost = "127.0.0.1"\nport = {port}\npeer_port = '
+            f"{peer_port}\n{extra}"
+        )
     return parse_peers(text, Path("peers.toml"))
 
 
@@ -59,10 +74,14 @@ class Started:
 
 
 @asynccontextmanager
-async def started(directory: Path, peers: Peers, *, node_id: int = 1, disk: OsDisk | None = None, **options: str) -> AsyncIterator[Started]:
+async def started(
+    directory: Path, peers: Peers, *, node_id: int = 1, disk: OsDisk | None = None, **options: str
+) -> AsyncIterator[Started]:
     """A daemon that stops at SIGNAL, for the length of the block at most."""
     found = Started()
-    config = NodeConfig.load(None, {}, {key.replace("_", "."): value for key, value in options.items()})
+    config = NodeConfig.load(
+        None, {}, {key.replace("_", "."): value for key, value in options.items()}
+    )
     seams = daemon.Seams(announce=found.announce, signals=(SIGNAL,), disk=disk or OsDisk())
 
     async def run() -> None:
@@ -100,25 +119,36 @@ async def test_a_log_directory_of_another_cluster_or_node_is_refused(tmp_path: P
     logs = {"log_dirs": str(tmp_path / "logs")}
     async with started(tmp_path / "one", peers_of(1), **logs) as run:
         await run.ready.wait()
-    assert "is of cluster 'test-cluster', not 'other'" in await refusal(tmp_path / "two", peers_of(1, cluster="other"), **logs)
-    assert "is of node 1, not 2" in await refusal(tmp_path / "three", peers_of(2), node_id=2, **logs)
-    async with started(tmp_path / "one", peers_of(1), **logs) as run:  # nothing was changed by the refusals
+    assert "is of cluster 'test-cluster', not 'other'" in await refusal(
+        tmp_path / "two", peers_of(1, cluster="other"), **logs
+    )
+    assert "is of node 1, not 2" in await refusal(
+        tmp_path / "three", peers_of(2), node_id=2, **logs
+    )
+    # nothing was changed by the refusals
+    async with started(tmp_path / "one", peers_of(1), **logs) as run:
         await run.ready.wait()
 
 
 async def test_a_data_directory_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert "the data directory cannot be used" in await refusal(tmp_path / "file" / "data", one_node_peers())
+    assert "the data directory cannot be used" in await refusal(
+        tmp_path / "file" / "data", one_node_peers()
+    )
 
 
 async def test_log_directories_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert "the log directories cannot be used" in await refusal(tmp_path, one_node_peers(), log_dirs=str(tmp_path / "file"))
+    assert "the log directories cannot be used" in await refusal(
+        tmp_path, one_node_peers(), log_dirs=str(tmp_path / "file")
+    )
 
 
 async def test_one_directory_that_cannot_be_used_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    async with started(tmp_path, one_node_peers(), log_dirs=f"{tmp_path / 'file'},{tmp_path / 'good'}") as run:
+    async with started(
+        tmp_path, one_node_peers(), log_dirs=f"{tmp_path / 'file'},{tmp_path / 'good'}"
+    ) as run:
         await run.ready.wait()
 
 
@@ -130,7 +160,10 @@ async def test_a_registration_that_cannot_be_noted_is_told(tmp_path: Path) -> No
             super().write_atomic(path, data)
 
     reason = await refusal(tmp_path, one_node_peers(), disk=BadDisk())
-    assert reason.startswith("the data directory cannot be used: [Errno 5]") and f"check {tmp_path / 'registration'}" in reason
+    assert (
+        reason.startswith("the data directory cannot be used: [Errno 5]")
+        and f"check {tmp_path / 'registration'}" in reason
+    )
 
 
 async def test_what_a_refused_start_took_is_free_again(tmp_path: Path) -> None:
@@ -168,7 +201,9 @@ async def test_a_signal_ends_a_start_that_waits_for_a_quorum(tmp_path: Path) -> 
     assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 
-async def test_clients_are_not_heard_before_the_node_is_registered_and_peers_are(tmp_path: Path) -> None:
+async def test_clients_are_not_heard_before_the_node_is_registered_and_peers_are(
+    tmp_path: Path,
+) -> None:
     peers = peers_of(3)
     me = peers.nodes[1]
     async with started(tmp_path, peers) as run:
@@ -189,12 +224,18 @@ async def test_clients_are_not_heard_before_the_node_is_registered_and_peers_are
 # -- stopping
 
 
-async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_acknowledged(
+    tmp_path: Path,
+) -> None:
     peers = one_node_peers()
     async with started(tmp_path, peers) as run:
         await run.ready.wait()
         running = SimpleNamespace(port=peers.nodes[1].port, peer_port=peers.nodes[1].peer_port)
-        async with connected(running) as idle, connected(running) as waiting, trio.open_nursery() as nursery:  # type: ignore[arg-type]
+        async with (
+            connected(running) as idle,
+            connected(running) as waiting,
+            trio.open_nursery() as nursery,
+        ):  # type: ignore[arg-type]
             await create_topic(idle, "t")
             assert (await produce(idle, "t", batch(b"kept"))).error_code == 0
             half = await trio.open_tcp_stream("127.0.0.1", running.port)
@@ -202,7 +243,11 @@ async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_a
             codes: list[int] = []
 
             async def wait_for_records() -> None:
-                codes.append((await fetch(waiting, "t", 1, max_wait_ms=60_000, current_leader_epoch=0)).error_code)
+                codes.append(
+                    (
+                        await fetch(waiting, "t", 1, max_wait_ms=60_000, current_leader_epoch=0)
+                    ).error_code
+                )
 
             nursery.start_soon(wait_for_records)
             await wait_all_tasks_blocked(0.02)
@@ -210,7 +255,8 @@ async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_a
             await run.ended.wait()
             assert await half.receive_some(10) == b""
             await half.aclose()
-        assert codes == [ErrorCode.FENCED_LEADER_EPOCH]  # the leadership went first: look for the next leader
+        # the leadership went first: look for the next leader
+        assert codes == [ErrorCode.FENCED_LEADER_EPOCH]
         assert idle.failure is not None
     assert run.failure is None
     assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
@@ -222,7 +268,11 @@ class BrokenLogs(FaultyDisk):
     """A disk that breaks under the logs and nowhere else."""
 
     def open(self, path: Path, *, create: bool = False) -> File:  # type: ignore[override]
-        return super().open(path, create=create) if "logs" in path.parts else OsDisk().open(path, create=create)
+        return (
+            super().open(path, create=create)
+            if "logs" in path.parts
+            else OsDisk().open(path, create=create)
+        )
 
 
 async def test_a_node_without_any_log_directory_left_stops_and_says_why(tmp_path: Path) -> None:
@@ -241,9 +291,14 @@ async def test_a_node_without_any_log_directory_left_stops_and_says_why(tmp_path
     assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 
-async def test_a_directory_that_fails_before_the_node_is_registered_takes_its_word_away(tmp_path: Path) -> None:
+async def test_a_directory_that_fails_before_the_node_is_registered_takes_its_word_away(
+    tmp_path: Path,
+) -> None:
     """What the file said was read already."""
-    node = daemon._Daemon(StartOptions(one_node_peers(), 1, tmp_path, NodeConfig.load(None, {}, {})), daemon.Seams(signals=(SIGNAL,)))
+    node = daemon._Daemon(
+        StartOptions(one_node_peers(), 1, tmp_path, NodeConfig.load(None, {}, {})),
+        daemon.Seams(signals=(SIGNAL,)),
+    )
     node.stop, node.controller.previous_broker_epoch = trio.Event(), 7
     node._on_directory_failed(tmp_path / "logs", StorageError("the disk is gone"))
     assert node.controller.previous_broker_epoch == NO_EPOCH
@@ -264,7 +319,9 @@ class RecordingReplica:
         self.told.append(("brokers", ""))
 
     def apply(self, assignments: Any, settings: Any) -> None:
-        self.told.append(("apply", [(str(one.topic_partition), one.topic_id.int) for one in assignments]))
+        self.told.append(
+            ("apply", [(str(one.topic_partition), one.topic_id.int) for one in assignments])
+        )
 
     def delete(self, topic: str) -> None:
         self.told.append(("delete", topic))
@@ -277,7 +334,9 @@ class RecordingReplica:
         self.told.append(("remove", partition))
 
     def configure(self, topic: str, settings: Any) -> None:
-        self.told.append(("configure", (topic, settings.log.segment_bytes, settings.min_insync_replicas)))
+        self.told.append(
+            ("configure", (topic, settings.log.segment_bytes, settings.min_insync_replicas))
+        )
 
     def remove_strays(self, known: Any) -> None:
         self.told.append(("strays", {str(one): topic_id.int for one, topic_id in known.items()}))
@@ -336,7 +395,9 @@ async def test_each_change_is_carried_out_from_then_on() -> None:
     assert told == [("apply", []), ("configure", ("t", 2_000_000, 2))]
 
 
-async def test_a_large_topic_goes_a_slice_at_a_time_and_before_another_of_its_name_is_opened(nursery: trio.Nursery) -> None:
+async def test_a_large_topic_goes_a_slice_at_a_time_and_before_another_of_its_name_is_opened(
+    nursery: trio.Nursery,
+) -> None:
     publishing = Publishing()
     await publishing.publisher.activate(publishing.image)
     placement = created("t", 1).partitions
@@ -346,7 +407,10 @@ async def test_a_large_topic_goes_a_slice_at_a_time_and_before_another_of_its_na
     assert publishing.change(DeleteTopic(UUID(int=1)), created("t", 2)) == [("retire", "t")]
     nursery.start_soon(publishing.publisher.run, publishing.image)
     await wait_all_tasks_blocked()
-    assert publishing.taken() == [*(("remove", f"t-{index}") for index in range(60)), ("apply", [("t-0", 2)])]
+    assert publishing.taken() == [
+        *(("remove", f"t-{index}") for index in range(60)),
+        ("apply", [("t-0", 2)]),
+    ]
 
 
 async def test_a_restart_carries_out_nothing_of_the_past(tmp_path: Path) -> None:
@@ -354,7 +418,9 @@ async def test_a_restart_carries_out_nothing_of_the_past(tmp_path: Path) -> None
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
         for name in ("gone", "t"):
             await create_topic(connection, name)
-        await ask(connection, "delete_topics", 5, {"topic_names": ["gone", "t"], "timeout_ms": 10_000})
+        await ask(
+            connection, "delete_topics", 5, {"topic_names": ["gone", "t"], "timeout_ms": 10_000}
+        )
         await create_topic(connection, "t")
         await produce(connection, "t", batch(b"kept"))
     (tmp_path / "logs" / "stray-0").mkdir()
@@ -371,12 +437,20 @@ async def test_a_consumer_that_began_at_the_end_goes_on_after_a_restart(tmp_path
     peers = one_node_peers()
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
         await create_topic(connection, "t")
-        body = {"replica_id": -1, "topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": LATEST}]}]}
+        body = {
+            "replica_id": -1,
+            "topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": LATEST}]}],
+        }
         found = (await ask(connection, "list_offsets", 7, body)).topics[0].partitions[0]
         assert (found.error_code, found.offset) == (0, 0)
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
         asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": found.leader_epoch}
-        answer = await ask(connection, "offset_for_leader_epoch", 4, {"topics": [{"topic": "t", "partitions": [asked]}]})
+        answer = await ask(
+            connection,
+            "offset_for_leader_epoch",
+            4,
+            {"topics": [{"topic": "t", "partitions": [asked]}]},
+        )
         row = answer.topics[0].partitions[0]
         assert (row.error_code, row.leader_epoch, row.end_offset) == (0, found.leader_epoch, 0)
 
@@ -389,7 +463,9 @@ async def test_more_replicas_in_sync_than_nodes_are_refused(tmp_path: Path) -> N
         await run.ready.wait()
 
 
-async def test_a_default_of_more_replicas_than_there_can_be_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_default_of_more_replicas_than_there_can_be_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with node(tmp_path, options={"default.replication.factor": "3"}):
         pass
     assert "default.replication.factor exceeds the number of nodes" in caplog.text

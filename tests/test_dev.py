@@ -1,4 +1,6 @@
-"""The supervisor is tried on children that are small scripts; the real daemon under it is `tests/test_start.py`."""
+"""The supervisor is tried on children that are small scripts; the real daemon under it is
+`tests/test_start.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,14 @@ from mqd.dev import DevOptions
 from mqd.options import ConfigError, StartError
 from mqd.peers import load_peers
 
-# Stands in for `mqd start`: says that it is ready, waits for SIGTERM, then ends with the code of its file `exit-ID`.
+# Stands in for `mqd start`: says that it is ready, waits for SIGTERM, then ends with the code of
+# its file `exit-ID`.
 CHILD = """
 import pathlib, signal, sys
 node, directory = sys.argv[1], pathlib.Path(sys.argv[2])
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler and pause() lose one that comes between the two
+# a handler and pause() lose a signal that comes between the two
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 print(f"mqd node {node} ready on 127.0.0.1:1", file=sys.stderr, flush=True)
 while True:
     signal.sigwait({signal.SIGTERM})
@@ -36,13 +40,17 @@ PARENT = """
 import pathlib, sys
 from mqd import dev
 directory = pathlib.Path(sys.argv[1])
-dev.start_command = lambda options, peers, node: [sys.executable, "-c", sys.argv[2], str(node), str(directory)]
+dev.start_command = lambda options, peers, node: [
+    sys.executable, "-c", sys.argv[2], str(node), str(directory)
+]
 sys.exit(dev.run(dev.DevOptions(int(sys.argv[3]), None, directory)))
 """
 
 
 @contextmanager
-def supervisor(directory: Path, *, nodes: int, child: str = CHILD, codes: tuple[int, ...] = (0, 0, 0)) -> Iterator[subprocess.Popen[str]]:
+def supervisor(
+    directory: Path, *, nodes: int, child: str = CHILD, codes: tuple[int, ...] = (0, 0, 0)
+) -> Iterator[subprocess.Popen[str]]:
     for number, code in enumerate(codes, start=1):
         (directory / f"exit-{number}").write_text(str(code))
     command = [sys.executable, "-c", PARENT, str(directory), child, str(nodes)]
@@ -74,12 +82,16 @@ def test_a_signal_stops_every_node_and_that_is_fine(tmp_path: Path, number: sign
     assert "2 node(s) ready on 127.0.0.1:" in guide
     for words in ("mqctl -b 127.0.0.1:", "kcat -b 127.0.0.1:", "from confluent_kafka import"):
         assert words in guide
-    assert sorted(errors.splitlines()) == [f"node {i} | mqd node {i} ready on 127.0.0.1:1" for i in (1, 2)]
+    assert sorted(errors.splitlines()) == [
+        f"node {i} | mqd node {i} ready on 127.0.0.1:1" for i in (1, 2)
+    ]
 
 
 @pytest.mark.parametrize("gone", ["at once", "later"])
 def test_whoever_read_the_lines_may_go_and_it_still_stops(tmp_path: Path, gone: str) -> None:
-    """Such as `mqd dev 2>&1 | head`: one pipe for everything, which breaks before or after the guide."""
+    """Such as `mqd dev 2>&1 | head`: one pipe for everything, which breaks before or after
+    the guide.
+    """
     for number in (1, 2):
         (tmp_path / f"exit-{number}").write_text("0")
     os.mkfifo(tmp_path / "up")
@@ -89,7 +101,9 @@ def test_whoever_read_the_lines_may_go_and_it_still_stops(tmp_path: Path, gone: 
     reading, writing = os.pipe()
     if gone == "at once":
         os.close(reading)
-    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), child, "2"], stdout=writing, stderr=writing) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path), child, "2"], stdout=writing, stderr=writing
+    ) as process:
         os.close(writing)
         try:
             with open(os.open(tmp_path / "up", os.O_RDWR), "rb", buffering=0) as up:
@@ -111,7 +125,9 @@ def test_one_of_two_nodes_that_dies_takes_the_other_with_it(tmp_path: Path) -> N
     assert "mqd dev: node 2 ended with exit code 7: stopping the other nodes" in errors
 
 
-def test_one_of_three_nodes_that_dies_is_started_again_while_the_others_go_on(tmp_path: Path) -> None:
+def test_one_of_three_nodes_that_dies_is_started_again_while_the_others_go_on(
+    tmp_path: Path,
+) -> None:
     pid = "print(__import__('os').getpid(), flush=True)\nprint(f"
     with supervisor(tmp_path, nodes=3, child=CHILD.replace("print(f", pid, 1)) as process:
         wait_for_guide(process)
@@ -124,7 +140,10 @@ def test_one_of_three_nodes_that_dies_is_started_again_while_the_others_go_on(tm
             if text.strip().isdigit():
                 pids[node] = int(text)
         os.kill(pids["node 2"], signal.SIGKILL)
-        expected = "mqd dev: node 2 ended with signal SIGKILL: the other nodes keep running; restarting it in 1 s\n"
+        expected = (
+            "mqd dev: node 2 ended with signal SIGKILL: the other nodes keep running; "
+            "restarting it in 1 s\n"
+        )
         assert process.stderr.readline() == expected
         assert process.stderr.readline().startswith("node 2 | ")  # its pid
         assert process.stderr.readline() == "node 2 | mqd node 2 ready on 127.0.0.1:1\n"
@@ -147,7 +166,9 @@ def test_a_node_that_keeps_dying_takes_the_others_with_it(tmp_path: Path) -> Non
 
 
 def test_a_node_that_is_killed_is_named_with_the_signal(tmp_path: Path) -> None:
-    dying = CHILD.replace("while True:", "import os; os.kill(os.getpid(), signal.SIGKILL)\nwhile True:")
+    dying = CHILD.replace(
+        "while True:", "import os; os.kill(os.getpid(), signal.SIGKILL)\nwhile True:"
+    )
     with supervisor(tmp_path, nodes=1, child=dying) as process:
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 1
@@ -174,7 +195,9 @@ def test_a_node_that_was_not_up_yet_may_die_of_the_signal(tmp_path: Path) -> Non
 
 
 def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path) -> None:
-    stubborn = CHILD.replace("""sys.exit(int((directory / f"exit-{node}").read_text()))""", """print("no", flush=True)""")
+    stubborn = CHILD.replace(
+        """sys.exit(int((directory / f"exit-{node}").read_text()))""", """print("no", flush=True)"""
+    )
     assert stubborn != CHILD
     with supervisor(tmp_path, nodes=1, child=stubborn) as process:
         wait_for_guide(process)
@@ -203,7 +226,9 @@ def test_two_clusters_do_not_share_a_directory(tmp_path: Path) -> None:
 def test_a_new_cluster_gets_a_block_of_free_ports(tmp_path: Path) -> None:
     peers = dev.prepare_peers(DevOptions(3, None, tmp_path))
     first = peers.nodes[1].port
-    assert [(node.port, node.peer_port) for node in peers.nodes.values()] == [(first + i, first + 3 + i) for i in range(3)]
+    assert [(node.port, node.peer_port) for node in peers.nodes.values()] == [
+        (first + i, first + 3 + i) for i in range(3)
+    ]
     assert (first - dev.FIRST_PORT) % dev.PORT_STEP == 0
     assert len(peers.cluster_id) == 22
     assert load_peers(tmp_path / "peers.toml") == peers
@@ -230,11 +255,18 @@ def test_several_nodes_share_a_secret_that_only_their_user_can_read(tmp_path: Pa
     """Any program of any user of this machine could pass for one of them."""
     peers = dev.prepare_peers(DevOptions(2, free_block(2), tmp_path))
     file = tmp_path / dev.SECRET_NAME
-    assert peers.secret is not None and file.read_bytes().strip() == peers.secret and file.stat().st_mode & 0o777 == 0o600
+    assert (
+        peers.secret is not None
+        and file.read_bytes().strip() == peers.secret
+        and file.stat().st_mode & 0o777 == 0o600
+    )
     assert peers.secret.decode() not in (tmp_path / "peers.toml").read_text()
     with listening(peers.nodes[1].peer_port):
         moved = dev.prepare_peers(DevOptions(None, None, tmp_path))
-    assert moved.nodes != peers.nodes and moved.secret == peers.secret == load_peers(tmp_path / "peers.toml").secret
+    assert (
+        moved.nodes != peers.nodes
+        and moved.secret == peers.secret == load_peers(tmp_path / "peers.toml").secret
+    )
 
 
 def test_a_node_alone_needs_no_secret(tmp_path: Path) -> None:
@@ -244,7 +276,12 @@ def test_a_node_alone_needs_no_secret(tmp_path: Path) -> None:
 
 def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
     port = free_block(1)
-    with listening(port), pytest.raises(StartError, match=f"port {port} on 127.0.0.1 is in use; choose another block"):
+    with (
+        listening(port),
+        pytest.raises(
+            StartError, match=f"port {port} on 127.0.0.1 is in use; choose another block"
+        ),
+    ):
         dev.prepare_peers(DevOptions(1, port, tmp_path))
     assert not (tmp_path / "peers.toml").exists()
     with pytest.raises(StartError, match="port 65536"):
@@ -253,7 +290,11 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> No
 
 def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
     dev.prepare_peers(DevOptions(2, None, tmp_path))
-    with pytest.raises(ConfigError, match=r"this cluster has 2 node\(s\), not 3; use --nodes 2, or another directory with --data"):
+    with pytest.raises(
+        ConfigError,
+        match=r"this cluster has 2 node\(s\), not 3; "
+        r"use --nodes 2, or another directory with --data",
+    ):
         dev.prepare_peers(DevOptions(3, None, tmp_path))
 
 
@@ -268,7 +309,16 @@ def test_a_node_is_started_like_any_other(tmp_path: Path) -> None:
     options = DevOptions(1, None, tmp_path, {"num.partitions": "3"})
     command = dev.start_command(options, dev.prepare_peers(options), 1)
     assert command[:4] == [sys.executable, "-m", "mqd", "start"]
-    assert command[4:] == ["--peers", f"{tmp_path}/peers.toml", "--node", "1", "--data", f"{tmp_path}/node-1", "-o", "num.partitions=3"]
+    assert command[4:] == [
+        "--peers",
+        f"{tmp_path}/peers.toml",
+        "--node",
+        "1",
+        "--data",
+        f"{tmp_path}/node-1",
+        "-o",
+        "num.partitions=3",
+    ]
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,11 @@ from mqd.options import Status
 from tests.test_tidy import ROOT, python_files, tree
 
 ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-PAPERS = ("README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+PAPERS = (
+    "README.md",
+    "CHANGELOG.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+)
 
 _PAIR = re.compile(r"`([\w/]+\.py)`\s+`((?!\w+\.py`)[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)`")
 
@@ -45,7 +49,12 @@ def names(module: ast.Module) -> set[str]:
         found.add(name)
         if isinstance(node, ast.ClassDef):
             found |= {f"{name}.{inner}" for inner, _ in defined(node.body)}
-            attributes = {target for method in node.body for target, _ in defined(list(statements(method))) if target.startswith("self.")}
+            attributes = {
+                target
+                for method in node.body
+                for target, _ in defined(list(statements(method)))
+                if target.startswith("self.")
+            }
             found |= {f"{name}.{attribute.removeprefix('self.')}" for attribute in attributes}
     return found
 
@@ -71,25 +80,44 @@ def file_map() -> dict[str, set[str]]:
     for line in ARCHITECTURE.split("## File map")[1].split("\n## ")[0].splitlines():
         if line.startswith("| `"):
             folder, what = line.strip("|").split("|", 1)
-            found.setdefault(folder.strip().strip("`").rstrip("/"), set()).update(re.findall(r"`([\w*/]+\.py)`", what))
+            found.setdefault(folder.strip().strip("`").rstrip("/"), set()).update(
+                re.findall(r"`([\w*/]+\.py)`", what)
+            )
     return found
 
 
 def test_every_file_is_on_the_map_and_the_map_has_no_other() -> None:
     known = file_map()
-    files = {name for name in python_files("mqd", "mqctl", "spark") if not name.endswith("__init__.py")}
-    on_the_map = {f"{folder}/{name}" for folder in known if folder.split("/")[0] in ("mqd", "mqctl", "spark") for name in known[folder]}
+    files = {
+        name for name in python_files("mqd", "mqctl", "spark") if not name.endswith("__init__.py")
+    }
+    on_the_map = {
+        f"{folder}/{name}"
+        for folder in known
+        if folder.split("/")[0] in ("mqd", "mqctl", "spark")
+        for name in known[folder]
+    }
     patterns = {path.removesuffix("*.py") for path in on_the_map if path.endswith("*.py")}
-    missing = [name for name in sorted(files - on_the_map) if str(Path(name).parent) + "/" not in patterns]
+    missing = [
+        name for name in sorted(files - on_the_map) if str(Path(name).parent) + "/" not in patterns
+    ]
     assert missing == [], "not on the file map of docs/ARCHITECTURE.md"
-    assert sorted(path for path in on_the_map - files if not path.endswith("*.py")) == [], "on the map, and nowhere else"
+    assert sorted(path for path in on_the_map - files if not path.endswith("*.py")) == [], (
+        "on the map, and nowhere else"
+    )
 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_links_lead_somewhere(paper: str) -> None:
     text = (ROOT / paper).read_text(encoding="utf-8")
-    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
-    assert [target for target in targets if target and not ((ROOT / paper).parent / target).exists()] == []
+    targets = [
+        target.split("#")[0]
+        for target in re.findall(r"\]\(([^)\s]+)\)", text)
+        if "://" not in target
+    ]
+    assert [
+        target for target in targets if target and not ((ROOT / paper).parent / target).exists()
+    ] == []
 
 
 def commands_named(text: str) -> Iterator[str]:
@@ -126,9 +154,15 @@ def test_mqctl_commands_exist(paper: str) -> None:
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_make_targets_exist(paper: str) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     text = (ROOT / paper).read_text(encoding="utf-8")
-    asked = {word for spoken in re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE) for word in [spoken]}
+    asked = {
+        word
+        for spoken in re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)
+        for word in [spoken]
+    }
     assert sorted(asked - targets) == []
 
 
@@ -150,6 +184,12 @@ def test_the_glossary_is_in_alphabetical_order() -> None:
 def test_security_lists_the_node_options_that_clients_can_change() -> None:
     security = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
     section = security.split("## What clients can change\n")[1].split("\n## ")[0]
-    listed = set(re.findall(r"`([a-z]+(?:\.[a-z0-9]+)+)`", section.split("Options of nodes")[1].split("\n\n")[0]))
-    options = [option for option in NODE_OPTIONS.values() if "node" in option.scopes and option.dynamic]
+    listed = set(
+        re.findall(
+            r"`([a-z]+(?:\.[a-z0-9]+)+)`", section.split("Options of nodes")[1].split("\n\n")[0]
+        )
+    )
+    options = [
+        option for option in NODE_OPTIONS.values() if "node" in option.scopes and option.dynamic
+    ]
     assert listed == {option.name for option in options if option.status is Status.IMPLEMENTED}

@@ -28,11 +28,23 @@ NEEDS = {
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("examples")
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "mqd", "dev", "--port", str(port), "--data", str(directory / "data")]
+    command = [
+        sys.executable,
+        "-m",
+        "mqd",
+        "dev",
+        "--port",
+        str(port),
+        "--data",
+        str(directory / "data"),
+    ]
     command += ["-o", "group.initial.rebalance.delay.ms=0"]
-    # Records older than the default retention are refused: a node may delete them before the example reads them, which then waits for ever.
+    # Records older than the default retention are refused: a node may delete them before the
+    # example reads them, which then waits for ever.
     command += ["-o", f"log.message.timestamp.before.max.ms={7 * 24 * 3600_000}"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as node:
         assert node.stdout is not None
         said = []
         for line in node.stdout:
@@ -41,7 +53,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 break
         else:
             raise AssertionError("".join(said))
-        reader = threading.Thread(target=node.stdout.read)  # or it stands still when the pipe is full
+        # or it stands still when the pipe is full
+        reader = threading.Thread(target=node.stdout.read)
         reader.start()
         try:
             yield f"127.0.0.1:{port}"
@@ -60,7 +73,15 @@ def test_an_example_runs(bootstrap: str, name: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, f"examples/{name}", bootstrap]
     runs = [
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) for _ in range(2)
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for _ in range(2)
     ]
     try:
         for ran in runs:

@@ -1,4 +1,6 @@
-"""The garbage collector of a node: pauses in proportion to what is new, and cycles are found all the same."""
+"""The garbage collector of a node: pauses in proportion to what is new, and cycles are
+found all the same.
+"""
 
 from __future__ import annotations
 

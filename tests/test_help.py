@@ -1,4 +1,6 @@
-"""Every entry point says what it is for: --help of each command, and of each sub-command, ends with 0 and shows no raw source."""
+"""Every entry point says what it is for: --help of each command, and of each sub-command,
+ends with 0 and shows no raw source.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def of_click(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tup
             yield from of_click(inner, (*path, name))
 
 
-def of_argparse(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def of_argparse(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     yield path
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -46,7 +50,9 @@ def test_mqd(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("module", ["mqd", "mqctl", "chaos.kill9", "bench.produce_fetch"])
 def test_modules(module: str) -> None:
-    ran = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(
+        [sys.executable, "-m", module, "--help"], capture_output=True, text=True, timeout=30
+    )
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     looks_right(ran.stdout, "sage: ")

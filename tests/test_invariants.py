@@ -1,4 +1,6 @@
-"""docs/INVARIANTS.md is true to the source: what it names exists, and what cites it cites a number that is there."""
+"""docs/INVARIANTS.md is true to the source: what it names exists, and what cites it cites a
+number that is there.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ QUOTED = re.findall(r"`((?:mqd|mqctl|chaos|tests|bench)/[^`]+)`", TEXT)
 def functions(path: str) -> frozenset[str]:
     """Every function that a file defines, at any depth."""
     nodes = ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
-    return frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(
+        node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def test_numbers_are_without_gaps() -> None:

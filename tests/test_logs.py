@@ -11,8 +11,12 @@ from mqd import logs
 from mqd.logs import REPEATS_MAX, REPEATS_WINDOW_S, LineFormatter, RepeatFilter
 
 
-def record(message: str, *arguments: object, line: int = 1, exc_info: object = None) -> logging.LogRecord:
-    return logging.LogRecord("mqd.log", logging.WARNING, "/x.py", line, message, arguments, exc_info)  # type: ignore[arg-type]
+def record(
+    message: str, *arguments: object, line: int = 1, exc_info: object = None
+) -> logging.LogRecord:
+    return logging.LogRecord(
+        "mqd.log", logging.WARNING, "/x.py", line, message, arguments, exc_info
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -26,7 +30,11 @@ def root() -> Iterator[logging.Logger]:
 
 def test_a_line_is_time_level_logger_event_and_pairs() -> None:
     line = LineFormatter().format(record("segment.rolled partition=%s records=%d", "t-0", 12))
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING mqd\.log segment\.rolled partition=t-0 records=12", line)
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING mqd\.log "
+        r"segment\.rolled partition=t-0 records=12",
+        line,
+    )
 
 
 def test_what_a_peer_sent_cannot_forge_a_line() -> None:
@@ -59,7 +67,10 @@ def test_repeats_are_held_back_and_counted() -> None:
 
 def test_tracebacks_and_configuration_warnings_always_pass() -> None:
     repeats = RepeatFilter(lambda: 0.0)
-    assert all(repeats.filter(record("failed", exc_info=(RuntimeError, RuntimeError(), None))) for _ in range(3 * REPEATS_MAX))
+    assert all(
+        repeats.filter(record("failed", exc_info=(RuntimeError, RuntimeError(), None)))
+        for _ in range(3 * REPEATS_MAX)
+    )
     always = record("a key is ignored")
     always.always = True
     assert all(repeats.filter(always) for _ in range(3 * REPEATS_MAX))
@@ -73,7 +84,9 @@ def test_the_places_it_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         assert len(repeats._places) <= 3
 
 
-def test_set_up_writes_to_standard_error_once(root: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+def test_set_up_writes_to_standard_error_once(
+    root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
     logs.set_up("WARNING")
     logs.set_up("WARNING")
     logging.getLogger("mqd.x").info("quiet")

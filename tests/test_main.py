@@ -60,14 +60,24 @@ def test_it_refuses_to_run_without_its_assertions() -> None:
     assert "cannot run under python -O" in done.stderr
 
 
-def test_what_the_user_can_mend_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_user_can_mend_is_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     peers = tmp_path / "peers.toml"
     arguments = ["start", "--peers", str(peers), "--node", "2", "--data", str(tmp_path / "data")]
     assert main(arguments) == FAILURE
-    assert capsys.readouterr().err == f"mqd: {peers}: no such file; write one (see docs/OPERATIONS.md), or run `mqd dev`, which writes it\n"
+    assert (
+        capsys.readouterr().err
+        == f"mqd: {peers}: no such file; write one (see docs/OPERATIONS.md), or run `mqd "
+        "dev`, which writes it\n"
+    )
     peers.write_text(PEERS)
     assert main(arguments) == FAILURE
-    assert capsys.readouterr().err == f"mqd: {peers}: node 2 does not exist; choose one of 1 with --node, or add a [[node]] with this id\n"
+    assert (
+        capsys.readouterr().err
+        == f"mqd: {peers}: node 2 does not exist; choose one of 1 with --node, or add a "
+        "[[node]] with this id\n"
+    )
     arguments[4] = "1"
     assert main([*arguments, "-o", "num.partitions=x"]) == FAILURE
     assert "num.partitions: 'x' is not a whole number" in capsys.readouterr().err
@@ -80,12 +90,17 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_1(tmp_path: Path, caps
     "raised",
     [
         StartError("port 1 is in use"),
-        BaseExceptionGroup("nursery", [BaseExceptionGroup("nursery", [StartError("port 1 is in use")])]),
+        BaseExceptionGroup(
+            "nursery", [BaseExceptionGroup("nursery", [StartError("port 1 is in use")])]
+        ),
         BaseExceptionGroup("nursery", [StorageError("port 1 is in use")]),
     ],
 )
 def test_the_daemon_gets_its_options_and_its_refusals_are_told(
-    raised: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    raised: BaseException,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from mqd import daemon
 
@@ -99,17 +114,41 @@ def test_the_daemon_gets_its_options_and_its_refusals_are_told(
     monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
     monkeypatch.setenv("MQD_NUM_PARTITIONS", "3")
     (tmp_path / "peers.toml").write_text(PEERS)
-    arguments = ["start", "--peers", str(tmp_path / "peers.toml"), "--node", "1", "--data", str(tmp_path / "data")]
-    assert main([*arguments, "-o", "delete.topic.enable=false", "-o", "num.partitions=4"]) == FAILURE
+    arguments = [
+        "start",
+        "--peers",
+        str(tmp_path / "peers.toml"),
+        "--node",
+        "1",
+        "--data",
+        str(tmp_path / "data"),
+    ]
+    assert (
+        main([*arguments, "-o", "delete.topic.enable=false", "-o", "num.partitions=4"]) == FAILURE
+    )
     assert capsys.readouterr().err == "mqd: port 1 is in use\n"
     (options,) = seen
-    assert (options.node_id, options.data_directory, options.peers.cluster_id) == (1, tmp_path / "data", "c")
-    assert (options.config["delete.topic.enable"], options.config["num.partitions"], options.config["node.id"]) == (False, 4, 1)
+    assert (options.node_id, options.data_directory, options.peers.cluster_id) == (
+        1,
+        tmp_path / "data",
+        "c",
+    )
+    assert (
+        options.config["delete.topic.enable"],
+        options.config["num.partitions"],
+        options.config["node.id"],
+    ) == (False, 4, 1)
 
 
 def test_a_broken_quorum_is_told_in_one_line_with_what_may_have_broken_it() -> None:
-    told = command_line._user_error(BaseExceptionGroup("nursery", [BaseExceptionGroup("nursery", [QuorumBroken("two lead term 3")])]))
-    assert str(told).startswith("the metadata quorum is broken: two lead term 3; ") and "set cluster_secret" in str(told)
+    told = command_line._user_error(
+        BaseExceptionGroup(
+            "nursery", [BaseExceptionGroup("nursery", [QuorumBroken("two lead term 3")])]
+        )
+    )
+    assert str(told).startswith(
+        "the metadata quorum is broken: two lead term 3; "
+    ) and "set cluster_secret" in str(told)
     assert isinstance(told, QuorumBroken) and "\n" not in str(told)
 
 
@@ -131,7 +170,20 @@ def test_the_systems_refusals_are_told_in_one_line(
 
     monkeypatch.setattr("trio.run", run)
     monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
-    assert main(["start", "--peers", str(tmp_path / "peers.toml"), "--node", "1", "--data", str(tmp_path / "data")]) == FAILURE
+    assert (
+        main(
+            [
+                "start",
+                "--peers",
+                str(tmp_path / "peers.toml"),
+                "--node",
+                "1",
+                "--data",
+                str(tmp_path / "data"),
+            ]
+        )
+        == FAILURE
+    )
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "Too many open files" in told and "ulimit -n" in told
 
@@ -186,12 +238,21 @@ def test_a_secret_that_others_can_read_is_told_at_the_start(
     for mode, told in ((0o600, []), (0o644, [f"chmod 600 {peers}"])):
         peers.chmod(mode)
         assert main(arguments) == 0
-        assert [line[line.index("chmod") :].partition(",")[0] for line in caplog.messages if "cluster secret" in line] == told
+        assert [
+            line[line.index("chmod") :].partition(",")[0]
+            for line in caplog.messages
+            if "cluster secret" in line
+        ] == told
 
 
-@pytest.mark.parametrize("error", [None, OSError(-2, "Name or service not known"), UnicodeError("label too long")])
+@pytest.mark.parametrize(
+    "error", [None, OSError(-2, "Name or service not known"), UnicodeError("label too long")]
+)
 def test_an_advertised_host_that_cannot_be_resolved_is_reported_at_the_start(
-    error: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: Exception | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from mqd import daemon
 
@@ -213,7 +274,10 @@ def test_an_advertised_host_that_cannot_be_resolved_is_reported_at_the_start(
     monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
     peers = tmp_path / "peers.toml"
     peers.write_text(PEERS + 'advertised_host = "mq1.exmaple.org"\n')
-    assert main(["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")]) == OK
+    assert (
+        main(["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")])
+        == OK
+    )
     assert asked == ["mq1.exmaple.org"]
     lines = [line for line in caplog.messages if "advertised_host" in line]
     assert len(lines) == (error is not None)
@@ -239,7 +303,11 @@ def test_without_a_secret_no_node_listens_beyond_loopback(
     arguments = ["start", "--peers", str(peers), "--node", "1", "--data", str(tmp_path / "data")]
     assert main(arguments) == FAILURE and started == []
     refusal = capsys.readouterr().err
-    assert f"{host}:2 without a cluster secret" in refusal and "--insecure-peers" in refusal and "cluster_secret_file" in refusal
+    assert (
+        f"{host}:2 without a cluster secret" in refusal
+        and "--insecure-peers" in refusal
+        and "cluster_secret_file" in refusal
+    )
     assert main([*arguments, "--insecure-peers"]) == OK and started == [host]
     peers.write_text('cluster_secret = "sixteen letters, or more"\n' + text)
     assert main(arguments) == OK and started == [host, host]
@@ -248,7 +316,9 @@ def test_without_a_secret_no_node_listens_beyond_loopback(
         assert main(arguments) == OK and started[-1] == here
 
 
-def test_voters_are_forced_on_a_stopped_node_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_voters_are_forced_on_a_stopped_node_only(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from uuid import uuid4
 
     from mqd.io.disk import OsDisk
@@ -265,18 +335,38 @@ def test_voters_are_forced_on_a_stopped_node_only(tmp_path: Path, capfd: pytest.
     journal.flush()
     journal.close()
     lock = disk.lock(data / ".lock")
-    assert main([*arguments, "--yes"]) == FAILURE and "stop all nodes first" in capfd.readouterr().err
+    assert (
+        main([*arguments, "--yes"]) == FAILURE and "stop all nodes first" in capfd.readouterr().err
+    )
     lock.close()
-    assert main([*arguments, "--yes"]) == OK and "has voters [1] (epoch 1)" in capfd.readouterr().out
+    assert (
+        main([*arguments, "--yes"]) == OK and "has voters [1] (epoch 1)" in capfd.readouterr().out
+    )
     journal = open_journal(disk, data / "metadata", cluster_id="c", node_id=1, new_uuid=uuid4)
-    assert journal.voter_set is not None and journal.voter_set.voters == frozenset({1}) and not journal.records_voters
+    assert (
+        journal.voter_set is not None
+        and journal.voter_set.voters == frozenset({1})
+        and not journal.records_voters
+    )
     journal.close()
 
 
 def test_understanding_the_arguments_imports_nothing_heavy() -> None:
-    code = "import sys, mqd.__main__ as m; m.main(['start', '--peers', 'p', '--node', 'x', '--data', 'd']); print(*sys.modules)"
+    code = (
+        "import sys, mqd.__main__ as m; m.main(['start', '--peers', 'p', '--node', 'x', "
+        "'--data', 'd']); print(*sys.modules)"
+    )
     loaded = run("-c", code).stdout.split()
-    for heavy in ("trio", "construct", "click", "dataclasses", "logging", "asyncio", "socket", "yaml"):
+    for heavy in (
+        "trio",
+        "construct",
+        "click",
+        "dataclasses",
+        "logging",
+        "asyncio",
+        "socket",
+        "yaml",
+    ):
         assert heavy not in loaded
 
 

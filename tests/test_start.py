@@ -38,7 +38,9 @@ def test_sighup_does_not_stop_a_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_of_a_kind_stops_at_once_while_the_loop_is_busy(number: signal.Signals) -> None:
+def test_a_second_signal_of_a_kind_stops_at_once_while_the_loop_is_busy(
+    number: signal.Signals,
+) -> None:
     program = """
 import signal, sys, trio
 from mqd import daemon, logs
@@ -61,7 +63,9 @@ import trio.testing
 trio.run(main)
 """
     other = signal.SIGINT if number == signal.SIGTERM else signal.SIGTERM
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
@@ -113,7 +117,9 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     try:
         second = Node(tmp_path / "second")
         peers = tmp_path / "second" / "peers.toml"
-        peers.write_text(peers.read_text().replace(f"port = {second.port}\n", f"port = {first.port}\n", 1))
+        peers.write_text(
+            peers.read_text().replace(f"port = {second.port}\n", f"port = {first.port}\n", 1)
+        )
         with pytest.raises(NodeFailed, match="exit code 1"):
             second.start()
         assert str(first.port) in one_line(second.stderr())
@@ -124,7 +130,8 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 def test_a_start_that_cannot_be_says_what_to_mend(tmp_path: Path) -> None:
     peers = tmp_path / "peers.toml"
     text = 'cluster_id = "c"\n[[node]]\nid = 1\nhost = "HOST"\nport = PORT\npeer_port = 1\n'
-    peers.write_text(text.replace("HOST", "192.0.2.1").replace("PORT", str(free_port())))  # of no machine: RFC 5737
+    # of no machine: RFC 5737
+    peers.write_text(text.replace("HOST", "192.0.2.1").replace("PORT", str(free_port())))
     assert "without a cluster secret" in one_line(start(peers, tmp_path / "data").stderr)
     message = one_line(start(peers, tmp_path / "data", "--insecure-peers").stderr)
     assert "it must be an address of this machine: see node 1 in" in message
@@ -136,8 +143,19 @@ def test_a_start_that_cannot_be_says_what_to_mend(tmp_path: Path) -> None:
 
 
 def test_a_local_cluster_serves_until_it_is_interrupted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mqd", "dev", "--data", str(tmp_path), "-o", "num.io.threads=8"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "mqd",
+        "dev",
+        "--data",
+        str(tmp_path),
+        "-o",
+        "num.io.threads=8",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert any("1 node(s) ready on 127.0.0.1:" in line for line in process.stdout)
         process.send_signal(signal.SIGINT)
@@ -147,8 +165,22 @@ def test_a_local_cluster_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     assert "num.io.threads is ignored: one event loop serves a node" in errors
 
 
-def start(peers: Path, data: Path, *more: str, node_id: int = 1) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mqd", "start", "--peers", str(peers), "--node", str(node_id), "--data", str(data), *more]
+def start(
+    peers: Path, data: Path, *more: str, node_id: int = 1
+) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "mqd",
+        "start",
+        "--peers",
+        str(peers),
+        "--node",
+        str(node_id),
+        "--data",
+        str(data),
+        *more,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=30)
 
 

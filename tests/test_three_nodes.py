@@ -1,4 +1,6 @@
-"""Three nodes over real peer sockets: one quorum, one image, requests forwarded to the controller, a restart of one."""
+"""Three nodes over real peer sockets: one quorum, one image, requests forwarded to the
+controller, a restart of one.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,25 @@ import trio
 
 from mqd.client.errors import ClientError
 from mqd.peers import Peers, parse_peers
-from tests.nodes import READY_SECONDS, RunningNode, ask, batch, connected, create_topic, fetch, free_ports, node, produce
+from tests.nodes import (
+    READY_SECONDS,
+    RunningNode,
+    ask,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    free_ports,
+    node,
+    produce,
+)
 
 
 def three_peers() -> Peers:
     ports = free_ports(6)
     nodes = "".join(
-        f'[[node]]\nid = {number + 1}\nhost = "127.0.0.1"\nport = {ports[2 * number]}\npeer_port = {ports[2 * number + 1]}\n'
+        f'[[node]]\nid = {number + 1}\nhost = "127.0.0.1"\nport = '
+        f"{ports[2 * number]}\npeer_port = {ports[2 * number + 1]}\n"
         for number in range(3)
     )
     return parse_peers(f'cluster_id = "three"\n{nodes}', Path("peers.toml"))
@@ -25,10 +39,17 @@ async def leaders(running: RunningNode, topic: str) -> dict[int, int]:
     """Partition -> leader, as this node says; empty while it cannot be asked."""
     try:
         async with connected(running) as connection:
-            answer = await ask(connection, "metadata", 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
+            answer = await ask(
+                connection,
+                "metadata",
+                9,
+                {"topics": [{"name": topic}], "allow_auto_topic_creation": False},
+            )
     except OSError:
         return {}
-    return {partition.partition_index: partition.leader_id for partition in answer.topics[0].partitions}
+    return {
+        partition.partition_index: partition.leader_id for partition in answer.topics[0].partitions
+    }
 
 
 async def all_alive(asked: RunningNode, count: int) -> None:
@@ -43,11 +64,17 @@ async def all_alive(asked: RunningNode, count: int) -> None:
 
 
 async def agreed(nodes: list[RunningNode], topic: str, partitions: int) -> dict[int, int]:
-    """What every node says of the leaders, once they all say the same and every partition has one."""
+    """What every node says of the leaders, once they all say the same and every partition
+    has one.
+    """
     with trio.fail_after(READY_SECONDS):
         while True:
             views = [await leaders(one, topic) for one in nodes]
-            if all(view == views[0] for view in views) and len(views[0]) == partitions and min(views[0].values()) > 0:
+            if (
+                all(view == views[0] for view in views)
+                and len(views[0]) == partitions
+                and min(views[0].values()) > 0
+            ):
                 return views[0]
             await trio.sleep(0.02)
 
@@ -56,11 +83,15 @@ async def test_three_nodes_share_one_image_and_survive_a_restart(tmp_path: Path)
     peers = three_peers()
     async with AsyncExitStack() as stack:
         nodes = [
-            await stack.enter_async_context(node(tmp_path / str(node_id), peers=peers, node_id=node_id, wait=False)) for node_id in (1, 2)
+            await stack.enter_async_context(
+                node(tmp_path / str(node_id), peers=peers, node_id=node_id, wait=False)
+            )
+            for node_id in (1, 2)
         ]
         async with node(tmp_path / "3", peers=peers, node_id=3) as third:
             await all_alive(third, 3)
-            for one in (*nodes, third):  # whoever is asked: those that are not the controller forward
+            # whoever is asked: those that are not the controller forward
+            for one in (*nodes, third):
                 async with connected(one) as connection:
                     await create_topic(connection, f"of-{one.port}", partitions=6)
             for one in (*nodes, third):
@@ -81,9 +112,15 @@ async def test_an_observer_follows_serves_and_forwards(tmp_path: Path) -> None:
     ports = free_ports(4)
     text = 'cluster_id = "c"\ncluster_secret = "known to both of them"\n'
     for number, voter in ((1, "true"), (2, "false")):
-        text += f'[[node]]\nid = {number}\nhost = "127.0.0.1"\nport = {ports.pop()}\npeer_port = {ports.pop()}\nvoter = {voter}\n'
+        text += (
+            f'[[node]]\nid = {number}\nhost = "127.0.0.1"\nport = '
+            f"{ports.pop()}\npeer_port = {ports.pop()}\nvoter = {voter}\n"
+        )
     peers = parse_peers(text, Path("peers.toml"))
-    async with node(tmp_path / "1", peers=peers, node_id=1) as voter, node(tmp_path / "2", peers=peers, node_id=2) as observer:
+    async with (
+        node(tmp_path / "1", peers=peers, node_id=1) as voter,
+        node(tmp_path / "2", peers=peers, node_id=2) as observer,
+    ):
         async with connected(observer) as connection:
             await create_topic(connection, "t", partitions=4)
         assert set((await agreed([voter, observer], "t", 4)).values()) == {1, 2}
@@ -104,13 +141,18 @@ class Changing:
         for number in (1, 2, 3):
             port, peer_port = self.ports[2 * number - 2 : 2 * number]
             vote = str(number in voters).lower()
-            text += f'[[node]]\nid = {number}\nhost = "127.0.0.1"\nport = {port}\npeer_port = {peer_port}\nvoter = {vote}\n'
+            text += (
+                f'[[node]]\nid = {number}\nhost = "127.0.0.1"\nport = {port}\npeer_port = '
+                f"{peer_port}\nvoter = {vote}\n"
+            )
         peers = parse_peers(text, Path("peers.toml"))
         await self.nursery.start(self._run, peers, node_id)
 
     async def _run(self, peers: Peers, node_id: int, task_status: trio.TaskStatus[None]) -> None:
         stop, stopped = self.stops[node_id] = trio.Event(), trio.Event()
-        async with node(self.directory / str(node_id), peers=peers, node_id=node_id, wait=False) as self.running[node_id]:
+        async with node(
+            self.directory / str(node_id), peers=peers, node_id=node_id, wait=False
+        ) as self.running[node_id]:
             task_status.started()
             await stop.wait()
         stopped.set()
@@ -121,13 +163,20 @@ class Changing:
         await stopped.wait()
 
     async def voters(self, asked: int) -> set[int]:
-        body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+        body = {
+            "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+        }
         try:
             async with connected(self.running[asked]) as connection:
                 answer = await ask(connection, "describe_quorum", 2, body)
         except ClientError:
             return set()
-        return {row.replica_id for topic in answer.topics for one in topic.partitions for row in one.current_voters}
+        return {
+            row.replica_id
+            for topic in answer.topics
+            for one in topic.partitions
+            for row in one.current_voters
+        }
 
     async def until_alive(self, count: int, asked: int) -> None:
         with trio.fail_after(READY_SECONDS):
@@ -140,11 +189,13 @@ class Changing:
 
     async def until_voters(self, wanted: set[int], asked: int) -> None:
         with trio.fail_after(READY_SECONDS):
-            while await self.voters(asked) != wanted:  # noqa: ASYNC110  # another process would be asked likewise
+            while await self.voters(asked) != wanted:  # another process would be asked likewise  # noqa: ASYNC110
                 await trio.sleep(0.02)
 
 
-async def test_a_voter_is_added_and_removed_by_editing_files_and_restarting_node_by_node(tmp_path: Path) -> None:
+async def test_a_voter_is_added_and_removed_by_editing_files_and_restarting_node_by_node(
+    tmp_path: Path,
+) -> None:
     async with trio.open_nursery() as nursery:
         nodes = Changing(tmp_path, nursery)
         for node_id in (1, 2, 3):

@@ -1,6 +1,8 @@
-"""The house keeps itself: which folder may import which, what a core may touch, and a few habits, read from the source.
+"""The house keeps itself: which folder may import which, what a core may touch, and a few habits,
+read from the source.
 
-The floors are those of docs/ARCHITECTURE.md. A rule that must change changes here and there in the same commit.
+The floors are those of docs/ARCHITECTURE.md. A rule that must change changes here and there in the
+same commit.
 """
 
 from __future__ import annotations
@@ -36,55 +38,123 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"dev"}),
     frozenset({"__main__"}),
 )
-"""Parts of `mqd`, lowest floor first. A part imports from floors below it; two of one floor do not know each other,
-except on the ground floor, where imports only must not go in a circle (Python sees to that)."""
+"""Parts of `mqd`, lowest floor first. A part imports from floors below it; two of one floor do not
+know each other, except on the ground floor, where imports only must not go in a circle (Python sees
+to that).
+"""
 
 VOCABULARY = FLOORS[0]
 GUESTS = ("mqctl", "spark", "chaos", "bench")
-"""They use the project from outside: `mqd.client`, `mqd.protocol`, `mqd.testing` and the vocabulary, nothing of a broker."""
+"""They use the project from outside: `mqd.client`, `mqd.protocol`, `mqd.testing` and the
+vocabulary, nothing of a broker.
+"""
 GUESTS_MAY = VOCABULARY | {"client", "protocol", "testing"}
 GUESTS_READ_OFFLINE = {"mqctl": frozenset({"log", "io"})}
 """`mqctl log dump|verify` reads a data directory while no broker does."""
 
-CORE_MUST_NOT = frozenset({"trio", "os", "time", "random", "socket", "threading", "asyncio", "select", "signal", "subprocess", "secrets"})
+CORE_MUST_NOT = frozenset(
+    {
+        "trio",
+        "os",
+        "time",
+        "random",
+        "socket",
+        "threading",
+        "asyncio",
+        "select",
+        "signal",
+        "subprocess",
+        "secrets",
+    }
+)
 SHELLS = frozenset(
     {
         *("service.py", "syncs.py", "compactor.py", "fetchers.py", "wanted_topics.py"),
         *("registry.py", "housekeeping.py", "closing.py"),
-        *("seams.py", "pinned.py", "transport.py", "building.py", "flushing.py", "introductions.py", "proposals.py"),
+        *(
+            "seams.py",
+            "pinned.py",
+            "transport.py",
+            "building.py",
+            "flushing.py",
+            "introductions.py",
+            "proposals.py",
+        ),
     }
 )
 SHELL_FOLDERS = frozenset({"io", "server", "http", "testing"})
 SHELL_FILES = frozenset({"daemon.py", "dev.py", "__main__.py", "logs.py"})
 CLIENT_FACES = frozenset(
     {
-        *("peer.py", "line.py", "metadata.py", "producer.py", "consumer.py", "calls.py", "sync.py", "cluster.py"),
-        *("coordinator.py", "group_consumer.py", "transactional.py", "ranges.py", "txn_calls.py", "arrow.py"),
-        *("raw_producer.py", "raw_sender.py", "membership.py", "group_commits.py", "nurseries.py", "batch_sender.py"),
+        *(
+            "peer.py",
+            "line.py",
+            "metadata.py",
+            "producer.py",
+            "consumer.py",
+            "calls.py",
+            "sync.py",
+            "cluster.py",
+        ),
+        *(
+            "coordinator.py",
+            "group_consumer.py",
+            "transactional.py",
+            "ranges.py",
+            "txn_calls.py",
+            "arrow.py",
+        ),
+        *(
+            "raw_producer.py",
+            "raw_sender.py",
+            "membership.py",
+            "group_commits.py",
+            "nurseries.py",
+            "batch_sender.py",
+        ),
         *("blocking_loop.py", "blocking_readers.py", "blocking_producers.py", "blocking_admin.py"),
     }
 )
 
 CORES_THAT_HOLD_FILES = ("mqd/log/", "mqd/raft/journal.py", "mqd/raft/reserve.py")
-"""They know `mqd.io.disk.File` as a thing to pass on: its calls are page-cache work, and a simulated disk has them too."""
+"""They know `mqd.io.disk.File` as a thing to pass on: its calls are page-cache work, and a
+simulated disk has them too.
+"""
 
 PYSYNCOBJ_FILES = frozenset({"mqd/raft/seams.py", "mqd/raft/pinned.py"})
 
 
 @cache
 def tracked() -> tuple[str, ...]:
-    """Files of the project: what git tracks or would track; in an archive without git, everything outside hidden folders."""
+    """Files of the project: what git tracks or would track; in an archive without git,
+    everything outside hidden folders.
+    """
     with suppress(FileNotFoundError):  # no git on this machine
-        listing = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+        listing = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
         if listing.returncode == 0:
-            return tuple(sorted(name for name in listing.stdout.splitlines() if (ROOT / name).is_file()))
+            return tuple(
+                sorted(name for name in listing.stdout.splitlines() if (ROOT / name).is_file())
+            )
     files = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
-    return tuple(sorted(str(path) for path in files if not any(part.startswith(".") and part != ".ci" for part in path.parts)))
+    return tuple(
+        sorted(
+            str(path)
+            for path in files
+            if not any(part.startswith(".") and part != ".ci" for part in path.parts)
+        )
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget() -> Iterator[None]:
-    """Trees of the whole source are a million objects, which every collection of garbage after these tests would walk."""
+    """Trees of the whole source are a million objects, which every collection of garbage
+    after these tests would walk.
+    """
     yield
     for known in (source, tree, nodes, imports):
         known.cache_clear()
@@ -111,7 +181,9 @@ def nodes(name: str) -> tuple[ast.AST, ...]:
 
 @cache
 def imports(name: str) -> frozenset[str]:
-    """Every module that a file imports, wherever in the file, as full dotted names; `from a import b` gives `a.b`."""
+    """Every module that a file imports, wherever in the file, as full dotted names; `from a
+    import b` gives `a.b`.
+    """
     found: set[str] = set()
     package = name.removesuffix(".py").split("/")[:-1]
     for node in nodes(name):
@@ -137,7 +209,11 @@ def parts_imported(name: str) -> set[str]:
 
 def is_core(name: str) -> bool:
     path = Path(name)
-    if path.parts[1] in SHELL_FOLDERS or path.name in SHELLS or (len(path.parts) == 2 and path.name in SHELL_FILES):
+    if (
+        path.parts[1] in SHELL_FOLDERS
+        or path.name in SHELLS
+        or (len(path.parts) == 2 and path.name in SHELL_FILES)
+    ):
         return False
     return not (path.parts[1] == "client" and path.name in CLIENT_FACES)
 
@@ -153,14 +229,20 @@ def test_imports_only_go_down() -> None:
         f"{name} ({part_of(name)}) imports mqd.{part}"
         for name in python_files("mqd")
         for part in sorted(parts_imported(name))
-        if part != part_of(name) and not (floor_of[part] < floor_of[part_of(name)] or (part in VOCABULARY and part_of(name) in VOCABULARY))
+        if part != part_of(name)
+        and not (
+            floor_of[part] < floor_of[part_of(name)]
+            or (part in VOCABULARY and part_of(name) in VOCABULARY)
+        )
     ]
     assert wrong == []
 
 
 CYCLES_LEFT: frozenset[frozenset[str]] = frozenset(
     {
-        frozenset({"mqd/controller/image.py", "mqd/controller/size.py", "mqd/controller/snapshot.py"}),
+        frozenset(
+            {"mqd/controller/image.py", "mqd/controller/size.py", "mqd/controller/snapshot.py"}
+        ),
         frozenset({"mqd/replica/partition.py", "mqd/replica/waiters.py"}),
     }
 )
@@ -172,7 +254,8 @@ def modules_imported(name: str) -> frozenset[str]:
     files = frozenset(tracked())
     found = set()
     for module in imports(name):
-        for dotted in (module, module.rpartition(".")[0]):  # `from a import b`: the module a.b, or a name in a
+        # `from a import b`: the module a.b, or a name in a
+        for dotted in (module, module.rpartition(".")[0]):
             path = dotted.replace(".", "/")
             candidates = {f"{path}.py", f"{path}/__init__.py"} & files
             if candidates:
@@ -194,7 +277,10 @@ def cycles(edges: Mapping[str, frozenset[str]]) -> frozenset[frozenset[str]]:
         return frozenset(seen)
 
     reached = {name: reachable(name) for name in edges}
-    groups = {name: frozenset({name} | {other for other in found if name in reached.get(other, ())}) for name, found in reached.items()}
+    groups = {
+        name: frozenset({name} | {other for other in found if name in reached.get(other, ())})
+        for name, found in reached.items()
+    }
     return frozenset(group for group in groups.values() if len(group) > 1)
 
 
@@ -215,7 +301,11 @@ def test_guests_use_the_client_and_the_protocol_only() -> None:
     wrong = [
         f"{name} imports mqd.{part}"
         for name in python_files(*GUESTS)
-        for part in sorted(parts_imported(name) - GUESTS_MAY - GUESTS_READ_OFFLINE.get(name.split("/")[0], frozenset()))
+        for part in sorted(
+            parts_imported(name)
+            - GUESTS_MAY
+            - GUESTS_READ_OFFLINE.get(name.split("/")[0], frozenset())
+        )
     ]
     assert wrong == []
 
@@ -226,8 +316,16 @@ def test_cores_have_no_clock_no_dice_and_no_world() -> None:
         if not is_core(name):
             continue
         outside = {module.split(".")[0] for module in imports(name)} & CORE_MUST_NOT
-        inside = set() if name.startswith(CORES_THAT_HOLD_FILES) else {m for m in imports(name) if m.startswith("mqd.io.")}
-        service = {module for module in imports(name) if module.startswith("mqd.") and module.split(".")[2:3] == ["service"]}
+        inside = (
+            set()
+            if name.startswith(CORES_THAT_HOLD_FILES)
+            else {m for m in imports(name) if m.startswith("mqd.io.")}
+        )
+        service = {
+            module
+            for module in imports(name)
+            if module.startswith("mqd.") and module.split(".")[2:3] == ["service"]
+        }
         wrong += [f"{name} imports {module}" for module in sorted(outside | inside | service)]
     assert wrong == []
 
@@ -237,7 +335,11 @@ def test_pysyncobjs_private_names_stay_in_one_place() -> None:
     for name in python_files("mqd", *GUESTS):
         if name in PYSYNCOBJ_FILES:
             continue
-        wrong += [f"{name} imports {module}" for module in sorted(imports(name)) if module.split(".")[0] == "pysyncobj"]
+        wrong += [
+            f"{name} imports {module}"
+            for module in sorted(imports(name))
+            if module.split(".")[0] == "pysyncobj"
+        ]
         wrong += [
             f"{name}:{node.lineno} uses {node.attr}"
             for node in (nodes(name) if "_SyncObj__" in source(name) else ())
@@ -252,7 +354,10 @@ THREAD_WORDS = {
     "from_thread": ("mqd/client/blocking_loop.py",),
     "run_sync_soon": ("mqd/client/blocking_loop.py",),
 }
-"""Names of Trio for work between threads, and where they may stand. Elsewhere `Disk.offload` is the way, which the simulation has too."""
+"""Names of Trio for work between threads, and where they may stand.
+
+Elsewhere `Disk.offload` is the way, which the simulation has too.
+"""
 
 
 def test_threads_are_begun_where_the_simulation_can_stand_in() -> None:
@@ -262,7 +367,8 @@ def test_threads_are_begun_where_the_simulation_can_stand_in() -> None:
         if any(word in source(name) for word in THREAD_WORDS)
         for node in nodes(name)
         if isinstance(node, (ast.Attribute, ast.alias))
-        and (word := node.attr if isinstance(node, ast.Attribute) else node.name.rpartition(".")[2]) in THREAD_WORDS
+        and (word := node.attr if isinstance(node, ast.Attribute) else node.name.rpartition(".")[2])
+        in THREAD_WORDS
         and not name.startswith(THREAD_WORDS[word])
     ]
     assert wrong == []
@@ -272,18 +378,25 @@ def test_construct_stays_inside_the_protocol() -> None:
     wrong = [
         name
         for name in python_files("mqd", *GUESTS)
-        if not name.startswith("mqd/protocol/") and any(module.split(".")[0] == "construct" for module in imports(name))
+        if not name.startswith("mqd/protocol/")
+        and any(module.split(".")[0] == "construct" for module in imports(name))
     ]
     assert wrong == []
 
 
 def test_every_file_says_what_it_is() -> None:
-    silent = [name for name in python_files("mqd", *GUESTS) if (ROOT / name).stat().st_size and not ast.get_docstring(tree(name))]
+    silent = [
+        name
+        for name in python_files("mqd", *GUESTS)
+        if (ROOT / name).stat().st_size and not ast.get_docstring(tree(name))
+    ]
     assert silent == []
 
 
 BANNED = {
-    "unfinished work (write it, or say in words why it is not here)": re.compile(r"\b(TODO|FIXME|XXX|HACK)\b"),
+    "unfinished work (write it, or say in words why it is not here)": re.compile(
+        r"\b(TODO|FIXME|XXX|HACK)\b"
+    ),
     "a path of some machine": re.compile(r"(?<![\w.])/(work|root|tmp/r|Users)/|/home/(?!runner)\w"),
 }
 
@@ -292,7 +405,9 @@ BANNED = {
 def test_nothing_is_left_lying_about(what: str) -> None:
     wrong = []
     for name in tracked():
-        if name == "tests/test_tidy.py" or not name.endswith((".py", ".md", ".toml", ".sh", "Makefile", "run", ".txt")):
+        if name == "tests/test_tidy.py" or not name.endswith(
+            (".py", ".md", ".toml", ".sh", "Makefile", "run", ".txt")
+        ):
             continue
         for number, line in enumerate(source(name).splitlines(), start=1):
             if BANNED[what].search(line):
@@ -304,16 +419,27 @@ def test_no_stubs_and_nothing_swallowed_whole() -> None:
     wrong = []
     for name in python_files("mqd", *GUESTS):
         for node in nodes(name):
-            if isinstance(node, ast.Raise) and node.exc is not None and "NotImplementedError" in ast.unparse(node.exc):
+            if (
+                isinstance(node, ast.Raise)
+                and node.exc is not None
+                and "NotImplementedError" in ast.unparse(node.exc)
+            ):
                 wrong.append(f"{name}:{node.lineno}: a stub")
-            if isinstance(node, ast.ExceptHandler) and all(isinstance(statement, ast.Pass) for statement in node.body):
+            if isinstance(node, ast.ExceptHandler) and all(
+                isinstance(statement, ast.Pass) for statement in node.body
+            ):
                 caught = "BaseException" if node.type is None else ast.unparse(node.type)
-                wrong += [f"{name}:{node.lineno}: swallows everything"] if caught in ("Exception", "BaseException") else []
+                wrong += (
+                    [f"{name}:{node.lineno}: swallows everything"]
+                    if caught in ("Exception", "BaseException")
+                    else []
+                )
     assert wrong == []
 
 
 def test_the_default_suite_does_not_sleep() -> None:
-    """A wait is in virtual time (`autojump_clock` or a `MockClock` in the same file), or polls for a condition in a loop.
+    """A wait is in virtual time (`autojump_clock` or a `MockClock` in the same file), or polls for
+    a condition in a loop.
 
     In tests/spark real processes run, in real time: there a loop that polls may use `time.sleep`.
     """
@@ -323,14 +449,26 @@ def test_the_default_suite_does_not_sleep() -> None:
             continue
         if "sleep" not in source(name):
             continue
-        is_virtual = any(clock in source(name) for clock in ("autojump", "MockClock", "mqd.testing"))
+        is_virtual = any(
+            clock in source(name) for clock in ("autojump", "MockClock", "mqd.testing")
+        )
         forbidden = {"time.sleep"} if is_virtual else {"time.sleep", "trio.sleep"}
-        loops = [node for node in nodes(name) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
+        loops = [
+            node for node in nodes(name) if isinstance(node, ast.While | ast.For | ast.AsyncFor)
+        ]
         polling = {id(inner) for loop in loops for inner in ast.walk(loop)}
         for node in nodes(name):
-            call = ast.unparse(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+            call = (
+                ast.unparse(node.func)
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                else ""
+            )
             may_poll = call == "trio.sleep" or name.startswith("tests/spark/")
-            if call in forbidden and not (may_poll and id(node) in polling) and ast.unparse(node) != "trio.sleep(0)":
+            if (
+                call in forbidden
+                and not (may_poll and id(node) in polling)
+                and ast.unparse(node) != "trio.sleep(0)"
+            ):
                 wrong.append(f"{name}:{node.lineno}: {call}")
     assert wrong == []
 
@@ -339,22 +477,41 @@ def test_tests_stand_where_the_code_does() -> None:
     """A folder of tests mirrors a folder of the project, but for the rings that have none."""
     rings = {Path(), Path("conformance"), Path("sim"), Path("hostile")}
     folders = {Path(name).parent.relative_to("tests") for name in python_files("tests")} - rings
-    assert [str(folder) for folder in sorted(folders) if not (ROOT / "mqd" / folder).is_dir() and not (ROOT / folder).is_dir()] == []
+    assert [
+        str(folder)
+        for folder in sorted(folders)
+        if not (ROOT / "mqd" / folder).is_dir() and not (ROOT / folder).is_dir()
+    ] == []
 
 
 def test_a_handler_has_the_name_of_its_declaration() -> None:
     def handles(name: str) -> bool:
-        return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "handle" for node in tree(name).body)
+        return any(
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "handle"
+            for node in tree(name).body
+        )
 
-    handlers = {Path(name).stem for name in python_files("mqd") if name.startswith("mqd/server/handlers/") and handles(name)}
-    apis = {Path(name).stem for name in python_files("mqd") if name.startswith("mqd/protocol/apis/")}
+    handlers = {
+        Path(name).stem
+        for name in python_files("mqd")
+        if name.startswith("mqd/server/handlers/") and handles(name)
+    }
+    apis = {
+        Path(name).stem for name in python_files("mqd") if name.startswith("mqd/protocol/apis/")
+    }
     assert handlers, "no handlers were found: the rule looks at nothing"
     assert sorted(handlers - apis) == []
 
 
 def test_every_part_of_the_broker_has_tests() -> None:
-    folders = {part_of(name) for name in python_files("mqd") if name.count("/") >= 2 and (ROOT / name).stat().st_size}
-    tested = {name.split("/")[1] for name in python_files("tests") if Path(name).name.startswith("test_")}
+    folders = {
+        part_of(name)
+        for name in python_files("mqd")
+        if name.count("/") >= 2 and (ROOT / name).stat().st_size
+    }
+    tested = {
+        name.split("/")[1] for name in python_files("tests") if Path(name).name.startswith("test_")
+    }
     assert sorted(folders - tested - {"testing"}) == []
 
 
@@ -374,7 +531,9 @@ def test_the_changelog_has_its_shape() -> None:
 def test_constraints_pin_and_name_no_registry() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
-    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.+!-]+", pin)] == []
+    assert [
+        pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.+!-]+", pin)
+    ] == []
     pinned = {re.sub(r"[-_.]+", "-", pin.split("==")[0]).lower() for pin in pins}
     import tomllib
 
@@ -397,12 +556,22 @@ def test_options_that_are_implemented_are_those_that_are_read() -> None:
     implemented = [option for option in OPTIONS.values() if option.status is Status.IMPLEMENTED]
     read_by_topics = {synonym for option in implemented for synonym, _ in option.synonyms}
     read = {name for name in OPTIONS if f'"{name}"' in text}
-    # a topic key is read as a field of LogConfig, which is made of all of them; naming the field there is not reading it
+    # a topic key is read as a field of LogConfig, which is made of all of them; naming the field
+    # there is not reading it
     words = Counter(re.findall(r"\w+", text))
-    fields = {option.name for option in implemented if "topic" in option.scopes and words[option.name.replace(".", "_")] > 1}
+    fields = {
+        option.name
+        for option in implemented
+        if "topic" in option.scopes and words[option.name.replace(".", "_")] > 1
+    }
     unread = {option.name for option in implemented} - read - read_by_topics - fields
     assert sorted(unread) == [], "marked as implemented, and nothing reads them"
-    # checked against one another when a topic is made, or set for internal topics: the value itself changes nothing yet
+    # checked against one another when a topic is made, or set for internal topics: the value itself
+    # changes nothing yet
     only_checked = {"compression.type", "max.compaction.lag.ms", "min.compaction.lag.ms"}
-    told_as_idle = {name for name in read - only_checked if OPTIONS[name].status is Status.IGNORED and OPTIONS[name].note != PEERS.note}
+    told_as_idle = {
+        name
+        for name in read - only_checked
+        if OPTIONS[name].status is Status.IGNORED and OPTIONS[name].note != PEERS.note
+    }
     assert sorted(told_as_idle) == [], "read, and marked as ignored"

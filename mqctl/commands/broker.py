@@ -8,8 +8,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, in_time, options, run_timed, say, write
-from mqctl.commands.move import carry_out, check_options, execution_options, fewer_option, impossible_code, run_watching
+from mqctl.app import (
+    Failure,
+    LazyGroup,
+    Settings,
+    confirm,
+    finish,
+    in_time,
+    options,
+    run_timed,
+    say,
+    write,
+)
+from mqctl.commands.move import (
+    carry_out,
+    check_options,
+    execution_options,
+    fewer_option,
+    impossible_code,
+    run_watching,
+)
 from mqctl.moving import complain_of
 from mqctl.planning import plan_drain, plan_leaders
 from mqctl.quantities import format_bytes
@@ -85,12 +103,20 @@ def list_(settings: Settings) -> None:
     mqctl broker list
     """
 
-    async def work(client: ClusterClient, deadline: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    async def work(
+        client: ClusterClient, deadline: float
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         from mqd.client.admin import Admin
 
-        seen = await take(Admin(client, timeout_s=settings.timeout_s), deadline, min_isr=False, moves="no")
-        told = await disks(Admin(client, timeout_s=settings.timeout_s, patient=False), seen.alive, deadline)
-        return [node_row(seen, node.node_id, told.get(node.node_id)) for node in seen.cluster.brokers], _results(told)
+        seen = await take(
+            Admin(client, timeout_s=settings.timeout_s), deadline, min_isr=False, moves="no"
+        )
+        told = await disks(
+            Admin(client, timeout_s=settings.timeout_s, patient=False), seen.alive, deadline
+        )
+        return [
+            node_row(seen, node.node_id, told.get(node.node_id)) for node in seen.cluster.brokers
+        ], _results(told)
 
     rows, told = run_timed(settings, work)
     if settings.output == "table":
@@ -101,11 +127,15 @@ def list_(settings: Settings) -> None:
 
 
 def _results(told: Mapping[int, list[LogDirectory] | ClientError]) -> dict[str, Any]:
-    """For `finish`: what the cluster knows was told in any case, disks by those that were asked and did answer."""
+    """For `finish`: what the cluster knows was told in any case, disks by those that were
+    asked and did answer.
+    """
     return {"the cluster": None, **{f"node {node}": outcome for node, outcome in told.items()}}
 
 
-def node_row(seen: Snapshot, node_id: int, told: list[LogDirectory] | ClientError | None) -> dict[str, Any]:
+def node_row(
+    seen: Snapshot, node_id: int, told: list[LogDirectory] | ClientError | None
+) -> dict[str, Any]:
     """What a list of nodes says of one, with its disks if they were told."""
     rows = [directory_row(each) for each in told] if isinstance(told, list) else []
     (info,) = (each for each in seen.cluster.brokers if each.node_id == node_id)
@@ -116,11 +146,17 @@ def node_row(seen: Snapshot, node_id: int, told: list[LogDirectory] | ClientErro
         "host": info.host,
         "port": info.port,
         "rack": info.rack,
-        "state": "fenced" if node_id in seen.cluster.fenced else "alive" if told is None or isinstance(told, list) else "silent",
+        "state": "fenced"
+        if node_id in seen.cluster.fenced
+        else "alive"
+        if told is None or isinstance(told, list)
+        else "silent",
         "leads": sum(state.leader == node_id for state in states),
         "preferred": sum(state.replicas[:1] == (node_id,) for state in states),
         "replicas": sum(node_id in state.replicas for state in states),
-        "not_in_sync": sum(node_id in state.replicas and node_id not in state.isr for state in states),
+        "not_in_sync": sum(
+            node_id in state.replicas and node_id not in state.isr for state in states
+        ),
         "bytes": sum(each["bytes"] for each in rows) if rows else None,
         "usable_bytes": sum(free) if free else None,
     }
@@ -150,12 +186,18 @@ def describe(settings: Settings, node: int) -> None:
         from mqd.client.descriptions import ConfigEntry, ConfigSource, Resource, ResourceType
         from mqd.client.errors import ClientError
 
-        seen = await take(Admin(client, timeout_s=settings.timeout_s), deadline, min_isr=False, moves="no")
+        seen = await take(
+            Admin(client, timeout_s=settings.timeout_s), deadline, min_isr=False, moves="no"
+        )
         _check_known(seen, node)
         admin = Admin(client, timeout_s=settings.timeout_s, patient=False)
         alive = [node] if node in seen.alive else []
         told = await disks(admin, alive, deadline)
-        resources = [Resource(ResourceType.BROKER, str(each)) for each in alive if not isinstance(told[each], ClientError)]
+        resources = [
+            Resource(ResourceType.BROKER, str(each))
+            for each in alive
+            if not isinstance(told[each], ClientError)
+        ]
         results = _results(told)
         described: Mapping[Resource, list[ConfigEntry] | ClientError] = {}
         try:
@@ -172,9 +214,23 @@ def describe(settings: Settings, node: int) -> None:
                     ConfigSource.STATIC_BROKER_CONFIG,
                 ):
                     config[entry.name] = entry.value
-        lagging = [str(tp) for tp, state in seen.partitions.items() if node in state.replicas and node not in state.isr]
-        directories = [directory_row(each) for rows in told.values() if not isinstance(rows, ClientError) for each in rows]
-        data = {**node_row(seen, node, told.get(node)), "lagging": lagging, "config": config, "directories": directories}
+        lagging = [
+            str(tp)
+            for tp, state in seen.partitions.items()
+            if node in state.replicas and node not in state.isr
+        ]
+        directories = [
+            directory_row(each)
+            for rows in told.values()
+            if not isinstance(rows, ClientError)
+            for each in rows
+        ]
+        data = {
+            **node_row(seen, node, told.get(node)),
+            "lagging": lagging,
+            "config": config,
+            "directories": directories,
+        }
         return data, results
 
     data, told = run_timed(settings, work)
@@ -188,7 +244,11 @@ def describe(settings: Settings, node: int) -> None:
 def _show(settings: Settings, data: dict[str, Any]) -> None:
     summary = {
         name.replace("_", " "): value
-        for name, value in {**data, "bytes": format_bytes(data["bytes"]), "usable_bytes": format_bytes(data["usable_bytes"])}.items()
+        for name, value in {
+            **data,
+            "bytes": format_bytes(data["bytes"]),
+            "usable_bytes": format_bytes(data["usable_bytes"]),
+        }.items()
         if name not in ("directories", "config", "lagging")
     }
     write(render.fields(summary))
@@ -274,7 +334,17 @@ def drain(
             )
         if plan.impossible and not leaders_only:
             say(_ROOM)
-        code = await carry_out(settings, admin, seen, plan, deadline, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
+        code = await carry_out(
+            settings,
+            admin,
+            seen,
+            plan,
+            deadline,
+            execute=execute,
+            throttle=throttle,
+            wait=wait,
+            save_to=save_to,
+        )
         if leaders_only and execute and plan.moves:
             code = await lead_elsewhere(admin, list(plan.moves), node) or code
         return code or impossible_code(plan)
@@ -292,7 +362,11 @@ async def lead_elsewhere(admin: Admin, partitions: list[TopicPartition], node: i
     from mqd.errors import ErrorCode
 
     results = await admin.elect_leaders(ElectionType.PREFERRED, partitions)
-    errors = [error for error in results.values() if isinstance(error, ClientError) and error.code is not ErrorCode.ELECTION_NOT_NEEDED]
+    errors = [
+        error
+        for error in results.values()
+        if isinstance(error, ClientError) and error.code is not ErrorCode.ELECTION_NOT_NEEDED
+    ]
     for error in errors:
         complain(failure_of(error))
     states = await admin.describe_partitions({tp.topic for tp in partitions})
@@ -308,7 +382,8 @@ async def lead_elsewhere(admin: Admin, partitions: list[TopicPartition], node: i
 def unregister(settings: Settings, node: int, yes: bool) -> None:
     """Remove the registration of a node that will not return.
 
-    The node must be fenced, and have no replicas: drain it first, which also works while it is down.
+    The node must be fenced, and have no replicas: drain it first, which also works while it is
+    down.
 
     \b
     mqctl broker unregister 3

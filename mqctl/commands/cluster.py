@@ -50,7 +50,9 @@ def info(settings: Settings) -> None:
     Only the controller knows which nodes are alive. Without a controller their state is unknown,
     and the exit code is 3.
     """
-    data, unknown = run_timed(settings, lambda client, deadline: gather(client, settings.timeout_s, deadline))
+    data, unknown = run_timed(
+        settings, lambda client, deadline: gather(client, settings.timeout_s, deadline)
+    )
     if settings.output != "table":
         settings.show_data(data)
     else:
@@ -60,7 +62,9 @@ def info(settings: Settings) -> None:
     finish({"the cluster": None, "quorum": unknown})
 
 
-async def gather(client: ClusterClient, timeout_s: float, deadline: float) -> tuple[dict[str, Any], ClientError | None]:
+async def gather(
+    client: ClusterClient, timeout_s: float, deadline: float
+) -> tuple[dict[str, Any], ClientError | None]:
     """Everything that `info` tells, and why it is not known who leads the quorum."""
     import trio
 
@@ -71,21 +75,29 @@ async def gather(client: ClusterClient, timeout_s: float, deadline: float) -> tu
         described = await admin.describe_cluster()
         topics = await admin.list_topics(internal=True)
     partitions = [partition for topic in topics for partition in topic.partitions]
-    controller, unknown = await _leader(admin, described.controller_id, min(deadline, trio.current_time() + QUORUM_SECONDS))
+    controller, unknown = await _leader(
+        admin, described.controller_id, min(deadline, trio.current_time() + QUORUM_SECONDS)
+    )
     data = {
         "cluster_id": described.cluster_id,
         "controller": controller,
         "topics": len(topics),
         "partitions": len(partitions),
         "leaderless_partitions": sum(partition.leader < 0 for partition in partitions),
-        "under_replicated_partitions": sum(len(partition.isr) < len(partition.replicas) for partition in partitions),
+        "under_replicated_partitions": sum(
+            len(partition.isr) < len(partition.replicas) for partition in partitions
+        ),
         "nodes": [
             {
                 "node": broker.node_id,
                 "host": broker.host,
                 "port": broker.port,
                 "rack": broker.rack,
-                "state": "fenced" if broker.node_id in described.fenced else "alive" if controller is not None else "unknown",
+                "state": "fenced"
+                if broker.node_id in described.fenced
+                else "alive"
+                if controller is not None
+                else "unknown",
                 "leads": sum(partition.leader == broker.node_id for partition in partitions),
                 "replicas": sum(broker.node_id in partition.replicas for partition in partitions),
             }
@@ -95,8 +107,12 @@ async def gather(client: ClusterClient, timeout_s: float, deadline: float) -> tu
     return data, unknown
 
 
-async def _leader(admin: Admin, otherwise: int, deadline: float) -> tuple[int | None, ClientError | None]:
-    """Who leads the quorum, or why that is not known; the controller `otherwise` of a cluster that does not tell about its quorum."""
+async def _leader(
+    admin: Admin, otherwise: int, deadline: float
+) -> tuple[int | None, ClientError | None]:
+    """Who leads the quorum, or why that is not known; the controller `otherwise` of a
+    cluster that does not tell about its quorum.
+    """
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 

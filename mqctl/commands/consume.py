@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import places, render
-from mqctl.app import DEFAULT_BOOTSTRAP, Failure, ReaderGone, Settings, flush, run, settings_of, write
+from mqctl.app import (
+    DEFAULT_BOOTSTRAP,
+    Failure,
+    ReaderGone,
+    Settings,
+    flush,
+    run,
+    settings_of,
+    write,
+)
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -40,7 +49,9 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
     metavar="PLACE",
     help="End offset (exclusive), in the same forms; end is the current log end.",
 )
-@click.option("-p", "--partitions", metavar="N,..", help="Only these partitions, for example 0,2,5-7.")
+@click.option(
+    "-p", "--partitions", metavar="N,..", help="Only these partitions, for example 0,2,5-7."
+)
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after N records.")
 @click.option(
     "--follow/--exit-at-end",
@@ -106,7 +117,13 @@ def consume(
     now_ms = int(time.time() * 1000)
     try:
         first = places.parse_place(start, now_ms)
-        last = places.parse_place(stop, now_ms) if stop is not None else None if follow else places.Place(word="end")
+        last = (
+            places.parse_place(stop, now_ms)
+            if stop is not None
+            else None
+            if follow
+            else places.Place(word="end")
+        )
         only = places.parse_partitions(partitions) if partitions is not None else None
         printer = _printer(settings.output, text_format)
     except ValueError as error:
@@ -121,11 +138,18 @@ def consume(
         ends = None
         if last is not None:
             targets = await _places(client, tps, last, settings, read_committed)
-            ends = await resolve_offsets(client, targets, timeout_s=settings.timeout_s, read_committed=read_committed)
+            ends = await resolve_offsets(
+                client, targets, timeout_s=settings.timeout_s, read_committed=read_committed
+            )
             _check_range(first, ends)
         reset: Any = "error" if first.offset is not None else "beginning"
         async with open_consumer(
-            client, starts, end=ends, read_committed=read_committed, reset=reset, timeout_s=settings.timeout_s
+            client,
+            starts,
+            end=ends,
+            read_committed=read_committed,
+            reset=reset,
+            timeout_s=settings.timeout_s,
         ) as consumer:
             return await _pump(consumer, printer, count)
 
@@ -149,13 +173,17 @@ def _check_range(first: places.Place, ends: dict[TopicPartition, int]) -> None:
             )
 
 
-async def _choose(client: ClusterClient, topics: tuple[str, ...], only: list[int] | None, settings: Settings) -> list[TopicPartition]:
+async def _choose(
+    client: ClusterClient, topics: tuple[str, ...], only: list[int] | None, settings: Settings
+) -> list[TopicPartition]:
     from mqd.client.admin import Admin
     from mqd.client.errors import ClientError
     from mqd.types import TopicPartition
 
     tps = []
-    for name, described in (await Admin(client, timeout_s=settings.timeout_s).describe_topics(topics)).items():
+    for name, described in (
+        await Admin(client, timeout_s=settings.timeout_s).describe_topics(topics)
+    ).items():
         if isinstance(described, ClientError):
             raise described
         there = [each.partition for each in described.partitions]
@@ -170,17 +198,29 @@ async def _choose(client: ClusterClient, topics: tuple[str, ...], only: list[int
 
 
 async def _places(
-    client: ClusterClient, tps: list[TopicPartition], place: places.Place, settings: Settings, read_committed: bool
+    client: ClusterClient,
+    tps: list[TopicPartition],
+    place: places.Place,
+    settings: Settings,
+    read_committed: bool,
 ) -> dict[TopicPartition, OffsetSpec]:
-    """The place for each partition, as the client takes it. With `read_committed`, a log ends at its last stable offset."""
+    """The place for each partition, as the client takes it.
+
+    With `read_committed`, a log ends at its last stable offset.
+    """
     from mqd.client.offset_specs import AtTime, resolve_offsets
 
     if place.timestamp_ms is not None:
         return dict.fromkeys(tps, AtTime(place.timestamp_ms))
     if place.before_end is not None:
-        beginnings = await resolve_offsets(client, dict.fromkeys(tps, "beginning"), timeout_s=settings.timeout_s)
+        beginnings = await resolve_offsets(
+            client, dict.fromkeys(tps, "beginning"), timeout_s=settings.timeout_s
+        )
         ends = await resolve_offsets(
-            client, dict.fromkeys(tps, "end"), timeout_s=settings.timeout_s, read_committed=read_committed
+            client,
+            dict.fromkeys(tps, "end"),
+            timeout_s=settings.timeout_s,
+            read_committed=read_committed,
         )
         return {tp: max(beginnings[tp], ends[tp] - place.before_end) for tp in tps}
     found: OffsetSpec = place.offset if place.offset is not None else place.word or "beginning"
@@ -201,7 +241,9 @@ async def _pump(consumer: Consumer, printer: Printer, count: int | None) -> int:
 class Printer:
     """Writes records to standard output as they come."""
 
-    def __init__(self, opening: str, between: str, closing: str, one: Callable[[str, int, Any], str | bytes]) -> None:
+    def __init__(
+        self, opening: str, between: str, closing: str, one: Callable[[str, int, Any], str | bytes]
+    ) -> None:
         self._opening = opening
         self._between = between
         self._closing = closing
@@ -233,14 +275,30 @@ def _printer(output: str, text_format: str | None) -> Printer:
     from mqctl.records import compile_format, to_envelope
 
     if output == "text":
-        return Printer("", "", "", compile_format(text_format if text_format is not None else r"%v\n", inert=sys.stdout.isatty()))
+        return Printer(
+            "",
+            "",
+            "",
+            compile_format(
+                text_format if text_format is not None else r"%v\n", inert=sys.stdout.isatty()
+            ),
+        )
     if output == "jsonl":
-        return Printer("", "", "", lambda *record: render.to_json(to_envelope(*record), indent=None))
+        return Printer(
+            "", "", "", lambda *record: render.to_json(to_envelope(*record), indent=None)
+        )
     if output == "json":
-        return Printer("[\n", ",\n", "\n]\n", lambda *record: render.to_json(to_envelope(*record), indent=None).rstrip("\n"))
+        return Printer(
+            "[\n",
+            ",\n",
+            "\n]\n",
+            lambda *record: render.to_json(to_envelope(*record), indent=None).rstrip("\n"),
+        )
     if output == "yaml":
         return Printer("", "", "", lambda *record: render.to_yaml([to_envelope(*record)]))
-    titles = _TABLE.format(partition="PART", offset="OFFSET", timestamp="TIMESTAMP", key="KEY", value="VALUE")
+    titles = _TABLE.format(
+        partition="PART", offset="OFFSET", timestamp="TIMESTAMP", key="KEY", value="VALUE"
+    )
     return Printer(titles, "", "", _row)
 
 
@@ -250,4 +308,10 @@ def _row(topic: str, partition: int, record: Any) -> str:
 
     time_text = places.format_time(record.timestamp)
     key = shown(record.key)
-    return _TABLE.format(partition=partition, offset=record.offset, timestamp=time_text, key=key, value=shown(record.value))
+    return _TABLE.format(
+        partition=partition,
+        offset=record.offset,
+        timestamp=time_text,
+        key=key,
+        value=shown(record.value),
+    )

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "list": ("mqctl.commands.feature:list_", "List finalized and supported feature levels."),
-    "upgrade": ("mqctl.commands.feature:upgrade", "Finalize new levels after every node runs the new release."),
+    "upgrade": (
+        "mqctl.commands.feature:upgrade",
+        "Finalize new levels after every node runs the new release.",
+    ),
 }
 FEATURES = (
     render.Column("name", "FEATURE"),
@@ -51,9 +54,11 @@ def list_(settings: Settings) -> None:
 @click.option("--yes", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: bool) -> None:
-    """Finalize levels. Without NAME=LEVEL: the newest mqd.metadata.version that the controller supports.
+    """Finalize levels. Without NAME=LEVEL: the newest mqd.metadata.version that the controller
+    supports.
 
-    Every node must run a release that supports the level. After mqd.metadata.version no node can go back to an earlier release.
+    Every node must run a release that supports the level. After mqd.metadata.version no node can go
+    back to an earlier release.
 
     \b
     mqctl feature upgrade --yes
@@ -71,7 +76,11 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
                 remedy="specify a feature and its level: NAME=LEVEL",
             )
         levels = {METADATA_VERSION: found[METADATA_VERSION].newest}
-    changes = {name: level for name, level in levels.items() if name not in found or found[name].finalized != level}
+    changes = {
+        name: level
+        for name, level in levels.items()
+        if name not in found or found[name].finalized != level
+    }
     if not changes:
         say(
             "nothing to change: "
@@ -81,7 +90,10 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
             settings.show((), [])
         return
     if not dry_run:
-        lines = [f"{name}: {found[name].finalized if name in found else 0} -> {level}" for name, level in changes.items()]
+        lines = [
+            f"{name}: {found[name].finalized if name in found else 0} -> {level}"
+            for name, level in changes.items()
+        ]
         if METADATA_VERSION in changes:
             lines.append("After this no node can be downgraded to an earlier release.")
         confirm("\n".join(lines), yes=yes)
@@ -89,11 +101,19 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
     async def work(client: ClusterClient) -> None:
         from mqd.client.admin import Admin
 
-        await Admin(client, timeout_s=settings.timeout_s).update_features(changes, validate_only=dry_run)
+        await Admin(client, timeout_s=settings.timeout_s).update_features(
+            changes, validate_only=dry_run
+        )
 
     run(settings, work)
     if settings.output != "table":
-        settings.show((), [{"name": name, "level": level, "finalized": not dry_run} for name, level in changes.items()])
+        settings.show(
+            (),
+            [
+                {"name": name, "level": level, "finalized": not dry_run}
+                for name, level in changes.items()
+            ],
+        )
     say(
         ("dry run, the cluster would finalize: " if dry_run else "finalized: ")
         + ", ".join(f"{name}={level}" for name, level in changes.items())

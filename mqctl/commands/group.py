@@ -11,7 +11,19 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from mqctl import places, render
-from mqctl.app import FAILED, Failure, LazyGroup, Settings, Told, confirm, finish, options, run, say, write
+from mqctl.app import (
+    FAILED,
+    Failure,
+    LazyGroup,
+    Settings,
+    Told,
+    confirm,
+    finish,
+    options,
+    run,
+    say,
+    write,
+)
 from mqctl.planning import parse_partition
 from mqctl.quantities import format_duration
 from mqctl.seeking import Bounds, Step, Wish, choose, parse_file, plan_file, plan_seek, write_file
@@ -91,7 +103,11 @@ STATES = (
 TYPES = ("classic", "consumer", "share", "streams")
 DELETED = (render.Column("group", "GROUP"), render.Column("deleted", "DELETED"))
 REMOVED = (render.Column("member", "MEMBER"), render.Column("removed", "REMOVED"))
-FORGOTTEN = (render.Column("topic", "TOPIC"), render.Column("partition", "PARTITION", right=True), render.Column("deleted", "DELETED"))
+FORGOTTEN = (
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("deleted", "DELETED"),
+)
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
@@ -105,7 +121,9 @@ def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -
     return Admin(client, timeout_s=settings.timeout_s, patient=patient)
 
 
-async def _listed(client: ClusterClient, settings: Settings, states: Sequence[str] = (), types: Sequence[str] = ()) -> Told[ListedGroup]:
+async def _listed(
+    client: ClusterClient, settings: Settings, states: Sequence[str] = (), types: Sequence[str] = ()
+) -> Told[ListedGroup]:
     return Told(await _admin(client, settings, patient=False).list_groups_by_node(states, types))
 
 
@@ -126,7 +144,9 @@ async def _listed(client: ClusterClient, settings: Settings, states: Sequence[st
     help="Only groups of this type; repeatable.",
 )
 @options
-def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], types: tuple[str, ...]) -> None:
+def list_(
+    settings: Settings, pattern: str | None, states: tuple[str, ...], types: tuple[str, ...]
+) -> None:
     """List all groups, or those that match PATTERN (* and ?).
 
     \b
@@ -186,7 +206,10 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
             if each["members"]:
                 write("\n")
                 columns = (*MEMBERS, render.Column("awaited", "AWAITED")) if rebalances else MEMBERS
-                settings.show(columns, [{**row, "partitions": _short(row["partitions"])} for row in each["members"]])
+                settings.show(
+                    columns,
+                    [{**row, "partitions": _short(row["partitions"])} for row in each["members"]],
+                )
     else:
         settings.show((), found)
     for group in known:
@@ -267,7 +290,14 @@ def _short(topics: Mapping[str, list[int]]) -> str:
     help="Compute lag up to the last stable offset, not to the high watermark.",
 )
 @options
-def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: str | None, total: bool, read_committed: bool) -> None:
+def lag(
+    settings: Settings,
+    names: tuple[str, ...],
+    everything: bool,
+    pattern: str | None,
+    total: bool,
+    read_committed: bool,
+) -> None:
     """Show the committed offsets and the lag of groups.
 
     An assigned partition without a committed offset has no lag; --total counts it as uncommitted.
@@ -282,15 +312,24 @@ def lag(settings: Settings, names: tuple[str, ...], everything: bool, pattern: s
 
     async def work(client: ClusterClient) -> tuple[dict[str, Any], Told[ListedGroup]]:
         told = await _listed(client, settings) if everything else Told({})
-        wanted = [*names, *(each.group_id for each in told.rows if each.type in ("", "classic", "consumer"))]
-        return dict(await _admin(client, settings, patient=not everything).group_lags(wanted, read_committed=read_committed)), told
+        wanted = [
+            *names,
+            *(each.group_id for each in told.rows if each.type in ("", "classic", "consumer")),
+        ]
+        return dict(
+            await _admin(client, settings, patient=not everything).group_lags(
+                wanted, read_committed=read_committed
+            )
+        ), told
 
     results, told = run(settings, work)
     rows: list[dict[str, Any]] = []
     unknown: list[str] = []
     for name, outcome in results.items():
         if isinstance(outcome, list):
-            lags = [each for each in outcome if pattern is None or fnmatchcase(each.tp.topic, pattern)]
+            lags = [
+                each for each in outcome if pattern is None or fnmatchcase(each.tp.topic, pattern)
+            ]
             if everything and not lags:
                 continue
             rows += [_total(name, lags)] if total else [_lag_row(name, each) for each in lags]
@@ -400,7 +439,11 @@ def seek(
     try:
         named = [parse_partition(text) for text in partitions]
         if place is not None:
-            wish = "current" if place == "current" else places.parse_place(place, time.time_ns() // 1_000_000)
+            wish = (
+                "current"
+                if place == "current"
+                else places.parse_place(place, time.time_ns() // 1_000_000)
+            )
         elif shift is not None:
             wish = shift
         elif file is not None:
@@ -415,11 +458,15 @@ def seek(
             _save(save_to, before)
         results: dict[TopicPartition, Any] = dict.fromkeys((step.tp for step in steps), None)
         if execute:
-            results = dict(await admin.alter_group_offsets(name, {step.tp: step.after for step in steps}))
+            results = dict(
+                await admin.alter_group_offsets(name, {step.tp: step.after for step in steps})
+            )
         return steps, {**results, **unknown}
 
     steps, results = run(settings, work)
-    rows = [{"topic": each.tp.topic, "partition": each.tp.partition, **each._asdict()} for each in steps]
+    rows = [
+        {"topic": each.tp.topic, "partition": each.tp.partition, **each._asdict()} for each in steps
+    ]
     for row in rows:
         del row["tp"]
     settings.show(PLAN, rows)
@@ -438,8 +485,9 @@ async def _plan(
     wish: Wish,
     from_file: dict[TopicPartition, int] | None,
 ) -> tuple[list[Step], dict[TopicPartition, int], dict[TopicPartition, ClientError]]:
-    """What will happen, where the group is now in these partitions, and why for some of them nobody can tell what their logs have.
-    Raises Failure, for a group with members too."""
+    """What will happen, where the group is now in these partitions, and why for some of them nobody
+    can tell what their logs have. Raises Failure, for a group with members too.
+    """
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
@@ -453,7 +501,7 @@ async def _plan(
             f"group {name!r} is {described.state} with {len(described.members)} member(s), which "
             "would overwrite the new offsets",
             remedy="stop its members first; list them with `mqctl group describe "
-                   f"{shlex.quote(name)}`",
+            f"{shlex.quote(name)}`",
             exit_code=FAILED,
         )
     committed = (await admin.list_group_offsets([name]))[name]
@@ -477,15 +525,19 @@ async def _plan(
                 raise Failure(
                     f"group {name!r} {missing}",
                     remedy="name topics to set offsets for, or list the groups with `mqctl group "
-                           "list`",
+                    "list`",
                 )
-        bounds, unknown = await _bounds(_admin(client, settings, patient=False), wanted, getattr(wish, "timestamp_ms", None))
-        steps = plan_seek(wish, now, bounds) if from_file is None else plan_file(from_file, now, bounds)
+        bounds, unknown = await _bounds(
+            _admin(client, settings, patient=False), wanted, getattr(wish, "timestamp_ms", None)
+        )
+        steps = (
+            plan_seek(wish, now, bounds) if from_file is None else plan_file(from_file, now, bounds)
+        )
     except ValueError as error:
         raise Failure(
             str(error),
             remedy="list the topics with `mqctl topic list`, and the group's offsets with `mqctl "
-                   "group lag`",
+            "group lag`",
         ) from None
     return steps, {tp: now[tp] for tp in wanted if tp in now}, unknown
 
@@ -501,7 +553,9 @@ async def _bounds(
 
     async def listed(spec: int) -> dict[TopicPartition, int]:
         offsets = {}
-        for tp, outcome in (await admin.list_offsets({tp: spec for tp in partitions if tp not in unknown})).items():
+        for tp, outcome in (
+            await admin.list_offsets({tp: spec for tp in partitions if tp not in unknown})
+        ).items():
             if isinstance(outcome, ClientError):
                 unknown[tp] = outcome
             else:
@@ -510,7 +564,9 @@ async def _bounds(
 
     starts, ends = await listed(EARLIEST), await listed(LATEST)
     times = {} if timestamp_ms is None else await listed(timestamp_ms)
-    return {tp: Bounds(starts[tp], ends[tp], times.get(tp)) for tp in partitions if tp not in unknown}, unknown
+    return {
+        tp: Bounds(starts[tp], ends[tp], times.get(tp)) for tp in partitions if tp not in unknown
+    }, unknown
 
 
 def _save(path: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -541,7 +597,13 @@ def _save(path: str, offsets: Mapping[TopicPartition, int]) -> None:
 )
 @click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
-def remove_member(settings: Settings, name: str, member_ids: tuple[str, ...], instance_ids: tuple[str, ...], yes: bool) -> None:
+def remove_member(
+    settings: Settings,
+    name: str,
+    member_ids: tuple[str, ...],
+    instance_ids: tuple[str, ...],
+    yes: bool,
+) -> None:
     """Remove members from a group. The other members take over their partitions.
 
     Use it for a dead member with a long session timeout, or for one that delays a rebalance
@@ -563,7 +625,10 @@ def remove_member(settings: Settings, name: str, member_ids: tuple[str, ...], in
             raise described
         places_of: dict[str, str] = {}
         for each in described.members:
-            told = f"client {each.client_id!r} at {each.host}, which has {_short(_by_topic(each.assignment)) or 'no partitions'}"
+            told = (
+                f"client {each.client_id!r} at {each.host}, which has "
+                f"{_short(_by_topic(each.assignment)) or 'no partitions'}"
+            )
             places_of |= {each.member_id: told, each.instance_id or each.member_id: told}
         return places_of
 
@@ -578,10 +643,16 @@ def remove_member(settings: Settings, name: str, member_ids: tuple[str, ...], in
 
     async def work(client: ClusterClient) -> dict[str, Any]:
         reason = "removed by an administrator with mqctl"
-        return dict(await _admin(client, settings).remove_members(name, member_ids=member_ids, instance_ids=instance_ids, reason=reason))
+        return dict(
+            await _admin(client, settings).remove_members(
+                name, member_ids=member_ids, instance_ids=instance_ids, reason=reason
+            )
+        )
 
     results = run(settings, work)
-    settings.show(REMOVED, [{"member": each, "removed": error is None} for each, error in results.items()])
+    settings.show(
+        REMOVED, [{"member": each, "removed": error is None} for each, error in results.items()]
+    )
     finish(results)
 
 
@@ -625,7 +696,9 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
             f"{some_of(empty, _CHOSEN_AT_MOST)}{staying}",
             yes=yes,
         )
-    results: dict[str, Any] = dict(run(settings, lambda client: _admin(client, settings).delete_groups(empty)) if empty else {})
+    results: dict[str, Any] = dict(
+        run(settings, lambda client: _admin(client, settings).delete_groups(empty)) if empty else {}
+    )
     results |= {
         name: ClientError(ErrorCode.NON_EMPTY_GROUP, "the group is not empty") for name in active
     }
@@ -640,9 +713,12 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     finish(told.beside(results))
 
 
-async def _choose(client: ClusterClient, settings: Settings, names: tuple[str, ...]) -> tuple[dict[str, bool], Told[ListedGroup]]:
-    """The groups that are named, and those that match a pattern, which are known to have members or not; and the list in which they
-    were looked for."""
+async def _choose(
+    client: ClusterClient, settings: Settings, names: tuple[str, ...]
+) -> tuple[dict[str, bool], Told[ListedGroup]]:
+    """The groups that are named, and those that match a pattern, which are known to have members or
+    not; and the list in which they were looked for.
+    """
     from mqd.client.group_descriptions import EMPTY_STATES
 
     patterns = [name for name in names if "*" in name or "?" in name]
@@ -650,7 +726,11 @@ async def _choose(client: ClusterClient, settings: Settings, names: tuple[str, .
     if not patterns:
         return chosen, Told({})
     told = await _listed(client, settings)
-    matching = [each for each in told.rows if any(fnmatchcase(each.group_id, pattern) for pattern in patterns)]
+    matching = [
+        each
+        for each in told.rows
+        if any(fnmatchcase(each.group_id, pattern) for pattern in patterns)
+    ]
     return {each.group_id: each.state not in EMPTY_STATES for each in matching} | chosen, told
 
 
@@ -684,7 +764,11 @@ def delete_offsets(settings: Settings, name: str, partitions: tuple[str, ...], y
         committed = (await admin.list_group_offsets([name]))[name]
         if isinstance(committed, ClientError):
             raise committed
-        wanted = [tp for tp in committed if any(tp.topic == topic and index in (None, tp.partition) for topic, index in named)]
+        wanted = [
+            tp
+            for tp in committed
+            if any(tp.topic == topic and index in (None, tp.partition) for topic, index in named)
+        ]
         return dict(await admin.delete_group_offsets(name, wanted)) if wanted else {}
 
     results = run(settings, work)
@@ -693,6 +777,9 @@ def delete_offsets(settings: Settings, name: str, partitions: tuple[str, ...], y
             f"group {name!r} has no committed offsets for these partitions",
             remedy=f"list its offsets with `mqctl group lag {shlex.quote(name)}`",
         )
-    rows = [{"topic": tp.topic, "partition": tp.partition, "deleted": error is None} for tp, error in results.items()]
+    rows = [
+        {"topic": tp.topic, "partition": tp.partition, "deleted": error is None}
+        for tp, error in results.items()
+    ]
     settings.show(FORGOTTEN, rows)
     finish(results)

@@ -28,7 +28,9 @@ def config() -> None:
 @click.option("--changed", is_flag=True, help="Only keys that are set for this group.")
 @click.option("--explain", is_flag=True, help="Also show the meaning of each key.")
 @options
-def get(settings: Settings, group: str, names: tuple[str, ...], changed: bool, explain: bool) -> None:
+def get(
+    settings: Settings, group: str, names: tuple[str, ...], changed: bool, explain: bool
+) -> None:
     """Show all or the named configuration keys of GROUP, with their values and sources."""
     show(settings, "group", group, names, changed=changed, explain=explain)
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mqctl import render
-from mqctl.app import FAILED, Failure, Settings, in_time, options, run, run_timed, wants_colour, write
+from mqctl.app import (
+    FAILED,
+    Failure,
+    Settings,
+    in_time,
+    options,
+    run,
+    run_timed,
+    wants_colour,
+    write,
+)
 from mqctl.places import format_time
 from mqctl.quantities import format_duration
 
@@ -22,7 +32,9 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 QUESTION_SECONDS = 5.0
-"""For one question of `health`, which are asked at the same time, and for the one of `quorum`: without a majority nobody answers it."""
+"""For one question of `health`, which are asked at the same time, and for the one of
+`quorum`: without a majority nobody answers it.
+"""
 
 VOTERS = (
     render.Column("node", "NODE", right=True),
@@ -59,7 +71,10 @@ def quorum(settings: Settings) -> None:
     leader = next((each for each in found.voters if each.node_id == found.leader_id), None)
     now_ms = leader.last_caught_up_ms if leader is not None else -1
     rows = [
-        *(_replica_row(each, "leader" if each is leader else "voter", found, now_ms) for each in found.voters),
+        *(
+            _replica_row(each, "leader" if each is leader else "voter", found, now_ms)
+            for each in found.voters
+        ),
         *(_replica_row(each, "observer", found, now_ms) for each in found.observers),
     ]
     data = {
@@ -73,7 +88,15 @@ def quorum(settings: Settings) -> None:
         return
     write(render.fields({name.replace("_", " "): value for name, value in data.items()}) + "\n")
     settings.show(
-        VOTERS, [{**row, "heard": _ago(row["last_fetch_ms"], now_ms), "caught_up": _ago(row["last_caught_up_ms"], now_ms)} for row in rows]
+        VOTERS,
+        [
+            {
+                **row,
+                "heard": _ago(row["last_fetch_ms"], now_ms),
+                "caught_up": _ago(row["last_caught_up_ms"], now_ms),
+            }
+            for row in rows
+        ],
     )
 
 
@@ -84,17 +107,25 @@ def _replica_row(replica: QuorumReplica, role: str, found: Quorum, now_ms: int) 
         "node": replica.node_id,
         "role": role,
         "log_end_offset": replica.log_end_offset if replica.log_end_offset >= 0 else None,
-        "lag": max(0, found.high_watermark - replica.log_end_offset) if replica.log_end_offset >= 0 else None,
+        "lag": max(0, found.high_watermark - replica.log_end_offset)
+        if replica.log_end_offset >= 0
+        else None,
         "last_fetch_ms": replica.last_fetch_ms if replica.last_fetch_ms >= 0 else None,
         "last_fetch": format_time(replica.last_fetch_ms) if replica.last_fetch_ms >= 0 else None,
         "last_caught_up_ms": replica.last_caught_up_ms if replica.last_caught_up_ms >= 0 else None,
-        "last_caught_up": format_time(replica.last_caught_up_ms) if replica.last_caught_up_ms >= 0 else None,
+        "last_caught_up": format_time(replica.last_caught_up_ms)
+        if replica.last_caught_up_ms >= 0
+        else None,
         "state": lag_of(replica, found) or "ok",
     }
 
 
 def _ago(then_ms: int | None, now_ms: int) -> str | None:
-    return None if then_ms is None or now_ms < 0 else f"{format_duration((now_ms - then_ms) / 1000)} ago"
+    return (
+        None
+        if then_ms is None or now_ms < 0
+        else f"{format_duration((now_ms - then_ms) / 1000)} ago"
+    )
 
 
 @click.command()
@@ -117,8 +148,10 @@ def health(settings: Settings) -> None:
     try:
         seen = run(asked, lambda client: observe(client, limit_s))
     except Failure as failure:
-        remedy = ("start the nodes, or specify others with --bootstrap; the log of each node shows "
-                 "what it waits for")
+        remedy = (
+            "start the nodes, or specify others with --bootstrap; the log of each node shows "
+            "what it waits for"
+        )
         if failure.remedy and "cluster health" not in failure.remedy:
             remedy = failure.remedy
         raise Failure(failure.message, remedy=remedy) from None
@@ -184,8 +217,14 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
         nursery.start_soon(ask, "partitions", admin.describe_partitions)
     alive: list[BrokerInfo] = []
     if not isinstance(found["cluster"], ClientError):
-        alive = [each for each in found["cluster"].brokers if each.node_id not in found["cluster"].fenced]
-    topics = [] if isinstance(found["partitions"], ClientError) else sorted({tp.topic for tp in found["partitions"]})
+        alive = [
+            each for each in found["cluster"].brokers if each.node_id not in found["cluster"].fenced
+        ]
+    topics = (
+        []
+        if isinstance(found["partitions"], ClientError)
+        else sorted({tp.topic for tp in found["partitions"]})
+    )
     unreachable: dict[int, str] = {}
 
     async def reach(broker: BrokerInfo) -> None:
@@ -199,13 +238,26 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
                 del unreachable[broker.node_id]
 
     async def least() -> dict[str, int]:
-        configs = await admin.describe_configs([Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR])
-        entries = [(resource.name, rows[0].value) for resource, rows in configs.items() if not isinstance(rows, ClientError) and rows]
-        return {name: int(value) for name, value in entries if value is not None and value.isdecimal()}
+        configs = await admin.describe_configs(
+            [Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR]
+        )
+        entries = [
+            (resource.name, rows[0].value)
+            for resource, rows in configs.items()
+            if not isinstance(rows, ClientError) and rows
+        ]
+        return {
+            name: int(value) for name, value in entries if value is not None and value.isdecimal()
+        }
 
     async def throttle(nodes: list[int]) -> str:
         throttled = await find_throttle(admin, topics, nodes)
-        return ", ".join([*(f"topic {name}" for name in throttled.topics), *(f"node {node}" for node in throttled.nodes)])
+        return ", ".join(
+            [
+                *(f"topic {name}" for name in throttled.topics),
+                *(f"node {node}" for node in throttled.nodes),
+            ]
+        )
 
     async with trio.open_nursery() as nursery:
         for broker in alive:
@@ -216,7 +268,8 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
         nursery.start_soon(ask, "throttled", lambda: throttle(reached))
         nursery.start_soon(ask, "disks", lambda: admin.describe_log_dirs(reached))
         nursery.start_soon(ask, "usage", lambda: admin.describe_usage(reached))
-    async with trio.open_nursery() as nursery:  # last: without a controller no answer comes, nor one to what is asked behind it
+    # last: without a controller no answer comes, nor one to what is asked behind it
+    async with trio.open_nursery() as nursery:
         nursery.start_soon(ask, "quorum", admin.describe_quorum)
         nursery.start_soon(ask, "moves", _moves(admin))
     return Observed(
@@ -226,8 +279,12 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
         moves=found["moves"],
         unreachable=unreachable,
         min_isr=found["min_isr"],
-        disks=dict.fromkeys(reached, found["disks"]) if isinstance(found["disks"], ClientError) else found["disks"],
-        usage=dict.fromkeys(reached, found["usage"]) if isinstance(found["usage"], ClientError) else found["usage"],
+        disks=dict.fromkeys(reached, found["disks"])
+        if isinstance(found["disks"], ClientError)
+        else found["disks"],
+        usage=dict.fromkeys(reached, found["usage"])
+        if isinstance(found["usage"], ClientError)
+        else found["usage"],
         throttled="" if isinstance(found["throttled"], ClientError) else found["throttled"],
     )
 

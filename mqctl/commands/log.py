@@ -62,7 +62,8 @@ def log() -> None:
 @click.argument("path", metavar="DIR_OR_FILE", type=click.Path(exists=True, path_type=Path))
 @click.option("--records", is_flag=True, help="Show records instead of batches.")
 def dump(settings: Settings, path: Path, records: bool) -> None:
-    """Show the content of a segment, index, snapshot or checkpoint, or of all segments of a partition.
+    """Show the content of a segment, index, snapshot or checkpoint, or of all segments of a
+    partition.
 
     \b
     mqctl log dump data/orders-0 --records
@@ -76,7 +77,9 @@ def dump(settings: Settings, path: Path, records: bool) -> None:
                     remedy="specify the directory of a partition, such as DATA/orders-0, or a file",
                 )
             one = offline.dump_records if records else offline.dump_batches
-            _show_pages(settings, RECORDS if records else BATCHES, chain.from_iterable(map(one, segments)))
+            _show_pages(
+                settings, RECORDS if records else BATCHES, chain.from_iterable(map(one, segments))
+            )
             return
         rows = offline.dump_small(path)
     except StorageError as error:
@@ -88,10 +91,14 @@ def dump(settings: Settings, path: Path, records: bool) -> None:
         if settings.output == "table":
             return
     names = list(rows[0]) if rows else []
-    settings.show([render.Column(name, name.replace("_", "-").upper(), right=True) for name in names], rows)
+    settings.show(
+        [render.Column(name, name.replace("_", "-").upper(), right=True) for name in names], rows
+    )
 
 
-def _show_pages(settings: Settings, columns: tuple[render.Column, ...], rows: Iterator[dict[str, Any]]) -> None:
+def _show_pages(
+    settings: Settings, columns: tuple[render.Column, ...], rows: Iterator[dict[str, Any]]
+) -> None:
     """Rows as they come, where the form allows it: a segment may hold millions."""
     if settings.output not in ("table", "jsonl"):
         settings.show_data(list(rows))
@@ -101,7 +108,9 @@ def _show_pages(settings: Settings, columns: tuple[render.Column, ...], rows: It
         if settings.output == "jsonl" or first:
             settings.show(columns, [_in_a_cell(row, settings) for row in page])
         else:
-            write(render.table(columns, [_in_a_cell(row, settings) for row in page]).split("\n", 1)[1])
+            write(
+                render.table(columns, [_in_a_cell(row, settings) for row in page]).split("\n", 1)[1]
+            )
         first = False
 
 
@@ -109,12 +118,17 @@ def _in_a_cell(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """Headers are a list, as they may repeat; a table shows them as name=value."""
     if settings.output != "table" or not row.get("headers"):
         return row
-    return {**row, "headers": [f"{one['name']}={render.cell(one['value'])}" for one in row["headers"]]}
+    return {
+        **row,
+        "headers": [f"{one['name']}={render.cell(one['value'])}" for one in row["headers"]],
+    }
 
 
 @click.command()
 @offline_options
-@click.argument("path", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument(
+    "path", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
 @click.option(
     "--allow-gaps",
     is_flag=True,
@@ -123,10 +137,10 @@ def _in_a_cell(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
 def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     """Check every segment (CRC, offsets), index, checkpoint and snapshot.
 
-    DIR is a data directory, a log directory or the directory of one partition. For a data directory,
-    all log directories of the node are checked, also those elsewhere (log.dirs). The exit code is 1
-    if there are findings or no partitions. The metadata log of the node (DIR/metadata) is not
-    checked: the node does that when it starts.
+    DIR is a data directory, a log directory or the directory of one partition. For a data
+    directory, all log directories of the node are checked, also those elsewhere (log.dirs). The
+    exit code is 1 if there are findings or no partitions. The metadata log of the node
+    (DIR/metadata) is not checked: the node does that when it starts.
 
     \b
     mqctl log verify data
@@ -154,7 +168,12 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
         if rows:
             settings.show(FINDINGS, rows)
     else:
-        summary = {"partitions": verifier.partitions, "batches": verifier.batches, "bytes": verifier.size_bytes, "findings": rows}
+        summary = {
+            "partitions": verifier.partitions,
+            "batches": verifier.batches,
+            "bytes": verifier.size_bytes,
+            "findings": rows,
+        }
         settings.show_data({"directories": [str(one) for one in directories], **summary})
     if (path / offline.METADATA_FOLDER).is_dir():
         say(f"{path / offline.METADATA_FOLDER}: not checked, only partitions are")
@@ -163,13 +182,18 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     if not verifier.partitions and not rows:
         remedy = "specify a data directory, one of its log.dirs, or the directory of a partition"
         raise Failure(f"no partitions in {str(path)!r}: nothing was verified", remedy=remedy)
-    say(f"{verifier.partitions} partitions, {verifier.batches} batches, {verifier.size_bytes} bytes: {len(rows)} findings")
+    say(
+        f"{verifier.partitions} partitions, {verifier.batches} batches, {verifier.size_bytes} "
+        f"bytes: {len(rows)} findings"
+    )
     if rows:
         raise SystemExit(FAILED)
 
 
 def _progress() -> Callable[[str], None]:
-    """Says which partition is being read, on a terminal and once in a while: there may be thousands."""
+    """Says which partition is being read, on a terminal and once in a while: there may be
+    thousands.
+    """
     if not sys.stderr.isatty():
         return lambda partition: None
     told = time.monotonic()

@@ -24,7 +24,16 @@ from mqctl.moving import (
     unthrottle,
     watch,
 )
-from mqctl.planning import Assignment, Move, Plan, parse_json, parse_partition, parse_target, plan_swap, plan_targets
+from mqctl.planning import (
+    Assignment,
+    Move,
+    Plan,
+    parse_json,
+    parse_partition,
+    parse_target,
+    plan_swap,
+    plan_targets,
+)
 from mqctl.quantities import format_bytes, parse_bytes
 from mqctl.snapshot import Snapshot, moves_under_way, sizes, take
 from mqd.types import TopicPartition
@@ -52,8 +61,10 @@ GOES_ON = (
     "the moves continue in the cluster: show them with `mqctl partition move-status`, cancel "
     "them with `mqctl partition move-cancel`"
 )
-THROTTLE_STAYS = ("the throttle stays until you remove it: `mqctl partition move-status --wait` or "
-                 "`--clear-throttle`")
+THROTTLE_STAYS = (
+    "the throttle stays until you remove it: `mqctl partition move-status --wait` or "
+    "`--clear-throttle`"
+)
 
 
 class Rate(click.ParamType[int]):
@@ -81,13 +92,13 @@ def execution_options(function: Any) -> Any:
             "--wait",
             is_flag=True,
             help="With --execute: show progress, wait until all moves are done, then remove the "
-                 "throttle.",
+            "throttle.",
         ),
         click.option(
             "--throttle",
             type=Rate(),
             help="With --execute: limit of the replication rate of each node, in bytes per second, "
-                 "for example 50M.",
+            "for example 50M.",
         ),
         click.option(
             "--execute",
@@ -152,9 +163,9 @@ def move(
 ) -> None:
     """Move partitions to other nodes.
 
-    A target lists all replicas of a partition, the preferred leader first. It needs at least as many
-    nodes as the partition has replicas, unless you add --allow-fewer-replicas. Clients can read and
-    write during the move: old replicas are deleted only after the new ones are in sync.
+    A target lists all replicas of a partition, the preferred leader first. It needs at least as
+    many nodes as the partition has replicas, unless you add --allow-fewer-replicas. Clients can
+    read and write during the move: old replicas are deleted only after the new ones are in sync.
 
     \b
     mqctl partition move orders:0=1,2,4                         only shows the plan
@@ -178,7 +189,9 @@ def move(
     def plan(seen: Snapshot) -> Plan:
         if leaving is None or joining is None:
             return plan_targets(seen.assignments, wanted, seen.alive, fewer=fewer)
-        if not any(broker.node_id == leaving for broker in seen.cluster.brokers) and not _holds(seen, leaving):
+        if not any(broker.node_id == leaving for broker in seen.cluster.brokers) and not _holds(
+            seen, leaving
+        ):
             raise Failure(
                 f"node {leaving} is unknown, and has no replicas",
                 remedy="list the nodes with `mqctl broker list`",
@@ -188,7 +201,11 @@ def move(
                 f"node {joining} is unknown or not alive",
                 remedy="list the nodes with `mqctl broker list`",
             )
-        chosen = {tp: nodes for tp, nodes in seen.assignments.items() if pattern is None or fnmatchcase(tp.topic, pattern)}
+        chosen = {
+            tp: nodes
+            for tp, nodes in seen.assignments.items()
+            if pattern is None or fnmatchcase(tp.topic, pattern)
+        }
         return plan_swap(chosen, leaving, joining)
 
     topics = {tp.topic for tp in wanted} or None
@@ -207,7 +224,17 @@ def move(
                 "nothing was moved: some of the moves are impossible",
                 remedy="remove the partitions named above from the request, then try again",
             )
-        code = await carry_out(settings, admin, seen, made, deadline, execute=execute, throttle=throttle, wait=wait, save_to=save_to)
+        code = await carry_out(
+            settings,
+            admin,
+            seen,
+            made,
+            deadline,
+            execute=execute,
+            throttle=throttle,
+            wait=wait,
+            save_to=save_to,
+        )
         return code or impossible_code(made)
 
     _end(run_watching(settings, work, execute and wait))
@@ -302,7 +329,9 @@ async def carry_out(
     return _report(results) or code
 
 
-async def _wait(admin: Admin, begun: Mapping[TopicPartition, Move], seen: Snapshot, *, throttled: bool) -> int:
+async def _wait(
+    admin: Admin, begun: Mapping[TopicPartition, Move], seen: Snapshot, *, throttled: bool
+) -> int:
     await watch(admin, begun, list(seen.alive))
     if throttled:
         await unthrottle(admin, throttled_by(begun, seen.alive))
@@ -330,7 +359,8 @@ def _report(results: Mapping[TopicPartition, ClientError | None]) -> int:
 @click.option(
     "--clear-throttle",
     is_flag=True,
-    help="Remove all replication throttles, also those set by others; moves continue at full speed.",
+    help="Remove all replication throttles, also those set by others; moves continue at full "
+    "speed.",
 )
 @options
 def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
@@ -351,9 +381,18 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
         admin = Admin(client, timeout_s=settings.timeout_s)
         seen = await take(admin, deadline, min_isr=False)
         impatient = Admin(client, timeout_s=settings.timeout_s, patient=False)
-        rows = reassignment_rows(seen, await sizes(impatient, seen.alive, deadline)) if seen.moves else []
+        rows = (
+            reassignment_rows(seen, await sizes(impatient, seen.alive, deadline))
+            if seen.moves
+            else []
+        )
         if rows or settings.output != "table":
-            settings.show(MOVES, [{**row, "left": format_bytes(row["bytes_left"])} for row in rows] if settings.output == "table" else rows)
+            settings.show(
+                MOVES,
+                [{**row, "left": format_bytes(row["bytes_left"])} for row in rows]
+                if settings.output == "table"
+                else rows,
+            )
         if not rows:
             say("no moves in progress")
         if any(row["stands_still"] for row in rows):
@@ -365,12 +404,19 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
             await watch(admin, seen.moves, list(seen.alive))
         if seen.moves and not wait and not clear_throttle:
             return 0
-        throttled = await find_throttle(admin, sorted({tp.topic for tp in seen.partitions}), sorted(seen.alive))
+        throttled = await find_throttle(
+            admin, sorted({tp.topic for tp in seen.partitions}), sorted(seen.alive)
+        )
         if not throttled:
             if clear_throttle:
                 say("no throttle is set")
             return 0
-        what = ", ".join([*(f"topic {name}" for name in throttled.topics), *(f"node {node}" for node in throttled.nodes)])
+        what = ", ".join(
+            [
+                *(f"topic {name}" for name in throttled.topics),
+                *(f"node {node}" for node in throttled.nodes),
+            ]
+        )
         if clear_throttle:
             errors = await clear(admin, throttled)
             finish({resource: errors.get(resource) for resource in errors})
@@ -419,14 +465,19 @@ def move_cancel(settings: Settings, partitions: tuple[str, ...], everything: boo
         results = await admin.alter_partition_reassignments(dict.fromkeys(chosen))
         if any(error is None for error in results.values()) and not await moves_under_way(admin):
             cluster = await admin.describe_cluster()
-            alive = sorted(broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced)
+            alive = sorted(
+                broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced
+            )
             throttled = await find_throttle(admin, sorted({tp.topic for tp in chosen}), alive)
             if throttled:
                 await unthrottle(admin, throttled)
         return dict(results)
 
     results = run(settings, work)
-    rows = [{"topic": tp.topic, "partition": tp.partition, "cancelled": error is None} for tp, error in results.items()]
+    rows = [
+        {"topic": tp.topic, "partition": tp.partition, "cancelled": error is None}
+        for tp, error in results.items()
+    ]
     if not rows:
         say("no moves in progress")
     if rows or settings.output != "table":

@@ -10,7 +10,15 @@ import click
 from mqctl import render
 from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, run_timed, say
 from mqctl.planning import parse_partition
-from mqctl.snapshot import LEADERLESS, MIN_ISR, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED, Snapshot, take
+from mqctl.snapshot import (
+    LEADERLESS,
+    MIN_ISR,
+    OFFLINE,
+    UNDER_MIN_ISR,
+    UNDER_REPLICATED,
+    Snapshot,
+    take,
+)
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -63,7 +71,13 @@ def partition() -> None:
     metavar="PATTERN",
     help="Only topics that match this pattern (* and ?).",
 )
-@click.option("--broker", "node", type=click.IntRange(min=0), metavar="ID", help="Only partitions with a replica on this node.")
+@click.option(
+    "--broker",
+    "node",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Only partitions with a replica on this node.",
+)
 @click.option(
     "--under-replicated", is_flag=True, help="Partitions with a replica that is not in sync."
 )
@@ -117,7 +131,11 @@ def list_(
     for tp, state in seen.partitions.items():
         wrong = seen.wrong(tp)
         fits = pattern is None or fnmatchcase(tp.topic, pattern)
-        if fits and (node is None or node in state.replicas) and (not chosen or chosen & set(wrong)):
+        if (
+            fits
+            and (node is None or node in state.replicas)
+            and (not chosen or chosen & set(wrong))
+        ):
             rows.append(partition_row(seen, tp, wrong))
     if not rows:
         say("no partition matches" if chosen or pattern or node is not None else "no partitions")
@@ -155,13 +173,15 @@ def partition_row(seen: Snapshot, tp: TopicPartition, wrong: list[str]) -> dict[
     "--unclean",
     is_flag=True,
     help="If no replica is in sync, elect any replica that is alive. Records that only the others "
-         "have are lost.",
+    "have are lost.",
 )
 @click.option(
     "--yes", "-y", is_flag=True, help="Skip the confirmation prompt of an unclean election."
 )
 @options
-def elect_leader(settings: Settings, partitions: tuple[str, ...], everything: bool, unclean: bool, yes: bool) -> None:
+def elect_leader(
+    settings: Settings, partitions: tuple[str, ...], everything: bool, unclean: bool, yes: bool
+) -> None:
     """Elect preferred leaders, or leaders that are not in sync.
 
     The preferred leader is the first replica of a partition; it is elected if it is in sync. Use
@@ -192,7 +212,9 @@ def elect_leader(settings: Settings, partitions: tuple[str, ...], everything: bo
 
         admin = Admin(client, timeout_s=settings.timeout_s)
         kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
-        return dict(await admin.elect_leaders(kind, None if everything else await expand(admin, named)))
+        return dict(
+            await admin.elect_leaders(kind, None if everything else await expand(admin, named))
+        )
 
     results = run(settings, work)
     from mqd.client.errors import ClientError
@@ -215,7 +237,10 @@ def elect_leader(settings: Settings, partitions: tuple[str, ...], everything: bo
 
 
 async def expand(admin: Admin, named: list[tuple[str, int | None]]) -> list[TopicPartition]:
-    """`topic` and `topic:partition` as partitions that exist, once each. Raises Failure for what does not."""
+    """`topic` and `topic:partition` as partitions that exist, once each.
+
+    Raises Failure for what does not.
+    """
     states = await admin.describe_partitions({topic for topic, _ in named})
     found: dict[TopicPartition, None] = {}
     for topic, index in named:

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import places, render
-from mqctl.app import FAILED, OK, PARTIAL, Failure, Settings, complain, failure_of, options, parse_pairs, run
+from mqctl.app import (
+    FAILED,
+    OK,
+    PARTIAL,
+    Failure,
+    Settings,
+    complain,
+    failure_of,
+    options,
+    parse_pairs,
+    run,
+)
 
 if TYPE_CHECKING:
     from mqctl.records import Envelope
@@ -49,9 +60,15 @@ Parse = Callable[[bytes], "Envelope"]
     metavar="FILE",
     help="Read this file instead of standard input.",
 )
-@click.option("--input", "form", type=click.Choice(("lines", "jsonl", "whole")), default="lines", show_default=True,
-              help="One record per line, JSON lines as written by consume -o jsonl, or the whole "
-                   "input as one record.")  # fmt: skip
+@click.option(
+    "--input",
+    "form",
+    type=click.Choice(("lines", "jsonl", "whole")),
+    default="lines",
+    show_default=True,
+    help="One record per line, JSON lines as written by consume -o jsonl, or the whole "
+    "input as one record.",
+)
 @click.option(
     "-k",
     "--key-delimiter",
@@ -79,7 +96,14 @@ Parse = Callable[[bytes], "Envelope"]
     metavar="TIME",
     help="Timestamp of all records: ms since 1970, ISO 8601, or -15m. [default: now]",
 )
-@click.option("-z", "--codec", type=click.Choice(CODECS), default="none", show_default=True, help="Compression.")
+@click.option(
+    "-z",
+    "--codec",
+    type=click.Choice(CODECS),
+    default="none",
+    show_default=True,
+    help="Compression.",
+)
 @click.option(
     "--acks",
     type=click.Choice(("0", "1", "all")),
@@ -123,14 +147,19 @@ def produce(
         raise click.UsageError("--key-delimiter requires --input lines")
     try:
         delimiter = unescape(key_delimiter) if key_delimiter is not None else None
-        moment = places.parse_time(timestamp, int(time.time() * 1000)) if timestamp is not None else None
+        moment = (
+            places.parse_time(timestamp, int(time.time() * 1000)) if timestamp is not None else None
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if delimiter == b"":
         raise click.UsageError("--key-delimiter must not be empty")
     defaults = _Defaults(
         key=key.encode(errors="surrogateescape") if key is not None else None,
-        headers=tuple((name, value.encode(errors="surrogateescape")) for name, value in parse_pairs(headers).items()),
+        headers=tuple(
+            (name, value.encode(errors="surrogateescape"))
+            for name, value in parse_pairs(headers).items()
+        ),
         partition=partition,
         timestamp=moment,
         empty_is_null=empty_is_null,
@@ -166,7 +195,9 @@ class _Defaults:
 
 
 def _parser(form: str, delimiter: bytes | None, defaults: _Defaults) -> Parse:
-    """A function from one piece of input to a record; it raises ValueError for input that is none."""
+    """A function from one piece of input to a record; it raises ValueError for input that
+    is none.
+    """
     from mqctl.records import Envelope, from_envelope
 
     def plain(piece: bytes) -> Envelope:
@@ -210,7 +241,9 @@ class _Tally:
 
     def fail(self, failure: Failure) -> None:
         self.failed += 1
-        if len(self.errors) < _ERRORS_SHOWN and all(each.message != failure.message for each in self.errors):
+        if len(self.errors) < _ERRORS_SHOWN and all(
+            each.message != failure.message for each in self.errors
+        ):
             self.errors.append(failure)
 
     def rows(self, topic: str) -> list[dict[str, Any]]:
@@ -261,14 +294,23 @@ async def _pump(producer: Producer, topic: str, parse: Parse, path: str, form: s
                     tally.fail(Failure(f"line {number}: {error}"))
                     continue
                 try:
-                    delivery = await producer.enqueue(topic, record.value, record.key, record.headers, record.timestamp, record.partition)
+                    delivery = await producer.enqueue(
+                        topic,
+                        record.value,
+                        record.key,
+                        record.headers,
+                        record.timestamp,
+                        record.partition,
+                    )
                 except ClientError as error:
                     if not tally.placed and not outstanding:
                         raise  # nothing went out: the topic is missing, or nobody leads it
                     tally.fail(failure_of(error))
                     continue
                 outstanding.append(delivery)
-                while outstanding and (outstanding[0].is_done() or len(outstanding) > _OUTSTANDING_MAX):
+                while outstanding and (
+                    outstanding[0].is_done() or len(outstanding) > _OUTSTANDING_MAX
+                ):
                     await settle(outstanding.popleft())
     await producer.flush()
     for delivery in outstanding:
@@ -287,7 +329,9 @@ async def _pieces(path: str, form: str) -> AsyncGenerator[list[bytes], None]:
     rest = bytearray()
     try:
         while True:
-            data = await trio.to_thread.run_sync(os.read, descriptor, _READ_BYTES, abandon_on_cancel=True)
+            data = await trio.to_thread.run_sync(
+                os.read, descriptor, _READ_BYTES, abandon_on_cancel=True
+            )
             if not data:
                 break
             rest += data

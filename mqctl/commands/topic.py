@@ -1,4 +1,7 @@
-"""mqctl topic: create, list, describe, change and delete topics. `topic trim` is in topic_trim.py."""
+"""mqctl topic: create, list, describe, change and delete topics.
+
+`topic trim` is in topic_trim.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, parse_pairs, run, say, write
+from mqctl.app import (
+    Failure,
+    LazyGroup,
+    Settings,
+    confirm,
+    finish,
+    options,
+    parse_pairs,
+    run,
+    say,
+    write,
+)
 from mqd.errors import some_of
 
 if TYPE_CHECKING:
@@ -112,8 +126,14 @@ def create(
         from mqd.client.admin import Admin
         from mqd.client.descriptions import NewTopic
 
-        wanted = [NewTopic(name, partitions or -1, replication_factor or -1, pairs) for name in names]
-        return dict(await Admin(client, timeout_s=settings.timeout_s).create_topics(wanted, validate_only=dry_run))
+        wanted = [
+            NewTopic(name, partitions or -1, replication_factor or -1, pairs) for name in names
+        ]
+        return dict(
+            await Admin(client, timeout_s=settings.timeout_s).create_topics(
+                wanted, validate_only=dry_run
+            )
+        )
 
     results = run(settings, work)
     from mqctl.configs import warn_of_ignored
@@ -127,7 +147,9 @@ def create(
                 {
                     "topic": name,
                     "partitions": made.partitions if made.partitions >= 0 else partitions,
-                    "replication_factor": made.replication_factor if made.replication_factor >= 0 else replication_factor,
+                    "replication_factor": made.replication_factor
+                    if made.replication_factor >= 0
+                    else replication_factor,
                     "topic_id": str(made.topic_id) if made.topic_id.int else None,
                 }
             )
@@ -140,18 +162,31 @@ def create(
     if dry_run:
         say("dry run: nothing was created")
     elif pairs and created:
-        warn_of_ignored(run(settings, lambda client: _set_entries(client, created[0], tuple(pairs), settings.timeout_s)))
+        warn_of_ignored(
+            run(
+                settings,
+                lambda client: _set_entries(client, created[0], tuple(pairs), settings.timeout_s),
+            )
+        )
     finish(results)
 
 
-async def _set_entries(client: ClusterClient, name: str, keys: tuple[str, ...], timeout_s: float) -> list[ConfigEntry]:
-    """The options that a new topic was given, with their documentation; none where nobody knows the topic yet."""
+async def _set_entries(
+    client: ClusterClient, name: str, keys: tuple[str, ...], timeout_s: float
+) -> list[ConfigEntry]:
+    """The options that a new topic was given, with their documentation; none where nobody
+    knows the topic yet.
+    """
     from mqd.client.admin import Admin
     from mqd.client.descriptions import Resource, ResourceType
     from mqd.client.errors import ClientError
 
     resource = Resource(ResourceType.TOPIC, name)
-    found = (await Admin(client, timeout_s=timeout_s).describe_configs([resource], keys, documentation=True))[resource]
+    found = (
+        await Admin(client, timeout_s=timeout_s).describe_configs(
+            [resource], keys, documentation=True
+        )
+    )[resource]
     return [] if isinstance(found, ClientError) else found
 
 
@@ -167,7 +202,11 @@ def list_(settings: Settings, pattern: str | None, internal: bool) -> None:
 
         return await Admin(client, timeout_s=settings.timeout_s).list_topics(internal=internal)
 
-    rows = [_described(each) for each in run(settings, work) if pattern is None or fnmatchcase(each.name, pattern)]
+    rows = [
+        _described(each)
+        for each in run(settings, work)
+        if pattern is None or fnmatchcase(each.name, pattern)
+    ]
     if not rows:
         say("no topics" if pattern is None else f"no topic matches {pattern!r}")
     if rows or settings.output != "table":
@@ -184,14 +223,19 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
     if settings.output == "table":
         for index, each in enumerate(found):
             write("\n" if index else "")
-            write(render.fields({name: value for name, value in each.items() if name != "partitions"}) + "\n")
+            write(
+                render.fields({name: value for name, value in each.items() if name != "partitions"})
+                + "\n"
+            )
             settings.show(PARTITIONS, each["partitions"])
     else:
         settings.show((), found)
     finish(results)
 
 
-async def _describe(client: ClusterClient, names: tuple[str, ...], timeout_s: float) -> dict[str, Any]:
+async def _describe(
+    client: ClusterClient, names: tuple[str, ...], timeout_s: float
+) -> dict[str, Any]:
     from mqd.client.admin import Admin
     from mqd.client.descriptions import EARLIEST, LATEST, ConfigSource, Resource, ResourceType
     from mqd.client.errors import ClientError
@@ -199,16 +243,29 @@ async def _describe(client: ClusterClient, names: tuple[str, ...], timeout_s: fl
 
     admin = Admin(client, timeout_s=timeout_s)
     results: dict[str, Any] = dict(await admin.describe_topics(names))
-    topics: list[TopicInfo] = [each for each in results.values() if not isinstance(each, ClientError)]
-    led = [TopicPartition(each.name, one.partition) for each in topics for one in each.partitions if one.leader >= 0]
+    topics: list[TopicInfo] = [
+        each for each in results.values() if not isinstance(each, ClientError)
+    ]
+    led = [
+        TopicPartition(each.name, one.partition)
+        for each in topics
+        for one in each.partitions
+        if one.leader >= 0
+    ]
     beginnings = await admin.list_offsets(dict.fromkeys(led, EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(led, LATEST))
-    configs = await admin.describe_configs([Resource(ResourceType.TOPIC, each.name) for each in topics])
+    configs = await admin.describe_configs(
+        [Resource(ResourceType.TOPIC, each.name) for each in topics]
+    )
     for each in topics:
         entries = configs[Resource(ResourceType.TOPIC, each.name)]
         changed = {}
         if not isinstance(entries, ClientError):
-            changed = {entry.name: entry.value for entry in entries if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
+            changed = {
+                entry.name: entry.value
+                for entry in entries
+                if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+            }
         results[each.name] = {
             "topic": each.name,
             "topic_id": str(each.topic_id) if each.topic_id.int else None,
@@ -222,8 +279,12 @@ async def _describe(client: ClusterClient, names: tuple[str, ...], timeout_s: fl
                     "leader_epoch": one.leader_epoch,
                     "replicas": list(one.replicas),
                     "isr": list(one.isr),
-                    "beginning": getattr(beginnings.get(TopicPartition(each.name, one.partition)), "offset", None),
-                    "end": getattr(ends.get(TopicPartition(each.name, one.partition)), "offset", None),
+                    "beginning": getattr(
+                        beginnings.get(TopicPartition(each.name, one.partition)), "offset", None
+                    ),
+                    "end": getattr(
+                        ends.get(TopicPartition(each.name, one.partition)), "offset", None
+                    ),
                 }
                 for one in each.partitions
             ],
@@ -298,7 +359,9 @@ async def _choose(client: ClusterClient, names: tuple[str, ...], timeout_s: floa
 @click.option("--by", "more", type=click.IntRange(min=1), help="Number of partitions to add.")
 @click.option("--dry-run", is_flag=True, help="Validate the request without adding anything.")
 @options
-def add_partitions(settings: Settings, name: str, total: int | None, more: int | None, dry_run: bool) -> None:
+def add_partitions(
+    settings: Settings, name: str, total: int | None, more: int | None, dry_run: bool
+) -> None:
     """Add partitions to a topic. This cannot be undone, and keys then map to other partitions.
 
     \b
@@ -328,7 +391,11 @@ def add_partitions(settings: Settings, name: str, total: int | None, more: int |
         return before, after
 
     before, after = run(settings, work)
-    columns = (render.Column("topic", "TOPIC"), render.Column("before", "BEFORE", right=True), render.Column("after", "AFTER", right=True))
+    columns = (
+        render.Column("topic", "TOPIC"),
+        render.Column("before", "BEFORE", right=True),
+        render.Column("after", "AFTER", right=True),
+    )
     settings.show(columns, [{"topic": name, "before": before, "after": after}])
     say(
         "dry run: nothing was changed"

@@ -30,7 +30,9 @@ def config() -> None:
 @click.option("--changed", is_flag=True, help="Only keys that are set for this topic.")
 @click.option("--explain", is_flag=True, help="Also show the meaning of each key.")
 @options
-def get(settings: Settings, topic: str, names: tuple[str, ...], changed: bool, explain: bool) -> None:
+def get(
+    settings: Settings, topic: str, names: tuple[str, ...], changed: bool, explain: bool
+) -> None:
     """Show all or the named configuration keys of TOPIC, with their values and sources."""
     show(settings, "topic", topic, names, changed=changed, explain=explain)
 

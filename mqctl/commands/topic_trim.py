@@ -31,7 +31,9 @@ _NAMED_AT_MOST = 50
 
 
 class Cut(NamedTuple):
-    """Where the log of a partition begins and ends, and the offset before which its records are deleted."""
+    """Where the log of a partition begins and ends, and the offset before which its records
+    are deleted.
+    """
 
     beginning: int
     target: int
@@ -39,7 +41,11 @@ class Cut(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What to delete. Exactly one is set: before an offset, before a time (ms since 1970), or all but the last N offsets."""
+    """What to delete.
+
+    Exactly one is set: before an offset, before a time (ms since 1970), or all but the last N
+    offsets.
+    """
 
     offset: int | None = None
     timestamp_ms: int | None = None
@@ -48,13 +54,23 @@ class Limit(NamedTuple):
 
 @click.command()
 @click.argument("partitions", nargs=-1, required=True, metavar="TOPIC[:PARTITION]...")
-@click.option("--before-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Delete the records before this offset.")
+@click.option(
+    "--before-offset",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="Delete the records before this offset.",
+)
 @click.option(
     "--before-time",
     metavar="TIME",
     help="Delete the records before the first one since TIME: -7d, ISO 8601, or ms since 1970.",
 )
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Delete all but the last N offsets of each partition.")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Delete all but the last N offsets of each partition.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, without deleting it.")
 @click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
@@ -69,8 +85,8 @@ def trim(
 ) -> None:
     """Delete the oldest records of topics or partitions. This cannot be undone.
 
-    The other records keep their offsets: only the log start moves. Topics with cleanup.policy=compact
-    cannot be trimmed.
+    The other records keep their offsets: only the log start moves. Topics with
+    cleanup.policy=compact cannot be trimmed.
 
     \b
     mqctl topic trim orders --before-time -7d --dry-run     shows what would be deleted
@@ -78,16 +94,26 @@ def trim(
     mqctl topic trim orders payments --keep 100000 --yes
     """
     if [before_offset is not None, before_time is not None, keep is not None].count(True) != 1:
-        raise click.UsageError("specify one limit: --before-offset OFFSET, --before-time TIME or --keep N")
+        raise click.UsageError(
+            "specify one limit: --before-offset OFFSET, --before-time TIME or --keep N"
+        )
     try:
         named = [parse_partition(text) for text in partitions]
-        timestamp_ms = None if before_time is None else places.parse_time(before_time.removeprefix("@"), int(time.time() * 1000))
+        timestamp_ms = (
+            None
+            if before_time is None
+            else places.parse_time(before_time.removeprefix("@"), int(time.time() * 1000))
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     limit = Limit(before_offset, timestamp_ms, keep)
 
     planned = run(settings, lambda client: _plan(client, settings, named, limit))
-    cuts = {tp: cut for tp, cut in planned.items() if isinstance(cut, Cut) and cut.target > cut.beginning}
+    cuts = {
+        tp: cut
+        for tp, cut in planned.items()
+        if isinstance(cut, Cut) and cut.target > cut.beginning
+    }
     if cuts and not dry_run:
         lines = [_line(tp, cut) for tp, cut in cuts.items()]
         more = (
@@ -101,11 +127,19 @@ def trim(
         )
 
     async def work(client: ClusterClient) -> dict[TopicPartition, int | ClientError]:
-        return await _admin(client, settings).delete_records({tp: cut.target for tp, cut in cuts.items()})
+        return await _admin(client, settings).delete_records(
+            {tp: cut.target for tp, cut in cuts.items()}
+        )
 
-    deleted = dict(run(settings, work)) if cuts and not dry_run else {tp: cut.target for tp, cut in cuts.items()}
+    deleted = (
+        dict(run(settings, work))
+        if cuts and not dry_run
+        else {tp: cut.target for tp, cut in cuts.items()}
+    )
     results: dict[TopicPartition, Any] = {**planned, **deleted}
-    settings.show(TRIMMED, [_row(tp, cut, results[tp]) for tp, cut in planned.items() if isinstance(cut, Cut)])
+    settings.show(
+        TRIMMED, [_row(tp, cut, results[tp]) for tp, cut in planned.items() if isinstance(cut, Cut)]
+    )
     if dry_run:
         say("dry run: nothing was deleted")
     elif not cuts and any(isinstance(cut, Cut) for cut in planned.values()):
@@ -114,8 +148,10 @@ def trim(
 
 
 def _line(tp: TopicPartition, cut: Cut) -> str:
-    return (f"{tp}: {cut.target - cut.beginning} offsets, from {cut.beginning} up to {cut.target}; "
-           f"{cut.end - cut.target} remain")
+    return (
+        f"{tp}: {cut.target - cut.beginning} offsets, from {cut.beginning} up to {cut.target}; "
+        f"{cut.end - cut.target} remain"
+    )
 
 
 def _row(tp: TopicPartition, cut: Cut, outcome: object) -> dict[str, Any]:
@@ -145,7 +181,9 @@ async def _plan(
 
     admin = _admin(client, settings)
     tps: dict[TopicPartition, None] = {}
-    for topic, described in (await admin.describe_topics(dict.fromkeys(topic for topic, _ in named))).items():
+    for topic, described in (
+        await admin.describe_topics(dict.fromkeys(topic for topic, _ in named))
+    ).items():
         if isinstance(described, ClientError):
             raise described
         there = [each.partition for each in described.partitions]
@@ -155,10 +193,17 @@ async def _plan(
                     f"topic {topic!r} has no partition {wanted}",
                     remedy=f"its partitions are 0 to {len(there) - 1}",
                 )
-            tps.update((TopicPartition(topic, index), None) for index in (there if wanted is None else [wanted]))
+            tps.update(
+                (TopicPartition(topic, index), None)
+                for index in (there if wanted is None else [wanted])
+            )
     beginnings = await admin.list_offsets(dict.fromkeys(tps, EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(tps, LATEST))
-    since = {} if limit.timestamp_ms is None else await admin.list_offsets(dict.fromkeys(tps, limit.timestamp_ms))
+    since = (
+        {}
+        if limit.timestamp_ms is None
+        else await admin.list_offsets(dict.fromkeys(tps, limit.timestamp_ms))
+    )
     plan: dict[TopicPartition, Cut | ClientError] = {}
     for tp in tps:
         found = [beginnings[tp], ends[tp], *([since[tp]] if since else [])]
@@ -172,7 +217,10 @@ async def _plan(
 
 
 def _cut(tp: TopicPartition, beginning: int, end: int, since: int, limit: Limit) -> Cut:
-    """`since`: the first offset since the limit's time; -1 where there is none. Raises Failure for an offset behind the end."""
+    """`since`: the first offset since the limit's time; -1 where there is none.
+
+    Raises Failure for an offset behind the end.
+    """
     if limit.offset is not None:
         if limit.offset > end:
             remedy = "choose an offset within the log, or --keep 0 to delete all records"

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from mqd.client.admin import Admin
     from mqd.client.cluster import ClusterClient
     from mqd.client.descriptions import ActiveProducer
-    from mqd.client.group_descriptions import HangingTransactions, ListedTransaction, TransactionDescription
+    from mqd.client.group_descriptions import (
+        HangingTransactions,
+        ListedTransaction,
+        TransactionDescription,
+    )
 
 COMMANDS = {
     "list": (
@@ -53,7 +57,16 @@ FENCED = (
     render.Column("producer_id", "PRODUCER", right=True),
     render.Column("producer_epoch", "EPOCH", right=True),
 )
-STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead")
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "PrepareEpochFence",
+    "Dead",
+)
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 """In which a transaction is open; lists narrowed by age name ids without one, too."""
 
@@ -104,15 +117,26 @@ def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -
     help="Only ids whose transaction is prepared, and waits for another coordinator (KIP-939).",
 )
 @options
-def list_(settings: Settings, pattern: str | None, states: tuple[str, ...], longer_than: int | None, prepared: bool) -> None:
+def list_(
+    settings: Settings,
+    pattern: str | None,
+    states: tuple[str, ...],
+    longer_than: int | None,
+    prepared: bool,
+) -> None:
     """List all transactional ids, or those that match PATTERN (* and ?).
 
     \b
     mqctl txn list --state Ongoing --longer-than 5m
     mqctl txn list --prepared
     """
+
     async def work(client: ClusterClient) -> Told[ListedTransaction]:
-        return Told(await _admin(client, settings, patient=False).list_transactions_by_node(states, longer_than_ms=longer_than))
+        return Told(
+            await _admin(client, settings, patient=False).list_transactions_by_node(
+                states, longer_than_ms=longer_than
+            )
+        )
 
     told = run(settings, work)
     rows = [
@@ -145,7 +169,9 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
     from mqd.client.errors import ClientError
 
     now_ms = time.time_ns() // 1_000_000
-    found = [_described(each, now_ms) for each in results.values() if not isinstance(each, ClientError)]
+    found = [
+        _described(each, now_ms) for each in results.values() if not isinstance(each, ClientError)
+    ]
     if settings.output == "table":
         for index, each in enumerate(found):
             write("\n" if index else "")
@@ -180,7 +206,13 @@ def _described(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
     metavar="PATTERN",
     help="Only topics that match this pattern (* and ?); internal topics only by their names.",
 )
-@click.option("--broker", "node", type=click.IntRange(min=0), metavar="ID", help="Only partitions that this node leads.")
+@click.option(
+    "--broker",
+    "node",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Only partitions that this node leads.",
+)
 @click.option(
     "--older-than",
     type=Duration(),
@@ -190,10 +222,13 @@ def _described(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
     help="Only older transactions; use more than the longest transaction timeout.",
 )
 @options
-def find_hanging(settings: Settings, pattern: str | None, node: int | None, older_than: int) -> None:
+def find_hanging(
+    settings: Settings, pattern: str | None, node: int | None, older_than: int
+) -> None:
     """Find hanging transactions: open in a partition, but unknown to their coordinator.
 
-    They block read_committed consumers and compaction of the partition. `mqctl txn abort` ends them.
+    They block read_committed consumers and compaction of the partition. `mqctl txn abort` ends
+    them.
 
     \b
     mqctl txn find-hanging
@@ -206,13 +241,16 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
             TopicPartition(topic.name, each.partition)
             for topic in await admin.list_topics(internal=True)
             for each in topic.partitions
-            if (fnmatchcase(topic.name, pattern) if pattern is not None else True) and node in (None, each.leader)
+            if (fnmatchcase(topic.name, pattern) if pattern is not None else True)
+            and node in (None, each.leader)
         ]
         if not partitions:
             raise Failure(
                 "no partition matches", remedy="list the partitions with `mqctl partition list`"
             )
-        return partitions, await admin.find_hanging_transactions(partitions, older_than_ms=older_than)
+        return partitions, await admin.find_hanging_transactions(
+            partitions, older_than_ms=older_than
+        )
 
     partitions, search = run(settings, work)
     rows = [
@@ -238,7 +276,10 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
     if rows or settings.output != "table":
         settings.show(HANGING, rows)
     for row in rows:
-        say(f"mqctl txn abort {row['topic']}:{row['partition']} --start-offset {row['start_offset']}")
+        say(
+            f"mqctl txn abort {row['topic']}:{row['partition']} --start-offset "
+            f"{row['start_offset']}"
+        )
     finish({tp: search.unclear.get(tp) for tp in partitions})
 
 
@@ -263,11 +304,18 @@ def find_hanging(settings: Settings, pattern: str | None, node: int | None, olde
 )
 @click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
-def abort(settings: Settings, partition: str, start_offset: int | None, producer_id: int | None, force: bool, yes: bool) -> None:
+def abort(
+    settings: Settings,
+    partition: str,
+    start_offset: int | None,
+    producer_id: int | None,
+    force: bool,
+    yes: bool,
+) -> None:
     """Abort a hanging transaction in one partition.
 
-    A transaction that its coordinator knows is rejected without --force: it would be aborted in this
-    partition, but may be committed in others. `mqctl txn fence` aborts it in all partitions.
+    A transaction that its coordinator knows is rejected without --force: it would be aborted in
+    this partition, but may be committed in others. `mqctl txn fence` aborts it in all partitions.
 
     \b
     mqctl txn abort orders:0 --start-offset 1042
@@ -293,20 +341,29 @@ def abort(settings: Settings, partition: str, start_offset: int | None, producer
             raise outcome
         for each in outcome:
             is_open = each.transaction_start_offset >= 0
-            if is_open and start_offset in (None, each.transaction_start_offset) and producer_id in (None, each.producer_id):
+            if (
+                is_open
+                and start_offset in (None, each.transaction_start_offset)
+                and producer_id in (None, each.producer_id)
+            ):
                 known = None if force else await admin.looked_after(tp, each.producer_id)
                 if known is not None:
-                    fence = f"mqctl txn fence {shlex.quote(known.transactional_id)}"  # any client may have named it
+                    # any client may have named it
+                    fence = f"mqctl txn fence {shlex.quote(known.transactional_id)}"
                     raise Failure(
                         f"the transaction of producer {each.producer_id} in {partition} is not "
                         "hanging: the coordinator of transactional id"
                         f" {known.transactional_id!r} knows it ({known.state}), and may commit it "
                         "in other partitions",
                         remedy=f"abort it in all partitions with `{fence}`, or only in this one "
-                               "with --force",
+                        "with --force",
                     )
                 return each
-        wanted = f"at offset {start_offset}" if start_offset is not None else f"of producer {producer_id}"
+        wanted = (
+            f"at offset {start_offset}"
+            if start_offset is not None
+            else f"of producer {producer_id}"
+        )
         raise Failure(
             f"no open transaction {wanted} in {partition}",
             remedy="list hanging transactions with `mqctl txn find-hanging`",
@@ -323,10 +380,17 @@ def abort(settings: Settings, partition: str, start_offset: int | None, producer
 
     async def work(client: ClusterClient) -> None:
         admin = _admin(client, settings)
-        await admin.abort_transaction(tp, found.producer_id, found.producer_epoch, max(found.coordinator_epoch, 0))
+        await admin.abort_transaction(
+            tp, found.producer_id, found.producer_epoch, max(found.coordinator_epoch, 0)
+        )
 
     run(settings, work)
-    row = {"topic": topic, "partition": index, "producer_id": found.producer_id, "start_offset": found.transaction_start_offset}
+    row = {
+        "topic": topic,
+        "partition": index,
+        "producer_id": found.producer_id,
+        "start_offset": found.transaction_start_offset,
+    }
     if settings.output == "table":
         say(f"the transaction of producer {found.producer_id} in {partition} was aborted")
     else:
@@ -338,7 +402,8 @@ def abort(settings: Settings, partition: str, start_offset: int | None, producer
 @click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def fence(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
-    """Fence the producers of transactional ids: abort their open transactions, reject their requests.
+    """Fence the producers of transactional ids: abort their open transactions, reject their
+    requests.
 
     An id without a producer is skipped, because fencing would create it.
 
@@ -356,7 +421,9 @@ def fence(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
 
         admin = _admin(client, settings)
         described = await admin.describe_transactions(names)
-        unknown = {name: outcome for name, outcome in described.items() if isinstance(outcome, ClientError)}
+        unknown = {
+            name: outcome for name, outcome in described.items() if isinstance(outcome, ClientError)
+        }
         known = [name for name in described if name not in unknown]
         fenced = await admin.fence_producers(known) if known else {}
         return {name: unknown[name] if name in unknown else fenced[name] for name in described}

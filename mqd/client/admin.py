@@ -1,8 +1,10 @@
-"""Looking at a cluster and changing it: topics, partitions, configurations, offsets, nodes and their disks, groups, transactions.
+"""Looking at a cluster and changing it: topics, partitions, configurations, offsets, nodes and
+their disks, groups, transactions.
 
-Calls about several things return a result or a ClientError for each, and raise only when nothing could be asked.
-What the broker calls retriable is tried again until `timeout_s`; a change whose answer was lost may have happened, and
-the second attempt then finds it done: the error for that says so.
+Calls about several things return a result or a ClientError for each, and raise only when nothing
+could be asked. What the broker calls retriable is tried again until `timeout_s`; a change whose
+answer was lost may have happened, and the second attempt then finds it done: the error for that
+says so.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, TopicPartition
 
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 19, 20, 21
-OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 23, 32, 37, 44
+OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = (
+    23,
+    32,
+    37,
+    44,
+)
 
 
 class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
@@ -37,7 +44,9 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
 
     # -- topics
 
-    async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> dict[str, CreatedTopic | ClientError]:
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, CreatedTopic | ClientError]:
         """Create topics; each name has its result. With `validate_only` nothing is changed."""
         wanted = {topic.name: topic for topic in topics}
 
@@ -49,24 +58,43 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
             }
             answer = await self._client.request_controller(CREATE_TOPICS, body)
             return outcomes_of(
-                (row.name, row, row.error_message, CreatedTopic(row.name, row.topic_id, row.num_partitions, row.replication_factor))
+                (
+                    row.name,
+                    row,
+                    row.error_message,
+                    CreatedTopic(
+                        row.name, row.topic_id, row.num_partitions, row.replication_factor
+                    ),
+                )
                 for row in answer.topics
             )
 
-        return await self._each("creating topics", list(wanted), attempt, repeated=ErrorCode.TOPIC_ALREADY_EXISTS)
+        return await self._each(
+            "creating topics", list(wanted), attempt, repeated=ErrorCode.TOPIC_ALREADY_EXISTS
+        )
 
     async def create_topic(
-        self, name: str, partitions: int = -1, replication_factor: int = -1, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
     ) -> CreatedTopic:
         """Create one topic; raises the ClientError that the broker answers."""
-        results = await self.create_topics([NewTopic(name, partitions, replication_factor, configs or {})])
+        results = await self.create_topics(
+            [NewTopic(name, partitions, replication_factor, configs or {})]
+        )
         return raised(results[name])
 
     async def delete_topics(self, names: Iterable[str]) -> dict[str, ClientError | None]:
         """Delete topics with all their records. None for each that is gone."""
 
         async def attempt(left: list[str]) -> Outcomes:
-            body = {"topics": [{"name": name} for name in left], "topic_names": left, "timeout_ms": self._timeout_ms}
+            body = {
+                "topics": [{"name": name} for name in left],
+                "topic_names": left,
+                "timeout_ms": self._timeout_ms,
+            }
             answer = await self._client.request_controller(DELETE_TOPICS, body)
             return outcomes_of((row.name, row, row.error_message, None) for row in answer.responses)
 
@@ -78,16 +106,27 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
     async def delete_topic(self, name: str) -> None:
         raised((await self.delete_topics([name]))[name])
 
-    async def add_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> dict[str, ClientError | None]:
-        """Raise each topic's number of partitions to the given total. Keys map to other partitions from then on."""
+    async def add_partitions(
+        self, totals: Mapping[str, int], *, validate_only: bool = False
+    ) -> dict[str, ClientError | None]:
+        """Raise each topic's number of partitions to the given total.
+
+        Keys map to other partitions from then on.
+        """
 
         async def attempt(left: list[str]) -> Outcomes:
             topics = [{"name": name, "count": totals[name], "assignments": None} for name in left]
-            body = {"topics": topics, "timeout_ms": self._timeout_ms, "validate_only": validate_only}
+            body = {
+                "topics": topics,
+                "timeout_ms": self._timeout_ms,
+                "validate_only": validate_only,
+            }
             answer = await self._client.request_controller(CREATE_PARTITIONS, body)
             return outcomes_of((row.name, row, row.error_message, None) for row in answer.results)
 
-        results: dict[str, ClientError | None] = await self._each("adding partitions", list(totals), attempt)
+        results: dict[str, ClientError | None] = await self._each(
+            "adding partitions", list(totals), attempt
+        )
         return results
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
@@ -95,7 +134,10 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
 
         async def attempt() -> list[TopicInfo]:
             view = await self._client.refresh(None)
-            return sorted((topic for topic in view.topics.values() if internal or not topic.internal), key=lambda topic: topic.name)
+            return sorted(
+                (topic for topic in view.topics.values() if internal or not topic.internal),
+                key=lambda topic: topic.name,
+            )
 
         return await self._retry("listing topics", attempt)
 
@@ -112,7 +154,9 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                     outcomes.done[name] = topic
                     continue
                 error = error_from_wire(code, f"topic {name!r}", MISSING.get(code))
-                (outcomes.again if error.code is ErrorCode.LEADER_NOT_AVAILABLE else outcomes.done)[name] = error
+                (outcomes.again if error.code is ErrorCode.LEADER_NOT_AVAILABLE else outcomes.done)[
+                    name
+                ] = error
             return outcomes
 
         return await self._each("describing topics", names, attempt)
@@ -120,20 +164,31 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
     # -- configurations
 
     async def describe_configs(
-        self, resources: Iterable[Resource], keys: Collection[str] | None = None, *, documentation: bool = False
+        self,
+        resources: Iterable[Resource],
+        keys: Collection[str] | None = None,
+        *,
+        documentation: bool = False,
     ) -> dict[Resource, list[ConfigEntry] | ClientError]:
         """The effective configuration of each resource, all keys or those named, sorted by name."""
 
         async def ask(node_id: int | None, group: list[Resource]) -> Outcomes:
             body = {
                 "resources": [
-                    {"resource_type": each.type, "resource_name": each.name, "configuration_keys": None if keys is None else list(keys)}
+                    {
+                        "resource_type": each.type,
+                        "resource_name": each.name,
+                        "configuration_keys": None if keys is None else list(keys),
+                    }
                     for each in group
                 ],
                 "include_documentation": documentation,
             }
             answer = await self._request(node_id, DESCRIBE_CONFIGS, body)
-            return outcomes_of((_resource(row), row, row.error_message, _config_entries(row)) for row in answer.results)
+            return outcomes_of(
+                (_resource(row), row, row.error_message, _config_entries(row))
+                for row in answer.results
+            )
 
         async def attempt(left: list[Resource]) -> Outcomes:
             outcomes = Outcomes({}, {})
@@ -145,7 +200,10 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
     async def alter_configs(
         self, changes: Mapping[Resource, Sequence[ConfigChange]], *, validate_only: bool = False
     ) -> dict[Resource, ClientError | None]:
-        """Change keys one by one and leave all others (KIP-339). All changes of a resource are made, or none."""
+        """Change keys one by one and leave all others (KIP-339).
+
+        All changes of a resource are made, or none.
+        """
 
         async def ask(node_id: int | None, group: list[Resource]) -> Outcomes:
             rows = [
@@ -153,29 +211,48 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                     "resource_type": each.type,
                     "resource_name": each.name,
                     "configs": [
-                        {"name": change.name, "config_operation": change.operation, "value": change.value} for change in changes[each]
+                        {
+                            "name": change.name,
+                            "config_operation": change.operation,
+                            "value": change.value,
+                        }
+                        for change in changes[each]
                     ],
                 }
                 for each in group
             ]
-            answer = await self._request(node_id, INCREMENTAL_ALTER_CONFIGS, {"resources": rows, "validate_only": validate_only})
-            return outcomes_of((_resource(row), row, row.error_message, None) for row in answer.responses)
+            answer = await self._request(
+                node_id,
+                INCREMENTAL_ALTER_CONFIGS,
+                {"resources": rows, "validate_only": validate_only},
+            )
+            return outcomes_of(
+                (_resource(row), row, row.error_message, None) for row in answer.responses
+            )
 
         async def attempt(left: list[Resource]) -> Outcomes:
             outcomes = Outcomes({}, {})
             await self._ask_together(_by_node(left), ask, outcomes)
             return outcomes
 
-        results: dict[Resource, ClientError | None] = await self._each("altering configurations", list(changes), attempt)
+        results: dict[Resource, ClientError | None] = await self._each(
+            "altering configurations", list(changes), attempt
+        )
         return results
 
     # -- partitions
 
-    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | ClientError]:
-        """Delete each partition's records before an offset (END_OF_LOG: all); returns the new first offsets."""
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | ClientError]:
+        """Delete each partition's records before an offset (END_OF_LOG: all); returns the
+        new first offsets.
+        """
 
         async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
-            topics = by_topic(group, lambda tp: {"partition_index": tp.partition, "offset": before[tp]})
+            topics = by_topic(
+                group, lambda tp: {"partition_index": tp.partition, "offset": before[tp]}
+            )
             body = {
                 "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
                 "timeout_ms": self._timeout_ms,
@@ -189,17 +266,28 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
 
         return await self._each_partition("deleting records", list(before), ask)
 
-    async def list_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | ClientError]:
-        """For each partition where a leader epoch ends in its leader's log; -1 where that is not known (KIP-320).
+    async def list_epoch_ends(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | ClientError]:
+        """For each partition where a leader epoch ends in its leader's log; -1 where that is not
+        known (KIP-320).
 
         An offset that was read in that epoch and lies beyond its end was truncated since.
         """
 
         async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
-                group, lambda tp: {"partition": tp.partition, "current_leader_epoch": NO_EPOCH, "leader_epoch": epochs[tp]}
+                group,
+                lambda tp: {
+                    "partition": tp.partition,
+                    "current_leader_epoch": NO_EPOCH,
+                    "leader_epoch": epochs[tp],
+                },
             )
-            body = {"replica_id": -1, "topics": [{"topic": name, "partitions": rows} for name, rows in topics.items()]}
+            body = {
+                "replica_id": -1,
+                "topics": [{"topic": name, "partitions": rows} for name, rows in topics.items()],
+            }
             answer = await self._client.request_leader(node_id, OFFSET_FOR_LEADER_EPOCH, body)
             return outcomes_of(
                 (TopicPartition(topic.topic, row.partition), row, None, row.end_offset)
@@ -215,7 +303,10 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
         "name": topic.name,
         "num_partitions": -1 if topic.assignments else topic.partitions,
         "replication_factor": -1 if topic.assignments else topic.replication_factor,
-        "assignments": [{"partition_index": index, "broker_ids": list(nodes)} for index, nodes in sorted(topic.assignments.items())],
+        "assignments": [
+            {"partition_index": index, "broker_ids": list(nodes)}
+            for index, nodes in sorted(topic.assignments.items())
+        ],
         "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
     }
 
@@ -238,5 +329,14 @@ def _config_entries(row: Any) -> list[ConfigEntry]:
     for each in row.configs:
         known = each.config_source in ConfigSource._value2member_map_
         source = ConfigSource(each.config_source) if known else ConfigSource.UNKNOWN
-        entries.append(ConfigEntry(each.name, each.value, source, each.read_only, each.is_sensitive, each.documentation or None))
+        entries.append(
+            ConfigEntry(
+                each.name,
+                each.value,
+                source,
+                each.read_only,
+                each.is_sensitive,
+                each.documentation or None,
+            )
+        )
     return sorted(entries, key=lambda entry: entry.name)

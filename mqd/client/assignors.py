@@ -1,8 +1,10 @@
-"""Who of a classic group reads which partition, as the group's leader decides it: `range`, `roundrobin`, `cooperative-sticky`. Pure.
+"""Who of a classic group reads which partition, as the group's leader decides it: `range`,
+`roundrobin`, `cooperative-sticky`. Pure.
 
-Members of one group may be clients of any kind, so names and meaning are Kafka's. An assignor gives every partition of every
-subscribed topic to exactly one member that wants it; only the cooperative one leaves a partition that changes hands unassigned
-for one round, until its owner has given it up (KIP-429). Same input, same output: members and partitions are taken in order.
+Members of one group may be clients of any kind, so names and meaning are Kafka's. An assignor gives
+every partition of every subscribed topic to exactly one member that wants it; only the cooperative
+one leaves a partition that changes hands unassigned for one round, until its owner has given it up
+(KIP-429). Same input, same output: members and partitions are taken in order.
 """
 
 from __future__ import annotations
@@ -29,39 +31,62 @@ class Member:
 
     @property
     def rank(self) -> tuple[bool, str]:
-        """Static members come first and in the order of their names, so that they get the same again after a restart."""
-        return self.instance_id is None, self.instance_id if self.instance_id is not None else self.member_id
+        """Static members come first and in the order of their names, so that they get the
+        same again after a restart.
+        """
+        return (
+            self.instance_id is None,
+            self.instance_id if self.instance_id is not None else self.member_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """A strategy by its name in the protocol. `cooperative`: members keep what they have until they are told to give it up."""
+    """A strategy by its name in the protocol.
+
+    `cooperative`: members keep what they have until they are told to give it up.
+    """
 
     name: str
     cooperative: bool
     assign: Callable[[Sequence[Member], Mapping[str, int]], Assignment]
-    """(members, topic -> number of partitions; topics that do not exist are left out) -> member id -> partitions"""
+    """(members, topic -> number of partitions; topics that do not exist are left out) ->
+    member id -> partitions
+    """
 
     def user_data(self, generation: int) -> bytes | None:
-        """What goes with a subscription beside what every member says: the generation, for leaders that know no version 2."""
+        """What goes with a subscription beside what every member says: the generation, for
+        leaders that know no version 2.
+        """
         return _GENERATION.pack(generation) if self.cooperative else None
 
 
 def assign_range(members: Sequence[Member], counts: Mapping[str, int]) -> Assignment:
-    """Topic by topic: members in order take runs of partitions, the first ones one more. Equal topics are split equally."""
+    """Topic by topic: members in order take runs of partitions, the first ones one more.
+
+    Equal topics are split equally.
+    """
     made: Assignment = {member.member_id: [] for member in members}
     for topic in sorted(counts):
-        takers = [member for member in sorted(members, key=lambda each: each.rank) if topic in member.subscription.topics]
+        takers = [
+            member
+            for member in sorted(members, key=lambda each: each.rank)
+            if topic in member.subscription.topics
+        ]
         first = 0
         for index, member in enumerate(takers):
             share = counts[topic] // len(takers) + (index < counts[topic] % len(takers))
-            made[member.member_id] += [TopicPartition(topic, each) for each in range(first, first + share)]
+            made[member.member_id] += [
+                TopicPartition(topic, each) for each in range(first, first + share)
+            ]
             first += share
     return made
 
 
 def assign_round_robin(members: Sequence[Member], counts: Mapping[str, int]) -> Assignment:
-    """All partitions of all topics in order, dealt out one by one to members in order; who does not want one is passed over."""
+    """All partitions of all topics in order, dealt out one by one to members in order; who
+    does not want one is passed over.
+    """
     made: Assignment = {member.member_id: [] for member in members}
     ring = sorted(members, key=lambda each: each.rank)
     position = 0
@@ -76,24 +101,33 @@ def assign_round_robin(members: Sequence[Member], counts: Mapping[str, int]) -> 
 
 
 def assign_cooperative_sticky(members: Sequence[Member], counts: Mapping[str, int]) -> Assignment:
-    """As balanced as can be with as few moves as can be; what moves is left to nobody until the next round."""
+    """As balanced as can be with as few moves as can be; what moves is left to nobody until
+    the next round.
+    """
     owners = _owners(members, counts)
     made = _balanced(members, counts, owners)
     claimed: dict[TopicPartition, set[str]] = {}
     for member in members:
         for tp in member.subscription.owned:
             claimed.setdefault(tp, set()).add(member.member_id)
-    return {member_id: sorted(tp for tp in given if claimed.get(tp, set()) <= {member_id}) for member_id, given in made.items()}
+    return {
+        member_id: sorted(tp for tp in given if claimed.get(tp, set()) <= {member_id})
+        for member_id, given in made.items()
+    }
 
 
 def leaves_some(made: Assignment, members: Sequence[Member], counts: Mapping[str, int]) -> bool:
     """Whether a partition that somebody wants was given to nobody."""
     wanted = {topic for member in members for topic in member.subscription.topics}
-    return sum(map(len, made.values())) < sum(number for topic, number in counts.items() if topic in wanted)
+    return sum(map(len, made.values())) < sum(
+        number for topic, number in counts.items() if topic in wanted
+    )
 
 
 def _generation_of(subscription: Subscription) -> int:
-    """Of the partitions that it says it owns; what old clients write as user data counts as well."""
+    """Of the partitions that it says it owns; what old clients write as user data counts as
+    well.
+    """
     data = subscription.user_data
     if subscription.generation < 0 and data is not None and len(data) >= _GENERATION.size:
         return int(_GENERATION.unpack_from(data)[0])
@@ -101,12 +135,17 @@ def _generation_of(subscription: Subscription) -> int:
 
 
 def _owners(members: Sequence[Member], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Whose partitions are whose: of two who claim one, the one of the later generation, and neither if that is the same (KIP-792)."""
+    """Whose partitions are whose: of two who claim one, the one of the later generation,
+    and neither if that is the same (KIP-792).
+    """
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in sorted(members, key=lambda each: each.rank):
         generation = _generation_of(member.subscription)
         for tp in member.subscription.owned:
-            if tp.partition >= counts.get(tp.topic, 0) or tp.topic not in member.subscription.topics:
+            if (
+                tp.partition >= counts.get(tp.topic, 0)
+                or tp.topic not in member.subscription.topics
+            ):
                 continue
             latest, owner = claims.get(tp, (-2, None))
             if generation > latest:
@@ -116,8 +155,12 @@ def _owners(members: Sequence[Member], counts: Mapping[str, int]) -> dict[TopicP
     return {tp: owner for tp, (_, owner) in claims.items() if owner is not None}
 
 
-def _balanced(members: Sequence[Member], counts: Mapping[str, int], owners: Mapping[TopicPartition, str]) -> dict[str, set[TopicPartition]]:
-    """Keep what has an owner, give the rest to who has least, then move from rich to poor while that makes them more equal."""
+def _balanced(
+    members: Sequence[Member], counts: Mapping[str, int], owners: Mapping[TopicPartition, str]
+) -> dict[str, set[TopicPartition]]:
+    """Keep what has an owner, give the rest to who has least, then move from rich to poor
+    while that makes them more equal.
+    """
     order = [member.member_id for member in sorted(members, key=lambda each: each.rank)]
     wants = {member.member_id: frozenset(member.subscription.topics) for member in members}
     takers = {topic: [each for each in order if topic in wants[each]] for topic in counts}
@@ -139,15 +182,21 @@ def _balanced(members: Sequence[Member], counts: Mapping[str, int], owners: Mapp
 
 
 def _a_move(
-    order: Sequence[str], takers: Mapping[str, Sequence[str]], made: Mapping[str, set[TopicPartition]]
+    order: Sequence[str],
+    takers: Mapping[str, Sequence[str]],
+    made: Mapping[str, set[TopicPartition]],
 ) -> tuple[TopicPartition, str, str] | None:
-    """A partition that is better off elsewhere: its owner has at least two more than somebody who wants it, too."""
+    """A partition that is better off elsewhere: its owner has at least two more than
+    somebody who wants it, too.
+    """
     for rich in sorted(order, key=lambda each: -len(made[each])):
         topics = sorted({tp.topic for tp in made[rich]})
         best: tuple[int, str, str] | None = None
         for topic in topics:
             poor = min(takers[topic], key=lambda each: len(made[each]))
-            if len(made[rich]) >= len(made[poor]) + 2 and (best is None or len(made[poor]) < best[0]):
+            if len(made[rich]) >= len(made[poor]) + 2 and (
+                best is None or len(made[poor]) < best[0]
+            ):
                 best = len(made[poor]), poor, topic
         if best is not None:
             _, poor, topic = best
@@ -156,7 +205,9 @@ def _a_move(
 
 
 def _partitions(counts: Mapping[str, int]) -> list[TopicPartition]:
-    return [TopicPartition(topic, index) for topic in sorted(counts) for index in range(counts[topic])]
+    return [
+        TopicPartition(topic, index) for topic in sorted(counts) for index in range(counts[topic])
+    ]
 
 
 ASSIGNORS: dict[str, Assignor] = {

@@ -1,6 +1,8 @@
-"""Looking at the machinery of a cluster and moving it: nodes, disks, the quorum, leaders, in-sync replicas, reassignments.
+"""Looking at the machinery of a cluster and moving it: nodes, disks, the quorum, leaders, in-sync
+replicas, reassignments.
 
-`Admin` has these calls, too; they are here for their subject: who holds and leads what, and not what users keep in it.
+`Admin` has these calls, too; they are here for their subject: who holds and leads what, and not
+what users keep in it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from mqd.client.metadata import BrokerInfo, PartitionInfo
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 
-DESCRIBE_LOG_DIRS, ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 35, 43, 45, 46
+DESCRIBE_LOG_DIRS, ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = (
+    35,
+    43,
+    45,
+    46,
+)
 API_VERSIONS, UPDATE_FEATURES = 18, 57
 DESCRIBE_QUORUM, DESCRIBE_CLUSTER, UNREGISTER_BROKER, DESCRIBE_TOPIC_PARTITIONS = 55, 60, 64, 75
 
@@ -43,18 +50,27 @@ class ClusterAdmin(Calls):
         """The nodes and the controller; fenced nodes too where the broker tells of them."""
 
         async def attempt() -> ClusterDescription:
-            answer = await self._client.request_any(DESCRIBE_CLUSTER, {"include_fenced_brokers": True})
+            answer = await self._client.request_any(
+                DESCRIBE_CLUSTER, {"include_fenced_brokers": True}
+            )
             if answer.error_code:
-                raise error_from_wire(answer.error_code, "describing the cluster", answer.error_message)
+                raise error_from_wire(
+                    answer.error_code, "describing the cluster", answer.error_message
+                )
             brokers = sorted(
-                (BrokerInfo(row.broker_id, row.host, row.port, row.rack) for row in answer.brokers), key=lambda each: each.node_id
+                (BrokerInfo(row.broker_id, row.host, row.port, row.rack) for row in answer.brokers),
+                key=lambda each: each.node_id,
             )
             fenced = frozenset(row.broker_id for row in answer.brokers if row.is_fenced)
-            return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(brokers), fenced)
+            return ClusterDescription(
+                answer.cluster_id, answer.controller_id, tuple(brokers), fenced
+            )
 
         return await self._retry("describing the cluster", attempt)
 
-    async def describe_log_dirs(self, node_ids: Iterable[int] | None = None) -> dict[int, list[LogDirectory] | ClientError]:
+    async def describe_log_dirs(
+        self, node_ids: Iterable[int] | None = None
+    ) -> dict[int, list[LogDirectory] | ClientError]:
         """The log directories of the given nodes (all by default) and what lies in them."""
         if node_ids is None:
             node_ids = sorted((await self._client.refresh([])).brokers)
@@ -62,7 +78,14 @@ class ClusterAdmin(Calls):
         async def ask(node_id: int, _: list[int]) -> Outcomes:
             answer = await self._client.request_node(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
             if answer.error_code:
-                return Outcomes({node_id: error_from_wire(answer.error_code, f"log directories of node {node_id}")}, {})
+                return Outcomes(
+                    {
+                        node_id: error_from_wire(
+                            answer.error_code, f"log directories of node {node_id}"
+                        )
+                    },
+                    {},
+                )
             return Outcomes({node_id: [_log_directory(row) for row in answer.results]}, {})
 
         async def attempt(left: list[int]) -> Outcomes:
@@ -72,14 +95,27 @@ class ClusterAdmin(Calls):
 
         return await self._each("describing log directories", list(node_ids), attempt)
 
-    async def describe_usage(self, node_ids: Iterable[int]) -> dict[int, list[BoundUsage] | ClientError]:
+    async def describe_usage(
+        self, node_ids: Iterable[int]
+    ) -> dict[int, list[BoundUsage] | ClientError]:
         """How full the bounds of the given nodes are. Nodes that are not mqd's report none."""
 
         async def ask(node_id: int, _: list[int]) -> Outcomes:
-            answer = await self._client.request_node(node_id, DESCRIBE_CLUSTER, {"usage_wanted": True})
+            answer = await self._client.request_node(
+                node_id, DESCRIBE_CLUSTER, {"usage_wanted": True}
+            )
             if answer.error_code:
-                return Outcomes({node_id: error_from_wire(answer.error_code, f"usage of node {node_id}")}, {})
-            return Outcomes({node_id: [BoundUsage(row.bound, row.used_bytes, row.bytes_max) for row in answer.usage]}, {})
+                return Outcomes(
+                    {node_id: error_from_wire(answer.error_code, f"usage of node {node_id}")}, {}
+                )
+            return Outcomes(
+                {
+                    node_id: [
+                        BoundUsage(row.bound, row.used_bytes, row.bytes_max) for row in answer.usage
+                    ]
+                },
+                {},
+            )
 
         async def attempt(left: list[int]) -> Outcomes:
             outcomes = Outcomes({}, {})
@@ -89,12 +125,19 @@ class ClusterAdmin(Calls):
         return await self._each("describing usage", list(node_ids), attempt)
 
     async def unregister_broker(self, node_id: int) -> None:
-        """Make the cluster forget a node that will not come back. Raises ClientError, with BROKER_ID_NOT_REGISTERED if it is not known."""
+        """Make the cluster forget a node that will not come back.
+
+        Raises ClientError, with BROKER_ID_NOT_REGISTERED if it is not known.
+        """
 
         async def attempt() -> None:
-            answer = await self._client.request_controller(UNREGISTER_BROKER, {"broker_id": node_id})
+            answer = await self._client.request_controller(
+                UNREGISTER_BROKER, {"broker_id": node_id}
+            )
             if answer.error_code:
-                raise error_from_wire(answer.error_code, f"unregistering node {node_id}", answer.error_message)
+                raise error_from_wire(
+                    answer.error_code, f"unregistering node {node_id}", answer.error_message
+                )
 
         await self._retry(f"unregistering node {node_id}", attempt)
 
@@ -110,35 +153,56 @@ class ClusterAdmin(Calls):
                 raise error_from_wire(answer.error_code, "describing features")
             levels = {row.name: row.max_version_level for row in answer.finalized_features}
             return sorted(
-                Feature(row.name, levels.get(row.name, 0), row.min_version, row.max_version) for row in answer.supported_features
+                Feature(row.name, levels.get(row.name, 0), row.min_version, row.max_version)
+                for row in answer.supported_features
             )
 
         return await self._retry("describing features", attempt)
 
-    async def update_features(self, levels: Mapping[str, int], *, validate_only: bool = False) -> None:
-        """Finalize higher levels of features. Raises ClientError, with INVALID_UPDATE_VERSION where a node does not support them."""
+    async def update_features(
+        self, levels: Mapping[str, int], *, validate_only: bool = False
+    ) -> None:
+        """Finalize higher levels of features.
+
+        Raises ClientError, with INVALID_UPDATE_VERSION where a node does not support them.
+        """
 
         async def attempt() -> None:
-            updates = [{"feature": name, "max_version_level": level} for name, level in levels.items()]
-            body = {"timeout_ms": self._timeout_ms, "feature_updates": updates, "validate_only": validate_only}
+            updates = [
+                {"feature": name, "max_version_level": level} for name, level in levels.items()
+            ]
+            body = {
+                "timeout_ms": self._timeout_ms,
+                "feature_updates": updates,
+                "validate_only": validate_only,
+            }
             answer = await self._client.request_controller(UPDATE_FEATURES, body)
             if answer.error_code:
-                raise error_from_wire(answer.error_code, "finalizing features", answer.error_message)
+                raise error_from_wire(
+                    answer.error_code, "finalizing features", answer.error_message
+                )
 
         await self._retry("finalizing features", attempt)
 
     async def describe_quorum(self) -> Quorum:
-        """Who leads the metadata log, and how far voters and observers have come (KIP-595, KIP-836)."""
+        """Who leads the metadata log, and how far voters and observers have come (KIP-595,
+        KIP-836).
+        """
         subject = "describing the quorum"
 
         async def attempt() -> Quorum:
-            asked = {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
+            asked = {
+                "topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
+            }
             answer = await self._client.request_any(DESCRIBE_QUORUM, asked)
             if answer.error_code:
                 raise error_from_wire(answer.error_code, subject, answer.error_message)
             rows = [row for topic in answer.topics for row in topic.partitions]
             if len(rows) != 1:
-                raise ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{subject}: the answer has {len(rows)} partitions in place of one")
+                raise ClientError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"{subject}: the answer has {len(rows)} partitions in place of one",
+                )
             (row,) = rows
             if row.error_code:
                 raise error_from_wire(row.error_code, subject, row.error_message)
@@ -154,11 +218,14 @@ class ClusterAdmin(Calls):
 
     # -- partitions and their replicas
 
-    async def describe_partitions(self, topics: Collection[str] | None = None) -> dict[TopicPartition, PartitionState]:
-        """Leader, replicas, ISR, ELR and offline replicas of every partition of the topics, or of all topics, in order.
+    async def describe_partitions(
+        self, topics: Collection[str] | None = None
+    ) -> dict[TopicPartition, PartitionState]:
+        """Leader, replicas, ISR, ELR and offline replicas of every partition of the topics, or of
+        all topics, in order.
 
-        Topics that do not exist are left out. A broker without DescribeTopicPartitions (KIP-966) is asked for Metadata, which
-        knows no ELR.
+        Topics that do not exist are left out. A broker without DescribeTopicPartitions (KIP-966) is
+        asked for Metadata, which knows no ELR.
         """
 
         async def attempt() -> dict[TopicPartition, PartitionState]:
@@ -179,13 +246,17 @@ class ClusterAdmin(Calls):
             return {}
         return await self._retry("describing partitions", attempt)
 
-    async def _describe_partitions(self, topics: Collection[str] | None) -> dict[TopicPartition, PartitionState]:
+    async def _describe_partitions(
+        self, topics: Collection[str] | None
+    ) -> dict[TopicPartition, PartitionState]:
         found: dict[TopicPartition, PartitionState] = {}
         names = sorted(topics or ())
         cursor: Any = None
         while True:
             body = {
-                "topics": [{"name": name} for name in names if cursor is None or name >= cursor.topic_name],
+                "topics": [
+                    {"name": name} for name in names if cursor is None or name >= cursor.topic_name
+                ],
                 "response_partition_limit": PAGE_PARTITIONS,
                 "cursor": cursor,
             }
@@ -194,27 +265,44 @@ class ClusterAdmin(Calls):
                 if topic.error_code and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise error_from_wire(topic.error_code, f"topic {topic.name!r}")
                 for row in topic.partitions:
-                    found[TopicPartition(topic.name, row.partition_index)] = _partition_state(row, topic.is_internal)
+                    found[TopicPartition(topic.name, row.partition_index)] = _partition_state(
+                        row, topic.is_internal
+                    )
             here, cursor = cursor, answer.next_cursor
             if cursor is None:
                 return found
-            if here is not None and (cursor.topic_name, cursor.partition_index) <= (here.topic_name, here.partition_index):
-                raise ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, "describing partitions: the broker's pages do not go forward")
+            if here is not None and (cursor.topic_name, cursor.partition_index) <= (
+                here.topic_name,
+                here.partition_index,
+            ):
+                raise ClientError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    "describing partitions: the broker's pages do not go forward",
+                )
 
     async def elect_leaders(
         self, kind: ElectionType, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, ClientError | None]:
-        """Elect leaders of the partitions, or of all (then those that needed no election are left out).
+        """Elect leaders of the partitions, or of all (then those that needed no election are left
+        out).
 
-        None for each that was elected, else the error: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
-        ELIGIBLE_LEADERS_NOT_AVAILABLE ... An unclean election loses the records that only the dead replicas had.
+        None for each that was elected, else the error: ELECTION_NOT_NEEDED,
+        PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE ... An unclean election loses
+        the records that only the dead replicas had.
         """
 
         def body(wanted: Iterable[TopicPartition] | None) -> dict[str, Any]:
             topics = None
             if wanted is not None:
-                topics = [{"topic": name, "partitions": indexes} for name, indexes in _indexes(wanted).items()]
-            return {"election_type": kind, "topic_partitions": topics, "timeout_ms": self._timeout_ms}
+                topics = [
+                    {"topic": name, "partitions": indexes}
+                    for name, indexes in _indexes(wanted).items()
+                ]
+            return {
+                "election_type": kind,
+                "topic_partitions": topics,
+                "timeout_ms": self._timeout_ms,
+            }
 
         async def ask(wanted: Iterable[TopicPartition] | None) -> Outcomes:
             answer = await self._client.request_controller(ELECT_LEADERS, body(wanted))
@@ -233,15 +321,19 @@ class ClusterAdmin(Calls):
                 return {**outcomes.done, **outcomes.again}
 
             return await self._retry("electing leaders", attempt)
-        results: dict[TopicPartition, ClientError | None] = await self._each("electing leaders", list(partitions), ask)
+        results: dict[TopicPartition, ClientError | None] = await self._each(
+            "electing leaders", list(partitions), ask
+        )
         return results
 
     async def alter_partition_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, ClientError | None]:
-        """Begin to move each partition to its target replicas, preferred leader first; None cancels what is under way (KIP-455).
+        """Begin to move each partition to its target replicas, preferred leader first; None cancels
+        what is under way (KIP-455).
 
-        Returns when the moves have begun; `list_partition_reassignments` tells which are not done."""
+        Returns when the moves have begun; `list_partition_reassignments` tells which are not done.
+        """
 
         async def attempt(left: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
@@ -251,7 +343,10 @@ class ClusterAdmin(Calls):
                     "replicas": None if (target := targets[tp]) is None else list(target),
                 },
             )
-            body = {"timeout_ms": self._timeout_ms, "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
+            body = {
+                "timeout_ms": self._timeout_ms,
+                "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            }
             answer = await self._client.request_controller(ALTER_PARTITION_REASSIGNMENTS, body)
             if answer.error_code:
                 raise error_from_wire(answer.error_code, "moving partitions", answer.error_message)
@@ -262,7 +357,10 @@ class ClusterAdmin(Calls):
             )
 
         results: dict[TopicPartition, ClientError | None] = await self._each(
-            "moving partitions", list(targets), attempt, repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+            "moving partitions",
+            list(targets),
+            attempt,
+            repeated=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         )
         return results
 
@@ -276,8 +374,13 @@ class ClusterAdmin(Calls):
         async def attempt() -> dict[TopicPartition, Reassignment]:
             topics = None
             if partitions is not None:
-                topics = [{"name": name, "partition_indexes": indexes} for name, indexes in _indexes(partitions).items()]
-            answer = await self._client.request_controller(LIST_PARTITION_REASSIGNMENTS, {"timeout_ms": self._timeout_ms, "topics": topics})
+                topics = [
+                    {"name": name, "partition_indexes": indexes}
+                    for name, indexes in _indexes(partitions).items()
+                ]
+            answer = await self._client.request_controller(
+                LIST_PARTITION_REASSIGNMENTS, {"timeout_ms": self._timeout_ms, "topics": topics}
+            )
             if answer.error_code:
                 raise error_from_wire(answer.error_code, "listing moves", answer.error_message)
             found = {
@@ -313,16 +416,25 @@ def _partition_state(row: Any, internal: bool) -> PartitionState:
 
 
 def _state_of(info: PartitionInfo, internal: bool) -> PartitionState:
-    return PartitionState(info.leader, info.leader_epoch, info.replicas, info.isr, (), (), info.offline, internal)
+    return PartitionState(
+        info.leader, info.leader_epoch, info.replicas, info.isr, (), (), info.offline, internal
+    )
 
 
 def _quorum_replica(row: Any) -> QuorumReplica:
-    return QuorumReplica(row.replica_id, row.log_end_offset, row.last_fetch_timestamp, row.last_caught_up_timestamp)
+    return QuorumReplica(
+        row.replica_id, row.log_end_offset, row.last_fetch_timestamp, row.last_caught_up_timestamp
+    )
 
 
 def _log_directory(row: Any) -> LogDirectory:
     replicas = tuple(
-        ReplicaOnDisk(TopicPartition(topic.name, each.partition_index), each.partition_size, each.offset_lag, each.is_future_key)
+        ReplicaOnDisk(
+            TopicPartition(topic.name, each.partition_index),
+            each.partition_size,
+            each.offset_lag,
+            each.is_future_key,
+        )
         for topic in row.topics
         for each in topic.partitions
     )

@@ -43,7 +43,9 @@ class EvenRecords:
         key_length, self._value_length = _varint(key_size), _varint(value_size)
         key_bytes, value_bytes = max(key_size, 0), max(value_size, 0)
         self._runs: list[tuple[int, int, Fields, np.dtype[Any]]] = []
-        """(first offset, offset behind, prefix of each record, layout) of each run of one length."""
+        """(first offset, offset behind, prefix of each record, layout) of each run of one
+        length.
+        """
         first, offset_bytes = 0, 1
         while first < count_max:
             behind = min(1 << (7 * offset_bytes - 1), count_max)

@@ -44,7 +44,6 @@ FETCH = 1
 _FETCH_TOPIC_IDS_FROM = 13
 
 
-
 class Consumer:
     """Made by `open_consumer`. One task at a time reads from it."""
 

@@ -1,6 +1,8 @@
-"""The node that coordinates one group or one transactional id: found when first needed, found again when it moved.
+"""The node that coordinates one group or one transactional id: found when first needed, found again
+when it moved.
 
-Requests that wait at the coordinator (a join, until all members came) take a `purpose` and with it a connection of their own.
+Requests that wait at the coordinator (a join, until all members came) take a `purpose` and with it
+a connection of their own.
 """
 
 from __future__ import annotations
@@ -39,8 +41,12 @@ class KeyType(IntEnum):
     TRANSACTION = 1
 
 
-async def find_coordinators(client: ClusterClient, keys: Sequence[str], key_type: KeyType) -> dict[str, tuple[str, int] | ClientError]:
-    """Who coordinates each key, asked once: in one request where the broker can answer for several (KIP-699), else one by one."""
+async def find_coordinators(
+    client: ClusterClient, keys: Sequence[str], key_type: KeyType
+) -> dict[str, tuple[str, int] | ClientError]:
+    """Who coordinates each key, asked once: in one request where the broker can answer for
+    several (KIP-699), else one by one.
+    """
     connection = await client.any_connection()
     together = connection.version_of(api(FIND_COORDINATOR)) >= _SEVERAL_FROM
     found: dict[str, tuple[str, int] | ClientError] = {}
@@ -49,7 +55,10 @@ async def find_coordinators(client: ClusterClient, keys: Sequence[str], key_type
         answer = await client.request(connection, FIND_COORDINATOR, body)
         for key, row in zip(asked, answer.coordinators if together else [answer], strict=False):
             if row.error_code:
-                subject = f"the coordinator of {'group' if key_type is KeyType.GROUP else 'transactional id'} {key!r}"
+                subject = (
+                    "the coordinator of "
+                    f"{'group' if key_type is KeyType.GROUP else 'transactional id'} {key!r}"
+                )
                 found[key] = error_from_wire(row.error_code, subject, row.error_message)
             else:
                 found[key] = row.host, row.port
@@ -85,14 +94,27 @@ class Coordinator:
         return found
 
     async def ask(
-        self, key: int, body: Mapping[str, Any], *, at_most: int | None = None, timeout_s: float | None = None, purpose: str = ""
+        self,
+        key: int,
+        body: Mapping[str, Any],
+        *,
+        at_most: int | None = None,
+        timeout_s: float | None = None,
+        purpose: str = "",
     ) -> Any:
-        """One attempt, bounded by `timeout_s` or the client's own bound. After a failure of the connection it is looked for again."""
+        """One attempt, bounded by `timeout_s` or the client's own bound.
+
+        After a failure of the connection it is looked for again.
+        """
         try:
             connection = await self.connection(purpose=purpose)
             declaration = api(key)
             version = connection.version_of(declaration, at_most=at_most)
-            bound = self._client.request_timeout_s if timeout_s is None else max(timeout_s, self._client.request_timeout_s)
+            bound = (
+                self._client.request_timeout_s
+                if timeout_s is None
+                else max(timeout_s, self._client.request_timeout_s)
+            )
             return await connection.request(declaration, body, version, timeout_s=bound)
         except MqError as error:
             if error.code in MOVED:
@@ -109,7 +131,8 @@ class Coordinator:
         deadline: float,
         at_most: int | None = None,
     ) -> ResultT:
-        """Ask until `accept` returns: it raises what the answer says, and what is retriable is tried again until `deadline`.
+        """Ask until `accept` returns: it raises what the answer says, and what is retriable is
+        tried again until `deadline`.
 
         `body` is made anew for each attempt. Raises DeadlineExceeded, and what is not retriable.
         """
@@ -127,5 +150,9 @@ class Coordinator:
         return await self._client.retry(what, attempt, deadline=deadline)
 
     async def wait_connection(self, what: str, *, timeout_s: float) -> PeerConnection:
-        """A connection to it, asked for until `timeout_s` is over: to learn which versions it serves."""
-        return await self._client.retry(what, self.connection, deadline=trio.current_time() + timeout_s)
+        """A connection to it, asked for until `timeout_s` is over: to learn which versions
+        it serves.
+        """
+        return await self._client.retry(
+            what, self.connection, deadline=trio.current_time() + timeout_s
+        )

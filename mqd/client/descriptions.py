@@ -1,4 +1,7 @@
-"""What administration speaks of: topics, configurations, offsets, nodes, disks. Values only; `admin.py` asks and changes."""
+"""What administration speaks of: topics, configurations, offsets, nodes, disks.
+
+Values only; `admin.py` asks and changes.
+"""
 
 from __future__ import annotations
 
@@ -84,12 +87,19 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        return self.source not in (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_GROUP_CONFIG)
+        return self.source not in (
+            ConfigSource.DYNAMIC_TOPIC_CONFIG,
+            ConfigSource.DYNAMIC_BROKER_CONFIG,
+            ConfigSource.DYNAMIC_GROUP_CONFIG,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 takes the cluster's default; `assignments` (partition -> node ids) replaces both numbers."""
+    """A topic to create.
+
+    -1 takes the cluster's default; `assignments` (partition -> node ids) replaces both numbers.
+    """
 
     name: str
     partitions: int = -1
@@ -110,7 +120,11 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The nodes of a cluster. `controller_id` is -1 when the answer names none; `fenced` lists nodes that are known but not serving."""
+    """The nodes of a cluster.
+
+    `controller_id` is -1 when the answer names none; `fenced` lists nodes that are known but not
+    serving.
+    """
 
     cluster_id: str
     controller_id: int
@@ -119,7 +133,10 @@ class ClusterDescription:
 
 
 class Feature(NamedTuple):
-    """A feature (KIP-584). `finalized`: the level in force, 0 for none; `lowest` to `newest`: what the node asked supports."""
+    """A feature (KIP-584).
+
+    `finalized`: the level in force, 0 for none; `lowest` to `newest`: what the node asked supports.
+    """
 
     name: str
     finalized: int
@@ -128,7 +145,9 @@ class Feature(NamedTuple):
 
 
 class BoundUsage(NamedTuple):
-    """How full a bound of a node is on what clients can make it remember: of the metadata, or of the fullest shard of a coordinator."""
+    """How full a bound of a node is on what clients can make it remember: of the metadata,
+    or of the fullest shard of a coordinator.
+    """
 
     bound: str
     """"metadata", or the name of the shard's partition."""
@@ -160,7 +179,10 @@ class ReplicaOnDisk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """One log directory of one node. Sizes are in bytes, -1 where unknown; `error` says that it is offline."""
+    """One log directory of one node.
+
+    Sizes are in bytes, -1 where unknown; `error` says that it is offline.
+    """
 
     path: str
     replicas: tuple[ReplicaOnDisk, ...] = ()
@@ -184,17 +206,23 @@ class ActiveProducer(NamedTuple):
 
 
 class ElectionType(IntEnum):
-    """PREFERRED: the first replica, if it is in sync. UNCLEAN: where none is in sync, any that lives; records may be lost (KIP-460)."""
+    """PREFERRED: the first replica, if it is in sync.
+
+    UNCLEAN: where none is in sync, any that lives; records may be lost (KIP-460).
+    """
 
     PREFERRED = 0
     UNCLEAN = 1
 
 
 class PartitionState(NamedTuple):
-    """Who holds one partition, by node id. `leader` is -1 while there is none; `replicas` begins with the preferred leader.
+    """Who holds one partition, by node id. `leader` is -1 while there is none; `replicas` begins
+    with the preferred leader.
 
-    `elr` and `last_known_elr` (KIP-966) are empty where the broker tells of none: replicas outside of the ISR that have every
-    committed record, and those of which that was true before an unclean end. `offline`: replicas on nodes or disks that are gone."""
+    `elr` and `last_known_elr` (KIP-966) are empty where the broker tells of none: replicas outside
+    of the ISR that have every committed record, and those of which that was true before an unclean
+    end. `offline`: replicas on nodes or disks that are gone.
+    """
 
     leader: int
     leader_epoch: int
@@ -225,7 +253,10 @@ class Reassignment(NamedTuple):
 
 
 class QuorumReplica(NamedTuple):
-    """A node that follows the metadata log. Times in ms since 1970 by the leader's clock. -1: not known."""
+    """A node that follows the metadata log. Times in ms since 1970 by the leader's clock.
+
+    -1: not known.
+    """
 
     node_id: int
     log_end_offset: int

@@ -76,7 +76,7 @@ REMEDIES: dict[ErrorCode, str] = {
         "group.max.session.timeout.ms"
     ),
     ErrorCode.FENCED_INSTANCE_ID: "another member uses this group.instance.id: use a different one "
-                                  "for each member",
+    "for each member",
     ErrorCode.UNRELEASED_INSTANCE_ID: (
         "another member uses this group.instance.id: wait until its session expires, or use a "
         "different one for each member"

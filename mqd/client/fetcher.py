@@ -1,8 +1,10 @@
-"""Where a consumer reads, what it has fetched ahead, and what it may see of it. Pure: requests and answers are values.
+"""Where a consumer reads, what it has fetched ahead, and what it may see of it. Pure: requests and
+answers are values.
 
-Each partition has two places: `position`, the next record for the user, and `fetch_offset`, the next one to ask for.
-What lies between is buffered as it came, still compressed, and is decoded batch by batch when the user takes it.
-Invariants: position <= fetch_offset; at most one fetch of a partition is under way; a seek makes older answers void.
+Each partition has two places: `position`, the next record for the user, and `fetch_offset`, the
+next one to ask for. What lies between is buffered as it came, still compressed, and is decoded
+batch by batch when the user takes it. Invariants: position <= fetch_offset; at most one fetch of a
+partition is under way; a seek makes older answers void.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ ARROW_ROWS_MAX = 32_768
 
 
 class Handed(Protocol):
-    """What a consumer hands out in one piece: records of one partition, or none where only markers were."""
+    """What a consumer hands out in one piece: records of one partition, or none where only
+    markers were.
+    """
 
     @property
     def topic(self) -> str: ...
@@ -47,20 +51,30 @@ class Handed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
-    """Records of one partition in their order, at most one batch. Empty where a batch held nothing for a consumer (markers)."""
+    """Records of one partition in their order, at most one batch.
+
+    Empty where a batch held nothing for a consumer (markers).
+    """
 
     topic: str
     partition: int
     records: Sequence[Record]
-    """Made when they are looked at, and each time anew: keep a `list` of them to look at them often."""
+    """Made when they are looked at, and each time anew: keep a `list` of them to look at
+    them often.
+    """
     next_offset: int
     """The consumer's position after this batch."""
     high_watermark: int
-    """Where the readable log ended in the answer that brought it: beyond its records. A later leader's may be lower for a moment."""
+    """Where the readable log ended in the answer that brought it: beyond its records.
+
+    A later leader's may be lower for a moment.
+    """
 
 
 class Chunk(NamedTuple):
-    """Whole record batches of one partition as they came, lent to whoever reads them in another way: see `Fetcher.take_chunk`."""
+    """Whole record batches of one partition as they came, lent to whoever reads them in
+    another way: see `Fetcher.take_chunk`.
+    """
 
     tp: TopicPartition
     generation: int
@@ -77,7 +91,10 @@ class Chunk(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """One partition of a fetch that is about to be sent. `generation` tells whether the answer still matters."""
+    """One partition of a fetch that is about to be sent.
+
+    `generation` tells whether the answer still matters.
+    """
 
     tp: TopicPartition
     fetch_offset: int
@@ -85,7 +102,10 @@ class Wanted(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """One batch that was fetched and not yet taken. `aborts` is shared by the batches of one answer."""
+    """One batch that was fetched and not yet taken.
+
+    `aborts` is shared by the batches of one answer.
+    """
 
     view: memoryview
     position: int
@@ -96,7 +116,9 @@ class _Ahead(NamedTuple):
 
 
 class _Aborts:
-    """The aborted transactions that an answer reports (KIP-98): which producers' records are hidden from here on."""
+    """The aborted transactions that an answer reports (KIP-98): which producers' records
+    are hidden from here on.
+    """
 
     __slots__ = ("_active", "_waiting")
 
@@ -109,11 +131,16 @@ class _Aborts:
         """Whether the batch belongs to an aborted transaction. Call it for each batch, in order."""
         while self._waiting and self._waiting[0][0] <= header.last_offset:
             self._active.add(self._waiting.popleft()[1])
-        return header.is_transactional and not header.is_control and header.producer_id in self._active
+        return (
+            header.is_transactional and not header.is_control and header.producer_id in self._active
+        )
 
     def rest(self) -> tuple[tuple[int, int], ...]:
         """(producer id, first offset) of what is hidden from here on."""
-        return (*((producer_id, 0) for producer_id in self._active), *((producer_id, first) for first, producer_id in self._waiting))
+        return (
+            *((producer_id, 0) for producer_id in self._active),
+            *((producer_id, first) for first, producer_id in self._waiting),
+        )
 
     def on_abort_marker(self, producer_id: int) -> None:
         self._active.discard(producer_id)
@@ -148,7 +175,9 @@ class Fetcher:
         partition_max_bytes: int = limits.CONSUMER_PARTITION_FETCH_BYTES,
     ) -> None:
         self.failures: deque[ClientError] = deque()
-        """What the user must be told, in order; the partition concerned is not fetched until it seeks."""
+        """What the user must be told, in order; the partition concerned is not fetched
+        until it seeks.
+        """
         self._read_committed = read_committed
         self._max_bytes = max_bytes
         self._partition_max_bytes = partition_max_bytes
@@ -157,16 +186,23 @@ class Fetcher:
         self._paused: set[TopicPartition] = set()
         self._generations = 0
         self.gave_back = False
-        """A chunk was given back, so there is something to fetch: the shell looks at it after each take, and clears it."""
+        """A chunk was given back, so there is something to fetch: the shell looks at it
+        after each take, and clears it.
+        """
 
     # -- what is read
 
     def assign(self, tp: TopicPartition, position: int, end: int | None = None) -> None:
-        """Read `tp` from `position` on, up to `end` (exclusive) if given. Replaces what was said of it before."""
+        """Read `tp` from `position` on, up to `end` (exclusive) if given.
+
+        Replaces what was said of it before.
+        """
         assert position >= 0
         if tp not in self._partitions:
             self._turns.append(tp)
-        self._generations += 1  # of all partitions: one that goes and comes back is not taken for the one that was asked for
+        # of all partitions: one that goes and comes back is not taken for the one that was asked
+        # for
+        self._generations += 1
         self._partitions[tp] = _Partition(tp, position, position, end, generation=self._generations)
 
     def unassign(self, tp: TopicPartition) -> None:
@@ -175,7 +211,9 @@ class Fetcher:
         self._paused.discard(tp)
 
     def pause(self, tp: TopicPartition) -> None:
-        """Neither ask for its records nor hand out those that are here, until `resume`; of one that is to be assigned, too."""
+        """Neither ask for its records nor hand out those that are here, until `resume`; of
+        one that is to be assigned, too.
+        """
         self._paused.add(tp)
 
     def resume(self, tp: TopicPartition) -> None:
@@ -205,17 +243,32 @@ class Fetcher:
         return self._partitions[tp].high_watermark
 
     def is_done(self) -> bool:
-        """Whether every partition has an end and has reached it. Never true of an open-ended consumer."""
-        return all(each.end is not None and each.position >= each.end for each in self._partitions.values())
+        """Whether every partition has an end and has reached it.
+
+        Never true of an open-ended consumer.
+        """
+        return all(
+            each.end is not None and each.position >= each.end for each in self._partitions.values()
+        )
 
     # -- asking
 
-    def plan(self, now: float, leader_of: Callable[[TopicPartition], int | None]) -> tuple[dict[int, list[Wanted]], set[str]]:
-        """node id -> partitions worth asking it for, and the topics that miss a leader. Nothing is changed: see `on_sent`."""
+    def plan(
+        self, now: float, leader_of: Callable[[TopicPartition], int | None]
+    ) -> tuple[dict[int, list[Wanted]], set[str]]:
+        """node id -> partitions worth asking it for, and the topics that miss a leader.
+
+        Nothing is changed: see `on_sent`.
+        """
         wanted: dict[int, list[Wanted]] = {}
         leaderless: set[str] = set()
         for tp, each in self._partitions.items():
-            if each.in_flight or each.resetting or now < each.retry_at or each.ahead_bytes > self._partition_max_bytes:
+            if (
+                each.in_flight
+                or each.resetting
+                or now < each.retry_at
+                or each.ahead_bytes > self._partition_max_bytes
+            ):
                 continue
             if tp in self._paused:
                 continue
@@ -225,17 +278,28 @@ class Fetcher:
             if node_id is None:
                 leaderless.add(tp.topic)
             else:
-                wanted.setdefault(node_id, []).append(Wanted(tp, each.fetch_offset, each.generation))
+                wanted.setdefault(node_id, []).append(
+                    Wanted(tp, each.fetch_offset, each.generation)
+                )
         return wanted, leaderless
 
     def next_deadline(self, now: float) -> float:
         """When a partition that failed is asked for again; infinity when none waits for that."""
         return min(
-            (each.retry_at for each in self._partitions.values() if not each.in_flight and each.retry_at > now), default=float("inf")
+            (
+                each.retry_at
+                for each in self._partitions.values()
+                if not each.in_flight and each.retry_at > now
+            ),
+            default=float("inf"),
         )
 
-    def request(self, wanted: list[Wanted], view: ClusterView, *, max_wait_ms: int, min_bytes: int) -> dict[str, Any]:
-        """The body of the Fetch for one node, for any version; and the partitions count as under way."""
+    def request(
+        self, wanted: list[Wanted], view: ClusterView, *, max_wait_ms: int, min_bytes: int
+    ) -> dict[str, Any]:
+        """The body of the Fetch for one node, for any version; and the partitions count as
+        under way.
+        """
         topics: dict[str, list[dict[str, Any]]] = {}
         for tp, fetch_offset, _ in wanted:
             self._partitions[tp].in_flight = True
@@ -251,7 +315,10 @@ class Fetcher:
             "min_bytes": min_bytes,
             "max_bytes": self._max_bytes,
             "isolation_level": READ_COMMITTED if self._read_committed else READ_UNCOMMITTED,
-            "topics": [{"topic": name, "topic_id": view.topics[name].topic_id, "partitions": rows} for name, rows in topics.items()],
+            "topics": [
+                {"topic": name, "topic_id": view.topics[name].topic_id, "partitions": rows}
+                for name, rows in topics.items()
+            ],
         }
 
     # -- answers
@@ -268,11 +335,16 @@ class Fetcher:
     def on_answer(
         self, wanted: list[Wanted], answer: Any, view: ClusterView, now: float, draw: float
     ) -> tuple[set[str], list[TopicPartition]]:
-        """Take in an answer. Returns the topics whose leaders may have changed, and the partitions that lost their place.
+        """Take in an answer. Returns the topics whose leaders may have changed, and the partitions
+        that lost their place.
 
         The latter wait for `seek` (or `refuse`): their offset is outside of the log.
         """
-        names = {topic.topic_id: name for name, topic in view.topics.items() if topic.topic_id != ZERO_UUID}
+        names = {
+            topic.topic_id: name
+            for name, topic in view.topics.items()
+            if topic.topic_id != ZERO_UUID
+        }
         rows = {}
         for topic in answer.responses:
             name = topic.topic or names.get(topic.topic_id, "")
@@ -285,10 +357,13 @@ class Fetcher:
                 continue
             assert each.in_flight
             each.in_flight = False
-            if each.fetch_offset != fetch_offset:  # what was fetched before was found to be damaged meanwhile
+            # what was fetched before was found to be damaged meanwhile
+            if each.fetch_offset != fetch_offset:
                 continue
             row = rows.get((tp.topic, tp.partition))
-            code = answer.error_code or (ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code)
+            code = answer.error_code or (
+                ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
+            )
             if code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 each.resetting = True
                 lost.append(tp)
@@ -318,12 +393,18 @@ class Fetcher:
         aborted = row.aborted_transactions if self._read_committed else None
         aborts = _Aborts((one.first_offset, one.producer_id) for one in aborted or ())
         try:
-            found = [batch for batch in iterate_batches(view) if batch[2].last_offset >= each.fetch_offset]
+            found = [
+                batch
+                for batch in iterate_batches(view)
+                if batch[2].last_offset >= each.fetch_offset
+            ]
         except MqError as error:
             self.refuse(each.tp, _corrupt(each.tp, each.fetch_offset, error))
             return
         if not found:
-            self.refuse(each.tp, _corrupt(each.tp, each.fetch_offset, "the answer holds no whole batch"))
+            self.refuse(
+                each.tp, _corrupt(each.tp, each.fetch_offset, "the answer holds no whole batch")
+            )
             return
         for position, size, header in found:
             each.ahead.append(_Ahead(view, position, size, header, aborts, row.high_watermark))
@@ -333,7 +414,10 @@ class Fetcher:
     # -- taking
 
     def take(self) -> FetchedBatch | None:
-        """The next batch, partitions by turns; None when nothing is there yet. Damage becomes a failure and stops its partition."""
+        """The next batch, partitions by turns; None when nothing is there yet.
+
+        Damage becomes a failure and stops its partition.
+        """
         for _ in range(len(self._turns)):
             if (each := self._next_turn()) is not None:
                 return self._decode(each)
@@ -346,14 +430,19 @@ class Fetcher:
         if self._partitions[tp].is_lent:  # whoever had the chunk has left it
             self._give_back(tp)
         each = self._partitions[tp]
-        is_ready = each.ahead and tp not in self._paused and (each.end is None or each.position < each.end)
+        is_ready = (
+            each.ahead and tp not in self._paused and (each.end is None or each.position < each.end)
+        )
         return each if is_ready else None
 
     def take_chunk(self) -> Chunk | None:
-        """What one answer brought of a partition, or the rest of it, whole and unchecked; partitions by turns. None when nothing is there.
+        """What one answer brought of a partition, or the rest of it, whole and unchecked;
+        partitions by turns. None when nothing is there.
 
-        The position stays until `passed`, `finished` or `damaged` is called; who takes anything else before `finished` gives the chunk
-        back, and its partition is read again from its position."""
+        The position stays until `passed`, `finished` or `damaged` is called; who takes anything
+        else before `finished` gives the chunk back, and its partition is read again from its
+        position.
+        """
         for _ in range(len(self._turns)):
             if (each := self._next_turn()) is None:
                 continue
@@ -362,10 +451,23 @@ class Fetcher:
                 last = each.ahead.popleft()
                 each.ahead_bytes -= last.size
             each.is_lent = True
-            next_offset = last.header.next_offset if each.end is None else min(last.header.next_offset, each.end)
+            next_offset = (
+                last.header.next_offset
+                if each.end is None
+                else min(last.header.next_offset, each.end)
+            )
             data = first.view[first.position : last.position + last.size]
             rest = first.aborts.rest()
-            return Chunk(each.tp, each.generation, data, each.position, each.end, next_offset, rest, self._read_committed)
+            return Chunk(
+                each.tp,
+                each.generation,
+                data,
+                each.position,
+                each.end,
+                next_offset,
+                rest,
+                self._read_committed,
+            )
         return None
 
     def holds(self, chunk: Chunk) -> bool:
@@ -408,8 +510,12 @@ class Fetcher:
             return FetchedBatch(each.tp.topic, each.tp.partition, [], each.position, high_watermark)
         each.ahead.popleft()
         each.ahead_bytes -= size
-        each.position = header.next_offset if each.end is None else min(header.next_offset, each.end)
-        return FetchedBatch(each.tp.topic, each.tp.partition, records, each.position, high_watermark)
+        each.position = (
+            header.next_offset if each.end is None else min(header.next_offset, each.end)
+        )
+        return FetchedBatch(
+            each.tp.topic, each.tp.partition, records, each.position, high_watermark
+        )
 
     def _refuse_damage(self, each: _Partition, error: MqError) -> None:
         self.refuse(each.tp, _corrupt(each.tp, each.position, error))
@@ -418,13 +524,23 @@ class Fetcher:
         each.fetch_offset = each.position
 
     def _visible(
-        self, each: _Partition, view: memoryview, position: int, size: int, header: BatchHeader, aborts: _Aborts
+        self,
+        each: _Partition,
+        view: memoryview,
+        position: int,
+        size: int,
+        header: BatchHeader,
+        aborts: _Aborts,
     ) -> Sequence[Record]:
         validate(view, position, end=position + size)
         hidden = self._read_committed and aborts.hides(header)
         if header.is_control:
             for marker in iterate_records(view, position, header=header):
-                if marker.key is not None and len(marker.key) >= 4 and _CONTROL_KEY.unpack_from(marker.key)[1] == _CONTROL_ABORT:
+                if (
+                    marker.key is not None
+                    and len(marker.key) >= 4
+                    and _CONTROL_KEY.unpack_from(marker.key)[1] == _CONTROL_ABORT
+                ):
                     aborts.on_abort_marker(header.producer_id)
             return []
         if hidden:
@@ -437,5 +553,6 @@ def _corrupt(tp: TopicPartition, offset: int, why: object) -> ClientError:
     return ClientError(
         ErrorCode.CORRUPT_MESSAGE,
         f"{tp} is damaged at offset {offset}: {why.message if isinstance(why, MqError) else why}",
-        remedy="check the log of the node that leads it with `mqctl log verify`, or read on behind the damage",
+        remedy="check the log of the node that leads it with `mqctl log verify`, or read on "
+        "behind the damage",
     )

@@ -11,13 +11,18 @@ from mqd.client.offsets import CommittedOffset
 from mqd.types import TopicPartition
 
 REBALANCING_STATES = frozenset({"PreparingRebalance", "CompletingRebalance"})
-"""Of classic groups: nobody has work until all members have come back and their leader has divided it."""
+"""Of classic groups: nobody has work until all members have come back and their leader has
+divided it.
+"""
 EMPTY_STATES = frozenset({"Empty", "Dead", ""})
 """A group without members: only then its offsets may be changed from outside."""
 
 
 class ListedGroup(NamedTuple):
-    """One line of a list. `type` is classic, consumer, share or streams, and empty where the broker does not say."""
+    """One line of a list.
+
+    `type` is classic, consumer, share or streams, and empty where the broker does not say.
+    """
 
     group_id: str
     protocol_type: str
@@ -28,8 +33,10 @@ class ListedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member. `epoch` is -1 in classic groups; `target` is what it is to have where that differs (KIP-848). `awaited`: a rebalance
-    cannot go on without it, as far as the broker tells (mqd's does)."""
+    """One member. `epoch` is -1 in classic groups; `target` is what it is to have where that
+    differs (KIP-848). `awaited`: a rebalance cannot go on without it, as far as the broker tells
+    (mqd's does).
+    """
 
     member_id: str
     instance_id: str | None
@@ -46,7 +53,10 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as its coordinator sees it. `members` of a protocol type other than consumer say nothing of topics."""
+    """A group as its coordinator sees it.
+
+    `members` of a protocol type other than consumer say nothing of topics.
+    """
 
     group_id: str
     type: str
@@ -58,7 +68,9 @@ class GroupDescription:
     epoch: int
     members: tuple[GroupMember, ...]
     since_ms: int = -1
-    """Wall time at which a rebalance came to this state, -1 where the broker does not tell or the group does not rebalance."""
+    """Wall time at which a rebalance came to this state, -1 where the broker does not tell
+    or the group does not rebalance.
+    """
 
     @property
     def is_active(self) -> bool:
@@ -66,7 +78,10 @@ class GroupDescription:
 
 
 class PartitionLag(NamedTuple):
-    """How far a group is in one partition. `lag` is None where nothing is committed or the partition is gone; so are `start` and `end`."""
+    """How far a group is in one partition.
+
+    `lag` is None where nothing is committed or the partition is gone; so are `start` and `end`.
+    """
 
     tp: TopicPartition
     committed: CommittedOffset | None
@@ -106,11 +121,17 @@ class TransactionDescription:
     started_ms: int
     partitions: tuple[TopicPartition, ...]
     owner: tuple[int, int] | None = None
-    """Of a prepared transaction: the producer id and epoch that end it. Apache Kafka does not tell."""
+    """Of a prepared transaction: the producer id and epoch that end it.
+
+    Apache Kafka does not tell.
+    """
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that a partition waits for. `transactional_id` is None where no coordinator knows the producer."""
+    """A transaction that a partition waits for.
+
+    `transactional_id` is None where no coordinator knows the producer.
+    """
 
     tp: TopicPartition
     producer: ActiveProducer
@@ -118,7 +139,9 @@ class OpenTransaction(NamedTuple):
 
 
 class HangingTransactions(NamedTuple):
-    """What a search has found, in order, and the partitions of which it cannot say that no transaction hangs there, with the reason."""
+    """What a search has found, in order, and the partitions of which it cannot say that no
+    transaction hangs there, with the reason.
+    """
 
     found: list[OpenTransaction]
     unclear: dict[TopicPartition, ClientError]

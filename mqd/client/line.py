@@ -1,10 +1,13 @@
-"""One connection that one task has for itself: it asks, waits and reads the answer, and no other task stands in between.
+"""One connection that one task has for itself: it asks, waits and reads the answer, and no other
+task stands in between.
 
-For followers, whose fetches are on the way of every acknowledgement: a task that only moves bytes (client/peer.py) costs two passes
-of the scheduler in each direction. Other tasks may send something between, of which nobody wants the answer.
+For followers, whose fetches are on the way of every acknowledgement: a task that only moves bytes
+(client/peer.py) costs two passes of the scheduler in each direction. Other tasks may send something
+between, of which nobody wants the answer.
 
-An answer is a view into the line's one buffer: it is good until `answer` is called again. Cancelled while it sends, a line is of
-no use any more; cancelled while it waits for an answer, it is as it was.
+An answer is a view into the line's one buffer: it is good until `answer` is called again. Cancelled
+while it sends, a line is of no use any more; cancelled while it waits for an answer, it is as it
+was.
 """
 
 from __future__ import annotations
@@ -23,20 +26,31 @@ from mqd.protocol.schema import Api, decode_response_header, encode_request_head
 _SIZE = struct.Struct(">i")
 _CORRELATION_IDS = 2**31
 _RECEIVED_IN_A_ROW = 16
-"""Receives between two that let other tasks have their turn, if bytes are there whenever one looks."""
+"""Receives between two that let other tasks have their turn, if bytes are there whenever
+one looks.
+"""
 
 
 class Line:
     """See the head of this file."""
 
-    def __init__(self, stream: Stream, *, peer: str, client_id: str = "mqd", response_bytes_max: int = limits.RESPONSE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        peer: str,
+        client_id: str = "mqd",
+        response_bytes_max: int = limits.RESPONSE_BYTES_MAX,
+    ) -> None:
         """`peer` is the address for messages, "host:port"."""
         self.peer = peer
         self._client_id = client_id
         self._stream = stream
         self._response_bytes_max = response_bytes_max
         self._unanswered: deque[tuple[int, Api, int, bool]] = deque()
-        """(correlation id, API, version, whether anybody reads the answer), in the order in which they were sent."""
+        """(correlation id, API, version, whether anybody reads the answer), in the order in
+        which they were sent.
+        """
         self._next_correlation_id = 0
         self._outgoing: list[bytes] = []
         """What else is to be sent by whoever sends."""
@@ -48,8 +62,13 @@ class Line:
         self._last_length = 0
         self._receives = 0
 
-    async def ask(self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True) -> None:
-        """Send a request; unless it is `wanted`, its answer is passed over when it comes. Raises ConnectionBroken."""
+    async def ask(
+        self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True
+    ) -> None:
+        """Send a request; unless it is `wanted`, its answer is passed over when it comes.
+
+        Raises ConnectionBroken.
+        """
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) % _CORRELATION_IDS
         header = encode_request_header(api, version, correlation_id, self._client_id)
@@ -70,7 +89,10 @@ class Line:
             self._is_sending = False
 
     async def answer(self) -> tuple[memoryview, int]:
-        """(frame, position of the body) of the next answer that is wanted. Raises ConnectionBroken, or ProtocolError for other bytes."""
+        """(frame, position of the body) of the next answer that is wanted.
+
+        Raises ConnectionBroken, or ProtocolError for other bytes.
+        """
         while True:
             while (frame := self._next_frame()) is None:
                 await self._receive()
@@ -79,7 +101,9 @@ class Line:
             awaited, api, version, wanted = self._unanswered.popleft()
             correlation_id, position = decode_response_header(api, version, frame)
             if correlation_id != awaited:
-                raise ProtocolError(f"an answer to request {correlation_id}, which is not the one whose turn it is")
+                raise ProtocolError(
+                    f"an answer to request {correlation_id}, which is not the one whose turn it is"
+                )
             if wanted:
                 return frame, position
 
@@ -92,7 +116,9 @@ class Line:
     # -- inside
 
     def _broken(self, doing: str, error: OSError) -> ConnectionBroken:
-        return ConnectionBroken(self._closed or f"{doing} {self.peer} failed: {error.strerror or error}", sent=True)
+        return ConnectionBroken(
+            self._closed or f"{doing} {self.peer} failed: {error.strerror or error}", sent=True
+        )
 
     def _next_frame(self) -> memoryview | None:
         end = self._start + _SIZE.size + self._length()
@@ -125,7 +151,9 @@ class Line:
         self._end += received
 
     def _make_room(self, wanted: int) -> None:
-        """Let more of the next frame, of `wanted` bytes, be received: four times what came of it, so that a length alone costs nothing."""
+        """Let more of the next frame, of `wanted` bytes, be received: four times what came
+        of it, so that a length alone costs nothing.
+        """
         buffer, kept = self._buffer, self._buffer[self._start : self._end]
         if len(kept) == len(buffer):
             buffer = memoryview(bytearray(min(wanted, 4 * len(kept))))

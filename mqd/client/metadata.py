@@ -1,8 +1,9 @@
-"""What a client knows of the cluster: nodes, topics, who leads which partition. Pure values; `cluster.py` refreshes them.
+"""What a client knows of the cluster: nodes, topics, who leads which partition. Pure values;
+`cluster.py` refreshes them.
 
 A view is never changed, only replaced: `merge` takes a Metadata answer and returns the next view.
-Invariant: the leader epoch of a known partition of the same topic id never goes back, so an answer from a node
-that lags behind cannot send us to a leader that was deposed (KIP-320).
+Invariant: the leader epoch of a known partition of the same topic id never goes back, so an answer
+from a node that lags behind cannot send us to a leader that was deposed (KIP-320).
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition. `leader` is -1 while there is none; `error_code` is Kafka's, 0 when all is well."""
+    """One partition.
+
+    `leader` is -1 while there is none; `error_code` is Kafka's, 0 when all is well.
+    """
 
     partition: int
     leader: int
@@ -44,7 +48,10 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic. `partitions` is in the order of their numbers; with an `error_code` it is empty."""
+    """One topic.
+
+    `partitions` is in the order of their numbers; with an `error_code` it is empty.
+    """
 
     name: str
     topic_id: UUID = ZERO_UUID
@@ -86,7 +93,9 @@ class ClusterView:
         return NO_EPOCH if partition is None else partition.leader_epoch
 
     def name_of(self, topic_id: UUID) -> str | None:
-        return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
+        return next(
+            (topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None
+        )
 
     def partitions_of(self, name: str) -> Iterator[TopicPartition]:
         topic = self.topics.get(name)
@@ -95,11 +104,19 @@ class ClusterView:
 
     def without(self, name: str) -> ClusterView:
         """The view without what is known of one topic."""
-        return replace(self, topics={key: topic for key, topic in self.topics.items() if key != name})
+        return replace(
+            self, topics={key: topic for key, topic in self.topics.items() if key != name}
+        )
 
     def merge(self, answer: Any, *, everything: bool) -> ClusterView:
-        """The view after a Metadata answer. `everything`: it named all topics, so those it lacks are gone."""
-        brokers = {row.node_id: BrokerInfo(row.node_id, row.host, row.port, row.rack) for row in answer.brokers}
+        """The view after a Metadata answer.
+
+        `everything`: it named all topics, so those it lacks are gone.
+        """
+        brokers = {
+            row.node_id: BrokerInfo(row.node_id, row.host, row.port, row.rack)
+            for row in answer.brokers
+        }
         topics: dict[str, TopicInfo] = {} if everything else dict(self.topics)
         for row in answer.topics:
             if row.name is None:  # asked by id, and no such topic
@@ -127,8 +144,17 @@ class ClusterView:
                 offline=tuple(told.offline_replicas),
                 error_code=told.error_code,
             )
-            before = self.partition(TopicPartition(row.name, partition.partition)) if known is not None else None
-            if before is not None and known is not None and known.topic_id == topic_id and partition.leader_epoch < before.leader_epoch:
+            before = (
+                self.partition(TopicPartition(row.name, partition.partition))
+                if known is not None
+                else None
+            )
+            if (
+                before is not None
+                and known is not None
+                and known.topic_id == topic_id
+                and partition.leader_epoch < before.leader_epoch
+            ):
                 partition = before
             partitions.append(partition)
         return TopicInfo(row.name, topic_id, row.is_internal, tuple(partitions), row.error_code)

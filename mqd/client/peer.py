@@ -1,12 +1,15 @@
-"""One connection to one peer: pipelined requests and answers on one stream. Clients, followers and Raft use it.
+"""One connection to one peer: pipelined requests and answers on one stream. Clients, followers and
+Raft use it.
 
-Requests get correlation ids in the order in which they are written, answers come back in that order (Kafka's rule),
-so the waiters are a queue. Two tasks own the stream: one writes whatever has gathered in the outbox in one send,
-one reads. A caller never touches the stream, so cancelling a caller cannot leave half a frame behind: its request
-still goes out, its answer is read and dropped, and its slot is free again only then.
+Requests get correlation ids in the order in which they are written, answers come back in that order
+(Kafka's rule), so the waiters are a queue. Two tasks own the stream: one writes whatever has
+gathered in the outbox in one send, one reads. A caller never touches the stream, so cancelling a
+caller cannot leave half a frame behind: its request still goes out, its answer is read and dropped,
+and its slot is free again only then.
 
-Invariants: every waiter gets exactly one end, an answer or an error. After the first failure nothing is written
-or read any more, and every later request fails at once. At most `in_flight_max` requests are unanswered.
+Invariants: every waiter gets exactly one end, an answer or an error. After the first failure
+nothing is written or read any more, and every later request fails at once. At most `in_flight_max`
+requests are unanswered.
 """
 
 from __future__ import annotations
@@ -52,7 +55,10 @@ class Posted:
 
 
 class PeerConnection:
-    """Requests and answers over one Stream. Give `run` to a nursery, then `negotiate`, then `request`."""
+    """Requests and answers over one Stream.
+
+    Give `run` to a nursery, then `negotiate`, then `request`.
+    """
 
     def __init__(
         self,
@@ -72,7 +78,9 @@ class PeerConnection:
         self.features: dict[str, int] = {}
         """Finalized features and their levels, from ApiVersions v3 on."""
         self._stream = stream
-        self._frames = FrameReader(bytes_max=response_bytes_max, receive_bytes=limits.CLIENT_RECEIVE_BYTES)
+        self._frames = FrameReader(
+            bytes_max=response_bytes_max, receive_bytes=limits.CLIENT_RECEIVE_BYTES
+        )
         self._slots = trio.Semaphore(in_flight_max)
         self._waiters: deque[Posted] = deque()
         self._outbox: list[tuple[bytes | bytearray | memoryview, Posted | None]] = []
@@ -80,14 +88,19 @@ class PeerConnection:
         self._outbox_written = trio.Event()
         self._next_correlation_id = 0
         self._silent_since = 0.0
-        """When the oldest unanswered request was made, or the last answer came: whichever is later."""
+        """When the oldest unanswered request was made, or the last answer came: whichever
+        is later.
+        """
         self._failure: str | None = None
         self._scope = trio.CancelScope()
 
     # -- life
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Move bytes until the stream ends, `close` is called or the nursery is cancelled. Never raises for the peer's faults."""
+        """Move bytes until the stream ends, `close` is called or the nursery is cancelled.
+
+        Never raises for the peer's faults.
+        """
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -120,32 +133,48 @@ class PeerConnection:
     # -- requests
 
     async def negotiate(self) -> None:
-        """Ask with ApiVersions what the peer serves: our newest version first, what its refusal offers second (KIP-511).
+        """Ask with ApiVersions what the peer serves: our newest version first, what its refusal
+        offers second (KIP-511).
 
-        Raises ClientError(UNSUPPORTED_VERSION) when no common version exists, ConnectionBroken when the peer hangs up.
+        Raises ClientError(UNSUPPORTED_VERSION) when no common version exists, ConnectionBroken when
+        the peer hangs up.
         """
         api = _api(API_VERSIONS_KEY)
         version = api.versions[1]
         software = {"client_software_name": "mqd", "client_software_version": "1"}
         while True:
-            frame, position = await self.exchange(api, version, api.encode_request(version, software))
-            if len(frame) - position >= 2 and _ERROR.unpack_from(frame, position)[0] == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+            frame, position = await self.exchange(
+                api, version, api.encode_request(version, software)
+            )
+            if (
+                len(frame) - position >= 2
+                and _ERROR.unpack_from(frame, position)[0] == ErrorCode.UNSUPPORTED_VERSION
+                and version > 0
+            ):
                 refusal = self._decode(api, 0, frame, position)  # written as v0, whatever was asked
-                offered = [row.max_version for row in refusal.api_keys if row.api_key == API_VERSIONS_KEY]
+                offered = [
+                    row.max_version for row in refusal.api_keys if row.api_key == API_VERSIONS_KEY
+                ]
                 version = min(offered[0], version - 1) if offered and offered[0] >= 0 else 0
                 continue
             answer = self._decode(api, version, frame, position)
             break
         if answer.error_code:
-            raise ClientError(ErrorCode(answer.error_code), f"{self.peer} does not say which versions it serves")
+            raise ClientError(
+                ErrorCode(answer.error_code), f"{self.peer} does not say which versions it serves"
+            )
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
         self.features = {row.name: row.max_version_level for row in answer.finalized_features}
 
     def version_of(self, api: Api, *, at_most: int | None = None) -> int:
-        """The newest version of `api` that both sides know; ClientError(UNSUPPORTED_VERSION) if there is none."""
+        """The newest version of `api` that both sides know;
+        ClientError(UNSUPPORTED_VERSION) if there is none.
+        """
         served = self.versions.get(api.key)
         if served is None:
-            raise ClientError(ErrorCode.UNSUPPORTED_VERSION, f"{self.peer} does not serve {api.name}")
+            raise ClientError(
+                ErrorCode.UNSUPPORTED_VERSION, f"{self.peer} does not serve {api.name}"
+            )
         lowest = max(api.versions[0], served[0])
         highest = min(api.versions[1], served[1])
         if at_most is not None:
@@ -153,15 +182,25 @@ class PeerConnection:
         if lowest > highest:
             raise ClientError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"{self.peer} serves {api.name} {served[0]} to {served[1]}, this client speaks {api.versions[0]} to {api.versions[1]}",
+                f"{self.peer} serves {api.name} {served[0]} to {served[1]}, this client "
+                f"speaks {api.versions[0]} to {api.versions[1]}",
             )
         return highest
 
-    async def request(self, api: Api, body: Mapping[str, Any], version: int | None = None, *, timeout_s: float | None = None) -> Any:
-        """Send a request and return the decoded answer. Raises ConnectionBroken, or DeadlineExceeded after `timeout_s`.
+    async def request(
+        self,
+        api: Api,
+        body: Mapping[str, Any],
+        version: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Send a request and return the decoded answer. Raises ConnectionBroken, or
+        DeadlineExceeded after `timeout_s`.
 
-        Cancel-safe: the connection goes on, and the request may still be carried out. A timeout closes the
-        connection: answers come in order, so nothing behind a stuck one would arrive either.
+        Cancel-safe: the connection goes on, and the request may still be carried out. A timeout
+        closes the connection: answers come in order, so nothing behind a stuck one would arrive
+        either.
         """
         if version is None:
             version = self.version_of(api)
@@ -174,15 +213,25 @@ class PeerConnection:
             return self._decode(api, version, frame, position)
         raise self._late(api, timeout_s)
 
-    async def exchange(self, api: Api, version: int, body: bytes | bytearray | memoryview) -> tuple[memoryview, int]:
-        """Send an encoded body; returns (frame of the answer, position of its body). For callers with codecs of their own."""
+    async def exchange(
+        self, api: Api, version: int, body: bytes | bytearray | memoryview
+    ) -> tuple[memoryview, int]:
+        """Send an encoded body; returns (frame of the answer, position of its body).
+
+        For callers with codecs of their own.
+        """
         return await self.answer_to(await self.post(api, version, body))
 
-    async def post(self, api: Api, version: int, body: bytes | bytearray | memoryview | Pieces) -> Posted:
-        """Queue an encoded body behind those that were posted before, and return at once: a task that posts one after the other decides
-        the order in which the peer sees them. `answer_to` waits for the answer. Raises ConnectionBroken.
+    async def post(
+        self, api: Api, version: int, body: bytes | bytearray | memoryview | Pieces
+    ) -> Posted:
+        """Queue an encoded body behind those that were posted before, and return at once: a task
+        that posts one after the other decides the order in which the peer sees them. `answer_to`
+        waits for the answer. Raises ConnectionBroken.
 
-        Large pieces of `body` are sent from where they are: nothing may change them until the answer is here."""
+        Large pieces of `body` are sent from where they are: nothing may change them until the
+        answer is here.
+        """
         await self._slots.acquire()
         if self._failure is not None:
             self._slots.release()  # passes the wake-up on to the next one in line
@@ -195,13 +244,18 @@ class PeerConnection:
         return posted
 
     async def answer_to(self, posted: Posted) -> tuple[memoryview, int]:
-        """(frame of the answer, position of its body) of a posted request. Raises ConnectionBroken."""
+        """(frame of the answer, position of its body) of a posted request.
+
+        Raises ConnectionBroken.
+        """
         await posted.ended.wait()
         if posted.failure is not None:
             raise ConnectionBroken(posted.failure, sent=posted.written)
         assert posted.frame is not None
         try:
-            correlation_id, position = decode_response_header(posted.api, posted.version, posted.frame)
+            correlation_id, position = decode_response_header(
+                posted.api, posted.version, posted.frame
+            )
         except ProtocolError as error:
             raise self._undecodable(posted.api, posted.version, error) from None
         assert correlation_id == posted.correlation_id
@@ -215,7 +269,9 @@ class PeerConnection:
         raise self._late(posted.api, timeout_s)
 
     async def send(self, api: Api, body: Mapping[str, Any], version: int | None = None) -> None:
-        """Send a request that has no answer (Produce with acks=0); returns when the kernel has its bytes."""
+        """Send a request that has no answer (Produce with acks=0); returns when the kernel
+        has its bytes.
+        """
         if version is None:
             version = self.version_of(api)
         encoded = api.encode_request(version, body)
@@ -235,7 +291,12 @@ class PeerConnection:
         return taken
 
     def _put(
-        self, api: Api, version: int, correlation_id: int, body: bytes | bytearray | memoryview | Pieces, waiter: Posted | None
+        self,
+        api: Api,
+        version: int,
+        correlation_id: int,
+        body: bytes | bytearray | memoryview | Pieces,
+        waiter: Posted | None,
     ) -> None:
         header = encode_request_header(api, version, correlation_id, self.client_id)
         parts, size = (body.parts, body.size) if isinstance(body, Pieces) else ([body], len(body))
@@ -257,7 +318,9 @@ class PeerConnection:
         except OSError as error:
             self._fail(f"writing to {self.peer} failed: {_reason(error)}")
 
-    async def _send_gathered(self, taken: list[tuple[bytes | bytearray | memoryview, Posted | None]]) -> None:
+    async def _send_gathered(
+        self, taken: list[tuple[bytes | bytearray | memoryview, Posted | None]]
+    ) -> None:
         gathered = bytearray()
         for data, waiter in taken:
             if waiter is not None:
@@ -293,7 +356,9 @@ class PeerConnection:
             raise ProtocolError(f"an answer of {len(frame)} bytes")
         correlation_id = _SIZE.unpack_from(frame)[0]
         if not self._waiters or self._waiters[0].correlation_id != correlation_id:
-            raise ProtocolError(f"an answer to request {correlation_id}, which is not the one whose turn it is")
+            raise ProtocolError(
+                f"an answer to request {correlation_id}, which is not the one whose turn it is"
+            )
         waiter = self._waiters.popleft()
         if self._waiters:
             self._silent_since = trio.current_time()
@@ -326,18 +391,34 @@ class PeerConnection:
         return DeadlineExceeded(message)
 
     def _undecodable(self, api: Api, version: int, error: ProtocolError) -> ConnectionBroken:
-        reason = f"{self.peer} answered {api.name} v{version} with bytes that cannot be decoded: {error}"
+        reason = (
+            f"{self.peer} answered {api.name} v{version} with bytes that cannot be decoded: {error}"
+        )
         self.close(reason)
         return ConnectionBroken(reason, sent=True)
 
 
 @asynccontextmanager
 async def open_peer(
-    network: Network, host: str, port: int, *, client_id: str = "mqd", timeout_s: float = 10.0, negotiate: bool = True
+    network: Network,
+    host: str,
+    port: int,
+    *,
+    client_id: str = "mqd",
+    timeout_s: float = 10.0,
+    negotiate: bool = True,
 ) -> AsyncIterator[PeerConnection]:
     """A connected, negotiated PeerConnection for the length of a block. Raises PeerUnreachable."""
     async with owned_nursery() as nursery:
-        connection = await start_peer(nursery, network, host, port, client_id=client_id, timeout_s=timeout_s, negotiate=negotiate)
+        connection = await start_peer(
+            nursery,
+            network,
+            host,
+            port,
+            client_id=client_id,
+            timeout_s=timeout_s,
+            negotiate=negotiate,
+        )
         yield connection
 
 
@@ -352,9 +433,11 @@ async def start_peer(
     negotiate: bool = True,
     introduce: Callable[[Stream], Awaitable[None]] | None = None,
 ) -> PeerConnection:
-    """Connect, run the connection in `nursery`, negotiate. The connection lives until it breaks, is closed, or the nursery ends.
+    """Connect, run the connection in `nursery`, negotiate. The connection lives until it breaks, is
+    closed, or the nursery ends.
 
-    `introduce` does what must be done on the fresh stream before any other byte; it raises OSError where that fails.
+    `introduce` does what must be done on the fresh stream before any other byte; it raises OSError
+    where that fails.
     """
     address = f"{host}:{port}"
     stream = await connect_stream(network, host, port, timeout_s=timeout_s, introduce=introduce)
@@ -368,7 +451,8 @@ async def start_peer(
                 raise PeerUnreachable(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"{address} accepts connections but did not answer within {timeout_s:g} s",
-                    remedy="is that the client port of a node? A stopped or overloaded node behaves like this too",
+                    remedy="is that the client port of a node? A stopped or overloaded node "
+                    "behaves like this too",
                 )
     except BaseException:
         connection.close()
@@ -377,9 +461,17 @@ async def start_peer(
 
 
 async def connect_stream(
-    network: Network, host: str, port: int, *, timeout_s: float, introduce: Callable[[Stream], Awaitable[None]] | None = None
+    network: Network,
+    host: str,
+    port: int,
+    *,
+    timeout_s: float,
+    introduce: Callable[[Stream], Awaitable[None]] | None = None,
 ) -> Stream:
-    """A fresh stream on which `introduce` has done its part, as `start_peer` says. Raises PeerUnreachable."""
+    """A fresh stream on which `introduce` has done its part, as `start_peer` says.
+
+    Raises PeerUnreachable.
+    """
     address = f"{host}:{port}"
     try:
         stream = await network.connect(host, port, timeout=timeout_s)
@@ -402,10 +494,17 @@ def unreachable(address: str, error: OSError) -> PeerUnreachable:
     import errno
     import socket
 
-    code = ErrorCode.REQUEST_TIMED_OUT if error.errno == errno.ETIMEDOUT else ErrorCode.NETWORK_EXCEPTION
+    code = (
+        ErrorCode.REQUEST_TIMED_OUT
+        if error.errno == errno.ETIMEDOUT
+        else ErrorCode.NETWORK_EXCEPTION
+    )
     if error.errno == errno.ECONNREFUSED:
         message = f"nothing listens at {address}"
-        remedy = "is the node running? Start it (for development: `mqd dev`), or name another with --bootstrap host:port"
+        remedy = (
+            "is the node running? Start it (for development: `mqd dev`), or name "
+            "another with --bootstrap host:port"
+        )
     elif isinstance(error, socket.gaierror):
         message = f"the name of {address} does not resolve: {_reason(error)}"
         remedy = "check the spelling of the host, or the advertised_host in the peers file"

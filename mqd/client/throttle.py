@@ -1,8 +1,10 @@
-"""The replication throttle of a move: which options are set on which topics and nodes, and how they are taken away again.
+"""The replication throttle of a move: which options are set on which topics and nodes, and how they
+are taken away again.
 
-As kafka-reassign-partitions does it (KIP-73): each node that takes part limits the bytes per second that it sends as a leader and
-fetches as a follower, for the replicas that the topic's options name: on the leader's side those that were there before, on the
-follower's side those that are new. Replicas that are in sync already and take no part go on at full speed.
+As kafka-reassign-partitions does it (KIP-73): each node that takes part limits the bytes per second
+that it sends as a leader and fetches as a follower, for the replicas that the topic's options name:
+on the leader's side those that were there before, on the follower's side those that are new.
+Replicas that are in sync already and take no part go on at full speed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from mqd.client.admin import Admin
-from mqd.client.descriptions import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource, Resource, ResourceType
+from mqd.client.descriptions import (
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigSource,
+    Resource,
+    ResourceType,
+)
 from mqd.client.errors import ClientError
 from mqd.types import TopicPartition
 
@@ -35,9 +44,14 @@ class Throttled(NamedTuple):
 
 
 def throttle_changes(
-    moves: Mapping[TopicPartition, tuple[Collection[int], Collection[int]]], nodes: Collection[int], bytes_per_second: int
+    moves: Mapping[TopicPartition, tuple[Collection[int], Collection[int]]],
+    nodes: Collection[int],
+    bytes_per_second: int,
 ) -> Changes:
-    """The changes for moves (replicas before and after) between `nodes`, those that can be asked. Pure."""
+    """The changes for moves (replicas before and after) between `nodes`, those that can be asked.
+
+    Pure.
+    """
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     taking_part: set[int] = set()
@@ -56,8 +70,16 @@ def throttle_changes(
         ]
         for topic, replicas in leaders.items()
     }
-    rates = [ConfigChange(name, put, str(bytes_per_second)) for name in (LEADER_RATE, FOLLOWER_RATE)]
-    changes.update({Resource(ResourceType.BROKER, str(node)): rates for node in sorted(taking_part) if node in nodes})
+    rates = [
+        ConfigChange(name, put, str(bytes_per_second)) for name in (LEADER_RATE, FOLLOWER_RATE)
+    ]
+    changes.update(
+        {
+            Resource(ResourceType.BROKER, str(node)): rates
+            for node in sorted(taking_part)
+            if node in nodes
+        }
+    )
     return changes
 
 
@@ -73,8 +95,12 @@ async def set_throttle(
 
 async def find_throttle(admin: Admin, topics: Iterable[str], nodes: Iterable[int]) -> Throttled:
     """Which of these have a throttle. Raises ClientError when one of them cannot be asked."""
-    resources = [Resource(ResourceType.TOPIC, name) for name in topics] + [Resource(ResourceType.BROKER, str(node)) for node in nodes]
-    found = await admin.describe_configs(resources, [LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS])
+    resources = [Resource(ResourceType.TOPIC, name) for name in topics] + [
+        Resource(ResourceType.BROKER, str(node)) for node in nodes
+    ]
+    found = await admin.describe_configs(
+        resources, [LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS]
+    )
     throttled: list[Resource] = []
     for resource, entries in found.items():
         if isinstance(entries, ClientError):
@@ -92,7 +118,8 @@ async def clear_throttle(admin: Admin, throttled: Throttled) -> Errors:
     changes: Changes = {}
     for name in throttled.topics:
         changes[Resource(ResourceType.TOPIC, name)] = [
-            ConfigChange(key, ConfigOperation.DELETE) for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+            ConfigChange(key, ConfigOperation.DELETE)
+            for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
         ]
     for node in throttled.nodes:
         changes[Resource(ResourceType.BROKER, str(node))] = [
@@ -102,7 +129,10 @@ async def clear_throttle(admin: Admin, throttled: Throttled) -> Errors:
 
 
 def _is_set(entry: ConfigEntry) -> bool:
-    return bool(entry.value) and entry.source in (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
+    return bool(entry.value) and entry.source in (
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        ConfigSource.DYNAMIC_BROKER_CONFIG,
+    )
 
 
 def _errors(results: Mapping[Resource, ClientError | None]) -> Errors:

@@ -1,6 +1,8 @@
-"""Administration of transactions: who has one open, since when, and ending those that nobody ends (KIP-664). `Admin` has these calls.
+"""Administration of transactions: who has one open, since when, and ending those that nobody ends
+(KIP-664). `Admin` has these calls.
 
-A transaction hangs when a partition waits for it and no coordinator will ever end it: readers of committed records wait there, too.
+A transaction hangs when a partition waits for it and no coordinator will ever end it: readers of
+committed records wait there, too.
 """
 
 from __future__ import annotations
@@ -12,12 +14,23 @@ from mqd.client.calls import Calls, Outcomes, everything, outcomes_of, raised
 from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import ActiveProducer
 from mqd.client.errors import ClientError, DeadlineExceeded, error_from_wire
-from mqd.client.group_descriptions import HangingTransactions, ListedTransaction, OpenTransaction, TransactionDescription
+from mqd.client.group_descriptions import (
+    HangingTransactions,
+    ListedTransaction,
+    OpenTransaction,
+    TransactionDescription,
+)
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 
-INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 22, 27, 61, 65, 66
+(
+    INIT_PRODUCER_ID,
+    WRITE_TXN_MARKERS,
+    DESCRIBE_PRODUCERS,
+    DESCRIBE_TRANSACTIONS,
+    LIST_TRANSACTIONS,
+) = 22, 27, 61, 65, 66
 _DURATION_FROM, _PATTERN_FROM = 1, 2
 TRANSACTION_STATE = "__transaction_state"
 
@@ -33,9 +46,13 @@ class TransactionAdmin(Calls):
         longer_than_ms: int | None = None,
         pattern: str | None = None,
     ) -> list[ListedTransaction]:
-        """All transactional ids by name, of every coordinator; narrowed by state, producer id, age of the open transaction, and a
-        regular expression for the name. Raises UNSUPPORTED_VERSION where a broker cannot narrow like that."""
-        told = await self.list_transactions_by_node(states, producer_ids, longer_than_ms=longer_than_ms, pattern=pattern)
+        """All transactional ids by name, of every coordinator; narrowed by state, producer id, age
+        of the open transaction, and a regular expression for the name. Raises UNSUPPORTED_VERSION
+        where a broker cannot narrow like that.
+        """
+        told = await self.list_transactions_by_node(
+            states, producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
+        )
         return sorted(everything(told))
 
     async def list_transactions_by_node(
@@ -53,44 +70,80 @@ class TransactionAdmin(Calls):
             "duration_filter": -1 if longer_than_ms is None else longer_than_ms,
             "transactional_id_pattern": pattern,
         }
-        least = _PATTERN_FROM if pattern is not None else _DURATION_FROM if longer_than_ms is not None else 0
+        least = (
+            _PATTERN_FROM
+            if pattern is not None
+            else _DURATION_FROM
+            if longer_than_ms is not None
+            else 0
+        )
 
         async def ask(node_id: int) -> list[ListedTransaction]:
             connection = await self._client.connection_to_node(node_id)
             if connection.versions.get(LIST_TRANSACTIONS, (0, 0))[1] < least:
-                raise ClientError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.peer} cannot narrow a list of transactions like that")
+                raise ClientError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"{connection.peer} cannot narrow a list of transactions like that",
+                )
             answer = await self._client.request(connection, LIST_TRANSACTIONS, body)
             if answer.error_code:
                 raise error_from_wire(answer.error_code, f"transactions of node {node_id}")
             if answer.unknown_state_filters:
                 unknown = ", ".join(answer.unknown_state_filters)
-                raise ClientError(ErrorCode.INVALID_REQUEST, f"no transaction is ever in state {unknown}")
+                raise ClientError(
+                    ErrorCode.INVALID_REQUEST, f"no transaction is ever in state {unknown}"
+                )
             return [
-                ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, node_id, row.prepared)
+                ListedTransaction(
+                    row.transactional_id,
+                    row.producer_id,
+                    row.transaction_state,
+                    node_id,
+                    row.prepared,
+                )
                 for row in answer.transaction_states
             ]
 
         return await self._each_node("listing transactions", ask)
 
-    async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription | ClientError]:
-        """Transactional ids with their open transactions; TRANSACTIONAL_ID_NOT_FOUND for what no coordinator knows."""
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription | ClientError]:
+        """Transactional ids with their open transactions; TRANSACTIONAL_ID_NOT_FOUND for
+        what no coordinator knows.
+        """
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
-            answer = await self._client.request(connection, DESCRIBE_TRANSACTIONS, {"transactional_ids": keys})
+            answer = await self._client.request(
+                connection, DESCRIBE_TRANSACTIONS, {"transactional_ids": keys}
+            )
             outcomes = Outcomes({}, {})
             for row in answer.transaction_states:
                 if not row.error_code:
                     outcomes.done[row.transactional_id] = _described(row, connection.peer)
                     continue
-                missing = "it does not exist" if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND else None
-                error = error_from_wire(row.error_code, f"transactional id {row.transactional_id!r}", missing)
+                missing = (
+                    "it does not exist"
+                    if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+                    else None
+                )
+                error = error_from_wire(
+                    row.error_code, f"transactional id {row.transactional_id!r}", missing
+                )
                 (outcomes.again if error.retriable else outcomes.done)[row.transactional_id] = error
             return outcomes
 
-        return await self._each_coordinated("describing transactions", transactional_ids, KeyType.TRANSACTION, ask)
+        return await self._each_coordinated(
+            "describing transactions", transactional_ids, KeyType.TRANSACTION, ask
+        )
 
-    async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, tuple[int, int] | ClientError]:
-        """Make every producer that has one of these ids stop, and abort what it left open. Returns the new producer ids and epochs."""
+    async def fence_producers(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, tuple[int, int] | ClientError]:
+        """Make every producer that has one of these ids stop, and abort what it left open.
+
+        Returns the new producer ids and epochs.
+        """
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
@@ -104,12 +157,18 @@ class TransactionAdmin(Calls):
                     outcomes.done[key] = answer.producer_id, answer.producer_epoch
             return outcomes
 
-        return await self._each_coordinated("fencing producers", transactional_ids, KeyType.TRANSACTION, ask)
+        return await self._each_coordinated(
+            "fencing producers", transactional_ids, KeyType.TRANSACTION, ask
+        )
 
-    async def abort_transaction(self, tp: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        """Write the marker that ends a producer's transaction in one partition, in its coordinator's place.
+    async def abort_transaction(
+        self, tp: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
+    ) -> None:
+        """Write the marker that ends a producer's transaction in one partition, in its
+        coordinator's place.
 
-        For transactions that hang: one that a coordinator still looks after would be torn apart. Raises ClientError.
+        For transactions that hang: one that a coordinator still looks after would be torn apart.
+        Raises ClientError.
         """
 
         async def ask(node_id: int, _: list[TopicPartition]) -> Outcomes:
@@ -120,7 +179,9 @@ class TransactionAdmin(Calls):
                 "topics": [{"name": tp.topic, "partition_indexes": [tp.partition]}],
                 "coordinator_epoch": coordinator_epoch,
             }
-            answer = await self._client.request_leader(node_id, WRITE_TXN_MARKERS, {"markers": [marker]})
+            answer = await self._client.request_leader(
+                node_id, WRITE_TXN_MARKERS, {"markers": [marker]}
+            )
             return outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, None, None)
                 for one in answer.markers
@@ -130,29 +191,43 @@ class TransactionAdmin(Calls):
 
         raised((await self._each_partition(f"aborting a transaction in {tp}", [tp], ask))[tp])
 
-    async def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ActiveProducer] | ClientError]:
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ActiveProducer] | ClientError]:
         """The idempotent and transactional producers that each partition's leader remembers."""
 
         async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics: dict[str, list[int]] = {}
             for tp in group:
                 topics.setdefault(tp.topic, []).append(tp.partition)
-            body = {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
+            body = {
+                "topics": [
+                    {"name": name, "partition_indexes": indexes} for name, indexes in topics.items()
+                ]
+            }
             answer = await self._client.request_leader(node_id, DESCRIBE_PRODUCERS, body)
             return outcomes_of(
-                (TopicPartition(topic.name, row.partition_index), row, row.error_message, _active_producers(row))
+                (
+                    TopicPartition(topic.name, row.partition_index),
+                    row,
+                    row.error_message,
+                    _active_producers(row),
+                )
                 for topic in answer.topics
                 for row in topic.partitions
             )
 
         return await self._each_partition("describing producers", list(partitions), ask)
 
-    async def find_hanging_transactions(self, partitions: Iterable[TopicPartition], *, older_than_ms: int) -> HangingTransactions:
-        """Transactions that partitions wait for although their producers were last heard of `older_than_ms` ago, and of which no
-        coordinator says that the partition takes part. Choose an age above the longest transaction time-out in use (KIP-664).
+    async def find_hanging_transactions(
+        self, partitions: Iterable[TopicPartition], *, older_than_ms: int
+    ) -> HangingTransactions:
+        """Transactions that partitions wait for although their producers were last heard of
+        `older_than_ms` ago, and of which no coordinator says that the partition takes part. Choose
+        an age above the longest transaction time-out in use (KIP-664).
 
-        A partition without a leader is not waited for. A transaction does not hang for certain while a coordinator that might know of
-        it does not answer.
+        A partition without a leader is not waited for. A transaction does not hang for certain
+        while a coordinator that might know of it does not answer.
         """
         oldest = self._client.clock.wall_ms() - older_than_ms
         wanted = list(dict.fromkeys(partitions))
@@ -162,8 +237,16 @@ class TransactionAdmin(Calls):
             if isinstance(outcome, ClientError):
                 unclear[tp] = outcome
             else:
-                suspects += [(tp, each) for each in outcome if each.transaction_start_offset >= 0 and each.last_timestamp_ms < oldest]
-        claims = await self._claims({each.producer_id for _, each in suspects}) if suspects else _Claims({}, {}, {})
+                suspects += [
+                    (tp, each)
+                    for each in outcome
+                    if each.transaction_start_offset >= 0 and each.last_timestamp_ms < oldest
+                ]
+        claims = (
+            await self._claims({each.producer_id for _, each in suspects})
+            if suspects
+            else _Claims({}, {}, {})
+        )
         hanging = []
         for tp, producer in suspects:
             doubt = claims.doubts.get(producer.producer_id)
@@ -171,18 +254,34 @@ class TransactionAdmin(Calls):
             if doubt is not None:
                 unclear[tp] = doubt
             elif known is None or tp not in known.partitions:
-                hanging.append(OpenTransaction(tp, producer, claims.names.get(producer.producer_id)))
-        return HangingTransactions(sorted(hanging), {tp: unclear[tp] for tp in wanted if tp in unclear})
+                hanging.append(
+                    OpenTransaction(tp, producer, claims.names.get(producer.producer_id))
+                )
+        return HangingTransactions(
+            sorted(hanging), {tp: unclear[tp] for tp in wanted if tp in unclear}
+        )
 
-    async def _led(self, partitions: list[TopicPartition]) -> tuple[list[TopicPartition], dict[TopicPartition, ClientError]]:
+    async def _led(
+        self, partitions: list[TopicPartition]
+    ) -> tuple[list[TopicPartition], dict[TopicPartition, ClientError]]:
         """The partitions that can be asked, and those that have no leader now."""
-        view = await self._retry("finding leaders", lambda: self._client.refresh({tp.topic for tp in partitions}))
-        none = {tp: _no_leader() for tp in partitions if view.partition(tp) is not None and view.leader_of(tp) is None}
+        view = await self._retry(
+            "finding leaders", lambda: self._client.refresh({tp.topic for tp in partitions})
+        )
+        none = {
+            tp: _no_leader()
+            for tp in partitions
+            if view.partition(tp) is not None and view.leader_of(tp) is None
+        }
         return [tp for tp in partitions if tp not in none], none
 
-    async def looked_after(self, tp: TopicPartition, producer_id: int) -> TransactionDescription | None:
-        """The transaction of this producer, if its coordinator knows that `tp` takes part, and so will end it there; else None.
-        Raises ClientError while a coordinator that might know does not answer."""
+    async def looked_after(
+        self, tp: TopicPartition, producer_id: int
+    ) -> TransactionDescription | None:
+        """The transaction of this producer, if its coordinator knows that `tp` takes part, and so
+        will end it there; else None. Raises ClientError while a coordinator that might know does
+        not answer.
+        """
         claims = await self._claims({producer_id})
         if producer_id in claims.doubts:
             raise claims.doubts[producer_id]
@@ -192,7 +291,12 @@ class TransactionAdmin(Calls):
     async def _claims(self, producer_ids: Collection[int]) -> _Claims:
         """What coordinators say of the transactions of these producers."""
         told = await self.list_transactions_by_node(producer_ids=producer_ids)
-        names = {each.producer_id: each.transactional_id for rows in told.values() if isinstance(rows, list) for each in rows}
+        names = {
+            each.producer_id: each.transactional_id
+            for rows in told.values()
+            if isinstance(rows, list)
+            for each in rows
+        }
         described = await self._described_or_not(sorted(set(names.values())))
         claims = _Claims(names, {}, {})
         for producer_id, name in names.items():
@@ -203,12 +307,17 @@ class TransactionAdmin(Calls):
             elif known.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 claims.doubts[producer_id] = known
         if len(names) < len(producer_ids):  # nobody knows some of them: so say those who were asked
-            silent = next((rows for rows in told.values() if isinstance(rows, ClientError)), None) or await self._leaderless_coordinator()
+            silent = (
+                next((rows for rows in told.values() if isinstance(rows, ClientError)), None)
+                or await self._leaderless_coordinator()
+            )
             if silent is not None:
                 claims.doubts.update({each: silent for each in producer_ids if each not in names})
         return claims
 
-    async def _described_or_not(self, names: list[str]) -> Mapping[str, TransactionDescription | ClientError]:
+    async def _described_or_not(
+        self, names: list[str]
+    ) -> Mapping[str, TransactionDescription | ClientError]:
         try:
             return await self.describe_transactions(names)
         except DeadlineExceeded as error:  # nothing was heard of any
@@ -216,20 +325,27 @@ class TransactionAdmin(Calls):
 
     async def _leaderless_coordinator(self) -> ClientError | None:
         """Why some transactional ids may have nobody to ask for them."""
-        view = await self._retry("finding coordinators", lambda: self._client.refresh([TRANSACTION_STATE]))
-        leaderless = [tp for tp in view.partitions_of(TRANSACTION_STATE) if view.leader_of(tp) is None]
+        view = await self._retry(
+            "finding coordinators", lambda: self._client.refresh([TRANSACTION_STATE])
+        )
+        leaderless = [
+            tp for tp in view.partitions_of(TRANSACTION_STATE) if view.leader_of(tp) is None
+        ]
         if not leaderless:
             return None
         return ClientError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"a transaction is open, and whether its coordinator knows of it nobody can tell: {len(leaderless)} partition(s) of"
+            "a transaction is open, and whether its coordinator knows of it nobody can tell: "
+            f"{len(leaderless)} partition(s) of"
             f" {TRANSACTION_STATE} have no leader",
             remedy="restart the nodes that have them: `mqctl partition list --leaderless`",
         )
 
 
 class _Claims(NamedTuple):
-    """By producer: the transactional ids that were listed, the transactions that they are of still, and where nobody could tell."""
+    """By producer: the transactional ids that were listed, the transactions that they are
+    of still, and where nobody could tell.
+    """
 
     names: dict[int, str]
     known: dict[int, TransactionDescription]
@@ -245,7 +361,11 @@ def _no_leader() -> ClientError:
 
 
 def _described(row: Any, coordinator: str) -> TransactionDescription:
-    partitions = tuple(sorted(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions))
+    partitions = tuple(
+        sorted(
+            TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions
+        )
+    )
     return TransactionDescription(
         row.transactional_id,
         coordinator,
@@ -255,7 +375,9 @@ def _described(row: Any, coordinator: str) -> TransactionDescription:
         row.transaction_timeout_ms,
         row.transaction_start_time_ms,
         partitions,
-        (row.owner_producer_id, row.owner_producer_epoch) if row.owner_producer_epoch >= 0 else None,
+        (row.owner_producer_id, row.owner_producer_epoch)
+        if row.owner_producer_epoch >= 0
+        else None,
     )
 
 

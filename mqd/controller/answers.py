@@ -17,6 +17,13 @@ def check_response(response: Mapping[str, Any]) -> None:
 
 def names_not_controller(response: Mapping[str, Any]) -> bool:
     """Whether the peer refused the whole request because it is no longer the controller."""
-    rows = [response, *(row for key in ("topics", "responses", "results") for row in response.get(key) or ())]
-    rows += [row for topic in response.get("replica_election_results") or () for row in topic["partition_result"]]
+    rows = [
+        response,
+        *(row for key in ("topics", "responses", "results") for row in response.get(key) or ()),
+    ]
+    rows += [
+        row
+        for topic in response.get("replica_election_results") or ()
+        for row in topic["partition_result"]
+    ]
     return any(row.get("error_code") == ErrorCode.NOT_CONTROLLER for row in rows)

@@ -1,16 +1,19 @@
 """Nodes as brokers: registration, fencing, controlled shutdown, and what becomes of what they lead.
 
-A broker epoch is the index of the registration. The same node with a new incarnation replaces its old registration at
-once: a restarted process need not wait for its own ghost to time out. A broker is fenced from its registration until its
-first heartbeat after it has applied that registration, and again when it misses heartbeats for a session or says that it
-goes. Whoever is fenced leaves the ISRs; his partitions are led by others (elections.py). A broker that comes back names
-the registration up to which it vouches for its logs (KIP-966); where that is not the last one, nor the last but those of processes that
-ended before they were unfenced, it is out of the ELRs too.
+A broker epoch is the index of the registration. The same node with a new incarnation replaces its
+old registration at once: a restarted process need not wait for its own ghost to time out. A broker
+is fenced from its registration until its first heartbeat after it has applied that registration,
+and again when it misses heartbeats for a session or says that it goes. Whoever is fenced leaves the
+ISRs; his partitions are led by others (elections.py). A broker that comes back names the
+registration up to which it vouches for its logs (KIP-966); where that is not the last one, nor the
+last but those of processes that ended before they were unfenced, it is out of the ELRs too.
 
-A change to many partitions comes in portions. What a broker loses is taken first and its own state changes last, and the
-other way round where it gains: so a controller that fails in between leaves nothing that the next one would overlook.
+A change to many partitions comes in portions. What a broker loses is taken first and its own state
+changes last, and the other way round where it gains: so a controller that fails in between leaves
+nothing that the next one would overlook.
 
-Sessions are soft: they live in the memory of the controller only, and a new controller starts them all afresh.
+Sessions are soft: they live in the memory of the controller only, and a new controller starts them
+all afresh.
 """
 
 from __future__ import annotations
@@ -23,7 +26,15 @@ from uuid import UUID
 
 from mqd.controller.elections import sweep
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage
-from mqd.controller.records import FormatCluster, NoteDiskSerial, Record, RegisterBroker, SetBrokerFencing, ShutDownBroker, UnregisterBroker
+from mqd.controller.records import (
+    FormatCluster,
+    NoteDiskSerial,
+    Record,
+    RegisterBroker,
+    SetBrokerFencing,
+    ShutDownBroker,
+    UnregisterBroker,
+)
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import BROKER_TEXT_BYTES_MAX
@@ -32,12 +43,17 @@ from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
 
 _AUTHORITY_SECONDS_MAX = 1.0
 FEATURES = ((versions.FEATURE, versions.NEWEST), ("group.version", 1), ("transaction.version", 2))
-"""What a new cluster starts with, which is the newest of everything. The first is the version of the records of its log."""
+"""What a new cluster starts with, which is the newest of everything.
+
+The first is the version of the records of its log.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A node came up with this incarnation; `host` and `port` are what it wants clients to be told."""
+    """A node came up with this incarnation; `host` and `port` are what it wants clients to
+    be told.
+    """
 
     node_id: NodeId
     cluster_id: str
@@ -52,34 +68,57 @@ class Register:
 
 
 def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decision[Record]:
-    """Reply: none; the broker epoch is in the image afterwards. The same registration again changes nothing.
+    """Reply: none; the broker epoch is in the image afterwards. The same registration again changes
+    nothing.
 
-    The first registration of all gives an empty log its cluster id. Raises INCONSISTENT_CLUSTER_ID for a stranger, INVALID_REGISTRATION
-    for a host name or a rack that is too long. The number of brokers is that of the peers file, so the size of the metadata refuses none.
+    The first registration of all gives an empty log its cluster id. Raises INCONSISTENT_CLUSTER_ID
+    for a stranger, INVALID_REGISTRATION for a host name or a rack that is too long. The number of
+    brokers is that of the peers file, so the size of the metadata refuses none.
     """
     for what, text in (("host name", op.host), ("rack", op.rack or "")):
         if len(text.encode()) > BROKER_TEXT_BYTES_MAX:
-            raise MqError(ErrorCode.INVALID_REGISTRATION, f"The {what} of node {op.node_id} has more than {BROKER_TEXT_BYTES_MAX} bytes.")
+            raise MqError(
+                ErrorCode.INVALID_REGISTRATION,
+                f"The {what} of node {op.node_id} has more than {BROKER_TEXT_BYTES_MAX} bytes.",
+            )
     if image.cluster_id not in ("", op.cluster_id):
-        raise MqError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"This cluster is {image.cluster_id}, the node belongs to {op.cluster_id}.")
+        raise MqError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"This cluster is {image.cluster_id}, the node belongs to {op.cluster_id}.",
+        )
     formatting = () if image.cluster_id else (FormatCluster(op.cluster_id, FEATURES),)
     record = RegisterBroker(op.node_id, op.incarnation, op.host, op.port, op.rack)
     known = image.brokers.get(op.node_id)
-    if known is not None and record == RegisterBroker(known.node_id, known.incarnation, known.host, known.port, known.rack):
+    if known is not None and record == RegisterBroker(
+        known.node_id, known.incarnation, known.host, known.port, known.rack
+    ):
         return Decision()
     named = op.previous_broker_epoch
     vouches = known is not None and (
         known.incarnation == op.incarnation
-        or (named != NO_EPOCH and named in (known.epoch, known.vouched_epoch) and op.disk_serial >= known.disk_serial)
+        or (
+            named != NO_EPOCH
+            and named in (known.epoch, known.vouched_epoch)
+            and op.disk_serial >= known.disk_serial
+        )
     )
     if vouches:
         record = replace(record, vouched_epoch=named)
-    return _without(image, rules, (op.node_id,), (*formatting, record), forgotten=() if vouches else (op.node_id,))
+    return _without(
+        image,
+        rules,
+        (op.node_id,),
+        (*formatting, record),
+        forgotten=() if vouches else (op.node_id,),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A broker lives. `metadata_index`: how far it has applied; it may lead when that covers its registration."""
+    """A broker lives.
+
+    `metadata_index`: how far it has applied; it may lead when that covers its registration.
+    """
 
     node_id: NodeId
     broker_epoch: int
@@ -99,10 +138,12 @@ class HeartbeatReply(NamedTuple):
 
 
 def decide_heartbeat(image: MetadataImage, op: Heartbeat, rules: Rules) -> Decision[Record]:
-    """Reply: HeartbeatReply. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH: the node must register again.
+    """Reply: HeartbeatReply. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH: the node must
+    register again.
 
-    A broker that wants to shut down first hands over what it leads and leaves the ISRs; the heartbeat after that fences it
-    and lets it go. Between the two it still answers clients, who learn where to turn (KIP-841).
+    A broker that wants to shut down first hands over what it leads and leaves the ISRs; the
+    heartbeat after that fences it and lets it go. Between the two it still answers clients, who
+    learn where to turn (KIP-841).
     """
     broker = registered_broker(image, op.node_id, op.broker_epoch)
     caught_up = op.metadata_index >= broker.epoch
@@ -111,16 +152,26 @@ def decide_heartbeat(image: MetadataImage, op: Heartbeat, rules: Rules) -> Decis
         if broker.fenced:
             return Decision((), HeartbeatReply(caught_up, True, True))
         if broker.in_controlled_shutdown:
-            return _without(image, rules, (broker.node_id,), (fencing,), HeartbeatReply(caught_up, True, True))
+            return _without(
+                image, rules, (broker.node_id,), (fencing,), HeartbeatReply(caught_up, True, True)
+            )
         record = ShutDownBroker(broker.node_id, broker.epoch)
-        return _without(image, rules, (broker.node_id,), (record,), HeartbeatReply(caught_up, False, False))
+        return _without(
+            image, rules, (broker.node_id,), (record,), HeartbeatReply(caught_up, False, False)
+        )
     if op.want_fence or not caught_up:
         reply = HeartbeatReply(caught_up, True, False)
-        return Decision((), reply) if broker.fenced else _without(image, rules, (broker.node_id,), (fencing,), reply)
+        return (
+            Decision((), reply)
+            if broker.fenced
+            else _without(image, rules, (broker.node_id,), (fencing,), reply)
+        )
     reply = HeartbeatReply(caught_up, False, False)
     if broker.fenced:
         return _unfence(image, rules, broker, reply)
-    if op.disk_serial > broker.disk_serial and versions.allows_disk_serials(image.features.get(versions.FEATURE, 0)):
+    if op.disk_serial > broker.disk_serial and versions.allows_disk_serials(
+        image.features.get(versions.FEATURE, 0)
+    ):
         return Decision((NoteDiskSerial(broker.node_id, broker.epoch, op.disk_serial),), reply)
     return Decision((), reply)
 
@@ -131,7 +182,10 @@ def registered_broker(image: MetadataImage, node_id: NodeId, broker_epoch: int) 
     if broker is None:
         raise MqError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {node_id} is not registered.")
     if broker.epoch != broker_epoch:
-        raise MqError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {node_id} has epoch {broker.epoch} now, not {broker_epoch}.")
+        raise MqError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Broker {node_id} has epoch {broker.epoch} now, not {broker_epoch}.",
+        )
     return broker
 
 
@@ -147,17 +201,28 @@ def decide_expire(image: MetadataImage, op: ExpireSessions, rules: Rules) -> Dec
     silent = [
         broker
         for node_id, epoch in op.brokers
-        if (broker := image.brokers.get(node_id)) is not None and broker.epoch == epoch and not broker.fenced
+        if (broker := image.brokers.get(node_id)) is not None
+        and broker.epoch == epoch
+        and not broker.fenced
     ]
     ids = tuple(broker.node_id for broker in silent)
     if not silent:
         return Decision((), ids)
-    return _without(image, rules, ids, tuple(SetBrokerFencing(broker.node_id, broker.epoch, True) for broker in silent), ids)
+    return _without(
+        image,
+        rules,
+        ids,
+        tuple(SetBrokerFencing(broker.node_id, broker.epoch, True) for broker in silent),
+        ids,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """Forget a broker: an operator says that it will not come back. One that lives registers anew."""
+    """Forget a broker: an operator says that it will not come back.
+
+    One that lives registers anew.
+    """
 
     node_id: NodeId
 
@@ -166,7 +231,10 @@ def decide_unregister(image: MetadataImage, op: Unregister, rules: Rules) -> Dec
     """Reply: none. Raises BROKER_ID_NOT_REGISTERED."""
     broker = image.brokers.get(op.node_id)
     if broker is None:
-        raise MqError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {op.node_id} is not currently registered.")
+        raise MqError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            f"Broker ID {op.node_id} is not currently registered.",
+        )
     return _without(image, rules, (op.node_id,), (UnregisterBroker(broker.node_id, broker.epoch),))
 
 
@@ -179,11 +247,17 @@ def _without(
     *,
     forgotten: Collection[NodeId] = (),
 ) -> Decision[Record]:
-    """These brokers leave the ISRs and lead no more, and `then` is recorded; those `forgotten` leave the ELRs, too."""
+    """These brokers leave the ISRs and lead no more, and `then` is recorded; those
+    `forgotten` leave the ELRs, too.
+    """
     leaving, forgotten = frozenset(gone), frozenset(forgotten)
 
     def touched(partition: PartitionImage) -> bool:
-        return partition.leader in leaving or not leaving.isdisjoint(partition.isr) or not forgotten.isdisjoint(partition.elr)
+        return (
+            partition.leader in leaving
+            or not leaving.isdisjoint(partition.isr)
+            or not forgotten.isdisjoint(partition.elr)
+        )
 
     swept = sweep(image, rules, image.may_lead() - leaving, touched, forgotten=forgotten)
     if not swept.complete:
@@ -191,8 +265,13 @@ def _without(
     return Decision((*swept.records, *then), reply)
 
 
-def _unfence(image: MetadataImage, rules: Rules, broker: BrokerImage, reply: object) -> Decision[Record]:
-    """Partitions without a leader may have one now. Portions that a failure leaves out are found by `SettleAll`."""
+def _unfence(
+    image: MetadataImage, rules: Rules, broker: BrokerImage, reply: object
+) -> Decision[Record]:
+    """Partitions without a leader may have one now.
+
+    Portions that a failure leaves out are found by `SettleAll`.
+    """
 
     def touched(partition: PartitionImage) -> bool:
         return partition.leader == NO_NODE and broker.node_id in partition.replicas
@@ -202,10 +281,13 @@ def _unfence(image: MetadataImage, rules: Rules, broker: BrokerImage, reply: obj
 
 
 class Sessions:
-    """When each broker was last heard of, as the controller remembers it. Times are monotonic seconds.
+    """When each broker was last heard of, as the controller remembers it. Times are monotonic
+    seconds.
 
-    Its predecessor may answer heartbeats for `authority` seconds after this one was elected (controller/service.py), and a broker
-    serves for a session after such an answer. So the first sessions of a new controller are that much longer."""
+    Its predecessor may answer heartbeats for `authority` seconds after this one was elected
+    (controller/service.py), and a broker serves for a session after such an answer. So the first
+    sessions of a new controller are that much longer.
+    """
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -221,7 +303,9 @@ class Sessions:
 
     def restart(self, image: MetadataImage, now: float) -> None:
         """Everybody gets a whole session from now: this process itself was not running."""
-        self._heard = {broker.node_id: max(now, self._not_before) for broker in image.alive_brokers()}
+        self._heard = {
+            broker.node_id: max(now, self._not_before) for broker in image.alive_brokers()
+        }
 
     def touch(self, node_id: NodeId, now: float) -> None:
         self._heard[node_id] = max(now, self._not_before)
@@ -232,13 +316,22 @@ class Sessions:
             self._heard[node_id] = -math.inf
 
     def next_expiry(self, image: MetadataImage, now: float) -> float:
-        """When the next session ends if nobody is heard of until then; `now` + a session where there is none."""
-        return min((self._heard.get(broker.node_id, now) for broker in image.alive_brokers()), default=now) + self.timeout
+        """When the next session ends if nobody is heard of until then; `now` + a session
+        where there is none.
+        """
+        return (
+            min(
+                (self._heard.get(broker.node_id, now) for broker in image.alive_brokers()),
+                default=now,
+            )
+            + self.timeout
+        )
 
     def silent(self, image: MetadataImage, now: float) -> tuple[tuple[NodeId, int], ...]:
         """Unfenced brokers that were not heard of for a session, by id and epoch."""
         return tuple(
             (broker.node_id, broker.epoch)
             for broker in image.alive_brokers()
-            if now - self._heard.setdefault(broker.node_id, max(now, self._not_before)) >= self.timeout
+            if now - self._heard.setdefault(broker.node_id, max(now, self._not_before))
+            >= self.timeout
         )

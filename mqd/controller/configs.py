@@ -1,8 +1,10 @@
-"""Dynamic configuration: overrides of topics, of nodes (one, or all of them), and of consumer groups, which need not exist.
+"""Dynamic configuration: overrides of topics, of nodes (one, or all of them), and of consumer
+groups, which need not exist.
 
-Incremental changes (KIP-339) set, delete, append to or subtract from single keys; a legacy change replaces all overrides
-of a resource. Each resource of a request stands alone: one bad key refuses its resource, not its neighbours.
-Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG for a topic or a group and INVALID_REQUEST for a node.
+Incremental changes (KIP-339) set, delete, append to or subtract from single keys; a legacy change
+replaces all overrides of a resource. Each resource of a request stands alone: one bad key refuses
+its resource, not its neighbours. Codes are Apache Kafka 4.3's: a bad value is INVALID_CONFIG for a
+topic or a group and INVALID_REQUEST for a node.
 """
 
 from __future__ import annotations
@@ -82,7 +84,10 @@ class ResourceChanges(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs:
-    """`incremental` False: the changes, all of them SET, replace what the resource had. `config` knows the defaults."""
+    """`incremental` False: the changes, all of them SET, replace what the resource had.
+
+    `config` knows the defaults.
+    """
 
     resources: tuple[ResourceChanges, ...]
     config: NodeConfig
@@ -91,7 +96,10 @@ class AlterConfigs:
 
 
 class ResourceAltered(NamedTuple):
-    """Answer for one resource. A message without an error names keys that were accepted and have no effect."""
+    """Answer for one resource.
+
+    A message without an error names keys that were accepted and have no effect.
+    """
 
     resource_type: int
     resource_name: str
@@ -102,7 +110,10 @@ class ResourceAltered(NamedTuple):
 def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -> Decision[Record]:
     """Reply: one ResourceAltered for each resource of the request, in its order."""
     if len(op.resources) > CONFIG_RESOURCES_MAX:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.",
+        )
     counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
     room = Room(image, rules.image_bytes_max)
     groups = _Groups(image)
@@ -112,7 +123,9 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
         number, name, _ = resource
         try:
             if counts[number, name] > 1:
-                raise MqError(ErrorCode.INVALID_REQUEST, "A resource is named at most once in a request.")
+                raise MqError(
+                    ErrorCode.INVALID_REQUEST, "A resource is named at most once in a request."
+                )
             record = _alter(image, op, resource)
             changed = {name: value for name, value in record.changes if value is not None}
             note = without_effect(_OPTIONS[record.resource_type], changed)
@@ -129,7 +142,9 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
 
 
 class _Groups:
-    """How many more groups may have overrides: they need not exist, so that their number is bounded here alone."""
+    """How many more groups may have overrides: they need not exist, so that their number is
+    bounded here alone.
+    """
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -145,7 +160,8 @@ class _Groups:
         if self._configured >= CONFIGURED_GROUPS_MAX:
             raise MqError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{CONFIGURED_GROUPS_MAX} groups have config overrides, which is the most. Delete those of groups that are not used.",
+                f"{CONFIGURED_GROUPS_MAX} groups have config overrides, which is the most. "
+                "Delete those of groups that are not used.",
             )
         self._configured += 1
 
@@ -160,7 +176,9 @@ def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) ->
         wanted[change.name] = _wanted(image, op, key, change)
     check_overrides_fit({**present, **wanted})
     _validate(image, op.config, kind, present, wanted)
-    changes = tuple((name, value) for name, value in sorted(wanted.items()) if present.get(name) != value)
+    changes = tuple(
+        (name, value) for name, value in sorted(wanted.items()) if present.get(name) != value
+    )
     return SetConfigs(kind, resource.resource_name, changes)
 
 
@@ -169,7 +187,10 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
     number, name, _ = resource
     if number == ResourceType.TOPIC:
         if not name:
-            raise MqError(ErrorCode.INVALID_REQUEST, "There are no defaults of topics to alter: name a topic, or alter the nodes.")
+            raise MqError(
+                ErrorCode.INVALID_REQUEST,
+                "There are no defaults of topics to alter: name a topic, or alter the nodes.",
+            )
         validate_topic_name(name)
         if name not in image.topics:
             raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}.")
@@ -183,15 +204,25 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
             raise MqError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
         if len(name.encode()) > COORDINATOR_KEY_BYTES_MAX:
             size = len(name.encode())
-            raise MqError(ErrorCode.INVALID_REQUEST, f"The group's name has {size} bytes; a group has at most {COORDINATOR_KEY_BYTES_MAX}.")
+            raise MqError(
+                ErrorCode.INVALID_REQUEST,
+                f"The group's name has {size} bytes; a group has at most "
+                f"{COORDINATOR_KEY_BYTES_MAX}.",
+            )
         return GROUP
     raise MqError(ErrorCode.INVALID_REQUEST, f"Resources of type {number} cannot be altered here.")
 
 
 def node_id_of(name: str) -> NodeId:
-    """The node that a BROKER or BROKER_LOGGER resource names, or INVALID_REQUEST. One spelling a node: "1", never "01"."""
+    """The node that a BROKER or BROKER_LOGGER resource names, or INVALID_REQUEST.
+
+    One spelling a node: "1", never "01".
+    """
     if not _NODE_NAME.fullmatch(name) or int(name) > _NODE_ID_MAX:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A node is named by its id, a whole number, not by {name[:_NAME_SHOWN]!r}.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"A node is named by its id, a whole number, not by {name[:_NAME_SHOWN]!r}.",
+        )
     return NodeId(int(name))
 
 
@@ -199,12 +230,18 @@ def _check_changes(changes: Iterable[Change]) -> None:
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
         raise MqError(ErrorCode.INVALID_REQUEST, "A key is named at most once for a resource.")
-    nulls = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
+    nulls = [
+        change.name
+        for change in changes
+        if change.value is None and change.operation != Operation.DELETE
+    ]
     if nulls:
         raise MqError(ErrorCode.INVALID_REQUEST, f"These keys need a value: {', '.join(nulls)}.")
 
 
-def _wanted(image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change: Change) -> str | None:
+def _wanted(
+    image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change: Change
+) -> str | None:
     """The value of a key after the change; None = no override."""
     name, operation, value = change
     if operation == Operation.DELETE:
@@ -216,7 +253,10 @@ def _wanted(image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change
         raise MqError(ErrorCode.INVALID_REQUEST, f"There is no config operation {operation}.")
     option = _OPTIONS[key[0]].get(name)
     if option is None or option.type is not OptionType.LIST:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: {Operation(operation).name} is for lists only.")
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} is not a list: {Operation(operation).name} is for lists only.",
+        )
     elements = dict.fromkeys(_current_list(image, op.config, key, name))
     given = dict.fromkeys(element.strip() for element in value.split(",") if element.strip())
     if operation == Operation.APPEND:
@@ -224,7 +264,9 @@ def _wanted(image: MetadataImage, op: AlterConfigs, key: tuple[str, str], change
     return ",".join(element for element in elements if element not in given)
 
 
-def _current_list(image: MetadataImage, config: NodeConfig, key: tuple[str, str], name: str) -> tuple[str, ...]:
+def _current_list(
+    image: MetadataImage, config: NodeConfig, key: tuple[str, str], name: str
+) -> tuple[str, ...]:
     """A list as it holds now: overridden, or by default."""
     overrides = image.configs.get(key, {})
     value: Value
@@ -235,8 +277,16 @@ def _current_list(image: MetadataImage, config: NodeConfig, key: tuple[str, str]
     return value if isinstance(value, tuple) else ()
 
 
-def _validate(image: MetadataImage, config: NodeConfig, kind: str, present: Mapping[str, str], wanted: Mapping[str, str | None]) -> None:
-    """The values that are set, each by itself; of a topic or a group, all that it will have in relation too."""
+def _validate(
+    image: MetadataImage,
+    config: NodeConfig,
+    kind: str,
+    present: Mapping[str, str],
+    wanted: Mapping[str, str | None],
+) -> None:
+    """The values that are set, each by itself; of a topic or a group, all that it will have
+    in relation too.
+    """
     after = {name: value for name, value in {**present, **wanted}.items() if value is not None}
     if kind == TOPIC:
         validate_topic_configs(after)
@@ -251,7 +301,10 @@ def _validate(image: MetadataImage, config: NodeConfig, kind: str, present: Mapp
         if option is None:
             raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not a key of nodes.")
         if not option.dynamic:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"{name} cannot change while a node runs: change it in the file and restart.")
+            raise MqError(
+                ErrorCode.INVALID_REQUEST,
+                f"{name} cannot change while a node runs: change it in the file and restart.",
+            )
         try:
             parsed = option.parse(value)
         except ValueError as error:
@@ -260,13 +313,19 @@ def _validate(image: MetadataImage, config: NodeConfig, kind: str, present: Mapp
             raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is refused: {option.note}")
 
 
-def effective_node_config(config: NodeConfig, image: MetadataImage, node_id: NodeId | None) -> NodeConfig:
-    """What holds on a node: its own dynamic options, then those of every node, then those of its start.
+def effective_node_config(
+    config: NodeConfig, image: MetadataImage, node_id: NodeId | None
+) -> NodeConfig:
+    """What holds on a node: its own dynamic options, then those of every node, then those of its
+    start.
 
     `node_id` None: on any node. Options that are not dynamic hold as started, although an earlier
     version may have put others into the metadata.
     """
-    for texts, source in ((image.node_configs(None), Source.DYNAMIC_DEFAULT), (image.node_configs(node_id), Source.DYNAMIC)):
+    for texts, source in (
+        (image.node_configs(None), Source.DYNAMIC_DEFAULT),
+        (image.node_configs(node_id), Source.DYNAMIC),
+    ):
         options = ((NODE_OPTIONS[name], text) for name, text in texts.items())
         dynamic = {option.name: option.parse(text) for option, text in options if option.dynamic}
         if dynamic:
@@ -278,10 +337,13 @@ def warn_of_static_overrides(image: MetadataImage, node_id: NodeId) -> None:
     """Log the values in the metadata, from an earlier version, that only a start can set."""
     for resource in (None, node_id):
         texts = image.node_configs(resource).items()
-        static = sorted(f"{name}={text[:_NAME_SHOWN]}" for name, text in texts if not NODE_OPTIONS[name].dynamic)
+        static = sorted(
+            f"{name}={text[:_NAME_SHOWN]}" for name, text in texts if not NODE_OPTIONS[name].dynamic
+        )
         if static:
             logger.warning(
-                "ignoring configs in the metadata that only the file, the environment or -o can set:"
+                "ignoring configs in the metadata that only the file, the environment or -o "
+                "can set:"
                 " delete them resource=broker:%s configs=%s",
                 "<default>" if resource is None else resource,
                 ",".join(static),
@@ -289,9 +351,13 @@ def warn_of_static_overrides(image: MetadataImage, node_id: NodeId) -> None:
 
 
 class CurrentConfig:
-    """Called, gives what holds on a node now: with what was altered while it runs; made anew only when the metadata changed."""
+    """Called, gives what holds on a node now: with what was altered while it runs; made
+    anew only when the metadata changed.
+    """
 
-    def __init__(self, started_with: NodeConfig, image: Callable[[], MetadataImage], node_id: NodeId) -> None:
+    def __init__(
+        self, started_with: NodeConfig, image: Callable[[], MetadataImage], node_id: NodeId
+    ) -> None:
         self._started_with = started_with
         self._image = image
         self._node_id = node_id

@@ -1,7 +1,9 @@
-"""When this node was last in contact with a controller: whether what it knows of leaders can be relied on (I26).
+"""When this node was last in contact with a controller: whether what it knows of leaders can be
+relied on (I26).
 
-A heartbeat proves that its sender is alive, not that the sender knows what was decided while it was silent. So an answered
-heartbeat counts only once this node has applied the metadata that the controller had when it answered. No clock: times come in.
+A heartbeat proves that its sender is alive, not that the sender knows what was decided while it was
+silent. So an answered heartbeat counts only once this node has applied the metadata that the
+controller had when it answered. No clock: times come in.
 """
 
 from __future__ import annotations
@@ -10,24 +12,32 @@ import math
 
 
 class Contact:
-    """Times are monotonic seconds, metadata indexes those of images. Invariant: `at` never falls."""
+    """Times are monotonic seconds, metadata indexes those of images.
+
+    Invariant: `at` never falls.
+    """
 
     __slots__ = ("_at", "_unapplied")
 
     def __init__(self) -> None:
         self._at = -math.inf
         self._unapplied: list[tuple[float, int]] = []
-        """Answered heartbeats that do not count yet, at most two: when each was sent, and the metadata index that it waits for."""
+        """Answered heartbeats that do not count yet, at most two: when each was sent, and
+        the metadata index that it waits for.
+        """
 
     def answered(self, sent_at: float, metadata_index: int) -> None:
-        """A controller with a majority answered a heartbeat, and had applied `metadata_index` by then.
+        """A controller with a majority answered a heartbeat, and had applied `metadata_index` by
+        then.
 
         The oldest one that waits is kept: a node that is always a little behind counts it soon.
         """
         self._unapplied[1:] = [(sent_at, metadata_index)]
 
     def at(self, metadata_index: int) -> float:
-        """When the newest heartbeat that counts was sent; `metadata_index` is what this node has applied."""
+        """When the newest heartbeat that counts was sent; `metadata_index` is what this
+        node has applied.
+        """
         while self._unapplied and self._unapplied[0][1] <= metadata_index:
             self._at = max(self._at, self._unapplied.pop(0)[0])
         return self._at

@@ -1,13 +1,15 @@
-"""Who leads: elections out of the ISR, then out of the eligible leader replicas (KIP-966), and what follows from them.
+"""Who leads: elections out of the ISR, then out of the eligible leader replicas (KIP-966), and what
+follows from them.
 
-`settle` is the one transition of a partition, `settle_reassigned` the same for one on the move. A member that leaves
-the ISR while fewer than `min.insync.replicas` remain goes to the ELR: the high watermark stood still from then on, so
-it has every committed record and may lead as well as the rest. The ELR is forgotten as soon as enough are in sync
-again. Where nobody is left at all, the last leader alone may lead once it is back; any other replica only where the
-topic allows unclean elections, or an operator asks for one.
+`settle` is the one transition of a partition, `settle_reassigned` the same for one on the move. A
+member that leaves the ISR while fewer than `min.insync.replicas` remain goes to the ELR: the high
+watermark stood still from then on, so it has every committed record and may lead as well as the
+rest. The ELR is forgotten as soon as enough are in sync again. Where nobody is left at all, the
+last leader alone may lead once it is back; any other replica only where the topic allows unclean
+elections, or an operator asks for one.
 
-Whatever is decided here holds for any prefix of its records: sweeps over many partitions come in portions (`Sweep`), and
-the next portion is decided on what the one before it left.
+Whatever is decided here holds for any prefix of its records: sweeps over many partitions come in
+portions (`Sweep`), and the next portion is decided on what the one before it left.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from mqd.limits import PARTITIONS_PER_REQUEST_MAX
 from mqd.types import NO_NODE, Decision, NodeId, TopicPartition
 
 PARTITIONS_PER_DECISION = 2_000
-"""A decision about more partitions comes in portions, so that neither it nor its application holds up a node for long."""
+"""A decision about more partitions comes in portions, so that neither it nor its
+application holds up a node for long.
+"""
 UPDATES_PER_RECORD = 1_000
 """Small enough for one command, however many replicas a partition has."""
 REBALANCED_AT_ONCE = 1_000
@@ -44,20 +48,30 @@ def settle(
 ) -> PartitionUpdate | None:
     """How a partition changes (with index 0), or None.
 
-    `may_lead`: brokers that may lead it and be in sync now. `least`: min.insync.replicas. `isr`: what it is to become; by
-    default what it is. Members that may not lead leave it. `forgotten`: replicas that can no longer vouch for what they
-    have; they leave the ELR too. `unclean`: better any leader than none. `preferred`: the first replica is to lead if it can.
+    `may_lead`: brokers that may lead it and be in sync now. `least`: min.insync.replicas. `isr`:
+    what it is to become; by default what it is. Members that may not lead leave it. `forgotten`:
+    replicas that can no longer vouch for what they have; they leave the ELR too. `unclean`: better
+    any leader than none. `preferred`: the first replica is to lead if it can.
     """
     replicas = before.replicas
     least = min(least, len(replicas))
-    in_sync = tuple(node_id for node_id in (before.isr if isr is None else isr) if node_id in may_lead and node_id not in forgotten)
+    in_sync = tuple(
+        node_id
+        for node_id in (before.isr if isr is None else isr)
+        if node_id in may_lead and node_id not in forgotten
+    )
     elr, last_known = _eligible(before, in_sync, least, forgotten)
     leader = _choose(before.leader, replicas, in_sync, preferred)
     if leader == NO_NODE:
         leader = next((node_id for node_id in elr if node_id in may_lead), NO_NODE)
         if leader != NO_NODE:
             elr = tuple(node_id for node_id in elr if node_id != leader)
-        elif not elr and len(last_known) == 1 and last_known[0] in may_lead and last_known[0] in replicas:
+        elif (
+            not elr
+            and len(last_known) == 1
+            and last_known[0] in may_lead
+            and last_known[0] in replicas
+        ):
             leader = last_known[0]
         elif unclean:
             oldest_first = sorted(replicas, key=before.adding.__contains__)
@@ -77,19 +91,28 @@ def _eligible(
     if len(in_sync) >= least:
         return (), ()
     candidates = tuple(
-        node_id for node_id in before.replicas if (node_id in before.isr or node_id in before.elr) and node_id not in in_sync
+        node_id
+        for node_id in before.replicas
+        if (node_id in before.isr or node_id in before.elr) and node_id not in in_sync
     )
-    elr = tuple(node_id for node_id in candidates if node_id not in forgotten) if forgotten else candidates
+    elr = (
+        tuple(node_id for node_id in candidates if node_id not in forgotten)
+        if forgotten
+        else candidates
+    )
     last_known = before.last_known_elr
     if not in_sync:
         if before.leader != NO_NODE:
             last_known = (before.leader,)
         elif not elr and not last_known:
-            last_known = candidates[:1]  # a partition that had no leader when this was not yet remembered
+            # a partition that had no leader when this was not yet remembered
+            last_known = candidates[:1]
     return elr, last_known
 
 
-def _choose(leader: NodeId, replicas: Sequence[NodeId], in_sync: Sequence[NodeId], preferred: bool) -> NodeId:
+def _choose(
+    leader: NodeId, replicas: Sequence[NodeId], in_sync: Sequence[NodeId], preferred: bool
+) -> NodeId:
     """Out of the in-sync replicas: the present leader, else the first in order of preference."""
     if not in_sync:
         return NO_NODE
@@ -101,7 +124,11 @@ def _choose(leader: NodeId, replicas: Sequence[NodeId], in_sync: Sequence[NodeId
 
 
 def _update(
-    before: PartitionImage, leader: NodeId, isr: tuple[NodeId, ...], elr: tuple[NodeId, ...], last_known: tuple[NodeId, ...]
+    before: PartitionImage,
+    leader: NodeId,
+    isr: tuple[NodeId, ...],
+    elr: tuple[NodeId, ...],
+    last_known: tuple[NodeId, ...],
 ) -> PartitionUpdate | None:
     update = PartitionUpdate(
         0,
@@ -130,37 +157,77 @@ def settle_reassigned(
     unclean: bool = False,
     preferred: bool = False,
 ) -> PartitionUpdate | None:
-    """`settle` for a partition that may be on the move (KIP-455), or whose replica set changes; completes the move when that is due.
+    """`settle` for a partition that may be on the move (KIP-455), or whose replica set changes;
+    completes the move when that is due.
 
     `wished`: the partition with its new replica set, its leader still the one before.
     """
     if wished is None and not before.adding and not before.removing:
-        return settle(before, may_lead=may_lead, least=least, isr=isr, forgotten=forgotten, unclean=unclean, preferred=preferred)
+        return settle(
+            before,
+            may_lead=may_lead,
+            least=least,
+            isr=isr,
+            forgotten=forgotten,
+            unclean=unclean,
+            preferred=preferred,
+        )
     target = before if wished is None else wished
     target = _completed(target if isr is None else replace(target, isr=tuple(isr)))
     # The former ISR counts for the ELR, but only as far as it is within the new replica set.
-    former = replace(target, isr=tuple(node_id for node_id in before.isr if node_id in target.replicas))
-    update = settle(former, may_lead=may_lead, least=least, isr=target.isr, forgotten=forgotten, unclean=unclean, preferred=preferred)
+    former = replace(
+        target, isr=tuple(node_id for node_id in before.isr if node_id in target.replicas)
+    )
+    update = settle(
+        former,
+        may_lead=may_lead,
+        least=least,
+        isr=target.isr,
+        forgotten=forgotten,
+        unclean=unclean,
+        preferred=preferred,
+    )
     after = former if update is None else updated(former, update)
-    if (completed := _completed(after)) is not after:  # the election put a replica in sync that stays
-        update = settle(completed, may_lead=may_lead, least=least, forgotten=forgotten, unclean=unclean, preferred=preferred)
+    # the election put a replica in sync that stays
+    if (completed := _completed(after)) is not after:
+        update = settle(
+            completed,
+            may_lead=may_lead,
+            least=least,
+            forgotten=forgotten,
+            unclean=unclean,
+            preferred=preferred,
+        )
         after = completed if update is None else updated(completed, update)
     return difference(before, after)
 
 
 def _completed(partition: PartitionImage) -> PartitionImage:
-    """Without those that leave, when all that join are in sync; the partition itself while that is not so.
+    """Without those that leave, when all that join are in sync; the partition itself while that is
+    not so.
 
     A move that only takes replicas away waits until one that stays is in sync.
     """
     staying = {node_id for node_id in partition.isr if node_id not in partition.removing}
-    if not (partition.adding or partition.removing) or not staying or not staying.issuperset(partition.adding):
+    if (
+        not (partition.adding or partition.removing)
+        or not staying
+        or not staying.issuperset(partition.adding)
+    ):
         return partition
-    return with_replicas(partition, tuple(node_id for node_id in partition.replicas if node_id not in partition.removing), (), ())
+    return with_replicas(
+        partition,
+        tuple(node_id for node_id in partition.replicas if node_id not in partition.removing),
+        (),
+        (),
+    )
 
 
 def with_replicas(
-    before: PartitionImage, replicas: tuple[NodeId, ...], adding: tuple[NodeId, ...], removing: tuple[NodeId, ...]
+    before: PartitionImage,
+    replicas: tuple[NodeId, ...],
+    adding: tuple[NodeId, ...],
+    removing: tuple[NodeId, ...],
 ) -> PartitionImage:
     """The partition on this replica set: who is not in it leaves the ISR and the ELR."""
     return replace(
@@ -176,7 +243,10 @@ def with_replicas(
 
 def difference(before: PartitionImage, after: PartitionImage) -> PartitionUpdate | None:
     """The update that makes `after` of `before`, epochs apart; None where nothing changes."""
-    if replace(after, leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch) == before:
+    if (
+        replace(after, leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch)
+        == before
+    ):
         return None
     return PartitionUpdate(
         0,
@@ -214,11 +284,15 @@ def sweep(
     *,
     forgotten: Collection[NodeId] = (),
 ) -> Sweep:
-    """Settle every partition that is `touched` when only `may_lead` may lead, as many as one decision may change."""
+    """Settle every partition that is `touched` when only `may_lead` may lead, as many as
+    one decision may change.
+    """
     records: list[Record] = []
     room = PARTITIONS_PER_DECISION
     for topic in image.topics.values():
-        touched_here = [index for index, partition in enumerate(topic.partitions) if touched(partition)]
+        touched_here = [
+            index for index, partition in enumerate(topic.partitions) if touched(partition)
+        ]
         if not touched_here:
             continue
         least = rules.least_of(image, topic.name)
@@ -242,14 +316,22 @@ def sweep(
     return Sweep(tuple(records), complete=True)
 
 
-def without_lost(image: MetadataImage, topic: TopicImage, partition: int, may_lead: frozenset[NodeId]) -> frozenset[NodeId]:
+def without_lost(
+    image: MetadataImage, topic: TopicImage, partition: int, may_lead: frozenset[NodeId]
+) -> frozenset[NodeId]:
     """Those of `may_lead` whose replica of this partition is not lost."""
     if not image.lost:
         return may_lead
-    return may_lead - {node_id for node_id in topic.partitions[partition].replicas if (topic.topic_id, partition, node_id) in image.lost}
+    return may_lead - {
+        node_id
+        for node_id in topic.partitions[partition].replicas
+        if (topic.topic_id, partition, node_id) in image.lost
+    }
 
 
-def update_records(topic: TopicImage, updates: Sequence[PartitionUpdate]) -> Iterator[UpdatePartitions]:
+def update_records(
+    topic: TopicImage, updates: Sequence[PartitionUpdate]
+) -> Iterator[UpdatePartitions]:
     """Records of a size that always fits one command."""
     for start in range(0, len(updates), UPDATES_PER_RECORD):
         yield UpdatePartitions(topic.topic_id, tuple(updates[start : start + UPDATES_PER_RECORD]))
@@ -257,16 +339,25 @@ def update_records(topic: TopicImage, updates: Sequence[PartitionUpdate]) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class SettleAll:
-    """Look at every partition: after an election of the controller, or where options changed that elections depend on."""
+    """Look at every partition: after an election of the controller, or where options
+    changed that elections depend on.
+    """
 
 
 def decide_settle_all(image: MetadataImage, op: SettleAll, rules: Rules) -> Decision[Record]:
-    """Finish what another controller left half done, elect where somebody may lead, forget ELRs that are not needed. No reply."""
+    """Finish what another controller left half done, elect where somebody may lead, forget
+    ELRs that are not needed. No reply.
+    """
     may_lead = image.may_lead()
 
     def touched(partition: PartitionImage) -> bool:
         moves = bool(partition.adding or partition.removing)
-        return moves or partition.leader not in may_lead or bool(partition.elr) or not may_lead.issuperset(partition.isr)
+        return (
+            moves
+            or partition.leader not in may_lead
+            or bool(partition.elr)
+            or not may_lead.issuperset(partition.isr)
+        )
 
     swept = sweep(image, rules, may_lead, touched)
     return Decision(swept.records, more=not swept.complete)
@@ -301,7 +392,10 @@ class Elected(NamedTuple):
 def check_number(partitions: int) -> None:
     """MqError POLICY_VIOLATION for more partitions than one request may name."""
     if partitions > PARTITIONS_PER_REQUEST_MAX:
-        raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.")
+        raise MqError(
+            ErrorCode.POLICY_VIOLATION,
+            f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.",
+        )
 
 
 def decide_elect_leaders(image: MetadataImage, op: ElectLeaders, rules: Rules) -> Decision[Record]:
@@ -309,12 +403,16 @@ def decide_elect_leaders(image: MetadataImage, op: ElectLeaders, rules: Rules) -
     try:
         kind = ElectionType(op.election_type)
     except ValueError:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"There is no election type {op.election_type}.") from None
+        raise MqError(
+            ErrorCode.INVALID_REQUEST, f"There is no election type {op.election_type}."
+        ) from None
     check_number(len(op.partitions or ()))
     may_lead = image.may_lead()
     results: list[Elected] = []
     updates: dict[str, dict[int, PartitionUpdate]] = {}
-    for topic_partition in _all_partitions(image) if op.partitions is None else dict.fromkeys(op.partitions):
+    for topic_partition in (
+        _all_partitions(image) if op.partitions is None else dict.fromkeys(op.partitions)
+    ):
         try:
             update = _elect(image, topic_partition, kind, may_lead, rules)
         except MqError as error:
@@ -326,9 +424,13 @@ def decide_elect_leaders(image: MetadataImage, op: ElectLeaders, rules: Rules) -
     return Decision(tuple(_records_of(image, updates)), tuple(results))
 
 
-def _records_of(image: MetadataImage, updates: Mapping[str, Mapping[int, PartitionUpdate]]) -> Iterator[UpdatePartitions]:
+def _records_of(
+    image: MetadataImage, updates: Mapping[str, Mapping[int, PartitionUpdate]]
+) -> Iterator[UpdatePartitions]:
     for name, by_index in updates.items():
-        yield from update_records(image.topics[name], [by_index[index] for index in sorted(by_index)])
+        yield from update_records(
+            image.topics[name], [by_index[index] for index in sorted(by_index)]
+        )
 
 
 def _all_partitions(image: MetadataImage) -> Iterator[TopicPartition]:
@@ -338,14 +440,22 @@ def _all_partitions(image: MetadataImage) -> Iterator[TopicPartition]:
 
 
 def _elect(
-    image: MetadataImage, topic_partition: TopicPartition, kind: ElectionType, may_lead: frozenset[NodeId], rules: Rules
+    image: MetadataImage,
+    topic_partition: TopicPartition,
+    kind: ElectionType,
+    may_lead: frozenset[NodeId],
+    rules: Rules,
 ) -> PartitionUpdate:
     topic = image.topics.get(topic_partition.topic)
     if topic is None:
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic_partition.topic}.")
+        raise MqError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic_partition.topic}."
+        )
     partition = image.partition(*topic_partition)
     if partition is None:
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic_partition}.")
+        raise MqError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic_partition}."
+        )
     preferred = kind is ElectionType.PREFERRED
     if partition.leader == partition.replicas[0] if preferred else partition.leader != NO_NODE:
         raise MqError(ErrorCode.ELECTION_NOT_NEEDED)
@@ -358,7 +468,10 @@ def _elect(
     )
     if update is None or update.leader is None:
         if preferred:
-            raise MqError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred replica is not alive and in sync.")
+            raise MqError(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                "The preferred replica is not alive and in sync.",
+            )
         raise MqError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is alive.")
     return update._replace(partition=topic_partition.partition)
 
@@ -376,10 +489,21 @@ def decide_rebalance(image: MetadataImage, op: Rebalance, rules: Rules) -> Decis
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             first = partition.replicas[0]
-            if partition.leader == first or first not in partition.isr or partition.leader == NO_NODE or count == REBALANCED_AT_ONCE:
+            if (
+                partition.leader == first
+                or first not in partition.isr
+                or partition.leader == NO_NODE
+                or count == REBALANCED_AT_ONCE
+            ):
                 continue
             try:
-                update = _elect(image, TopicPartition(topic.name, index), ElectionType.PREFERRED, may_lead, rules)
+                update = _elect(
+                    image,
+                    TopicPartition(topic.name, index),
+                    ElectionType.PREFERRED,
+                    may_lead,
+                    rules,
+                )
             except MqError:
                 continue
             updates.setdefault(topic.name, {})[index] = update

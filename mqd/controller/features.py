@@ -1,9 +1,12 @@
-"""Features (KIP-584): what the whole cluster agreed upon, as levels that an administrator raises and lowers.
+"""Features (KIP-584): what the whole cluster agreed upon, as levels that an administrator raises
+and lowers.
 
-A new cluster has the newest of all (brokers.FEATURES). One that was made before a feature came has level 0 of it, until somebody raises it.
+A new cluster has the newest of all (brokers.FEATURES). One that was made before a feature came has
+level 0 of it, until somebody raises it.
 
-`mqd.metadata.version` is what the nodes write for one another (raft/versions.py). A new release runs at the level of the one before
-until somebody raises it, which needs every registered node on the new release. It cannot be lowered.
+`mqd.metadata.version` is what the nodes write for one another (raft/versions.py). A new release
+runs at the level of the one before until somebody raises it, which needs every registered node on
+the new release. It cannot be lowered.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from mqd.errors import ErrorCode, MqError
 from mqd.raft.versions import FEATURE as METADATA_VERSION
 from mqd.types import Decision, NodeId
 
-LEVELS: Mapping[str, range] = {name: range(1 if name == METADATA_VERSION else 0, level + 1) for name, level in FEATURES}
+LEVELS: Mapping[str, range] = {
+    name: range(1 if name == METADATA_VERSION else 0, level + 1) for name, level in FEATURES
+}
 """Levels that this version supports; at level 0 a feature is not finalized."""
 
 
@@ -52,18 +57,28 @@ class UpdateFeatures:
     """Registered nodes that are not known to run this release."""
 
 
-def decide_update_features(image: MetadataImage, op: UpdateFeatures, rules: Rules) -> Decision[Record]:
-    """Reply: none. Raises INVALID_UPDATE_VERSION for the first wish that cannot be granted, and then none is, as Apache Kafka 4.3 does."""
+def decide_update_features(
+    image: MetadataImage, op: UpdateFeatures, rules: Rules
+) -> Decision[Record]:
+    """Reply: none.
+
+    Raises INVALID_UPDATE_VERSION for the first wish that cannot be granted, and then none is, as
+    Apache Kafka 4.3 does.
+    """
     counts = Counter(update.name for update in op.updates)
     for update in op.updates:
         if counts[update.name] > 1:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"The feature {update.name} is named more than once.")
+            raise MqError(
+                ErrorCode.INVALID_REQUEST, f"The feature {update.name} is named more than once."
+            )
         _check(image, update)
         if update.name == METADATA_VERSION:
             _check_metadata_version(image, update, op.behind)
     if op.validate_only:
         return Decision()
-    changed = (update for update in op.updates if update.level != image.features.get(update.name, 0))
+    changed = (
+        update for update in op.updates if update.level != image.features.get(update.name, 0)
+    )
     return Decision(tuple(SetFeature(update.name, update.level) for update in changed))
 
 
@@ -71,32 +86,47 @@ def _check(image: MetadataImage, update: FeatureUpdate) -> None:
     name, level, kind = update
     wrong = f"Invalid update version {level} for feature {name}."
     if kind not in UpgradeType.__members__.values():
-        raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} The controller does not support the given upgrade type.")
+        raise MqError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"{wrong} The controller does not support the given upgrade type.",
+        )
     if level < 0:
-        raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} A feature version cannot be less than 0.")
+        raise MqError(
+            ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} A feature version cannot be less than 0."
+        )
     present = image.features.get(name, 0)
     if level < present and kind == UpgradeType.UPGRADE:
         raise MqError(
-            ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} Can't downgrade the version of this feature without setting the upgrade type."
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"{wrong} Can't downgrade the version of this feature without setting the "
+            "upgrade type.",
         )
     if level > present and kind != UpgradeType.UPGRADE:
-        raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} Can't downgrade to a newer version.")
+        raise MqError(
+            ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} Can't downgrade to a newer version."
+        )
     if level != present and level not in LEVELS.get(name, ()):
-        raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} This version of mqd does not support it.")
+        raise MqError(
+            ErrorCode.INVALID_UPDATE_VERSION, f"{wrong} This version of mqd does not support it."
+        )
 
 
-def _check_metadata_version(image: MetadataImage, update: FeatureUpdate, behind: tuple[NodeId, ...]) -> None:
+def _check_metadata_version(
+    image: MetadataImage, update: FeatureUpdate, behind: tuple[NodeId, ...]
+) -> None:
     present = image.features.get(update.name, 0)
     wrong = f"Invalid update version {update.level} for feature {update.name}."
     if update.level < present:
         raise MqError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"{wrong} It cannot be lowered from {present}: the metadata log may hold what earlier releases cannot read.",
+            f"{wrong} It cannot be lowered from {present}: the metadata log may hold what "
+            "earlier releases cannot read.",
         )
     if update.level > present and behind:
         nodes = ", ".join(map(str, behind))
         raise MqError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"{wrong} The controller has not met a release that supports it on node {nodes}: start it with this release, or unregister"
+            f"{wrong} The controller has not met a release that supports it on node {nodes}: "
+            "start it with this release, or unregister"
             " it if it will not come back.",
         )

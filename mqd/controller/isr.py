@@ -1,12 +1,15 @@
-"""Who is in sync: the changes that leaders ask for (AlterPartition, KIP-497), and replicas that their brokers gave up.
+"""Who is in sync: the changes that leaders ask for (AlterPartition, KIP-497), and replicas that
+their brokers gave up.
 
-A leader says which partition it means as it knows it: leader epoch, partition epoch and its own broker epoch must all be
-the present ones, and every member's broker epoch too (KIP-903). So a leader that was deposed, or that saw an old replica
-set, or a follower that was restarted since it caught up, changes nothing. A change that puts the last replica of a
-reassignment in sync completes it (reassignments.py).
+A leader says which partition it means as it knows it: leader epoch, partition epoch and its own
+broker epoch must all be the present ones, and every member's broker epoch too (KIP-903). So a
+leader that was deposed, or that saw an old replica set, or a follower that was restarted since it
+caught up, changes nothing. A change that puts the last replica of a reassignment in sync completes
+it (reassignments.py).
 
-A refusal is final, also for repetitions of the change that come later by other connections: where it could be taken then, because
-the broker that was not there is back, the refusal raises the partition epoch.
+A refusal is final, also for repetitions of the change that come later by other connections: where
+it could be taken then, because the broker that was not there is back, the refusal raises the
+partition epoch.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ class AlterPartitions:
 
     @classmethod
     def of_request(cls, request: Mapping[str, Any], version: int) -> AlterPartitions:
-        """From the fields of Kafka's AlterPartition request; version 2 knows no broker epochs of members."""
+        """From the fields of Kafka's AlterPartition request; version 2 knows no broker
+        epochs of members.
+        """
         return cls(
             NodeId(request["broker_id"]),
             request["broker_epoch"],
@@ -57,7 +62,10 @@ class AlterPartitions:
                     row["partition_index"],
                     row["leader_epoch"],
                     row["partition_epoch"],
-                    tuple((NodeId(member["broker_id"]), member["broker_epoch"]) for member in row["new_isr_with_epochs"])
+                    tuple(
+                        (NodeId(member["broker_id"]), member["broker_epoch"])
+                        for member in row["new_isr_with_epochs"]
+                    )
                     if version >= 3
                     else tuple((NodeId(node_id), NO_EPOCH) for node_id in row["new_isr"]),
                 )
@@ -79,7 +87,9 @@ class IsrAltered(NamedTuple):
     partition_epoch: int = NO_EPOCH
 
 
-def alter_partition_request(node_id: NodeId, broker_epoch: int, changes: Iterable[IsrChange]) -> dict[str, Any]:
+def alter_partition_request(
+    node_id: NodeId, broker_epoch: int, changes: Iterable[IsrChange]
+) -> dict[str, Any]:
     """The fields of Kafka's AlterPartition request, version 3."""
     topics: dict[UUID, list[dict[str, Any]]] = {}
     for change in changes:
@@ -88,7 +98,9 @@ def alter_partition_request(node_id: NodeId, broker_epoch: int, changes: Iterabl
             "leader_epoch": change.leader_epoch,
             "partition_epoch": change.partition_epoch,
             "leader_recovery_state": 0,
-            "new_isr_with_epochs": [{"broker_id": member, "broker_epoch": epoch} for member, epoch in change.isr],
+            "new_isr_with_epochs": [
+                {"broker_id": member, "broker_epoch": epoch} for member, epoch in change.isr
+            ],
         }
         topics.setdefault(change.topic_id, []).append(row)
     return {
@@ -100,7 +112,11 @@ def alter_partition_request(node_id: NodeId, broker_epoch: int, changes: Iterabl
 
 def isr_outcomes(changes: Iterable[IsrChange], response: Mapping[str, Any]) -> Iterator[IsrOutcome]:
     """What a response says about each change, in their order."""
-    rows = {(topic["topic_id"], row["partition_index"]): row for topic in response["topics"] for row in topic["partitions"]}
+    rows = {
+        (topic["topic_id"], row["partition_index"]): row
+        for topic in response["topics"]
+        for row in topic["partitions"]
+    }
     for change in changes:
         row = rows.get((change.topic_id, change.topic_partition.partition))
         if row is None:
@@ -130,17 +146,26 @@ def alter_partition_response(results: Iterable[IsrAltered]) -> dict[str, Any]:
             "partition_epoch": result.partition_epoch,
         }
         topics.setdefault(result.topic_id, []).append(row)
-    return {"error_code": ErrorCode.NONE, "topics": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()]}
+    return {
+        "error_code": ErrorCode.NONE,
+        "topics": [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()],
+    }
 
 
-def decide_alter_partitions(image: MetadataImage, op: AlterPartitions, rules: Rules) -> Decision[Record]:
+def decide_alter_partitions(
+    image: MetadataImage, op: AlterPartitions, rules: Rules
+) -> Decision[Record]:
     """Reply: one IsrAltered for each wish. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
 
-    Of two wishes for one partition the second is refused: it cannot know the partition epoch that the first will give.
+    Of two wishes for one partition the second is refused: it cannot know the partition epoch that
+    the first will give.
     """
     registered_broker(image, op.node_id, op.broker_epoch)
     if len(op.wishes) > REQUEST_PARTITIONS_MAX:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A request names at most {REQUEST_PARTITIONS_MAX} partitions.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"A request names at most {REQUEST_PARTITIONS_MAX} partitions.",
+        )
     may_lead = image.may_lead()
     updates: dict[UUID, dict[int, PartitionUpdate]] = {}
     results: list[IsrAltered] = []
@@ -154,7 +179,9 @@ def decide_alter_partitions(image: MetadataImage, op: AlterPartitions, rules: Ru
         except MqError as error:
             results.append(IsrAltered(wish.topic_id, wish.partition, error.code))
             if error.code is ErrorCode.INELIGIBLE_REPLICA:
-                updates.setdefault(topic.topic_id, {})[wish.partition] = PartitionUpdate(wish.partition)
+                updates.setdefault(topic.topic_id, {})[wish.partition] = PartitionUpdate(
+                    wish.partition
+                )
             continue
         able = without_lost(image, topic, wish.partition, may_lead) | set(isr)
         least = rules.least_of(image, topic.name)
@@ -164,15 +191,33 @@ def decide_alter_partitions(image: MetadataImage, op: AlterPartitions, rules: Ru
             update = update._replace(partition=wish.partition)
             updates.setdefault(topic.topic_id, {})[wish.partition] = update
             after = updated(partition, update)
-        code = ErrorCode.NONE if after.leader_epoch == partition.leader_epoch else ErrorCode.NEW_LEADER_ELECTED
-        results.append(IsrAltered(wish.topic_id, wish.partition, code, after.leader, after.leader_epoch, after.isr, after.partition_epoch))
+        code = (
+            ErrorCode.NONE
+            if after.leader_epoch == partition.leader_epoch
+            else ErrorCode.NEW_LEADER_ELECTED
+        )
+        results.append(
+            IsrAltered(
+                wish.topic_id,
+                wish.partition,
+                code,
+                after.leader,
+                after.leader_epoch,
+                after.isr,
+                after.partition_epoch,
+            )
+        )
     return Decision(tuple(_records(image, updates)), tuple(results))
 
 
-def _records(image: MetadataImage, updates: Mapping[UUID, Mapping[int, PartitionUpdate]]) -> list[Record]:
+def _records(
+    image: MetadataImage, updates: Mapping[UUID, Mapping[int, PartitionUpdate]]
+) -> list[Record]:
     records: list[Record] = []
     for topic_id, by_index in updates.items():
-        records += update_records(image.topics_by_id[topic_id], [by_index[index] for index in sorted(by_index)])
+        records += update_records(
+            image.topics_by_id[topic_id], [by_index[index] for index in sorted(by_index)]
+        )
     return records
 
 
@@ -181,31 +226,53 @@ def _partition(image: MetadataImage, wish: IsrWish) -> tuple[TopicImage, Partiti
     if topic is None:
         raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
     if not 0 <= wish.partition < len(topic.partitions):
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {wish.partition}.")
+        raise MqError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {wish.partition}."
+        )
     return topic, topic.partitions[wish.partition]
 
 
 def _check_epochs(op: AlterPartitions, wish: IsrWish, partition: PartitionImage) -> None:
-    if wish.leader_epoch > partition.leader_epoch or wish.partition_epoch > partition.partition_epoch:
+    if (
+        wish.leader_epoch > partition.leader_epoch
+        or wish.partition_epoch > partition.partition_epoch
+    ):
         raise MqError(ErrorCode.NOT_CONTROLLER, "The leader has seen more than this controller.")
     if wish.leader_epoch < partition.leader_epoch:
-        raise MqError(ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {partition.leader_epoch} now.")
+        raise MqError(
+            ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {partition.leader_epoch} now."
+        )
     if op.node_id != partition.leader:
         raise MqError(ErrorCode.INVALID_REQUEST, f"The leader is node {partition.leader}.")
     if wish.partition_epoch < partition.partition_epoch:
-        raise MqError(ErrorCode.INVALID_UPDATE_VERSION, f"The partition epoch is {partition.partition_epoch} now.")
+        raise MqError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"The partition epoch is {partition.partition_epoch} now.",
+        )
 
 
-def _checked_isr(image: MetadataImage, op: AlterPartitions, wish: IsrWish, partition: PartitionImage) -> tuple[NodeId, ...]:
+def _checked_isr(
+    image: MetadataImage, op: AlterPartitions, wish: IsrWish, partition: PartitionImage
+) -> tuple[NodeId, ...]:
     isr = tuple(node_id for node_id, _ in wish.isr)
     if len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):
-        raise MqError(ErrorCode.INVALID_REQUEST, f"{isr} are not different replicas of {partition.replicas}.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST, f"{isr} are not different replicas of {partition.replicas}."
+        )
     if op.node_id not in isr:
         raise MqError(ErrorCode.INVALID_REQUEST, "A leader is in sync with itself.")
     for node_id, broker_epoch in wish.isr:
         broker = image.brokers.get(node_id)
-        if broker is None or broker.fenced or broker.in_controlled_shutdown or broker_epoch not in (NO_EPOCH, broker.epoch):
-            raise MqError(ErrorCode.INELIGIBLE_REPLICA, f"Node {node_id} is not alive, stops, or was registered anew.")
+        if (
+            broker is None
+            or broker.fenced
+            or broker.in_controlled_shutdown
+            or broker_epoch not in (NO_EPOCH, broker.epoch)
+        ):
+            raise MqError(
+                ErrorCode.INELIGIBLE_REPLICA,
+                f"Node {node_id} is not alive, stops, or was registered anew.",
+            )
     return isr
 
 
@@ -222,20 +289,32 @@ class ReportOfflineReplicas:
     """Topic id and partition."""
 
 
-def decide_report_offline(image: MetadataImage, op: ReportOfflineReplicas, rules: Rules) -> Decision[Record]:
-    """Reply: none. Others lead; where nobody can, the partition waits for an operator, or for the broker's next start.
+def decide_report_offline(
+    image: MetadataImage, op: ReportOfflineReplicas, rules: Rules
+) -> Decision[Record]:
+    """Reply: none. Others lead; where nobody can, the partition waits for an operator, or for the
+    broker's next start.
 
-    Unknown partitions are passed over: a topic may have been deleted. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
+    Unknown partitions are passed over: a topic may have been deleted. Raises
+    BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
     """
     registered_broker(image, op.node_id, op.broker_epoch)
     if len(op.replicas) > REQUEST_PARTITIONS_MAX:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A request names at most {REQUEST_PARTITIONS_MAX} partitions.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"A request names at most {REQUEST_PARTITIONS_MAX} partitions.",
+        )
     lost: dict[UUID, set[int]] = {}
     for topic_id, index in op.replicas:
         topic = image.topics_by_id.get(topic_id)
-        if topic is None or not 0 <= index < len(topic.partitions) or op.node_id not in topic.partitions[index].replicas:
+        if (
+            topic is None
+            or not 0 <= index < len(topic.partitions)
+            or op.node_id not in topic.partitions[index].replicas
+        ):
             continue
-        lost.setdefault(topic_id, set()).add(index)  # one that is lost already may have lost the copy that it had made since
+        # one that is lost already may have lost the copy that it had made since
+        lost.setdefault(topic_id, set()).add(index)
     may_lead = image.may_lead()
     records: list[Record] = []
     for topic_id, indexes in lost.items():
@@ -244,8 +323,15 @@ def decide_report_offline(image: MetadataImage, op: ReportOfflineReplicas, rules
         updates = []
         for index in sorted(indexes):
             able = without_lost(image, topic, index, may_lead) - {op.node_id}
-            update = settle_reassigned(topic.partitions[index], may_lead=able, least=least, forgotten=(op.node_id,), unclean=unclean)
-            # Also where nothing changes, for the partition epoch: what its leader proposed before counts on a log that is gone.
+            update = settle_reassigned(
+                topic.partitions[index],
+                may_lead=able,
+                least=least,
+                forgotten=(op.node_id,),
+                unclean=unclean,
+            )
+            # Also where nothing changes, for the partition epoch: what its leader proposed before
+            # counts on a log that is gone.
             updates.append((update or PartitionUpdate(0))._replace(partition=index))
         records += update_records(topic, updates)
         records.append(LoseReplicas(op.node_id, op.broker_epoch, topic_id, tuple(sorted(indexes))))

@@ -1,13 +1,15 @@
 """Where the replicas of new partitions go.
 
-Leaders go round robin over the brokers and followers likewise, with a shift that grows from round to round, so that the
-partitions of a failed broker fall to many others. With racks, brokers are dealt out rack by rack, so that neighbours in
-the circle are in different racks and a partition's replicas are in as many racks as there are. The idea is Kafka's
-(KIP-36); brokers without a rack form one rack of their own. The circle begins at the broker that leads and holds least,
-so that small topics fill up the empty ones.
+Leaders go round robin over the brokers and followers likewise, with a shift that grows from round
+to round, so that the partitions of a failed broker fall to many others. With racks, brokers are
+dealt out rack by rack, so that neighbours in the circle are in different racks and a partition's
+replicas are in as many racks as there are. The idea is Kafka's (KIP-36); brokers without a rack
+form one rack of their own. The circle begins at the broker that leads and holds least, so that
+small topics fill up the empty ones.
 
-Invariants: each replica list has `factor` different brokers; over all partitions the numbers of leaders, and of replicas,
-of two brokers differ by at most one when every rack has the same number of brokers.
+Invariants: each replica list has `factor` different brokers; over all partitions the numbers of
+leaders, and of replicas, of two brokers differ by at most one when every rack has the same number
+of brokers.
 """
 
 from __future__ import annotations
@@ -20,17 +22,25 @@ from mqd.types import NodeId
 
 
 def check_replication_factor(factor: int, brokers: int) -> None:
-    """Raise INVALID_REPLICATION_FACTOR unless `factor` replicas can be placed on `brokers` registered brokers."""
+    """Raise INVALID_REPLICATION_FACTOR unless `factor` replicas can be placed on `brokers`
+    registered brokers.
+    """
     if factor <= 0:
-        raise MqError(ErrorCode.INVALID_REPLICATION_FACTOR, "A partition has at least one replica; -1 asks for the default.")
+        raise MqError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "A partition has at least one replica; -1 asks for the default.",
+        )
     if factor > brokers:
         raise MqError(
-            ErrorCode.INVALID_REPLICATION_FACTOR, f"{factor} replicas need as many brokers: only {brokers} broker(s) are registered."
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{factor} replicas need as many brokers: only {brokers} broker(s) are registered.",
         )
 
 
 def default_replication_factor(configured: int, nodes: int) -> int:
-    """What -1 means: `default.replication.factor`, as far as the nodes of the peers file allow, registered or not yet."""
+    """What -1 means: `default.replication.factor`, as far as the nodes of the peers file
+    allow, registered or not yet.
+    """
     return max(1, min(configured, nodes))
 
 
@@ -50,17 +60,21 @@ def place(
     load: Mapping[NodeId, Load] | None = None,
     fenced: Collection[NodeId] = (),
 ) -> list[tuple[NodeId, ...]]:
-    """Replica lists, the preferred leader first, for `partitions` partitions on the brokers of `racks`.
+    """Replica lists, the preferred leader first, for `partitions` partitions on the brokers of
+    `racks`.
 
-    `load`: the circle begins where there is least. `start` (any non-negative int) turns it; a topic that grows passes its
-    partition count in, and so goes on where it stopped. `fenced` brokers are used only where the others are too few.
+    `load`: the circle begins where there is least. `start` (any non-negative int) turns it; a topic
+    that grows passes its partition count in, and so goes on where it stopped. `fenced` brokers are
+    used only where the others are too few.
     """
     alive = {node_id: rack for node_id, rack in racks.items() if node_id not in fenced}
     circle = _interleave(alive, load or {})
     assert circle and 0 < factor <= len(racks), (factor, len(circle), len(racks))
     missing = factor - len(circle)
     if missing <= 0:
-        return [_replicas(circle, racks, start + partition, factor) for partition in range(partitions)]
+        return [
+            _replicas(circle, racks, start + partition, factor) for partition in range(partitions)
+        ]
     waiting = sorted(node_id for node_id in racks if node_id in fenced)
     return [
         _replicas(circle, racks, start + partition, len(circle))
@@ -70,23 +84,35 @@ def place(
 
 
 def _interleave(racks: Mapping[NodeId, str | None], load: Mapping[NodeId, Load]) -> list[NodeId]:
-    """Brokers dealt out rack by rack: one of each rack, then the next of each; the least loaded of a rack, and of racks, first."""
+    """Brokers dealt out rack by rack: one of each rack, then the next of each; the least
+    loaded of a rack, and of racks, first.
+    """
     none = Load()
     by_rack: dict[str, list[NodeId]] = {}
     for node_id in sorted(racks, key=lambda node_id: (load.get(node_id, none), node_id)):
         by_rack.setdefault(racks[node_id] or "", []).append(node_id)
-    columns = sorted(by_rack.values(), key=lambda column: (load.get(column[0], none), racks[column[0]] or ""))
+    columns = sorted(
+        by_rack.values(), key=lambda column: (load.get(column[0], none), racks[column[0]] or "")
+    )
     depth = max(map(len, columns), default=0)
     return [column[row] for row in range(depth) for column in columns if row < len(column)]
 
 
-def _replicas(circle: Sequence[NodeId], racks: Mapping[NodeId, str | None], turn: int, factor: int) -> tuple[NodeId, ...]:
-    """The leader by turn; followers by a shifted walk around the circle, racks that have no replica yet first."""
+def _replicas(
+    circle: Sequence[NodeId], racks: Mapping[NodeId, str | None], turn: int, factor: int
+) -> tuple[NodeId, ...]:
+    """The leader by turn; followers by a shifted walk around the circle, racks that have no
+    replica yet first.
+    """
     size = len(circle)
     leader = turn % size
     chosen = [circle[leader]]
     shift = turn // size % max(1, size - 1)
-    walk = [circle[(leader + 1 + (shift + step) % (size - 1)) % size] for step in range(size - 1)] if size > 1 else []
+    walk = (
+        [circle[(leader + 1 + (shift + step) % (size - 1)) % size] for step in range(size - 1)]
+        if size > 1
+        else []
+    )
     while len(chosen) < factor:
         used = {racks[node_id] for node_id in chosen}
         fresh = next((node_id for node_id in walk if racks[node_id] not in used), walk[0])

@@ -1,6 +1,7 @@
 """Producer ids: blocks of numbers that are given to nodes and never come back.
 
-Invariant: blocks of one cluster never overlap, whatever restarts or is lost: the record is committed before the block is used.
+Invariant: blocks of one cluster never overlap, whatever restarts or is lost: the record is
+committed before the block is used.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ class ProducerIdBlock(NamedTuple):
     length: int
 
 
-def decide_allocate_producer_ids(image: MetadataImage, op: AllocateProducerIds, rules: Rules) -> Decision[Record]:
+def decide_allocate_producer_ids(
+    image: MetadataImage, op: AllocateProducerIds, rules: Rules
+) -> Decision[Record]:
     """Reply: ProducerIdBlock. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH."""
     registered_broker(image, op.node_id, op.broker_epoch)
     first = image.next_producer_id
     if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
         raise MqError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids of this cluster are spent.")
-    return Decision((SetNextProducerId(first + PRODUCER_IDS_PER_BLOCK),), ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK))
+    return Decision(
+        (SetNextProducerId(first + PRODUCER_IDS_PER_BLOCK),),
+        ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK),
+    )

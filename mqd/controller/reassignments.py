@@ -1,8 +1,9 @@
 """Moving partitions to other replicas (KIP-455): begin, list, cancel, complete.
 
-While a partition moves, its replicas are the target, then those that leave; `adding` names the new ones, `removing` those
-that leave. The leader lets the new ones catch up like any follower. When all of them are in sync, the target is all that
-is left. A move that adds nobody is complete at once; a cancelled one goes back to the replicas before it.
+While a partition moves, its replicas are the target, then those that leave; `adding` names the new
+ones, `removing` those that leave. The leader lets the new ones catch up like any follower. When all
+of them are in sync, the target is all that is left. A move that adds nobody is complete at once; a
+cancelled one goes back to the replicas before it.
 """
 
 from __future__ import annotations
@@ -49,22 +50,27 @@ class Reassigned(NamedTuple):
 
 
 def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[Reassigned]]:
-    """A large request as operations that follow one another, and the refusals of partitions that it names once more.
+    """A large request as operations that follow one another, and the refusals of partitions that it
+    names once more.
 
-    Each wish is carried out by itself, so nothing is lost by that, and others are served in between. MqError POLICY_VIOLATION
-    where they are too many.
+    Each wish is carried out by itself, so nothing is lost by that, and others are served in
+    between. MqError POLICY_VIOLATION where they are too many.
     """
     check_number(len(op.wishes))
     wishes: dict[TopicPartition, Reassignment] = {}
     refused = []
     for wish in op.wishes:
         if wish.topic_partition in wishes:
-            refused.append(Reassigned(wish.topic_partition, ErrorCode.INVALID_REQUEST, _NAMED_TWICE))
+            refused.append(
+                Reassigned(wish.topic_partition, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
+            )
         else:
             wishes[wish.topic_partition] = wish
     single = tuple(wishes.values())
     portions = [
-        AlterReassignments(single[start : start + WISHES_AT_ONCE], op.allow_replication_factor_change)
+        AlterReassignments(
+            single[start : start + WISHES_AT_ONCE], op.allow_replication_factor_change
+        )
         for start in range(0, len(single), WISHES_AT_ONCE)
     ]
     return portions, refused
@@ -73,13 +79,18 @@ def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[
 def check_number(partitions: int) -> None:
     """MqError POLICY_VIOLATION for more partitions than one request may name."""
     if partitions > PARTITIONS_PER_REQUEST_MAX:
-        raise MqError(ErrorCode.POLICY_VIOLATION, f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.")
+        raise MqError(
+            ErrorCode.POLICY_VIOLATION,
+            f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.",
+        )
 
 
 _NAMED_TWICE = "A partition is named at most once in a request."
 
 
-def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rules: Rules) -> Decision[Record]:
+def decide_alter_reassignments(
+    image: MetadataImage, op: AlterReassignments, rules: Rules
+) -> Decision[Record]:
     """Reply: one Reassigned for each wish, in its order."""
     check_number(len(op.wishes))
     room = Room(image, rules.image_bytes_max)
@@ -89,10 +100,16 @@ def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rul
         try:
             topic = image.topics.get(topic_partition.topic)
             if topic is None:
-                raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic_partition.topic}.")
+                raise MqError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"There is no topic {topic_partition.topic}.",
+                )
             index = topic_partition.partition
             if not 0 <= index < len(topic.partitions):
-                raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic_partition}.")
+                raise MqError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"There is no partition {topic_partition}.",
+                )
             if index in updates.get(topic.name, ()):
                 raise MqError(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
             update = _alter(image, rules, topic, index, target, op.allow_replication_factor_change)
@@ -107,7 +124,9 @@ def decide_alter_reassignments(image: MetadataImage, op: AlterReassignments, rul
     records = [
         record
         for name, by_index in updates.items()
-        for record in update_records(image.topics[name], [by_index[index] for index in sorted(by_index)])
+        for record in update_records(
+            image.topics[name], [by_index[index] for index in sorted(by_index)]
+        )
     ]
     return Decision(tuple(records), tuple(results))
 
@@ -131,22 +150,31 @@ def _alter(
         if not allow_replication_factor_change and len(target) != len(_target_of(before)):
             raise MqError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"The replication factor is changed from {len(_target_of(before))} to {len(target)}",
+                f"The replication factor is changed from {len(_target_of(before))} to "
+                f"{len(target)}",
             )
         wished = _reassigned(before, target)
     if not unclean:
         _check_who_stays(before, wished)
-    return settle_reassigned(before, may_lead=able, least=least, isr=wished.isr, wished=wished, unclean=unclean)
+    return settle_reassigned(
+        before, may_lead=able, least=least, isr=wished.isr, wished=wished, unclean=unclean
+    )
 
 
 def _check_who_stays(before: PartitionImage, wished: PartitionImage) -> None:
-    """Somebody stays of those who may lead now, or, where that is the last known leader alone, who may once it is back."""
+    """Somebody stays of those who may lead now, or, where that is the last known leader
+    alone, who may once it is back.
+    """
     if (before.isr and not wished.isr) or (before.elr and not wished.isr and not wished.elr):
-        raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Only replicas that would go are in sync: records would be lost.")
+        raise MqError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Only replicas that would go are in sync: records would be lost.",
+        )
     if before.last_known_elr and not (wished.isr or wished.elr or wished.last_known_elr):
         raise MqError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Node {before.last_known_elr[0]} led last and would go: records would be lost. Bring it back, or elect another (unclean).",
+            f"Node {before.last_known_elr[0]} led last and would go: records would be lost. "
+            "Bring it back, or elect another (unclean).",
         )
 
 
@@ -156,9 +184,16 @@ def _check_target(image: MetadataImage, target: tuple[NodeId, ...]) -> None:
         problem = "The manual partition assignment includes an empty replica list."
     for node_id in sorted(set(target)):
         if node_id not in image.brokers:
-            problem = problem or f"The manual partition assignment includes broker {node_id}, but no such broker is registered."
+            problem = (
+                problem
+                or f"The manual partition assignment includes broker {node_id}, but no such "
+                "broker is registered."
+            )
         elif target.count(node_id) > 1:
-            problem = problem or f"The manual partition assignment includes the broker {node_id} more than once."
+            problem = (
+                problem
+                or f"The manual partition assignment includes the broker {node_id} more than once."
+            )
     if problem is not None:
         raise MqError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
@@ -171,7 +206,8 @@ def _target_of(partition: PartitionImage) -> tuple[NodeId, ...]:
 def _reassigned(before: PartitionImage, target: tuple[NodeId, ...]) -> PartitionImage:
     """With the replica set of a partition that moves to `target`.
 
-    A new target replaces one that is under way: what was being added and is not wanted any more goes at once.
+    A new target replaces one that is under way: what was being added and is not wanted any more
+    goes at once.
     """
     base = tuple(node_id for node_id in before.replicas if node_id not in before.adding)
     adding = tuple(node_id for node_id in target if node_id not in base)
@@ -182,8 +218,15 @@ def _reassigned(before: PartitionImage, target: tuple[NodeId, ...]) -> Partition
 def _cancelled(before: PartitionImage) -> PartitionImage:
     """With the replica set before the reassignment. Raises NO_REASSIGNMENT_IN_PROGRESS."""
     if not before.adding and not before.removing:
-        raise MqError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
-    return with_replicas(before, tuple(node_id for node_id in before.replicas if node_id not in before.adding), (), ())
+        raise MqError(
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
+        )
+    return with_replicas(
+        before,
+        tuple(node_id for node_id in before.replicas if node_id not in before.adding),
+        (),
+        (),
+    )
 
 
 # -- listing
@@ -198,7 +241,9 @@ class PartitionReassignment(NamedTuple):
     removing: tuple[NodeId, ...]
 
 
-def list_reassignments(image: MetadataImage, partitions: Collection[TopicPartition] | None) -> list[PartitionReassignment]:
+def list_reassignments(
+    image: MetadataImage, partitions: Collection[TopicPartition] | None
+) -> list[PartitionReassignment]:
     """Those under way, of all partitions (None) or of some."""
     if partitions is None:
         partitions = [
@@ -211,5 +256,9 @@ def list_reassignments(image: MetadataImage, partitions: Collection[TopicPartiti
     for topic_partition in dict.fromkeys(partitions):
         partition = image.partition(*topic_partition)
         if partition is not None and (partition.adding or partition.removing):
-            found.append(PartitionReassignment(topic_partition, partition.replicas, partition.adding, partition.removing))
+            found.append(
+                PartitionReassignment(
+                    topic_partition, partition.replicas, partition.adding, partition.removing
+                )
+            )
     return found

@@ -1,14 +1,18 @@
 """What the metadata log is made of: records, and commands that carry them.
 
-A record is the unit of atomicity: one fact that holds as a whole or not at all. A command is what one Raft entry
-holds: the index of the command that its decider had seen, and records. Bytes are ours (no pickle, no reflection):
+A record is the unit of atomicity: one fact that holds as a whole or not at all. A command is what
+one Raft entry holds: the index of the command that its decider had seen, and records. Bytes are
+ours (no pickle, no reflection):
 
     command  = format 0x01, encoding (0 plain, 1 zlib), body
-    body     = uvarint base_index, uvarint count, then per record: uvarint type, uvarint size, fields
-    uvarint  = LEB128; string = uvarint size, UTF-8; a nullable string has size + 1, null is 0; uuid = 16 bytes
+    body     = uvarint base_index, uvarint count, then per record:
+               uvarint type, uvarint size, fields
+    uvarint  = LEB128; string = uvarint size, UTF-8; a nullable string has size + 1, null is 0;
+               uuid = 16 bytes
 
-Invariants: decode(encode(c)) == c; a command is never larger than limits.RAFT_COMMAND_BYTES_MAX; decompression is
-bounded before it allocates; an unknown format or record type is an error, never skipped.
+Invariants: decode(encode(c)) == c; a command is never larger than limits.RAFT_COMMAND_BYTES_MAX;
+decompression is bounded before it allocates; an unknown format or record type is an error, never
+skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +24,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import CONFIG_RESOURCE_BYTES_MAX, CONFIG_VALUE_BYTES_MAX, METADATA_COMMAND_DECOMPRESSED_MAX, RAFT_COMMAND_BYTES_MAX
+from mqd.limits import (
+    CONFIG_RESOURCE_BYTES_MAX,
+    CONFIG_VALUE_BYTES_MAX,
+    METADATA_COMMAND_DECOMPRESSED_MAX,
+    RAFT_COMMAND_BYTES_MAX,
+)
 from mqd.types import NO_EPOCH, NO_NODE, NodeId
 
 _FORMAT = 1
@@ -31,7 +40,9 @@ _COMPRESS_FROM_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class FormatCluster:
-    """The first record of a cluster's life: which cluster this log belongs to, and the feature levels it starts with."""
+    """The first record of a cluster's life: which cluster this log belongs to, and the
+    feature levels it starts with.
+    """
 
     cluster_id: str
     features: tuple[tuple[str, int], ...]
@@ -39,7 +50,10 @@ class FormatCluster:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """A node came up. It is fenced until it sends a heartbeat; its broker epoch is the index of this command."""
+    """A node came up.
+
+    It is fenced until it sends a heartbeat; its broker epoch is the index of this command.
+    """
 
     node_id: NodeId
     incarnation: UUID
@@ -94,7 +108,8 @@ class AddPartitions:
 
 
 class PartitionChange(NamedTuple):
-    """A new leader and new in-sync replicas of one partition; its leader epoch and partition epoch rise by one.
+    """A new leader and new in-sync replicas of one partition; its leader epoch and partition epoch
+    rise by one.
 
     Written before there was more than one replica; read still.
     """
@@ -146,7 +161,9 @@ class SetFeature:
 
 @dataclass(frozen=True, slots=True)
 class ShutDownBroker:
-    """A broker is about to stop: it leads nothing and joins no ISR from now on, but still answers."""
+    """A broker is about to stop: it leads nothing and joins no ISR from now on, but still
+    answers.
+    """
 
     node_id: NodeId
     broker_epoch: int
@@ -154,7 +171,9 @@ class ShutDownBroker:
 
 @dataclass(frozen=True, slots=True)
 class NoteDiskSerial:
-    """The disks of a broker say at least this serial by now (log/ends.py): older copies of them say less. Metadata version 2."""
+    """The disks of a broker say at least this serial by now (log/ends.py): older copies of
+    them say less. Metadata version 2.
+    """
 
     node_id: NodeId
     broker_epoch: int
@@ -171,7 +190,9 @@ class UnregisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class LoseReplicas:
-    """These replicas of a broker hold nothing of use, until they are in sync again or the broker registers anew."""
+    """These replicas of a broker hold nothing of use, until they are in sync again or the
+    broker registers anew.
+    """
 
     node_id: NodeId
     broker_epoch: int
@@ -182,7 +203,10 @@ class LoseReplicas:
 
 @dataclass(frozen=True, slots=True)
 class SetConfigs:
-    """Overrides of one resource; a value of None removes the key. Types: "topic" and "node" ("" = every node)."""
+    """Overrides of one resource; a value of None removes the key.
+
+    Types: "topic" and "node" ("" = every node).
+    """
 
     resource_type: str
     resource_name: str
@@ -216,7 +240,10 @@ Record = (
 
 
 class Command(NamedTuple):
-    """`base_index`: the last command its decider had applied. It takes effect only right after that one."""
+    """`base_index`: the last command its decider had applied.
+
+    It takes effect only right after that one.
+    """
 
     base_index: int
     records: tuple[Record, ...]
@@ -248,7 +275,10 @@ def encode_command(command: Command) -> bytes:
 def decode_command(data: bytes) -> Command:
     """The inverse. Raises ValueError for bytes that no `encode_command` wrote."""
     if len(data) < 2 or data[0] != _FORMAT:
-        raise ValueError(f"metadata command of unknown format {bytes(data[:2]).hex()}: written by another version of mqd?")
+        raise ValueError(
+            f"metadata command of unknown format {bytes(data[:2]).hex()}: written by another "
+            "version of mqd?"
+        )
     body = bytes(data[2:])
     if data[1] == _ZLIB:
         inflater = zlib.decompressobj()
@@ -268,35 +298,49 @@ def decode_command(data: bytes) -> Command:
 
 
 def check_fits(record: Record) -> None:
-    """Raise POLICY_VIOLATION when one record alone is too large for a command. For decisions whose size a client chose."""
+    """Raise POLICY_VIOLATION when one record alone is too large for a command.
+
+    For decisions whose size a client chose.
+    """
     try:
         encode_command(Command(_INDEX_LARGEST, (record,)))
     except CommandTooLarge as error:
         raise MqError(
             ErrorCode.POLICY_VIOLATION,
-            f"one metadata record holds at most {RAFT_COMMAND_BYTES_MAX} bytes, this change needs {error}; "
+            f"one metadata record holds at most {RAFT_COMMAND_BYTES_MAX} bytes, this change "
+            f"needs {error}; "
             "use fewer partitions, a regular assignment or shorter config values",
         ) from error
 
 
 def check_overrides_fit(overrides: Mapping[str, str | None]) -> None:
-    """Raise INVALID_CONFIG where the overrides of a resource, as they will be, are more than an answer can carry."""
+    """Raise INVALID_CONFIG where the overrides of a resource, as they will be, are more
+    than an answer can carry.
+    """
     total = 0
     for name, value in overrides.items():
         if value is None:
             continue
         size = len(value.encode())
         if size > CONFIG_VALUE_BYTES_MAX:
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} has {size} bytes; a value has at most {CONFIG_VALUE_BYTES_MAX}.")
+            raise MqError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} has {size} bytes; a value has at most {CONFIG_VALUE_BYTES_MAX}.",
+            )
         total += len(name.encode()) + size
     if total > CONFIG_RESOURCE_BYTES_MAX:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"Names and values take {total} bytes; a resource has at most {CONFIG_RESOURCE_BYTES_MAX}.")
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"Names and values take {total} bytes; a resource has at most "
+            f"{CONFIG_RESOURCE_BYTES_MAX}.",
+        )
 
 
 def split_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
     """Cut into runs that each fit one command, in order. Each record fits (check_fits).
 
-    Most decisions fit as they are. A record is atomic, so a prefix of the runs is always a sound state.
+    Most decisions fit as they are. A record is atomic, so a prefix of the runs is always a sound
+    state.
     """
     try:
         encode_command(Command(_INDEX_LARGEST, tuple(records)))
@@ -326,7 +370,9 @@ def _decode_record(reader: _Reader) -> Record:
     fields = reader.nested()
     get = _DECODERS.get(number)
     if get is None:
-        raise ValueError(f"metadata record of unknown type {number}: written by a newer version of mqd?")
+        raise ValueError(
+            f"metadata record of unknown type {number}: written by a newer version of mqd?"
+        )
     record = get(fields)
     fields.finish()
     return record
@@ -366,7 +412,9 @@ def _put_nodes(out: bytearray, values: tuple[NodeId, ...]) -> None:
 
 
 def _put_placements(out: bytearray, partitions: tuple[Placement, ...]) -> None:
-    """Compact, and regular for zlib: in-sync replicas are spelled out only where they are not all the replicas."""
+    """Compact, and regular for zlib: in-sync replicas are spelled out only where they are
+    not all the replicas.
+    """
     _put_uvarint(out, len(partitions))
     for replicas, leader, isr in partitions:
         _put_nodes(out, replicas)
@@ -465,7 +513,9 @@ def _put_format_cluster(out: bytearray, record: FormatCluster) -> None:
 
 
 def _get_format_cluster(reader: _Reader) -> FormatCluster:
-    return FormatCluster(reader.string(), tuple((reader.string(), reader.uvarint()) for _ in range(reader.count())))
+    return FormatCluster(
+        reader.string(), tuple((reader.string(), reader.uvarint()) for _ in range(reader.count()))
+    )
 
 
 def _put_set_feature(out: bytearray, record: SetFeature) -> None:
@@ -540,7 +590,9 @@ def _get_add_partitions(reader: _Reader) -> AddPartitions:
 
 
 def _put_change_partitions(out: bytearray, record: ChangePartitions) -> None:
-    """Partitions ascend, so their indexes are written as distances: a run of them is a run of equal bytes."""
+    """Partitions ascend, so their indexes are written as distances: a run of them is a run
+    of equal bytes.
+    """
     out += record.topic_id.bytes
     _put_uvarint(out, len(record.changes))
     previous = -1
@@ -571,7 +623,11 @@ def _put_update_partitions(out: bytearray, record: UpdatePartitions) -> None:
     previous = -1
     for partition, leader, *lists in record.updates:
         _put_uvarint(out, partition - previous - 1)
-        _put_uvarint(out, (leader is not None) | sum(2 << bit for bit, nodes in enumerate(lists) if nodes is not None))
+        _put_uvarint(
+            out,
+            (leader is not None)
+            | sum(2 << bit for bit, nodes in enumerate(lists) if nodes is not None),
+        )
         if leader is not None:
             _put_node(out, leader)
         for nodes in lists:
@@ -588,14 +644,19 @@ def _get_update_partitions(reader: _Reader) -> UpdatePartitions:
         previous += reader.uvarint() + 1
         fields = reader.uvarint()
         if fields >> 1 + _UPDATE_LISTS:
-            raise ValueError("metadata record changes unknown fields of a partition: written by a newer version of mqd?")
+            raise ValueError(
+                "metadata record changes unknown fields of a partition: written by a newer "
+                "version of mqd?"
+            )
         leader = reader.node() if fields & 1 else None
         lists = [reader.nodes() if fields & 2 << bit else None for bit in range(_UPDATE_LISTS)]
         updates.append(PartitionUpdate(previous, leader, *lists))
     return UpdatePartitions(topic_id, tuple(updates))
 
 
-def _put_broker_epoch(out: bytearray, record: ShutDownBroker | UnregisterBroker | LoseReplicas | NoteDiskSerial) -> None:
+def _put_broker_epoch(
+    out: bytearray, record: ShutDownBroker | UnregisterBroker | LoseReplicas | NoteDiskSerial
+) -> None:
     _put_node(out, record.node_id)
     _put_uvarint(out, record.broker_epoch)
 
@@ -645,7 +706,11 @@ def _put_set_configs(out: bytearray, record: SetConfigs) -> None:
 
 
 def _get_set_configs(reader: _Reader) -> SetConfigs:
-    return SetConfigs(reader.string(), reader.string(), tuple((reader.string(), reader.nullable()) for _ in range(reader.count())))
+    return SetConfigs(
+        reader.string(),
+        reader.string(),
+        tuple((reader.string(), reader.nullable()) for _ in range(reader.count())),
+    )
 
 
 def _put_set_next_producer_id(out: bytearray, record: SetNextProducerId) -> None:

@@ -1,6 +1,8 @@
-"""What the configuration tells the controller's decisions: how many replicas make an acknowledgement, who may lead, how much fits.
+"""What the configuration tells the controller's decisions: how many replicas make an
+acknowledgement, who may lead, how much fits.
 
-Topic overrides are in the image; what holds for topics without them comes from the controller's own node.
+Topic overrides are in the image; what holds for topics without them comes from the controller's own
+node.
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ class Rules:
 
     @classmethod
     def of_config(cls, config: NodeConfig) -> Rules:
-        return cls(config.integer(MIN_INSYNC_REPLICAS), config.boolean(UNCLEAN_ELECTION), config.integer(IMAGE_BYTES_MAX))
+        return cls(
+            config.integer(MIN_INSYNC_REPLICAS),
+            config.boolean(UNCLEAN_ELECTION),
+            config.integer(IMAGE_BYTES_MAX),
+        )
 
     def least_of(self, image: MetadataImage, topic: str) -> int:
         """`min.insync.replicas` in force for a topic."""

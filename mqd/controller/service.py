@@ -1,11 +1,14 @@
-"""The controller: the one writer of the metadata, on whichever node leads the quorum; and this node as its client.
+"""The controller: the one writer of the metadata, on whichever node leads the quorum; and this node
+as its client.
 
-Operations are taken one at a time: decide on the committed image, propose, wait until the command is durable and applied
-here, answer. A command takes effect only on the image that its decider saw (image.py), so an operation that was cancelled,
-or whose outcome nobody learned, or that a deposed controller still had in flight, is harmless: whatever comes after it is
-decided again. A decision too large for one command becomes several; each record holds as a whole.
+Operations are taken one at a time: decide on the committed image, propose, wait until the command
+is durable and applied here, answer. A command takes effect only on the image that its decider saw
+(image.py), so an operation that was cancelled, or whose outcome nobody learned, or that a deposed
+controller still had in flight, is harmless: whatever comes after it is decided again. A decision
+too large for one command becomes several; each record holds as a whole.
 
-On every node `run` registers the node as a broker, sends heartbeats, and, while it is the controller, fences the silent.
+On every node `run` registers the node as a broker, sends heartbeats, and, while it is the
+controller, fences the silent.
 """
 
 from __future__ import annotations
@@ -54,7 +57,11 @@ from mqd.controller.isr import (
     decide_report_offline,
     isr_outcomes,
 )
-from mqd.controller.producer_ids import AllocateProducerIds, ProducerIdBlock, decide_allocate_producer_ids
+from mqd.controller.producer_ids import (
+    AllocateProducerIds,
+    ProducerIdBlock,
+    decide_allocate_producer_ids,
+)
 from mqd.controller.reassignments import AlterReassignments, decide_alter_reassignments
 from mqd.controller.records import Command, Record, encode_command, split_records
 from mqd.controller.rules import Rules
@@ -117,7 +124,10 @@ _DECIDE: dict[type, Callable[[MetadataImage, Any, Rules], Decision[Record]]] = {
 }
 
 Forward = Callable[[NodeId, str, int, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""(controller's node id, API name, version, request) -> response, over the peer listener. OSError when it cannot be reached."""
+"""(controller's node id, API name, version, request) -> response, over the peer listener.
+
+OSError when it cannot be reached.
+"""
 
 Space = Callable[[], str | None]
 
@@ -130,14 +140,17 @@ async def _nothing(broker_epoch: int) -> bool:
 _GROWS = (CreateTopics, CreatePartitions)
 """Refused on a full disk. A changed config is not: a shorter retention frees space."""
 _DECISIONS_MAX = 5
-"""Times that an operation is decided afresh because another command came between; one or two in real life."""
+"""Times that an operation is decided afresh because another command came between; one or
+two in real life.
+"""
 _LEADER_POLL_S = 0.005
 _LEADER_POLL_MAX_S = 0.1
 _SETTLES = (Heartbeat, AlterConfigs)
 """After these there may be partitions to settle beyond the portion that was decided with them."""
 _PAUSED_AFTER_S = 1.0
-"""A watch that wakes up this late, or by a quarter of a session, was not running: heartbeats are waiting unread, so nobody is
-called silent."""
+"""A watch that wakes up this late, or by a quarter of a session, was not running: heartbeats are
+waiting unread, so nobody is called silent.
+"""
 _LEAVING_POLL_S = 0.1
 _ALTERED_AT_ONCE = 1_000
 _REPORTED_AT_ONCE = 1_000
@@ -148,11 +161,17 @@ class Quorum(Protocol):
     """What is asked of RaftService."""
 
     async def propose(self, command: bytes) -> int:
-        """Index of the command once it is durable, committed and applied here. Raises NotLeader or OutcomeUnknown."""
+        """Index of the command once it is durable, committed and applied here.
+
+        Raises NotLeader or OutcomeUnknown.
+        """
         ...
 
     async def read_barrier(self, *, timeout: float | None = None) -> int:
-        """Return when this node is known to lead after this call. Raises NotLeader or OutcomeUnknown."""
+        """Return when this node is known to lead after this call.
+
+        Raises NotLeader or OutcomeUnknown.
+        """
         ...
 
     def status(self) -> RaftStatus: ...
@@ -184,7 +203,10 @@ class ControllerStatistics:
 
 
 class ControllerService:
-    """See the head of the file. `submit` is for whoever is on the controller's node; `at_controller` is for all."""
+    """See the head of the file.
+
+    `submit` is for whoever is on the controller's node; `at_controller` is for all.
+    """
 
     def __init__(
         self,
@@ -203,10 +225,12 @@ class ControllerService:
         previous_broker_epoch: int = NO_EPOCH,
         on_registered: Callable[[int], Awaitable[bool]] = _nothing,
     ) -> None:
-        """`nodes`: how many the cluster is meant to have. `space`: asked before the metadata grows; why it must not, or None.
+        """`nodes`: how many the cluster is meant to have. `space`: asked before the metadata grows;
+        why it must not, or None.
 
-        `previous_broker_epoch`: the registration up to which this node vouches for its logs. `on_registered`: awaited with
-        the new broker epoch after each registration, before the heartbeat that may unfence this node. False: register again.
+        `previous_broker_epoch`: the registration up to which this node vouches for its logs.
+        `on_registered`: awaited with the new broker epoch after each registration, before the
+        heartbeat that may unfence this node. False: register again.
         """
         self.node_id = node_id
         self.incarnation: UUID = entropy.uuid()
@@ -224,7 +248,9 @@ class ControllerService:
         self._sessions = Sessions(config.integer("broker.session.timeout.ms") / 1000)
         self.previous_broker_epoch = previous_broker_epoch
         self.disk_serial: Callable[[], int] = lambda: 0
-        """What all disks of this node say by now (log/ends.py), and what those of its last registration said at its start."""
+        """What all disks of this node say by now (log/ends.py), and what those of its last
+        registration said at its start.
+        """
         self.disk_serial_found = 0
         self._broker_epoch = NO_EPOCH
         self._on_registered = on_registered
@@ -247,7 +273,9 @@ class ControllerService:
         return self._machine.image
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber(delta, image)` on this node after each change of the metadata; it must not block."""
+        """Call `subscriber(delta, image)` on this node after each change of the metadata;
+        it must not block.
+        """
         self._machine.subscribe(subscriber)
 
     @property
@@ -263,7 +291,9 @@ class ControllerService:
 
     @property
     def is_controller(self) -> bool:
-        """Whether `submit` may succeed here: this node leads, and has applied whatever its predecessors committed."""
+        """Whether `submit` may succeed here: this node leads, and has applied whatever its
+        predecessors committed.
+        """
         return self._quorum.status().ready
 
     def check_is_controller(self) -> None:
@@ -294,9 +324,10 @@ class ControllerService:
     async def submit(self, op: Operation) -> Any:
         """Decide and commit here; the decision's reply.
 
-        Raises MqError: KAFKA_STORAGE_ERROR (no space: nothing happened), NOT_CONTROLLER (nothing happened, or nothing that another
-        try would not see), REQUEST_TIMED_OUT (it may have happened or may yet), or the decision's own refusal. Cancelled while
-        it waits, it may still happen.
+        Raises MqError: KAFKA_STORAGE_ERROR (no space: nothing happened), NOT_CONTROLLER (nothing
+        happened, or nothing that another try would not see), REQUEST_TIMED_OUT (it may have
+        happened or may yet), or the decision's own refusal. Cancelled while it waits, it may still
+        happen.
         """
         if isinstance(op, _GROWS) and (full := self._space()) is not None:
             raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, full)
@@ -324,7 +355,10 @@ class ControllerService:
         return Rules.of_config(effective_node_config(self._config, self.image, self.node_id))
 
     async def _commit(self, records: tuple[Record, ...]) -> bool:
-        """Whether all of it took effect; False when another command came first. NOT_CONTROLLER: nothing of it did."""
+        """Whether all of it took effect; False when another command came first.
+
+        NOT_CONTROLLER: nothing of it did.
+        """
         runs = split_records(records)
         try:
             for run in runs:
@@ -334,9 +368,13 @@ class ControllerService:
                 self._commands += 1
             self._size_watch.look(self.usage())
         except (NotLeader, OutcomeUnknown) as error:
-            if isinstance(error, NotLeader) and run is runs[0]:  # else another try would meet what this one did, and call it another's
+            # else another try would meet what this one did, and call it another's
+            if isinstance(error, NotLeader) and run is runs[0]:
                 raise self._not_controller() from error
-            raise MqError(ErrorCode.REQUEST_TIMED_OUT, "The controller changed or was too slow; the change may have happened.") from error
+            raise MqError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                "The controller changed or was too slow; the change may have happened.",
+            ) from error
         return True
 
     def _not_controller(self) -> MqError:
@@ -353,10 +391,12 @@ class ControllerService:
         *,
         timeout: float,
     ) -> Mapping[str, Any]:
-        """The response to `request` from the controller: made by `here` when that is this node, else by a forward.
+        """The response to `request` from the controller: made by `here` when that is this node,
+        else by a forward.
 
-        While there is no controller, or the one known is none any more or cannot be reached, wait and try again until
-        `timeout` seconds have passed; then raise REQUEST_TIMED_OUT: as with every time-out, it may have happened.
+        While there is no controller, or the one known is none any more or cannot be reached, wait
+        and try again until `timeout` seconds have passed; then raise REQUEST_TIMED_OUT: as with
+        every time-out, it may have happened.
         """
         pause = _LEADER_POLL_S
         with trio.move_on_after(max(0.0, timeout)):
@@ -366,7 +406,9 @@ class ControllerService:
                     if status.ready:
                         return await here()
                     if status.leader_id not in (None, self.node_id):
-                        response = await self._forward(NodeId(status.leader_id), api_name, version, request)
+                        response = await self._forward(
+                            NodeId(status.leader_id), api_name, version, request
+                        )
                         if not names_not_controller(response):
                             return response
                 except OSError:
@@ -381,24 +423,39 @@ class ControllerService:
     async def register(self, op: Register) -> int:
         """On the controller: register a broker; its epoch."""
         known = self.image.brokers.get(op.node_id)
-        if known is not None and known.incarnation != op.incarnation and op.disk_serial < known.disk_serial:
+        if (
+            known is not None
+            and known.incarnation != op.incarnation
+            and op.disk_serial < known.disk_serial
+        ):
             logger.error(
-                "a disk is an older copy of itself, its replicas are ignored until they are copied again node=%d disk_serial=%d was=%d",
-                op.node_id, op.disk_serial, known.disk_serial,
-            )  # fmt: skip
+                "a disk is an older copy of itself, its replicas are ignored "
+                "until "
+                "they are "
+                "copied again node=%d "
+                "disk_serial=%d "
+                "was=%d",
+                op.node_id,
+                op.disk_serial,
+                known.disk_serial,
+            )
         await self.submit(op)
         broker = self.image.brokers[op.node_id]
         if broker.incarnation != op.incarnation:
-            raise MqError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, f"Another process registered as broker {op.node_id} meanwhile.")
+            raise MqError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"Another process registered as broker {op.node_id} meanwhile.",
+            )
         self._sessions.touch(op.node_id, self._clock.monotonic())
         return broker.epoch
 
     async def heartbeat(self, op: Heartbeat) -> HeartbeatReply:
         """On the controller: note that a broker lives, and fence or unfence it when that is due.
 
-        Raises NOT_CONTROLLER also where this node has not heard its majority for half a session: it may have been deposed,
-        and whoever relies on it must not go on. A node that has not run for a while finds heartbeats that waited, and old replies
-        of its voters. So only a leader that surely led a moment ago (I26) answers at once; any other one confirms that it leads.
+        Raises NOT_CONTROLLER also where this node has not heard its majority for half a session: it
+        may have been deposed, and whoever relies on it must not go on. A node that has not run for
+        a while finds heartbeats that waited, and old replies of its voters. So only a leader that
+        surely led a moment ago (I26) answers at once; any other one confirms that it leads.
         """
         now = self._clock.monotonic()
         status = self._quorum.status()
@@ -421,32 +478,47 @@ class ControllerService:
     # -- topics that come into being because someone asked about them
 
     def create_topic_soon(self, name: str) -> None:
-        """Have a topic created in the background with the defaults of its kind; whoever wants it asks again."""
+        """Have a topic created in the background with the defaults of its kind; whoever
+        wants it asks again.
+        """
         self._wanted_topics.want(name)
 
     async def _create_wanted_topics(self) -> None:
         async for names in self._wanted_topics:
             config = effective_node_config(self._config, self.image, self.node_id)
-            for rows in new_topic_requests((name for name in names if name not in self.image.topics), config, self._nodes):
+            for rows in new_topic_requests(
+                (name for name in names if name not in self.image.topics), config, self._nodes
+            ):
                 try:
                     await self._create_topics(rows, config)
                 except MqError:
                     break  # no controller now: asking again is a new try
 
     async def _create_topics(self, rows: list[dict[str, Any]], config: NodeConfig) -> None:
-        request = {"topics": rows, "timeout_ms": int(_OWN_REQUEST_TIMEOUT_S * 1000), "validate_only": False}
+        request = {
+            "topics": rows,
+            "timeout_ms": int(_OWN_REQUEST_TIMEOUT_S * 1000),
+            "validate_only": False,
+        }
 
         async def here() -> Mapping[str, Any]:
-            created = await self.submit(CreateTopics.of_request(request, config, self._entropy.uuid, self._nodes))
+            created = await self.submit(
+                CreateTopics.of_request(request, config, self._entropy.uuid, self._nodes)
+            )
             return {"topics": [row._asdict() for row in created]}
 
-        answer = await self.at_controller(here, "create_topics", 7, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+        answer = await self.at_controller(
+            here, "create_topics", 7, request, timeout=_OWN_REQUEST_TIMEOUT_S
+        )
         tell_refused(answer["topics"])
 
     # -- producer ids
 
     async def next_producer_id(self) -> int:
-        """An id that no producer of this cluster had or will have. Waits for the controller once in a block."""
+        """An id that no producer of this cluster had or will have.
+
+        Waits for the controller once in a block.
+        """
         async with self._producer_ids_lock:
             if not self._producer_ids:
                 first, length = await self.allocate_producer_ids()
@@ -456,26 +528,44 @@ class ControllerService:
             return producer_id
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
-        """A fresh block for this node. Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, when it cannot be had now."""
+        """A fresh block for this node.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, when it cannot be had now.
+        """
         broker = self.image.brokers.get(self.node_id)
-        request = {"broker_id": self.node_id, "broker_epoch": -1 if broker is None else broker.epoch}
+        request = {
+            "broker_id": self.node_id,
+            "broker_epoch": -1 if broker is None else broker.epoch,
+        }
 
         async def here() -> Mapping[str, Any]:
             block = await self.submit(AllocateProducerIds(self.node_id, request["broker_epoch"]))
-            return {"error_code": 0, "producer_id_start": block.first, "producer_id_len": block.length}
+            return {
+                "error_code": 0,
+                "producer_id_start": block.first,
+                "producer_id_len": block.length,
+            }
 
         try:
-            response = await self.at_controller(here, "allocate_producer_ids", 0, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+            response = await self.at_controller(
+                here, "allocate_producer_ids", 0, request, timeout=_OWN_REQUEST_TIMEOUT_S
+            )
         except MqError as error:
-            raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"No producer ids: {error}") from error
+            raise MqError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"No producer ids: {error}"
+            ) from error
         if response["error_code"]:
-            raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"No producer ids: error {response['error_code']}")
+            raise MqError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"No producer ids: error {response['error_code']}",
+            )
         return ProducerIdBlock(response["producer_id_start"], response["producer_id_len"])
 
     # -- what this node tells the controller about its replicas
 
     async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[IsrOutcome]:
-        """Ask for other ISRs of partitions that this node leads; one outcome for each change, in its order.
+        """Ask for other ISRs of partitions that this node leads; one outcome for each change, in
+        its order.
 
         Raises MqError where nothing is known to have happened, or a whole request was refused.
         """
@@ -488,15 +578,25 @@ class ControllerService:
         request = alter_partition_request(self.node_id, self._broker_epoch, changes)
 
         async def here() -> Mapping[str, Any]:
-            return alter_partition_response(await self.submit(AlterPartitions.of_request(request, 3)))
+            return alter_partition_response(
+                await self.submit(AlterPartitions.of_request(request, 3))
+            )
 
-        response = await self.at_controller(here, "alter_partition", 3, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+        response = await self.at_controller(
+            here, "alter_partition", 3, request, timeout=_OWN_REQUEST_TIMEOUT_S
+        )
         check_response(response)
         return isr_outcomes(changes, response)
 
     async def report_offline(self, partitions: Collection[tuple[UUID, int]]) -> None:
-        """Report this node's replicas of these partitions (topic id, index) as lost, also while the node is fenced. Raises MqError."""
-        replicas = [(topic_id, index) for topic_id, index in sorted(partitions) if topic_id in self.image.topics_by_id]
+        """Report this node's replicas of these partitions (topic id, index) as lost, also
+        while the node is fenced. Raises MqError.
+        """
+        replicas = [
+            (topic_id, index)
+            for topic_id, index in sorted(partitions)
+            if topic_id in self.image.topics_by_id
+        ]
         for start in range(0, len(replicas), _REPORTED_AT_ONCE):
             await self._report_offline(replicas[start : start + _REPORTED_AT_ONCE])
 
@@ -507,7 +607,9 @@ class ControllerService:
         request = {
             "broker_id": self.node_id,
             "broker_epoch": self._broker_epoch,
-            "topics": [{"topic_id": topic_id, "partitions": indexes} for topic_id, indexes in by_id.items()],
+            "topics": [
+                {"topic_id": topic_id, "partitions": indexes} for topic_id, indexes in by_id.items()
+            ],
         }
         op = ReportOfflineReplicas(self.node_id, self._broker_epoch, tuple(replicas))
 
@@ -515,10 +617,16 @@ class ControllerService:
             await self.submit(op)
             return {"error_code": 0}
 
-        check_response(await self.at_controller(here, "report_offline_replicas", 0, request, timeout=_OWN_REQUEST_TIMEOUT_S))
+        check_response(
+            await self.at_controller(
+                here, "report_offline_replicas", 0, request, timeout=_OWN_REQUEST_TIMEOUT_S
+            )
+        )
 
     def on_peer_gone(self, node_id: int) -> None:
-        """There is evidence that a node's process ended: its session does not have to run out, if this node decides now or soon."""
+        """There is evidence that a node's process ended: its session does not have to run
+        out, if this node decides now or soon.
+        """
         broker = self.image.brokers.get(NodeId(node_id))
         if broker is not None and not broker.fenced and node_id != self.node_id:
             self._peers_gone[broker.node_id] = (broker.epoch, self._clock.monotonic())
@@ -527,7 +635,10 @@ class ControllerService:
     # -- this node as a broker
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Register and keep alive; `started` once this node is unfenced. Ends when it is cancelled."""
+        """Register and keep alive; `started` once this node is unfenced.
+
+        Ends when it is cancelled.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_sessions)
             nursery.start_soon(self._create_wanted_topics)
@@ -544,10 +655,11 @@ class ControllerService:
                     epoch = await self._register_self()
 
     async def leave(self, *, timeout: float, silence: float) -> bool:
-        """A clean stop: hand over what this node leads, and go once nobody counts on it. Whether the controller agreed to that.
+        """A clean stop: hand over what this node leads, and go once nobody counts on it. Whether
+        the controller agreed to that.
 
-        False after `timeout` seconds, or when for `silence` seconds there is no controller: a cluster that stops as a whole has
-        none towards its end, and nobody who could take over.
+        False after `timeout` seconds, or when for `silence` seconds there is no controller: a
+        cluster that stops as a whole has none towards its end, and nobody who could take over.
         """
         self._leaving = True
         broker = self.image.brokers.get(self.node_id)
@@ -564,7 +676,9 @@ class ControllerService:
     async def _hand_over(self, broker_epoch: int, timeout: float) -> bool:
         try:
             while True:
-                response = await self._send_heartbeat(broker_epoch, want_shut_down=True, timeout=timeout)
+                response = await self._send_heartbeat(
+                    broker_epoch, want_shut_down=True, timeout=timeout
+                )
                 if response["error_code"] or response["should_shut_down"]:
                     return not response["error_code"]
                 await trio.sleep(_LEAVING_POLL_S)
@@ -580,7 +694,9 @@ class ControllerService:
         scope.cancel()
 
     async def _register_self(self) -> int:
-        """The epoch of this node's registration, sooner or later: of one that stands until all is done that comes before a heartbeat."""
+        """The epoch of this node's registration, sooner or later: of one that stands until
+        all is done that comes before a heartbeat.
+        """
         while True:
             epoch = self._broker_epoch = self.previous_broker_epoch = await self._registration()
             if await self._on_registered(epoch):
@@ -590,13 +706,27 @@ class ControllerService:
     async def _registration(self) -> int:
         address, previous = self._address, self.previous_broker_epoch
         op = Register(
-            self.node_id, self._cluster_id, self.incarnation, address.host, address.port, address.rack, previous, self.disk_serial_found
-        )  # fmt: skip
+            self.node_id,
+            self._cluster_id,
+            self.incarnation,
+            address.host,
+            address.port,
+            address.rack,
+            previous,
+            self.disk_serial_found,
+        )
         request = {
             "broker_id": self.node_id,
             "cluster_id": self._cluster_id,
             "incarnation_id": self.incarnation,
-            "listeners": [{"name": "PLAINTEXT", "host": address.host, "port": address.port, "security_protocol": 0}],
+            "listeners": [
+                {
+                    "name": "PLAINTEXT",
+                    "host": address.host,
+                    "port": address.port,
+                    "security_protocol": 0,
+                }
+            ],
             "rack": address.rack,
             "previous_broker_epoch": previous,
             "disk_serial": self.disk_serial_found,
@@ -607,7 +737,9 @@ class ControllerService:
 
         while True:
             try:
-                response = await self.at_controller(here, "broker_registration", 4, request, timeout=_OWN_REQUEST_TIMEOUT_S)
+                response = await self.at_controller(
+                    here, "broker_registration", 4, request, timeout=_OWN_REQUEST_TIMEOUT_S
+                )
             except MqError as error:
                 if not error.code.retriable:
                     raise
@@ -624,21 +756,35 @@ class ControllerService:
     async def _beat(self, epoch: int) -> bool:
         """One heartbeat, waited for until it is answered or the next is due. False: register again.
 
-        A fenced answer is followed at once by another beat: the node was only waiting to apply its own registration.
+        A fenced answer is followed at once by another beat: the node was only waiting to apply its
+        own registration.
         """
         while True:
             try:
-                response = await self._send_heartbeat(epoch, want_shut_down=False, timeout=self._heartbeat_s)
+                response = await self._send_heartbeat(
+                    epoch, want_shut_down=False, timeout=self._heartbeat_s
+                )
             except MqError as error:
                 return error.code.retriable
-            if response["error_code"] in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            if response["error_code"] in (
+                ErrorCode.STALE_BROKER_EPOCH,
+                ErrorCode.BROKER_ID_NOT_REGISTERED,
+            ):
                 return False
             if response["error_code"] or not response["is_fenced"]:
                 return True
             await trio.sleep(_LEADER_POLL_S)
 
-    async def _send_heartbeat(self, epoch: int, *, want_shut_down: bool, timeout: float) -> Mapping[str, Any]:
-        op = Heartbeat(self.node_id, epoch, self.image.index, want_shut_down=want_shut_down, disk_serial=self.disk_serial())
+    async def _send_heartbeat(
+        self, epoch: int, *, want_shut_down: bool, timeout: float
+    ) -> Mapping[str, Any]:
+        op = Heartbeat(
+            self.node_id,
+            epoch,
+            self.image.index,
+            want_shut_down=want_shut_down,
+            disk_serial=self.disk_serial(),
+        )
         request = {
             "broker_id": self.node_id,
             "broker_epoch": epoch,
@@ -650,7 +796,11 @@ class ControllerService:
 
         async def here() -> Mapping[str, Any]:
             reply = await self.heartbeat(op)
-            known = {"is_fenced": reply.fenced, "should_shut_down": reply.should_shut_down, "metadata_index": reply.metadata_index}
+            known = {
+                "is_fenced": reply.fenced,
+                "should_shut_down": reply.should_shut_down,
+                "metadata_index": reply.metadata_index,
+            }
             return {"error_code": 0, **known}
 
         sent_at = self._clock.monotonic()
@@ -661,7 +811,9 @@ class ControllerService:
         return response
 
     async def _watch_sessions(self) -> None:
-        """While this node is the controller: fence the brokers that were silent for a session, and settle what is left to settle."""
+        """While this node is the controller: fence the brokers that were silent for a
+        session, and settle what is left to settle.
+        """
         term = None
         last = self._clock.monotonic()
         wait = self._heartbeat_s
@@ -692,23 +844,37 @@ class ControllerService:
                     self._unsettled = False
                     await self.submit(SettleAll())
             except MqError:
-                self._unsettled = True  # not the controller any more, or it was slow: the next round sees
+                # not the controller any more, or it was slow: the next round sees
+                self._unsettled = True
             else:
-                wait = max(_LEADER_POLL_S, min(wait, self._sessions.next_expiry(self.image, now) - self._clock.monotonic()))
+                wait = max(
+                    _LEADER_POLL_S,
+                    min(
+                        wait, self._sessions.next_expiry(self.image, now) - self._clock.monotonic()
+                    ),
+                )
 
     def _expire_gone(self, now: float) -> None:
-        """Nodes whose processes ended within the last session, under the registration that they still have.
+        """Nodes whose processes ended within the last session, under the registration that they
+        still have.
 
-        The old mark of a node that this one was not the controller to act upon is no evidence any more.
+        The old mark of a node that this one was not the controller to act upon is no evidence any
+        more.
         """
         for node_id, (broker_epoch, noticed_at) in self._peers_gone.items():
             broker = self.image.brokers.get(node_id)
-            if broker is not None and broker.epoch == broker_epoch and now - noticed_at < self._sessions.timeout:
+            if (
+                broker is not None
+                and broker.epoch == broker_epoch
+                and now - noticed_at < self._sessions.timeout
+            ):
                 self._sessions.expire(node_id)
         self._peers_gone.clear()
 
     async def _rebalance_leaders(self) -> None:
-        """While this node is the controller: hand partitions back to their preferred leaders now and then."""
+        """While this node is the controller: hand partitions back to their preferred
+        leaders now and then.
+        """
         while True:
             await trio.sleep(self._config.integer("leader.imbalance.check.interval.seconds"))
             if self.is_controller and self._config.boolean("auto.leader.rebalance.enable"):

@@ -88,15 +88,19 @@ class Room:
             if more > 0 and more > self._left_to_groups:
                 raise MqError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"Config overrides of groups take {self._image.groups_size} bytes, and this change needs {more} more: together they"
-                    f" take at most a quarter of metadata.image.max.bytes={self._bytes_max}. Delete those of groups that are not used.",
+                    f"Config overrides of groups take {self._image.groups_size} bytes, and "
+                    f"this change needs {more} more: together they"
+                    f" take at most a quarter of metadata.image.max.bytes={self._bytes_max}. "
+                    "Delete those of groups that are not used.",
                 )
             self._left_to_groups -= more
         if more > 0 and more > self._left - reserved:
             raise MqError(
                 ErrorCode.POLICY_VIOLATION,
-                f"The cluster's metadata is full: it takes {self._image.size} of {self._bytes_max} bytes, and this change needs {more}"
-                " more. Delete topics or config overrides, or raise metadata.image.max.bytes on every node.",
+                f"The cluster's metadata is full: it takes {self._image.size} of "
+                f"{self._bytes_max} bytes, and this change needs {more}"
+                " more. Delete topics or config overrides, or raise metadata.image.max.bytes "
+                "on every node.",
             )
         self._left -= more
 
@@ -144,13 +148,18 @@ def growth(image: MetadataImage, record: Record) -> int:
         case DeleteTopic():
             topic = image.topics_by_id[record.topic_id]
             partitions = sum(_partition(len(partition.replicas)) for partition in topic.partitions)
-            return -(_topic(topic.name) + partitions + _overrides(topic.name, image.topic_configs(topic.name)))
+            return -(
+                _topic(topic.name)
+                + partitions
+                + _overrides(topic.name, image.topic_configs(topic.name))
+            )
         case AddPartitions():
             return sum(_partition(len(placement.replicas)) for placement in record.partitions)
         case UpdatePartitions():
             partitions_before = image.topics_by_id[record.topic_id].partitions
             return sum(
-                _REPLICA * (len(update.replicas) - len(partitions_before[update.partition].replicas))
+                _REPLICA
+                * (len(update.replicas) - len(partitions_before[update.partition].replicas))
                 for update in record.updates
                 if update.replicas is not None
             )
@@ -176,16 +185,30 @@ def growth(image: MetadataImage, record: Record) -> int:
 def recount(image: MetadataImage) -> int:
     """The size from scratch: of an image that was restored, and for tests."""
     topics = sum(
-        _topic(topic.name) + sum(_partition(len(partition.replicas)) for partition in topic.partitions) for topic in image.topics.values()
+        _topic(topic.name)
+        + sum(_partition(len(partition.replicas)) for partition in topic.partitions)
+        for topic in image.topics.values()
     )
     configs = sum(_overrides(name, overrides) for (_, name), overrides in image.configs.items())
     brokers = sum(_broker(broker.host, broker.rack) for broker in image.brokers.values())
-    return empty_size() + _text(image.cluster_id) - _text("") + topics + configs + brokers + sum(map(_feature, image.features))
+    return (
+        empty_size()
+        + _text(image.cluster_id)
+        - _text("")
+        + topics
+        + configs
+        + brokers
+        + sum(map(_feature, image.features))
+    )
 
 
 def recount_groups(image: MetadataImage) -> int:
     """What the overrides of groups count for, from scratch."""
-    return sum(_overrides(name, overrides) for (kind, name), overrides in image.configs.items() if kind == GROUP)
+    return sum(
+        _overrides(name, overrides)
+        for (kind, name), overrides in image.configs.items()
+        if kind == GROUP
+    )
 
 
 def empty_size() -> int:
@@ -220,7 +243,9 @@ def _named(resource: str) -> int:
 
 
 def _overrides(resource: str, overrides: Mapping[str, str]) -> int:
-    return _named(resource) + sum(_override(*pair) for pair in overrides.items()) if overrides else 0
+    return (
+        _named(resource) + sum(_override(*pair) for pair in overrides.items()) if overrides else 0
+    )
 
 
 def _override(name: str, value: str) -> int:

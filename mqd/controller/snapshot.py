@@ -40,7 +40,17 @@ def snapshot_text(
 ) -> Iterator[str]:
     """One JSON object with its keys in order, in parts. Nobody may change what is passed here."""
     broker_rows = [
-        [b.node_id, b.host, b.port, b.rack, b.epoch, b.incarnation.hex, b.fenced, b.in_controlled_shutdown, b.vouched_epoch]
+        [
+            b.node_id,
+            b.host,
+            b.port,
+            b.rack,
+            b.epoch,
+            b.incarnation.hex,
+            b.fenced,
+            b.in_controlled_shutdown,
+            b.vouched_epoch,
+        ]
         + ([b.disk_serial] if b.disk_serial else [])  # which version 1 of the metadata has not
         for b in sorted(brokers, key=lambda broker: broker.node_id)
     ]
@@ -48,12 +58,24 @@ def snapshot_text(
     for number, (key, values) in enumerate(_in_order(configs)):
         yield f"{',' if number else ''}{_json([*key, values])}"
     yield f'],"features":{_json(features)},"format":{version},"index":{index},"lost":['
-    yield from _rows([topic_id.hex, partition, node_id] for topic_id, partition, node_id in _in_order(lost))
+    yield from _rows(
+        [topic_id.hex, partition, node_id] for topic_id, partition, node_id in _in_order(lost)
+    )
     yield f'],"next_producer_id":{next_producer_id},"topics":['
     for number, (name, topic_id, partitions) in enumerate(_in_order(topics)):
         yield f'{"," if number else ""}[{_json(name)},"{topic_id.hex}",['
         yield from _rows(
-            [p.leader, p.leader_epoch, p.partition_epoch, p.replicas, p.isr, p.elr, p.last_known_elr, p.adding, p.removing]
+            [
+                p.leader,
+                p.leader_epoch,
+                p.partition_epoch,
+                p.replicas,
+                p.isr,
+                p.elr,
+                p.last_known_elr,
+                p.adding,
+                p.removing,
+            ]
             for p in partitions
         )
         yield "]]"
@@ -62,7 +84,10 @@ def snapshot_text(
 
 def _in_order(items: Sequence[ItemT]) -> Iterator[ItemT]:
     """Sorted, without one long call that would hold Python's lock."""
-    runs = (sorted(items[start : start + _SORTED_AT_ONCE]) for start in range(0, len(items), _SORTED_AT_ONCE))  # type: ignore[type-var]
+    runs = (
+        sorted(items[start : start + _SORTED_AT_ONCE])  # type: ignore[type-var]
+        for start in range(0, len(items), _SORTED_AT_ONCE)
+    )
     return merge(*runs)  # type: ignore[type-var]
 
 
@@ -119,9 +144,9 @@ _VALUE = json.JSONDecoder().raw_decode
 def parsed(text: str) -> Iterator[tuple[str, list[Any]]]:
     """The object that `snapshot_text` wrote, in parts: (key, values). Raises ValueError.
 
-    `configs` and `lost` come without values first, then some elements at a time. So does `topics`, with
-    name and id of one topic at a time, and some rows at a time of its `partitions` behind it. Any other
-    key has one value.
+    `configs` and `lost` come without values first, then some elements at a time. So does `topics`,
+    with name and id of one topic at a time, and some rows at a time of its `partitions` behind it.
+    Any other key has one value.
     """
     reader = _Reader(text)
     more = reader.opens("{", "}")

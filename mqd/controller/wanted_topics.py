@@ -1,4 +1,6 @@
-"""Topics that come into being because someone asked about them: who wants them asks again until they are there."""
+"""Topics that come into being because someone asked about them: who wants them asks again
+until they are there.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 class WantedTopics:
-    """Iterated over by the one task that has them made: all names that are wanted at that time; they are wanted until it comes back."""
+    """Iterated over by the one task that has them made: all names that are wanted at that
+    time; they are wanted until it comes back.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
@@ -23,7 +27,10 @@ class WantedTopics:
         self._taken: tuple[str, ...] = ()
 
     def want(self, name: str) -> None:
-        """Have it made in the background. Quiet where too many wait already: asking again is a new try."""
+        """Have it made in the background.
+
+        Quiet where too many wait already: asking again is a new try.
+        """
         if len(self._names) < TOPICS_CREATED_SOON_MAX:
             self._names[name] = None
             self._wanted.set()
@@ -41,7 +48,13 @@ class WantedTopics:
 
 
 def tell_refused(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Why topics are not made (rows of CreateTopics' answer): to the operator, for nobody reads the answer."""
+    """Why topics are not made (rows of CreateTopics' answer): to the operator, for nobody
+    reads the answer.
+    """
     for row in rows:
         if row["error_code"] not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            logger.warning("cannot create a requested topic topic=%s reason=%s", row["name"], row["error_message"])
+            logger.warning(
+                "cannot create a requested topic topic=%s reason=%s",
+                row["name"],
+                row["error_message"],
+            )

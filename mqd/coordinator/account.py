@@ -37,7 +37,13 @@ def text_bytes(text: str) -> int:
 class Account:
     """Of one shard."""
 
-    def __init__(self, name: str, share: Callable[[], int], exact: Callable[[], int], count: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        share: Callable[[], int],
+        exact: Callable[[], int],
+        count: Callable[[], int] = lambda: 0,
+    ) -> None:
         """`name`: of the shard's partition, for the log. `share()`: bytes that it may take.
         `exact()`, `count()`: bytes that it takes, as above; the first is called often, the second
         seldom.
@@ -105,7 +111,10 @@ class Account:
                 wanted,
                 self._share(),
             )
-            raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The state of {self.name} takes all the memory that it may have.")
+            raise MqError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"The state of {self.name} takes all the memory that it may have.",
+            )
 
 
 def unbounded() -> Account:

@@ -7,9 +7,9 @@ from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 
 
 def partition_for(key: str, partitions: int) -> int:
-    """The partition that coordinates a group or a transactional id. Java's: |hashCode| mod partitions.
+    """The partition that coordinates a group or a transactional id.
 
-    The hash runs over UTF-16 code units, and |-2^31| is 0.
+    Java's: |hashCode| mod partitions. The hash runs over UTF-16 code units, and |-2^31| is 0.
     """
     value = 0
     units = key.encode("utf-16-be")

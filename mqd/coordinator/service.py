@@ -1,11 +1,11 @@
 """The runtime of a coordinator: its shards, each where the partition of its internal topic is led.
 
-A call runs without awaits through decide, append, replay and write. Its answer is sent when the high
-watermark has passed everything that the shard had replayed. The state of a shard is the replay of
-its log, so the next leader of the partition has the same state.
+A call runs without awaits through decide, append, replay and write. Its answer is sent when the
+high watermark has passed everything that the shard had replayed. The state of a shard is the replay
+of its log, so the next leader of the partition has the same state.
 
-A new leader loads the partition first; clients get COORDINATOR_LOAD_IN_PROGRESS until then. When the
-leadership ends, the shard is dropped, and waiting calls end with NOT_COORDINATOR.
+A new leader loads the partition first; clients get COORDINATOR_LOAD_IN_PROGRESS until then. When
+the leadership ends, the shard is dropped, and waiting calls end with NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _EFFECTS_CHECK_SECONDS = 0.5
 Answer = Mapping[str, Any]
 Outcome = Answer | MqError
 
+
 class _Waiting:
     """One call until it is answered."""
 
@@ -84,7 +85,10 @@ class _Held:
     """Of the task that loads it."""
     loading: bool = True
     failed: bool = False
-    """Loading raised an unexpected exception, a bug. The shard is not served until a retry succeeds."""
+    """Loading raised an unexpected exception, a bug.
+
+    The shard is not served until a retry succeeds.
+    """
     end: Offset = 0
     """Of what the shard has replayed: an answer waits until the high watermark is there."""
     waiting: dict[Ticket, _Waiting] = field(default_factory=dict)
@@ -97,7 +101,13 @@ class _Commit(ProduceTicket):
 
     __slots__ = ("_held", "_replies", "_service", "error")
 
-    def __init__(self, service: CoordinatorService, held: _Held, replies: Sequence[tuple[Ticket, Outcome]], deadline: float) -> None:
+    def __init__(
+        self,
+        service: CoordinatorService,
+        held: _Held,
+        replies: Sequence[tuple[Ticket, Outcome]],
+        deadline: float,
+    ) -> None:
         super().__init__()
         self.appends = [(held.partition, held.end, [], 0)]
         self.deadline = deadline
@@ -156,9 +166,12 @@ class CoordinatorService:
         """Shards are loaded one after the other, so that the first are ready early."""
         self._earlier = trio.Event()
         self._sleeping_until = math.inf
-        """Monotonic seconds. Infinite while the task examines the shards: any deadline wakes it then."""
+        """Monotonic seconds.
 
-    # -- calls ----------------------------------------------------------------------------------------------------
+        Infinite while the task examines the shards: any deadline wakes it then.
+        """
+
+    # -- calls -------------------------------------------------------------------------------------
 
     def partition_of(self, key: str) -> int:
         """The shard of a group or a transactional id. MqError COORDINATOR_NOT_AVAILABLE before the
@@ -169,9 +182,7 @@ class CoordinatorService:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet.")
         return partition_for(key, partitions)
 
-    async def call(
-        self, key: str, op: Any, decided: Callable[[], None] = lambda: None
-    ) -> Answer:
+    async def call(self, key: str, op: Any, decided: Callable[[], None] = lambda: None) -> Answer:
         """Have the shard of `key` decide, and wait for its answer. `decided` is called in between,
         when nobody reads `op` any more.
 
@@ -220,7 +231,12 @@ class CoordinatorService:
         return answers
 
     async def write_marker(
-        self, index: int, producer: Producer, coordinator_epoch: int, committed: bool, transaction_version: int = 0
+        self,
+        index: int,
+        producer: Producer,
+        coordinator_epoch: int,
+        committed: bool,
+        transaction_version: int = 0,
     ) -> None:
         """Write a transaction marker to one partition of the topic, and wait for its commit.
 
@@ -232,7 +248,12 @@ class CoordinatorService:
         try:
             now = self._now()
             appended = self._replica.append_marker_nowait(
-                held.partition, producer, coordinator_epoch, committed, now.wall_ms, transaction_version
+                held.partition,
+                producer,
+                coordinator_epoch,
+                committed,
+                now.wall_ms,
+                transaction_version,
             )
             held.end = appended.last_offset + 1
             with self._reload_after_bug(held):
@@ -252,7 +273,11 @@ class CoordinatorService:
         waiting = held.waiting[ticket] = _Waiting()
         try:
             held.end = sealing.append_seal_nowait(
-                self._replica.append_nowait, held.partition, producer, coordinator_epoch, self._now().wall_ms
+                self._replica.append_nowait,
+                held.partition,
+                producer,
+                coordinator_epoch,
+                self._now().wall_ms,
             )
             self._answer_when_committed(held, ((ticket, {}),))
             await waiting.outcome()
@@ -272,7 +297,9 @@ class CoordinatorService:
     def _usable(self, index: int) -> _Held:
         held = self._held.get(index)
         if held is None or not held.partition.serves:
-            raise MqError(ErrorCode.NOT_COORDINATOR, f"This node does not lead {self.topic}-{index}.")
+            raise MqError(
+                ErrorCode.NOT_COORDINATOR, f"This node does not lead {self.topic}-{index}."
+            )
         if held.failed:
             raise MqError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -280,17 +307,22 @@ class CoordinatorService:
                 "The log of this node has the stack trace.",
             )
         if held.loading:
-            raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{index} is being loaded.")
+            raise MqError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{index} is being loaded."
+            )
         return held
 
     def _is_usable(self, held: _Held) -> bool:
         """Whether it still serves: it was not let go of while others were looked at."""
-        return self._held.get(held.partition.assignment.topic_partition.partition) is held and held.partition.serves
+        return (
+            self._held.get(held.partition.assignment.topic_partition.partition) is held
+            and held.partition.serves
+        )
 
     def _now(self) -> Moment:
         return Moment(self._clock.monotonic(), self._clock.wall_ms())
 
-    # -- deciding --------------------------------------------------------------------------------------------------
+    # -- deciding ----------------------------------------------------------------------------------
 
     def _carry_out(self, held: _Held, decision: Decision, caller: Ticket = INTERNAL) -> None:
         """Append, replay and write without awaits; the rest follows after the commit. If the append
@@ -299,7 +331,11 @@ class CoordinatorService:
             try:
                 self._append(held, decision)
             except MqError as error:
-                logger.warning("cannot write a decision partition=%s reason=%s", held.partition.assignment.topic_partition, error)
+                logger.warning(
+                    "cannot write a decision partition=%s reason=%s",
+                    held.partition.assignment.topic_partition,
+                    error,
+                )
                 refused = (caller, *(ticket for ticket, _ in decision.replies))
                 self._answer(held, [(ticket, client_error(error.code)) for ticket in refused])
                 self._note_deadline(held)
@@ -320,17 +356,25 @@ class CoordinatorService:
             producer_epoch=decision.producer.producer_epoch,
             transactional=transactional,
         )
-        appended = self._replica.append_nowait(held.partition, memoryview(batch), -1, now_ms, client=False)
+        appended = self._replica.append_nowait(
+            held.partition, memoryview(batch), -1, now_ms, client=False
+        )
         held.end = appended.last_offset + 1
 
-    def _answer_when_committed(self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]]) -> None:
+    def _answer_when_committed(
+        self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]]
+    ) -> None:
         if held.end > held.partition.high_watermark:
-            self._replica.wait_committed(_Commit(self, held, replies, self._clock.monotonic() + self._commit_seconds))
+            self._replica.wait_committed(
+                _Commit(self, held, replies, self._clock.monotonic() + self._commit_seconds)
+            )
             self._replica.end_of_turn()
         else:
             self.finish_replies(held, replies, None)
 
-    def finish_replies(self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]], error: ErrorCode | None) -> None:
+    def finish_replies(
+        self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]], error: ErrorCode | None
+    ) -> None:
         """Send the replies: what they rest on is committed, or `error` says why that is unknown."""
         if error is None:
             self._answer(held, replies)
@@ -355,9 +399,11 @@ class CoordinatorService:
         while held.effects and held.effects[0][0] <= held.partition.high_watermark:
             _, effect = held.effects.popleft()
             assert self._perform is not None, effect
-            self._perform(held.partition.assignment.topic_partition.partition, held.leader_epoch, effect)
+            self._perform(
+                held.partition.assignment.topic_partition.partition, held.leader_epoch, effect
+            )
 
-    # -- who leads -------------------------------------------------------------------------------------------------
+    # -- who leads ---------------------------------------------------------------------------------
 
     def role_changed(self, partition: Partition) -> None:
         """The leadership of a partition on this node begins, ends, or gets another epoch."""
@@ -365,14 +411,23 @@ class CoordinatorService:
         if topic != self.topic:
             return
         held = self._held.get(index)
-        if held is not None and (not partition.is_leader or held.leader_epoch != partition.leader_epoch or held.partition is not partition):
+        if held is not None and (
+            not partition.is_leader
+            or held.leader_epoch != partition.leader_epoch
+            or held.partition is not partition
+        ):
             self._let_go(held)
             held = None
         if partition.is_leader and held is None:
             self._hold(index, partition)
 
     def _hold(self, index: int, partition: Partition) -> None:
-        held = self._held[index] = _Held(partition, partition.leader_epoch, self._make_shard(index), self._replica.lost_contact_at)
+        held = self._held[index] = _Held(
+            partition,
+            partition.leader_epoch,
+            self._make_shard(index),
+            self._replica.lost_contact_at,
+        )
         self._to_load.append(held)
         self._load_wanted.set()
 
@@ -382,7 +437,9 @@ class CoordinatorService:
         self._metadata_due.pop(held, None)
         held.scope.cancel()
         held.effects.clear()
-        refusal = MqError(ErrorCode.NOT_COORDINATOR, f"This node no longer leads {topic_partition}.")
+        refusal = MqError(
+            ErrorCode.NOT_COORDINATOR, f"This node no longer leads {topic_partition}."
+        )
         self._answer(held, [(ticket, refusal) for ticket in list(held.waiting)])
 
     def _load_anew(self, held: _Held) -> None:
@@ -414,9 +471,12 @@ class CoordinatorService:
             with self._reload_after_bug(held):
                 self._carry_out(held, decide(self._now()))
         except Exception:  # a bug: this shard starts anew, and the node runs on
-            logger.exception("reloading a coordinator after an error partition=%s", held.partition.assignment.topic_partition)
+            logger.exception(
+                "reloading a coordinator after an error partition=%s",
+                held.partition.assignment.topic_partition,
+            )
 
-    # -- loading ---------------------------------------------------------------------------------------------------
+    # -- loading -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Load what comes to be led here, and wake shards at their deadlines; until cancelled."""
@@ -438,11 +498,18 @@ class CoordinatorService:
                         await self._replay_log(held)
                     decision = held.shard.on_loaded(self._now())
                 except MqError as error:
-                    logger.error("cannot load a coordinator, will retry partition=%s reason=%s", topic_partition, error)
+                    logger.error(
+                        "cannot load a coordinator, will retry partition=%s reason=%s",
+                        topic_partition,
+                        error,
+                    )
                     pause = RELOAD_SECONDS
                 except Exception:  # a bug: this partition has no coordinator, the others do
                     held.failed = True
-                    logger.exception("bug: cannot load a coordinator, its requests fail partition=%s", topic_partition)
+                    logger.exception(
+                        "bug: cannot load a coordinator, its requests fail partition=%s",
+                        topic_partition,
+                    )
                     pause = RELOAD_AFTER_BUG_SECONDS
                 else:
                     break
@@ -451,7 +518,12 @@ class CoordinatorService:
             held.loading = held.failed = False
             seconds = self._clock.monotonic() - began
             if held.end:
-                logger.info("coordinator loaded partition=%s end_offset=%d seconds=%.3f", topic_partition, held.end, seconds)
+                logger.info(
+                    "coordinator loaded partition=%s end_offset=%d seconds=%.3f",
+                    topic_partition,
+                    held.end,
+                    seconds,
+                )
             self._decide(held, lambda _: decision)
 
     async def _replay_log(self, held: _Held) -> None:
@@ -466,20 +538,30 @@ class CoordinatorService:
         skipped = SkippedRecords()
         offset = log.log_start_offset
         while offset < log.written_end_offset:
-            found = self._logs.reader.read(log, offset, max_bytes=COORDINATOR_LOAD_BYTES, limit_offset=log.written_end_offset, min_one=True)
+            found = self._logs.reader.read(
+                log,
+                offset,
+                max_bytes=COORDINATOR_LOAD_BYTES,
+                limit_offset=log.written_end_offset,
+                min_one=True,
+            )
             for part in found.ranges:
                 data = await self._disk.offload(part.file.read_at, part.position, part.size)
                 replay_batches(shard, data, offset, skipped)
                 await trio.lowlevel.checkpoint()
             if found.next_offset <= offset:
-                raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.topic_partition} cannot be read at offset {offset}")
+                raise MqError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{log.topic_partition} cannot be read at offset {offset}",
+                )
             offset = found.next_offset
         held.end = offset
         if skipped.records:
             line = "skipped records that cannot be decoded partition=%s %s"
-            logger.warning(line, log.topic_partition, skipped, extra={"always": True})  # one a load, of fifty partitions
+            # one a load, of fifty partitions
+            logger.warning(line, log.topic_partition, skipped, extra={"always": True})
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def _note_deadline(self, held: _Held) -> None:
         deadline = held.shard.next_deadline()

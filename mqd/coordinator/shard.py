@@ -6,8 +6,8 @@ without awaits. It answers when the high watermark covers everything that the sh
 new leader of the partition reads the log and calls the same `replay`.
 
 State that a restart may lose (waiting calls, ends of sessions) may change in `handle`. State in
-records changes in `replay` only, so a refused decision leaves it unchanged. When a write fails after
-`replay`, the shard is dropped and loaded again: no change is ever undone.
+records changes in `replay` only, so a refused decision leaves it unchanged. When a write fails
+after `replay`, the shard is dropped and loaded again: no change is ever undone.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from mqd.errors import MqError
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
 Ticket = int
-"""The number of a call that waits for its answer. Each is answered once, by the decision on the call
-or by a later one."""
+"""The number of a call that waits for its answer. Each is answered once, by the decision on the
+call or by a later one.
+"""
 
 INTERNAL: Ticket = 0
 """The ticket of what nobody waits for."""
@@ -117,8 +118,9 @@ class Shard(Protocol):
         ...
 
     def on_absence(self, seconds: float) -> None:
-        """This node had no contact with the controller for `seconds`, refused clients meanwhile, and
-        still leads: deadlines of clients move by as much."""
+        """This node had no contact with the controller for `seconds`, refused clients meanwhile,
+        and still leads: deadlines of clients move by as much.
+        """
         ...
 
     def next_deadline(self) -> float | None:

@@ -1,4 +1,7 @@
-"""Seam 1 of 4: time. The daemon reads the clock through this Protocol, so that a simulation can own it."""
+"""Seam 1 of 4: time.
+
+The daemon reads the clock through this Protocol, so that a simulation can own it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import trio
 
 
 class Clock(Protocol):
-    """Two readings: one that never jumps, for deadlines; one that people and record timestamps use."""
+    """Two readings: one that never jumps, for deadlines; one that people and record
+    timestamps use.
+    """
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start; never goes back. The same scale as Trio's deadlines."""

@@ -1,9 +1,10 @@
-"""Seam 3 of 4: the disk, real one. Files are appended with vectored writes and read by position; nothing is mapped.
+"""Seam 3 of 4: the disk, real one. Files are appended with vectored writes and read by position;
+nothing is mapped.
 
-Every method may raise OSError; the services turn a failed write or sync into StorageError and never retry it
-(a second fsync after a failed one reports success and means nothing: Rebello et al., ATC '20).
-Calls are synchronous. `sync` blocks for milliseconds, so services send it, and whatever else is slow, through `offload`;
-all else is page-cache work and is done inline.
+Every method may raise OSError; the services turn a failed write or sync into StorageError and never
+retry it (a second fsync after a failed one reports success and means nothing: Rebello et al., ATC
+'20). Calls are synchronous. `sync` blocks for milliseconds, so services send it, and whatever else
+is slow, through `offload`; all else is page-cache work and is done inline.
 """
 
 from __future__ import annotations
@@ -43,12 +44,18 @@ def raise_descriptor_limit() -> int:
 
 
 class File(Protocol):
-    """One open file. Closed when the last reference goes: a fetch may still be sending a deleted segment."""
+    """One open file.
+
+    Closed when the last reference goes: a fetch may still be sending a deleted segment.
+    """
 
     path: Path
 
     def append(self, views: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Write all views at the end, in order; returns the bytes written. Short writes are completed or raise."""
+        """Write all views at the end, in order; returns the bytes written.
+
+        Short writes are completed or raise.
+        """
         ...
 
     def write_at(self, position: int, data: bytes | memoryview) -> None: ...
@@ -73,7 +80,10 @@ class File(Protocol):
 
 
 class FileRange(NamedTuple):
-    """Bytes of a file that go to a socket without passing through Python. Holding it keeps the file open."""
+    """Bytes of a file that go to a socket without passing through Python.
+
+    Holding it keeps the file open.
+    """
 
     file: File
     position: int
@@ -114,7 +124,9 @@ class Disk(Protocol):
     def read_bytes(self, path: Path) -> bytes: ...
 
     def write_atomic(self, path: Path, data: bytes) -> None:
-        """Temporary file, fsync, rename over, fsync of the directory: all or nothing, and durable on return."""
+        """Temporary file, fsync, rename over, fsync of the directory: all or nothing, and
+        durable on return.
+        """
         ...
 
     def free_bytes(self, path: Path) -> int: ...
@@ -122,18 +134,27 @@ class Disk(Protocol):
     def total_bytes(self, path: Path) -> int: ...
 
     def lock(self, path: Path) -> File:
-        """Take an exclusive lock that ends with the process; BlockingIOError when another holds it."""
+        """Take an exclusive lock that ends with the process; BlockingIOError when another
+        holds it.
+        """
         ...
 
     def boot_id(self) -> str:
-        """Of the machine since it was started: as long as it stays the same, what a process wrote and did not sync is still there,
-        also when the process was killed. Empty where nobody can tell."""
+        """Of the machine since it was started: as long as it stays the same, what a process wrote
+        and did not sync is still there, also when the process was killed. Empty where nobody can
+        tell.
+        """
         ...
 
     async def offload(
-        self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
+        self,
+        call: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+        limiter: trio.CapacityLimiter | None = None,
     ) -> ResultT:
-        """Run a call that blocks on this disk without holding up the event loop: in a worker thread; `limiter` bounds how many."""
+        """Run a call that blocks on this disk without holding up the event loop: in a
+        worker thread; `limiter` bounds how many.
+        """
         ...
 
 
@@ -149,7 +170,10 @@ class OsFile:
 
     def append(self, views: Sequence[bytes | bytearray | memoryview]) -> int:
         if len(views) > _VECTORS_MAX:
-            return sum(self.append(views[start : start + _VECTORS_MAX]) for start in range(0, len(views), _VECTORS_MAX))
+            return sum(
+                self.append(views[start : start + _VECTORS_MAX])
+                for start in range(0, len(views), _VECTORS_MAX)
+            )
         wanted = sum(map(len, views))
         written = os.pwritev(self._descriptor, views, self._size)
         self._size += written
@@ -205,7 +229,10 @@ class OsFile:
 
 
 class OsDisk:
-    """The Disk of the operating system. New files have mode 0600 and new directories 0700, with `group_readable` 0640 and 0750."""
+    """The Disk of the operating system.
+
+    New files have mode 0600 and new directories 0700, with `group_readable` 0640 and 0750.
+    """
 
     _file_mode = 0o600
     _directory_mode = 0o700
@@ -229,7 +256,9 @@ class OsDisk:
             self._warn_of_others(path)
             return
         missing = [path, *path.parents]
-        missing = missing[: next(count for count, parent in enumerate(missing) if os.path.isdir(parent))]
+        missing = missing[
+            : next(count for count, parent in enumerate(missing) if os.path.isdir(parent))
+        ]
         for made in reversed(missing):
             try:
                 os.mkdir(made, self._directory_mode)
@@ -244,7 +273,12 @@ class OsDisk:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & 0o077 & ~self._directory_mode:
             remedy = f"chmod {self._directory_mode:o} {shlex.quote(str(path))}"
-            logger.warning("other users can access a data directory directory=%s mode=%o remedy=%s", path, mode, remedy)
+            logger.warning(
+                "other users can access a data directory directory=%s mode=%o remedy=%s",
+                path,
+                mode,
+                remedy,
+            )
 
     def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
         os.replace(source, target)
@@ -273,7 +307,9 @@ class OsDisk:
 
     def write_atomic(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode
+        )
         try:
             view = memoryview(data)
             while view:
@@ -312,6 +348,9 @@ class OsDisk:
             return ""
 
     async def offload(
-        self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
+        self,
+        call: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+        limiter: trio.CapacityLimiter | None = None,
     ) -> ResultT:
         return await trio.to_thread.run_sync(call, *args, limiter=limiter)

@@ -1,4 +1,7 @@
-"""Seam 2 of 4: chance. Ids, jitter and placement draw from here, so that a seed can replay a run."""
+"""Seam 2 of 4: chance.
+
+Ids, jitter and placement draw from here, so that a seed can replay a run.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """Looks for cyclic garbage, little by little.
 
-CPython's full collection walks every object in one step: 0.2 to 0.5 s on a node with 10,000 partitions, during which nobody is served, and
-clients with large requests make it run again and again. Here the automatic one is off. Instead, the oldest generation is collected as soon
-as it has received a few young ones, and what is alive then is frozen: no later collection walks it. A pause is therefore proportional to
-what was made since the last one. Reference counts free frozen objects as they free others; only a cycle that is given up after it was
-frozen stays. Therefore everything is collected anew when there are several times as many frozen objects as after the last time.
+CPython's full collection walks every object in one step: 0.2 to 0.5 s on a node with 10,000
+partitions, during which nobody is served, and clients with large requests make it run again and
+again. Here the automatic one is off. Instead, the oldest generation is collected as soon as it has
+received a few young ones, and what is alive then is frozen: no later collection walks it. A pause
+is therefore proportional to what was made since the last one. Reference counts free frozen objects
+as they free others; only a cycle that is given up after it was frozen stays. Therefore everything
+is collected anew when there are several times as many frozen objects as after the last time.
 
 The objects of mqd form hardly any cycles: 80 full collections under attack found 20 objects.
 """
@@ -20,7 +22,9 @@ import trio
 logger = logging.getLogger(__name__)
 
 _GENERATIONS = 3
-"""At CPython's own thresholds about 30,000 objects that lived on, and what one step of the event loop makes: 10 to 15 ms in all."""
+"""At CPython's own thresholds about 30,000 objects that lived on, and what one step of the
+event loop makes: 10 to 15 ms in all.
+"""
 _NEVER = 1_000_000_000
 _LOOK_SECONDS = 60.0
 _FROZEN_TIMES = 4
@@ -63,4 +67,6 @@ class Garbage(trio.abc.Instrument):
         gc.freeze()
         frozen = gc.get_freeze_count()
         self._thaw_at = max(_FROZEN_TIMES * frozen, frozen + _FROZEN_MORE_MIN)
-        logger.debug("collected objects=%d left=%d seconds=%.3f", collected, frozen, time.monotonic() - began)
+        logger.debug(
+            "collected objects=%d left=%d seconds=%.3f", collected, frozen, time.monotonic() - began
+        )

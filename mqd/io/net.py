@@ -1,11 +1,14 @@
-"""Seam 4 of 4: the network, real one. Non-blocking sockets, one epoll of our own, and plain streams for clients.
+"""Seam 4 of 4: the network, real one. Non-blocking sockets, one epoll of our own, and plain streams
+for clients.
 
 Two faces, because two kinds of callers exist:
 
-- `Network.connect` gives an awaitable `Stream`: for whoever opens a connection (clients, Raft, followers).
-- `Network.listen` and `Network.poller` serve accepted sockets without a task each: the poller names everyone who
-  is ready, and the server handles them all in one turn. A Trio task woken per request costs a factor of two at
-  sixteen connections; one epoll awaited by Trio does not (bench/produce_fetch.py, "small requests").
+- `Network.connect` gives an awaitable `Stream`: for whoever opens a connection (clients, Raft,
+  followers).
+- `Network.listen` and `Network.poller` serve accepted sockets without a task each: the poller names
+  everyone who is ready, and the server handles them all in one turn. A Trio task woken per request
+  costs a factor of two at sixteen connections; one epoll awaited by Trio does not
+  (bench/produce_fetch.py, "small requests").
 
 A simulated network implements the same four Protocols over memory. Every call may raise OSError.
 """
@@ -33,7 +36,9 @@ _ACCEPT_LATER = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOM
 """Overload that passes: wait and accept again. Any other failure of accept is ours and rises."""
 _ACCEPT_LATER_SECONDS = 0.1
 _ACCEPTED_IN_A_ROW = 64
-"""Connections taken before others get the loop: a busy server comes round slowly, and who waits to be accepted waits long."""
+"""Connections taken before others get the loop: a busy server comes round slowly, and who
+waits to be accepted waits long.
+"""
 _ACCEPT_AGAIN = frozenset({errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR})
 """The peer gave up between its connect and our accept: take the next one."""
 
@@ -51,14 +56,19 @@ class Stream(Protocol):
 
 
 class Socket(Protocol):
-    """One accepted connection that never waits: each call raises BlockingIOError instead, and the poller tells when to come again."""
+    """One accepted connection that never waits: each call raises BlockingIOError instead,
+    and the poller tells when to come again.
+    """
 
     @property
     def peer(self) -> str: ...
 
     @property
     def receive_into(self) -> Callable[[memoryview], int]:
-        """(view) -> bytes received, 0 at the end of the stream. An attribute, so that a call costs no more than the system's."""
+        """(view) -> bytes received, 0 at the end of the stream.
+
+        An attribute, so that a call costs no more than the system's.
+        """
         ...
 
     @property
@@ -100,7 +110,9 @@ class Poller(Protocol):
     """Names the sockets that are ready, many at a time."""
 
     def watch(self, sock: Socket, ready: Ready, events: int) -> None:
-        """Call `ready` when one of `events` (READABLE, WRITABLE, or 0 to pause) holds; replaces an earlier watch."""
+        """Call `ready` when one of `events` (READABLE, WRITABLE, or 0 to pause) holds;
+        replaces an earlier watch.
+        """
         ...
 
     def forget(self, sock: Socket) -> None: ...
@@ -252,7 +264,10 @@ class EpollPoller:
 
     def ready_nowait(self) -> list[tuple[Ready, int]]:
         ready = self._ready
-        return [(ready[descriptor], events) for descriptor, events in self._epoll.poll(0, self._EVENTS_MAX)]
+        return [
+            (ready[descriptor], events)
+            for descriptor, events in self._epoll.poll(0, self._EVENTS_MAX)
+        ]
 
     async def wait_ready(self) -> None:
         await trio.lowlevel.wait_readable(self._epoll.fileno())
@@ -270,9 +285,13 @@ class OsNetwork:
         self._receive_buffer_bytes = receive_buffer_bytes
 
     async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> OsStream:
-        failure: OSError = TimeoutError(errno.ETIMEDOUT, f"no answer from {host}:{port} within {timeout:g} s")
+        failure: OSError = TimeoutError(
+            errno.ETIMEDOUT, f"no answer from {host}:{port} within {timeout:g} s"
+        )
         with trio.move_on_after(timeout):
-            for family, kind, protocol, _, address in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            for family, kind, protocol, _, address in await trio.socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            ):
                 sock = trio.socket.socket(family, kind, protocol)
                 try:
                     await sock.connect(address)
@@ -290,7 +309,9 @@ class OsNetwork:
         raise failure
 
     async def listen(self, host: str, port: int) -> OsListener:
-        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = await trio.socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         family, kind, protocol, _, address = found[0]
         sock = socket.socket(family, kind, protocol)
         try:

@@ -1,11 +1,14 @@
-"""The aborted transactions of one segment, in the order of their markers: what a reader of committed records must leave out. A core.
+"""The aborted transactions of one segment, in the order of their markers: what a reader of
+committed records must leave out. A core.
 
-An entry belongs to the segment that holds its marker; the records may lie in earlier ones. Kafka's file (`.txnindex`) holds the same,
-and is there only where there is an entry. Other than the other indexes this one is no mere aid: without its entry the records of an aborted
-transaction would be given out. So the file is written whole, with the segment's sync and before the recovery point passes the segment
-(sync_plan.py); up to there recovery makes the index anew from the log.
+An entry belongs to the segment that holds its marker; the records may lie in earlier ones. Kafka's
+file (`.txnindex`) holds the same, and is there only where there is an entry. Other than the other
+indexes this one is no mere aid: without its entry the records of an aborted transaction would be
+given out. So the file is written whole, with the segment's sync and before the recovery point
+passes the segment (sync_plan.py); up to there recovery makes the index anew from the log.
 
-Invariants: markers ascend strictly; each transaction begins before its marker, and so does what was stable when it ended.
+Invariants: markers ascend strictly; each transaction begins before its marker, and so does what was
+stable when it ended.
 """
 
 from __future__ import annotations
@@ -14,7 +17,12 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
-from mqd.protocol.files import AbortedTransaction, FileFormatError, decode_txn_index, encode_txn_index
+from mqd.protocol.files import (
+    AbortedTransaction,
+    FileFormatError,
+    decode_txn_index,
+    encode_txn_index,
+)
 from mqd.types import Offset
 
 _NONE = tuple(array("q") for _ in AbortedTransaction._fields)
@@ -40,10 +48,22 @@ class AbortedIndex:
 
     @classmethod
     def load(cls, data: bytes, base_offset: Offset, next_offset: Offset) -> AbortedIndex:
-        """From the bytes of a file. FileFormatError where they make no sense for a segment of these offsets."""
+        """From the bytes of a file.
+
+        FileFormatError where they make no sense for a segment of these offsets.
+        """
         transactions = decode_txn_index(data)
-        if transactions and not base_offset <= transactions[0].last_offset <= transactions[-1].last_offset < next_offset:
-            raise FileFormatError(f"the transaction index has markers outside of offsets {base_offset} to {next_offset}")
+        if (
+            transactions
+            and not base_offset
+            <= transactions[0].last_offset
+            <= transactions[-1].last_offset
+            < next_offset
+        ):
+            raise FileFormatError(
+                f"the transaction index has markers outside of offsets {base_offset} to "
+                f"{next_offset}"
+            )
         return cls(transactions)
 
     def encode(self) -> bytes:
@@ -71,13 +91,21 @@ class AbortedIndex:
             for column in self._columns:
                 del column[keep:]
 
-    def overlapping(self, start_offset: Offset, end_offset: Offset) -> tuple[list[AbortedTransaction], bool]:
-        """Those that have a record in [start, end), and whether that is all: markers in later segments may end more of them otherwise."""
+    def overlapping(
+        self, start_offset: Offset, end_offset: Offset
+    ) -> tuple[list[AbortedTransaction], bool]:
+        """Those that have a record in [start, end), and whether that is all: markers in
+        later segments may end more of them otherwise.
+        """
         producer_ids, first_offsets, last_offsets, stable_offsets = self._columns
         found = []
         for at in range(bisect_left(last_offsets, start_offset), len(self)):
             if first_offsets[at] < end_offset:
-                found.append(AbortedTransaction(producer_ids[at], first_offsets[at], last_offsets[at], stable_offsets[at]))
+                found.append(
+                    AbortedTransaction(
+                        producer_ids[at], first_offsets[at], last_offsets[at], stable_offsets[at]
+                    )
+                )
             if stable_offsets[at] >= end_offset:
                 return found, True
         return found, False

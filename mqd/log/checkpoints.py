@@ -1,11 +1,13 @@
 """The small files of a log directory, read and written through a `Disk` that is passed in.
 
-Reading never fails because of what a file holds: a checkpoint that makes no sense counts as missing, which costs time
-(recovery scans from the start) and loses nothing. `meta.properties` is the exception: a directory that belongs to
-another node or cluster is refused, and so is one that holds something and does not say whose it is.
+Reading never fails because of what a file holds: a checkpoint that makes no sense counts as
+missing, which costs time (recovery scans from the start) and loses nothing. `meta.properties` is
+the exception: a directory that belongs to another node or cluster is refused, and so is one that
+holds something and does not say whose it is.
 
-Writing keeps what the files said of partitions that are not served (`carried`): a log that is fenced or gone is not
-forgotten by a checkpoint. Its recovery point is, so that whatever comes in its place is read from the start.
+Writing keeps what the files said of partitions that are not served (`carried`): a log that is
+fenced or gone is not forgotten by a checkpoint. Its recovery point is, so that whatever comes in
+its place is read from the start.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ def store_offsets(disk: Disk, path: Path, offsets: Mapping[TopicPartition, int])
 
 
 def take_clean_shutdown(disk: Disk, directory: Path) -> int | None:
-    """The broker epoch of an orderly stop, None after any other. The marker is gone when this returns, durably."""
+    """The broker epoch of an orderly stop, None after any other.
+
+    The marker is gone when this returns, durably.
+    """
     path = directory / CLEAN_SHUTDOWN
     try:
         broker_epoch = decode_clean_shutdown(disk.read_bytes(path))
@@ -78,10 +83,11 @@ def store_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None
 
 
 def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> MetaProperties:
-    """What `meta.properties` says, written first when it is missing; `wanted.directory_id` is used only then.
+    """What `meta.properties` says, written first when it is missing; `wanted.directory_id` is used
+    only then.
 
-    StorageError when the directory belongs to another node or cluster, holds things that nobody claimed, or the file cannot
-    be understood.
+    StorageError when the directory belongs to another node or cluster, holds things that nobody
+    claimed, or the file cannot be understood.
     """
     path = directory / META_PROPERTIES
     try:
@@ -90,34 +96,50 @@ def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> Meta
         strange = [name for name in disk.list(directory) if name not in _NOBODYS]
         if strange:
             raise StorageError(
-                f"{path} is missing, and {directory} is not empty ({strange[0]}{', ...' if len(strange) > 1 else ''}): whose it is cannot"
-                " be known, so nothing in it was touched; restore the file, or use an empty directory"
+                f"{path} is missing, and {directory} is not empty "
+                f"({strange[0]}{', ...' if len(strange) > 1 else ''}): whose it is cannot"
+                " be known, so nothing in it was touched; restore the file, or use an empty "
+                "directory"
             ) from None
         disk.write_atomic(path, encode_meta_properties(wanted))
         return wanted
     except FileFormatError as error:
-        raise StorageError(f"{path}: {error}; restore the file or start with an empty directory") from None
+        raise StorageError(
+            f"{path}: {error}; restore the file or start with an empty directory"
+        ) from None
     if found.cluster_id != wanted.cluster_id:
-        raise StorageError(f"{path}: the directory is of cluster {found.cluster_id!r}, not {wanted.cluster_id!r}; use another directory")
+        raise StorageError(
+            f"{path}: the directory is of cluster {found.cluster_id!r}, not "
+            f"{wanted.cluster_id!r}; use another directory"
+        )
     if found.node_id != wanted.node_id:
-        raise StorageError(f"{path}: the directory is of node {found.node_id}, not {wanted.node_id}; use another directory")
+        raise StorageError(
+            f"{path}: the directory is of node {found.node_id}, not {wanted.node_id}; use "
+            "another directory"
+        )
     return found
 
 
 def checkpointed(
     name: str, logs: Iterable[PartitionLog], directory: Path, carried: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """What the checkpoint file `name` of a log directory should hold now. `carried`: what it holds of partitions without a log.
+    """What the checkpoint file `name` of a log directory should hold now. `carried`: what it holds
+    of partitions without a log.
 
     Logs that were never compacted are not in the cleaner's.
     """
     offset_of = _OFFSETS[name]
     offsets = {log.topic_partition: offset_of(log) for log in logs if log.directory == directory}
-    return {**carried, **{partition: offset for partition, offset in offsets.items() if offset is not None}}
+    return {
+        **carried,
+        **{partition: offset for partition, offset in offsets.items() if offset is not None},
+    }
 
 
 _NOBODYS = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
-"""What an unclaimed directory may hold: an interrupted claim, and what a new file system comes with."""
+"""What an unclaimed directory may hold: an interrupted claim, and what a new file system
+comes with.
+"""
 
 _OFFSETS = {
     RECOVERY_POINT_CHECKPOINT: attrgetter("durability.synced_end_offset"),

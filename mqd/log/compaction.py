@@ -1,18 +1,23 @@
-"""Compaction: of each key the newest record stays. What may be cleaned, what is cleaned together, and what stays of a batch. A core.
+"""Compaction: of each key the newest record stays. What may be cleaned, what is cleaned together,
+and what stays of a batch. A core.
 
-A log is clean up to `PartitionLog.cleaned_to`, and dirty behind it. A pass reads the dirty part and notes the newest offset of each
-key (keymap.py), as far as the map holds; then it reads the log from its start to where the map ends and writes it anew without what is
-older. What stays keeps its offset: a compacted log has gaps. The rules are Apache Kafka's, so that both leave the same:
+A log is clean up to `PartitionLog.cleaned_to`, and dirty behind it. A pass reads the dirty part and
+notes the newest offset of each key (keymap.py), as far as the map holds; then it reads the log from
+its start to where the map ends and writes it anew without what is older. What stays keeps its
+offset: a compacted log has gaps. The rules are Apache Kafka's, so that both leave the same:
 
-- Only whole segments below the last stable offset, not the active one, nor one with a record younger than `min.compaction.lag.ms`.
-- A log is cleaned when more than `min.cleanable.dirty.ratio` of its bytes are dirty, or a dirty segment began longer than
-  `max.compaction.lag.ms` ago.
-- A tombstone (no value) stays for `delete.retention.ms` from the pass on that found nothing older of its key left: that moment, the delete
-  horizon, is written into its batch (KIP-534). A marker likewise, from the pass on that found no batch of its transaction left.
+- Only whole segments below the last stable offset, not the active one, nor one with a record
+  younger than `min.compaction.lag.ms`.
+- A log is cleaned when more than `min.cleanable.dirty.ratio` of its bytes are dirty, or a dirty
+  segment began longer than `max.compaction.lag.ms` ago.
+- A tombstone (no value) stays for `delete.retention.ms` from the pass on that found nothing older
+  of its key left: that moment, the delete horizon, is written into its batch (KIP-534). A marker
+  likewise, from the pass on that found no batch of its transaction left.
 - Records of aborted transactions go, and their markers when they are gone.
-- The last batch of each producer that the log remembers stays, empty if need be: it holds the sequence. So does the last one of each new
-  segment, so that the file tells where it ends. If the last batch of a producer is a marker, it stays whole. Kafka empties it, and a
-  replica that reads its producers from such a log does not know the epoch that fences a zombie.
+- The last batch of each producer that the log remembers stays, empty if need be: it holds the
+  sequence. So does the last one of each new segment, so that the file tells where it ends. If the
+  last batch of a producer is a marker, it stays whole. Kafka empties it, and a replica that reads
+  its producers from such a log does not know the epoch that fences a zombie.
 - Records without a key go: the topic was not always compacted.
 """
 
@@ -28,9 +33,20 @@ from mqd.log.log_config import FOREVER_MS, LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.protocol.batch import HEADER_BYTES, BatchHeader, record_bytes
-from mqd.protocol.files import INDEX_ENTRY, RELATIVE_OFFSET_MAX, TIME_INDEX_ENTRY, AbortedTransaction
+from mqd.protocol.files import (
+    INDEX_ENTRY,
+    RELATIVE_OFFSET_MAX,
+    TIME_INDEX_ENTRY,
+    AbortedTransaction,
+)
 from mqd.protocol.markers import parse_end_marker
-from mqd.protocol.records import PlacedRecord, batch_with, delete_horizon, empty_batch, placed_records
+from mqd.protocol.records import (
+    PlacedRecord,
+    batch_with,
+    delete_horizon,
+    empty_batch,
+    placed_records,
+)
 from mqd.types import NO_OFFSET, Offset
 
 # -- what may be cleaned
@@ -53,15 +69,24 @@ class Cleanable(NamedTuple):
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
 
 
-def plan_compaction(log: PartitionLog, now_ms: int, first_timestamp: Callable[[Segment], int]) -> Cleanable | None:
-    """None where nothing is dirty. `first_timestamp` of a segment in ms is asked only where `max.compaction.lag.ms` ends some day."""
+def plan_compaction(
+    log: PartitionLog, now_ms: int, first_timestamp: Callable[[Segment], int]
+) -> Cleanable | None:
+    """None where nothing is dirty.
+
+    `first_timestamp` of a segment in ms is asked only where `max.compaction.lag.ms` ends some day.
+    """
     config = log.config
     first_dirty = log.log_start_offset
     if log.cleaned_to is not None and first_dirty <= log.cleaned_to <= log.log_end_offset:
         first_dirty = log.cleaned_to
     stable = min(log.last_stable_offset(log.checkpointed_high_watermark), log.durability.end_offset)
-    youngest = now_ms - config.min_compaction_lag_ms if config.min_compaction_lag_ms > 0 else FOREVER_MS
-    oldest = now_ms - config.max_compaction_lag_ms if config.max_compaction_lag_ms < FOREVER_MS else None
+    youngest = (
+        now_ms - config.min_compaction_lag_ms if config.min_compaction_lag_ms > 0 else FOREVER_MS
+    )
+    oldest = (
+        now_ms - config.max_compaction_lag_ms if config.max_compaction_lag_ms < FOREVER_MS else None
+    )
     clean_bytes = dirty_bytes = 0
     end_offset = first_dirty
     overdue = False
@@ -77,7 +102,11 @@ def plan_compaction(log: PartitionLog, now_ms: int, first_timestamp: Callable[[S
         end_offset = segment.next_offset
         if oldest is not None and segment.size and not overdue:
             overdue = 0 < first_timestamp(segment) < oldest
-    return Cleanable(first_dirty, end_offset, clean_bytes, dirty_bytes, overdue) if dirty_bytes else None
+    return (
+        Cleanable(first_dirty, end_offset, clean_bytes, dirty_bytes, overdue)
+        if dirty_bytes
+        else None
+    )
 
 
 def is_due(cleanable: Cleanable, config: LogConfig) -> bool:
@@ -91,9 +120,12 @@ def group_segments(segments: Sequence[Segment], config: LogConfig) -> list[list[
     size = 0
     for segment in segments:
         size += segment.size
-        if groups and size <= config.segment_bytes and _index_bytes(size, config) <= config.segment_index_bytes and (
-            segment.next_offset - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
-        ):  # fmt: skip
+        if (
+            groups
+            and size <= config.segment_bytes
+            and _index_bytes(size, config) <= config.segment_index_bytes
+            and (segment.next_offset - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX)
+        ):
             groups[-1].append(segment)
         else:
             groups.append([segment])
@@ -102,15 +134,20 @@ def group_segments(segments: Sequence[Segment], config: LogConfig) -> list[list[
 
 
 def _index_bytes(size: int, config: LogConfig) -> int:
-    """At most so many bytes of either index belong to so many of a log: an entry lies more than an interval behind the one before it."""
-    return (size // max(config.index_interval_bytes, HEADER_BYTES) + 1) * max(INDEX_ENTRY.size, TIME_INDEX_ENTRY.size)
+    """At most so many bytes of either index belong to so many of a log: an entry lies more
+    than an interval behind the one before it.
+    """
+    return (size // max(config.index_interval_bytes, HEADER_BYTES) + 1) * max(
+        INDEX_ENTRY.size, TIME_INDEX_ENTRY.size
+    )
 
 
 # -- transactions
 
 
 class Transactions:
-    """How the transactions ended whose batches go by, in the order of the log, none of them open. See Kafka's CleanedTransactionMetadata.
+    """How the transactions ended whose batches go by, in the order of the log, none of them open.
+    See Kafka's CleanedTransactionMetadata.
 
     `aborted`: all aborted transactions with a marker at `start_offset` or behind it, in any order.
     """
@@ -121,11 +158,15 @@ class Transactions:
         entries = [entry for entry in aborted if entry.last_offset >= start_offset]
         self._pending = deque(sorted(entries, key=lambda entry: entry.first_offset))
         self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
-        """Producer -> its aborted transaction that has begun, and whether a batch of it was seen."""
+        """Producer -> its aborted transaction that has begun, and whether a batch of it was
+        seen.
+        """
         self._committed: set[int] = set()
         """Producers with a batch of a transaction that is no aborted one."""
         self.kept: list[AbortedTransaction] = []
-        """Aborted transactions of which a batch and the marker went by: readers must still be told of them."""
+        """Aborted transactions of which a batch and the marker went by: readers must still
+        be told of them.
+        """
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """A batch of records goes by."""
@@ -140,7 +181,9 @@ class Transactions:
         return True
 
     def is_gone(self, header: BatchHeader, view: memoryview) -> bool:
-        """A control batch goes by: whether it is a marker, or was one, and no batch of its transaction went before it."""
+        """A control batch goes by: whether it is a marker, or was one, and no batch of its
+        transaction went before it.
+        """
         if not header.records_count:
             return True
         self._begin_until(header.last_offset)
@@ -180,14 +223,24 @@ class Indexing:
         self.is_full = False
 
     def add(self, header: BatchHeader, view: memoryview) -> bool:
-        """The next batch. False: the map is full, and what is there of this batch's keys does no harm. MqError for a damaged one."""
+        """The next batch.
+
+        False: the map is full, and what is there of this batch's keys does no harm. MqError for a
+        damaged one.
+        """
         if header.is_control:
             self._transactions.is_gone(header, view)
         elif not self._transactions.is_aborted(header) and header.records_count:
             put, base_offset, start_offset = self._keys.put, header.base_offset, self._start_offset
-            for record in placed_records(record_bytes(view, header, DECOMPRESSED_BYTES_MAX), header):
+            for record in placed_records(
+                record_bytes(view, header, DECOMPRESSED_BYTES_MAX), header
+            ):
                 offset = base_offset + record.offset_delta
-                if record.key is not None and offset >= start_offset and not put(record.key, offset):
+                if (
+                    record.key is not None
+                    and offset >= start_offset
+                    and not put(record.key, offset)
+                ):
                     self.is_full = True
                     return False
         self.end_offset = max(self.end_offset, header.next_offset)
@@ -197,11 +250,20 @@ class Indexing:
 class Rewriting:
     """Says of each batch from the log's start on what stays of it.
 
-    `end_offset`: as far as `keys` knows. `last_batches`: producer -> (last offset of its last batch, or NO_OFFSET when it ended with a
-    marker; its epoch). Times in ms.
+    `end_offset`: as far as `keys` knows. `last_batches`: producer -> (last offset of its last
+    batch, or NO_OFFSET when it ended with a marker; its epoch). Times in ms.
     """
 
-    __slots__ = ("_delete_retention_ms", "_end_offset", "_keys", "_last_batches", "_now_ms", "records_kept", "records_seen", "transactions")
+    __slots__ = (
+        "_delete_retention_ms",
+        "_end_offset",
+        "_keys",
+        "_last_batches",
+        "_now_ms",
+        "records_kept",
+        "records_seen",
+        "transactions",
+    )
 
     def __init__(
         self,
@@ -221,13 +283,18 @@ class Rewriting:
         self._now_ms = now_ms
         self.records_seen = self.records_kept = 0
 
-    def rewrite(self, header: BatchHeader, view: memoryview, *, keep: bool) -> memoryview | bytearray | None:
-        """What stays of the next batch: `view` itself where all does, None where nothing. `keep`: at least its header stays.
+    def rewrite(
+        self, header: BatchHeader, view: memoryview, *, keep: bool
+    ) -> memoryview | bytearray | None:
+        """What stays of the next batch: `view` itself where all does, None where nothing. `keep`:
+        at least its header stays.
 
         MqError for a damaged one.
         """
         self.records_seen += header.records_count
-        left = self._control_batch(header, view) if header.is_control else self._records(header, view)
+        left = (
+            self._control_batch(header, view) if header.is_control else self._records(header, view)
+        )
         if left is None and self._is_last_of_producer(header) and header.is_control:
             return view
         if left is None and (keep or self._is_last_of_producer(header)):
@@ -242,7 +309,9 @@ class Rewriting:
             return header.last_offset == last[0]
         return header.is_control and header.producer_epoch == last[1]
 
-    def _control_batch(self, header: BatchHeader, view: memoryview) -> memoryview | bytearray | None:
+    def _control_batch(
+        self, header: BatchHeader, view: memoryview
+    ) -> memoryview | bytearray | None:
         horizon = delete_horizon(header)
         if self.transactions.is_gone(header, view):
             if not header.records_count or (horizon is not None and horizon <= self._now_ms):
@@ -255,7 +324,12 @@ class Rewriting:
 
     def _with_horizon(self, header: BatchHeader, view: memoryview) -> bytearray:
         records = record_bytes(view, header, DECOMPRESSED_BYTES_MAX)
-        return batch_with(header, records, list(placed_records(records, header)), self._now_ms + self._delete_retention_ms)
+        return batch_with(
+            header,
+            records,
+            list(placed_records(records, header)),
+            self._now_ms + self._delete_retention_ms,
+        )
 
     def _records(self, header: BatchHeader, view: memoryview) -> memoryview | bytearray | None:
         if self.transactions.is_aborted(header) or not header.records_count:
@@ -268,14 +342,20 @@ class Rewriting:
         has_tombstones = False
         for record in placed_records(records, header):
             offset = base_offset + record.offset_delta
-            if offset < end_offset and (record.key is None or offset < newest_of(record.key) or (tombstones_go and record.is_tombstone)):
+            if offset < end_offset and (
+                record.key is None
+                or offset < newest_of(record.key)
+                or (tombstones_go and record.is_tombstone)
+            ):
                 continue
             has_tombstones = has_tombstones or record.is_tombstone
             kept.append(record)
         self.records_kept += len(kept)
         if not kept:
             return None
-        new_horizon = self._now_ms + self._delete_retention_ms if has_tombstones and horizon is None else None
+        new_horizon = (
+            self._now_ms + self._delete_retention_ms if has_tombstones and horizon is None else None
+        )
         if len(kept) == header.records_count and new_horizon is None:
             return view
         return batch_with(header, records, kept, new_horizon)

@@ -1,18 +1,23 @@
-"""The cleaner of logs: picks the dirtiest compacted log, cleans it, and goes on until none is dirty enough. One log at a time.
+"""The cleaner of logs: picks the dirtiest compacted log, cleans it, and goes on until none is dirty
+enough. One log at a time.
 
-The rules are in compaction.py, the work in rewriting.py, the change of files in replacing.py; this shell runs the work in a worker
-thread, a slice at a time, and leaves the processor to others for about as long as each slice took. When nothing is dirty, nothing is read:
-every `log.cleaner.backoff.ms` the sizes of segments are looked at, in memory.
+The rules are in compaction.py, the work in rewriting.py, the change of files in replacing.py; this
+shell runs the work in a worker thread, a slice at a time, and leaves the processor to others for
+about as long as each slice took. When nothing is dirty, nothing is read: every
+`log.cleaner.backoff.ms` the sizes of segments are looked at, in memory.
 
-A log for which there is no space now waits for as long as that, too, while others are cleaned: a disk may be too full for the copy of
-the dirtiest log, and not for those that would free some of it, or lie in another directory.
+A log for which there is no space now waits for as long as that, too, while others are cleaned: a
+disk may be too full for the copy of the dirtiest log, and not for those that would free some of it,
+or lie in another directory.
 
-A log may be cut, shortened, moved or deleted at any time. After every slice the pass asks whether all is as it was, and gives up
-otherwise; what it has put in place until then stays. It never looks at a high watermark or an offset but at its beginning.
+A log may be cut, shortened, moved or deleted at any time. After every slice the pass asks whether
+all is as it was, and gives up otherwise; what it has put in place until then stays. It never looks
+at a high watermark or an offset but at its beginning.
 
-Memory: the key map, which takes 24 bytes for each offset in the dirty part, at most `log.cleaner.dedupe.buffer.size`, as long as a pass
-lasts (where the keys do not fit, several passes); half of `log.cleaner.io.buffer.size`, or one batch; one batch unpacked, and some 200
-bytes more for each of its records; and what is written of these.
+Memory: the key map, which takes 24 bytes for each offset in the dirty part, at most
+`log.cleaner.dedupe.buffer.size`, as long as a pass lasts (where the keys do not fit, several
+passes); half of `log.cleaner.io.buffer.size`, or one batch; one batch unpacked, and some 200 bytes
+more for each of its records; and what is written of these.
 """
 
 from __future__ import annotations
@@ -31,7 +36,16 @@ from mqd.errors import PASSING_ERRNOS, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.limits import CLEANER_BUFFER_BYTES_MIN, CLEANER_REST_SECONDS_MAX, DISK_RESERVE_BYTES
-from mqd.log.compaction import Cleanable, Indexing, Rewriting, Transactions, group_segments, is_due, keys_max, plan_compaction
+from mqd.log.compaction import (
+    Cleanable,
+    Indexing,
+    Rewriting,
+    Transactions,
+    group_segments,
+    is_due,
+    keys_max,
+    plan_compaction,
+)
 from mqd.log.descriptors import Descriptors
 from mqd.log.keymap import BYTES_PER_SLOT, KeyMap
 from mqd.log.partition_log import PartitionLog, Replacement
@@ -65,7 +79,9 @@ class CompactorOptions:
         return cls(
             enabled=config.boolean("log.cleaner.enable"),
             backoff_ms=config.integer("log.cleaner.backoff.ms"),
-            dedupe_buffer_bytes=max(config.integer("log.cleaner.dedupe.buffer.size"), CLEANER_BUFFER_BYTES_MIN),
+            dedupe_buffer_bytes=max(
+                config.integer("log.cleaner.dedupe.buffer.size"), CLEANER_BUFFER_BYTES_MIN
+            ),
             load_factor=min(max(config.number("log.cleaner.io.buffer.load.factor"), 0.01), 1.0),
             io_buffer_bytes=config.integer("log.cleaner.io.buffer.size"),
             bytes_per_second=config.number("log.cleaner.io.max.bytes.per.second"),
@@ -94,7 +110,10 @@ class _Aborted(Exception):
 
 
 class Compactor:
-    """See the head of this file. `failed` is told of a directory that cannot be written; `store_checkpoint` writes what is clean."""
+    """See the head of this file.
+
+    `failed` is told of a directory that cannot be written; `store_checkpoint` writes what is clean.
+    """
 
     def __init__(
         self,
@@ -112,7 +131,9 @@ class Compactor:
         """May be replaced at any time."""
         self.uncleanable: dict[PartitionLog, str] = {}
         self._waiting: dict[PartitionLog, float] = {}
-        """Logs for which there was no space, and when they are tried again, in seconds of the monotonic clock."""
+        """Logs for which there was no space, and when they are tried again, in seconds of
+        the monotonic clock.
+        """
         self._disk = disk
         self._clock = clock
         self._logs = logs
@@ -121,7 +142,9 @@ class Compactor:
         self._removals = removals
         self._failed = failed
         self._store_checkpoint = store_checkpoint
-        self._passes = self._aborted = self._bytes_moved = self._records_seen = self._records_kept = 0
+        self._passes = self._aborted = self._bytes_moved = self._records_seen = (
+            self._records_kept
+        ) = 0
         self._key_map_bytes = self._key_map_bytes_max = 0
 
     async def run(self) -> None:
@@ -149,22 +172,36 @@ class Compactor:
     # -- which
 
     async def clean_one(self) -> bool:
-        """Clean the log with the largest share of dirty bytes that is due; whether there was one, and the next should be looked for."""
-        for gone in [log for log in self.uncleanable if self._logs.get(log.topic_partition) is not log]:
+        """Clean the log with the largest share of dirty bytes that is due; whether there
+        was one, and the next should be looked for.
+        """
+        for gone in [
+            log for log in self.uncleanable if self._logs.get(log.topic_partition) is not log
+        ]:
             del self.uncleanable[gone]
         now = self._clock.monotonic()
         self._waiting = {log: until for log, until in self._waiting.items() if until > now}
         new = [log for log in self._candidates() if log.cleaned_to is None]
         for log in new:
-            log.cleaned_to = log.log_start_offset  # from here on it counts as one that may have gaps
+            # from here on it counts as one that may have gaps
+            log.cleaned_to = log.log_start_offset
         if new:
             await self._store_checkpoint()
-        best: tuple[Cleanable, PartitionLog] | None = None  # from here on nothing waits until a pass has begun: logs change meanwhile
+        # from here on nothing waits until a pass has begun: logs change meanwhile
+        best: tuple[Cleanable, PartitionLog] | None = None
         for log in self._candidates():
             if log.cleaned_to is None:
                 continue
-            cleanable = plan_compaction(log, self._clock.wall_ms(), lambda segment, log=log: self._first_timestamp(log, segment))  # type: ignore[misc]
-            if cleanable is not None and is_due(cleanable, log.config) and (best is None or cleanable.ratio > best[0].ratio):
+            cleanable = plan_compaction(
+                log,
+                self._clock.wall_ms(),
+                lambda segment, log=log: self._first_timestamp(log, segment),  # type: ignore[misc]
+            )
+            if (
+                cleanable is not None
+                and is_due(cleanable, log.config)
+                and (best is None or cleanable.ratio > best[0].ratio)
+            ):
                 best = cleanable, log
         if best is None:
             return False
@@ -176,11 +213,18 @@ class Compactor:
             logger.info("cleaning cancelled partition=%s reason=%s", log.topic_partition, reason)
         except Uncleanable as error:
             self.uncleanable[log] = str(error)
-            logger.error("cannot clean a log, it stays as it is partition=%s reason=%s", log.topic_partition, error)
+            logger.error(
+                "cannot clean a log, it stays as it is partition=%s reason=%s",
+                log.topic_partition,
+                error,
+            )
         except OSError as error:
             failure = storage_error(f"cannot clean {log.path}", error)
-            if not failure.out_of_space or (log.replacement is not None and self._logs.get(log.topic_partition) is log):
-                self._failed(log.directory, failure)  # with names half changed nobody goes on but the next start
+            if not failure.out_of_space or (
+                log.replacement is not None and self._logs.get(log.topic_partition) is log
+            ):
+                # with names half changed nobody goes on but the next start
+                self._failed(log.directory, failure)
                 return True
             logger.warning("cannot clean now, will retry reason=%s", failure)
             self._waiting[log] = self._clock.monotonic() + self._backoff_seconds
@@ -200,7 +244,9 @@ class Compactor:
     def _first_timestamp(self, log: PartitionLog, segment: Segment) -> int:
         """Of its first batch; read once, where recovery believed the segment without reading it."""
         if segment.first_timestamp == NO_TIMESTAMP:
-            file = self._disk.open(log.path / segment_file_name(segment.base_offset, LOG_SUFFIX + segment.suffix))
+            file = self._disk.open(
+                log.path / segment_file_name(segment.base_offset, LOG_SUFFIX + segment.suffix)
+            )
             head = file.read_at(0, HEADER_BYTES)
             if len(head) == HEADER_BYTES:
                 segment.first_timestamp = parse_header(head).max_timestamp
@@ -210,34 +256,62 @@ class Compactor:
 
     async def _clean(self, log: PartitionLog, cleanable: Cleanable) -> None:
         """_Aborted, Uncleanable, OSError; what was put in place until then stays."""
-        self._check_space(log, log.segments[:1])  # no group is smaller: before all that is dirty is read in vain
+        # no group is smaller: before all that is dirty is read in vain
+        self._check_space(log, log.segments[:1])
         options, disk, began = self.options, self._disk, self._clock.monotonic()
         pass_ = _Pass(log, log.cuts, max(options.io_buffer_bytes // 2, HEADER_BYTES))
         seen, kept = self._records_seen, self._records_kept
         first, end = cleanable.first_dirty_offset, cleanable.end_offset
-        slots = min(options.dedupe_buffer_bytes // BYTES_PER_SLOT, math.ceil(keys_max(cleanable) / options.load_factor) + 2)
+        slots = min(
+            options.dedupe_buffer_bytes // BYTES_PER_SLOT,
+            math.ceil(keys_max(cleanable) / options.load_factor) + 2,
+        )
         self._key_map_bytes = slots * BYTES_PER_SLOT
         self._key_map_bytes_max = max(self._key_map_bytes_max, self._key_map_bytes)
         try:
-            dirty = [segment for segment in log.segments if segment.next_offset > first and segment.next_offset <= end]
+            dirty = [
+                segment
+                for segment in log.segments
+                if segment.next_offset > first and segment.next_offset <= end
+            ]
             keys = await disk.offload(KeyMap, slots, options.load_factor)
             self._check(pass_, dirty)
             aborted = self._aborted_transactions(log, end)
             indexing = Indexing(keys, Transactions(aborted, dirty[0].base_offset), first)
-            await self._carry_out(pass_, dirty, index_dirty(disk, log.path, sources_of(dirty), indexing, pass_.chunk_bytes))
+            await self._carry_out(
+                pass_,
+                dirty,
+                index_dirty(disk, log.path, sources_of(dirty), indexing, pass_.chunk_bytes),
+            )
             if indexing.is_full:
                 end = indexing.end_offset
                 if end <= first:
-                    raise Uncleanable(f"one batch at offset {first} has more keys than log.cleaner.dedupe.buffer.size holds")
+                    raise Uncleanable(
+                        f"one batch at offset {first} has more keys than "
+                        "log.cleaner.dedupe.buffer.size holds"
+                    )
             rewriting = Rewriting(
-                keys, end, Transactions(aborted, log.segments[0].base_offset),
-                {entry.producer_id: (entry.last_offset, entry.producer_epoch) for entry in log.producers.entries()},
-                delete_retention_ms=log.config.delete_retention_ms, now_ms=self._clock.wall_ms(),
-            )  # fmt: skip
-            to_clean = [one for one in log.segments if one.base_offset < end and one.next_offset <= cleanable.end_offset]
+                keys,
+                end,
+                Transactions(aborted, log.segments[0].base_offset),
+                {
+                    entry.producer_id: (entry.last_offset, entry.producer_epoch)
+                    for entry in log.producers.entries()
+                },
+                delete_retention_ms=log.config.delete_retention_ms,
+                now_ms=self._clock.wall_ms(),
+            )
+            to_clean = [
+                one
+                for one in log.segments
+                if one.base_offset < end and one.next_offset <= cleanable.end_offset
+            ]
             for group in group_segments(to_clean, log.config):
                 await self._clean_group(pass_, group, rewriting)
-            self._records_seen, self._records_kept = seen + rewriting.records_seen, kept + rewriting.records_kept
+            self._records_seen, self._records_kept = (
+                seen + rewriting.records_seen,
+                kept + rewriting.records_kept,
+            )
         finally:
             self._key_map_bytes = 0
         reason = self._why_changed(log, pass_.cuts)
@@ -247,8 +321,14 @@ class Compactor:
         self._passes += 1
         logger.info(
             "cleaned partition=%s from=%d to=%d keys=%d records=%d kept=%d seconds=%.1f",
-            log.topic_partition, first, end, keys.count, rewriting.records_seen, rewriting.records_kept, self._clock.monotonic() - began,
-        )  # fmt: skip
+            log.topic_partition,
+            first,
+            end,
+            keys.count,
+            rewriting.records_seen,
+            rewriting.records_kept,
+            self._clock.monotonic() - began,
+        )
         await self._store_checkpoint()
 
     def _aborted_transactions(self, log: PartitionLog, end: Offset) -> list[AbortedTransaction]:
@@ -263,27 +343,39 @@ class Compactor:
         self._check_space(log, group)
         transactions = log.path / segment_file_name(group[0].base_offset, TXN_INDEX_SUFFIX)
         rewrite = SegmentRewrite(
-            disk, log.path, sources_of(group), group[-1].next_offset, rewriting, log.config,
-            now_ms=self._clock.wall_ms(), chunk_bytes=pass_.chunk_bytes, with_transactions=disk.exists(transactions),
-        )  # fmt: skip
+            disk,
+            log.path,
+            sources_of(group),
+            group[-1].next_offset,
+            rewriting,
+            log.config,
+            now_ms=self._clock.wall_ms(),
+            chunk_bytes=pass_.chunk_bytes,
+            with_transactions=disk.exists(transactions),
+        )
         try:
             await self._carry_out(pass_, group, rewrite.slices())
         except BaseException as error:
             rewrite.segment.file = None
-            if not isinstance(error, trio.Cancelled):  # also of a log that is gone: another one may have its name, and these files
+            # also of a log that is gone: another one may have its name, and these files
+            if not isinstance(error, trio.Cancelled):
                 await disk.offload(_drop, disk, log.path, rewrite.segment.base_offset)
             raise
         if rewrite.changed:
             await self._replace(pass_, Replacement(group, rewrite.segment))
 
     def _check_space(self, log: PartitionLog, group: list[Segment]) -> None:
-        """OSError where the disk has no room for what a group is cleaned into, which may be as large."""
+        """OSError where the disk has no room for what a group is cleaned into, which may be
+        as large.
+        """
         size = sum(segment.size for segment in group)
         if self._disk.free_bytes(log.path) < size + DISK_RESERVE_BYTES:
             raise OSError(errno.ENOSPC, f"no space for {size} bytes beside the log", str(log.path))
 
     async def _replace(self, pass_: _Pass, replacement: Replacement) -> None:
-        """Each change of names is made on the loop, as nobody else may change them then; to be durable, in a thread."""
+        """Each change of names is made on the loop, as nobody else may change them then; to
+        be durable, in a thread.
+        """
         log, disk = pass_.log, self._disk
         stage(disk, log, replacement)
         await self._sync(log)
@@ -313,10 +405,14 @@ class Compactor:
                 settle(self._disk, log)
             raise _Aborted(reason)
 
-    async def _carry_out(self, pass_: _Pass, segments: list[Segment], slices: Iterator[int]) -> None:
-        """In a worker thread, with as much rest as work, and no faster than `log.cleaner.io.max.bytes.per.second`.
+    async def _carry_out(
+        self, pass_: _Pass, segments: list[Segment], slices: Iterator[int]
+    ) -> None:
+        """In a worker thread, with as much rest as work, and no faster than
+        `log.cleaner.io.max.bytes.per.second`.
 
-        _Aborted as soon as `segments`, which are read, are not what they were: what was read of them then says nothing of the log.
+        _Aborted as soon as `segments`, which are read, are not what they were: what was read of
+        them then says nothing of the log.
         """
         while True:
             began = self._clock.monotonic()
@@ -331,7 +427,9 @@ class Compactor:
             self._bytes_moved += moved
             taken = self._clock.monotonic() - began
             rate = self.options.bytes_per_second
-            await trio.sleep(max(min(taken, CLEANER_REST_SECONDS_MAX), moved / rate - taken if rate > 0 else 0.0))
+            await trio.sleep(
+                max(min(taken, CLEANER_REST_SECONDS_MAX), moved / rate - taken if rate > 0 else 0.0)
+            )
 
     def _check(self, pass_: _Pass, segments: list[Segment]) -> None:
         """_Aborted where the pass must not go on."""

@@ -1,8 +1,10 @@
-"""Descriptors: how many the logs of a node may hold, which older segments stay open, and what is kept for when there are none.
+"""Descriptors: how many the logs of a node may hold, which older segments stay open, and what is
+kept for when there are none.
 
-Each log holds the file of its active segment. Older segments are opened when somebody reads there and closed again, the
-longest open first; one that is full and not yet durable stays open, because a file that is opened again later may not tell what
-became of the writes to it. Where nothing can be closed, `check_room` refuses as a process without descriptors would (EMFILE), which passes.
+Each log holds the file of its active segment. Older segments are opened when somebody reads there
+and closed again, the longest open first; one that is full and not yet durable stays open, because a
+file that is opened again later may not tell what became of the writes to it. Where nothing can be
+closed, `check_room` refuses as a process without descriptors would (EMFILE), which passes.
 
 A few spares are held back: a write that found no descriptor is taken back with them.
 """
@@ -38,14 +40,19 @@ class Descriptors:
         self._older_max = min(OLDER_SEGMENTS_OPEN_MAX, budget // 4)
         self._partitions_max = budget - self._older_max - DESCRIPTORS_SPARE
         self._older: deque[tuple[PartitionLog, Segment]] = deque()
-        """Segments that were opened or filled, the first one longest ago; closed ones may still be among them."""
+        """Segments that were opened or filled, the first one longest ago; closed ones may
+        still be among them.
+        """
         self._spares: list[File] = []
 
     def check_partitions(self, count: int) -> None:
-        """StorageError where one more log than `count` would take the descriptors that the node needs for other things."""
+        """StorageError where one more log than `count` would take the descriptors that the
+        node needs for other things.
+        """
         if count >= self._partitions_max:
             raise StorageError(
-                f"{count} partitions are open, and the limit of open files leaves {self._budget} of them for logs:"
+                f"{count} partitions are open, and the limit of open files leaves "
+                f"{self._budget} of them for logs:"
                 " raise it (ulimit -n, or LimitNOFILE of the service) and start the node again",
                 out_of_space=True,
             )
@@ -53,7 +60,9 @@ class Descriptors:
     # -- spares
 
     def hold_spares(self, home: Path) -> bool:
-        """Open what is missing of the spares, on the lock file of the log directory `home`; whether all are there."""
+        """Open what is missing of the spares, on the lock file of the log directory `home`;
+        whether all are there.
+        """
         try:
             while len(self._spares) < DESCRIPTORS_SPARE:
                 self._spares.append(self._disk.open(home / LOCK))
@@ -84,7 +93,10 @@ class Descriptors:
             open_segment(self._disk, log.path, segment, log.config)
 
     def have_aborted(self, log: PartitionLog, segment: Segment) -> AbortedIndex:
-        """The aborted transactions of a segment, read from its file where need be. OSError, BadBatch."""
+        """The aborted transactions of a segment, read from its file where need be.
+
+        OSError, BadBatch.
+        """
         self.opened(log, segment)
         return have_aborted(self._disk, log.path, log.segments, segment, log.config)
 
@@ -114,7 +126,9 @@ class Descriptors:
 
     @staticmethod
     def close_older(log: PartitionLog) -> None:
-        """Keep few older segments of one log open; what a fetch is sending stays open for as long as it is sent."""
+        """Keep few older segments of one log open; what a fetch is sending stays open for
+        as long as it is sent.
+        """
         older = [one for one in log.segments[:-1] if one.index is not None or one.file is not None]
         for segment in older[: max(0, len(older) - SEGMENTS_OPEN_MAX + 1)]:
             _close(log, segment)

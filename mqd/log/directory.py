@@ -76,7 +76,9 @@ class LogDirectory:
         self.broker_epoch: int | None = None
         """What an orderly stop left; None after any other."""
         self.suspect = False
-        """Whether a write or sync had failed here before it was loaded, or while: this node cannot vouch for what it wrote (suspect.py)."""
+        """Whether a write or sync had failed here before it was loaded, or while: this node
+        cannot vouch for what it wrote (suspect.py).
+        """
         self.partitions = 0
         """How many partitions were found here, sound or not."""
         self.carried: dict[str, dict[TopicPartition, Offset]] = {
@@ -84,7 +86,9 @@ class LogDirectory:
             HIGH_WATERMARK_CHECKPOINT: {},
             CLEANER_CHECKPOINT: {},
         }
-        """What the checkpoints say of partitions that have no log here: it outlives the next writing of these files."""
+        """What the checkpoints say of partitions that have no log here: it outlives the
+        next writing of these files.
+        """
         self.ends: dict[TopicPartition, LogEnd] = {}
         """What the checkpoint of ends says of logs that are fenced; likewise."""
         self.pair = 0
@@ -96,7 +100,10 @@ class LogDirectory:
         self.lost = 0
         """How many logs lack what that checkpoint names."""
         self.to_sync: dict[PartitionLog, bool] = {}
-        """Log -> whole or only the full segments. One cycle of the syncer takes all of them: group commit."""
+        """Log -> whole or only the full segments.
+
+        One cycle of the syncer takes all of them: group commit.
+        """
         self.syncing = False
 
     def __repr__(self) -> str:
@@ -114,7 +121,9 @@ class LogDirectory:
 
 
 def why_missing(directories: Collection[LogDirectory], partition: TopicPartition) -> str | None:
-    """Why a partition without a directory must not begin empty; None where it may: nothing says that there ever was a record."""
+    """Why a partition without a directory must not begin empty; None where it may: nothing
+    says that there ever was a record.
+    """
     for directory in directories:
         high_watermark = directory.carried[HIGH_WATERMARK_CHECKPOINT].get(partition, 0)
         if high_watermark:
@@ -126,7 +135,9 @@ def why_missing(directories: Collection[LogDirectory], partition: TopicPartition
                 " line) while the node is stopped"
             )
     offline = [str(directory.path) for directory in directories if directory.failed is not None]
-    return f"it may be in a log directory that is offline: {', '.join(offline)}" if offline else None
+    return (
+        f"it may be in a log directory that is offline: {', '.join(offline)}" if offline else None
+    )
 
 
 class LoadProgress:
@@ -141,7 +152,12 @@ class LoadProgress:
         self.scanned_bytes += size
 
     def tell(self) -> None:
-        logger.info("recovery continues logs=%d/%d scanned_bytes=%d", self.loaded, self.found, self.scanned_bytes)
+        logger.info(
+            "recovery continues logs=%d/%d scanned_bytes=%d",
+            self.loaded,
+            self.found,
+            self.scanned_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +173,9 @@ class LogStatistics:
     directories_online: int
     directories_offline: int
     truncated_below_high_watermark: int
-    """How often records were cut off that were committed: after an unclean election or the loss of all in-sync replicas, else never."""
+    """How often records were cut off that were committed: after an unclean election or the
+    loss of all in-sync replicas, else never.
+    """
     retired_segments: int
     """Segments that retention or DeleteRecords removed."""
 
@@ -210,10 +228,12 @@ def load_directory(
     kept: bool = True,
     ran_on: bool = False,
 ) -> Loaded:
-    """Take the directory and recover every log in it. In a worker thread. `kept`: see `Known`. `ran_on`: whether it is proven that the
-    machine was not restarted, so that logs must have what the checkpoint of ends names.
+    """Take the directory and recover every log in it. In a worker thread. `kept`: see `Known`.
+    `ran_on`: whether it is proven that the machine was not restarted, so that logs must have what
+    the checkpoint of ends names.
 
-    StorageError when it belongs to another node; BlockingIOError when another process has it; OSError when it cannot be used.
+    StorageError when it belongs to another node; BlockingIOError when another process has it;
+    OSError when it cannot be used.
     """
     path = directory.path
     disk.make_directory(path)
@@ -223,10 +243,14 @@ def load_directory(
     directory.broker_epoch = take_clean_shutdown(disk, path)
     directory.suspect = suspect = is_marked(disk, path)
     if suspect:
-        logger.warning("a write or sync failed here before: rewriting all unsynced data directory=%s", path)
+        logger.warning(
+            "a write or sync failed here before: rewriting all unsynced data directory=%s", path
+        )
         directory.broker_epoch = None
     clean = directory.broker_epoch is not None
-    points, starts, marks, cleaned = (load_offsets(disk, path / name) for name in (*CHECKPOINTS, CLEANER_CHECKPOINT))
+    points, starts, marks, cleaned = (
+        load_offsets(disk, path / name) for name in (*CHECKPOINTS, CLEANER_CHECKPOINT)
+    )
     ends = load_ends(disk, path)
     directory.serial, directory.pair = ends.serial, ends.pair
     directory.found_serial = ends.serial
@@ -242,15 +266,39 @@ def load_directory(
     progress.found += len(partitions)
     failed = False
     for partition in partitions:
-        point, start, high_watermark = points.get(partition, 0), starts.get(partition, -1), marks.get(partition, 0)
+        point, start, high_watermark = (
+            points.get(partition, 0),
+            starts.get(partition, -1),
+            marks.get(partition, 0),
+        )
         known = Known(
-            clean and partition in points, point, start, high_watermark, kept and not suspect, suspect, cleaned.get(partition),
+            clean and partition in points,
+            point,
+            start,
+            high_watermark,
+            kept and not suspect,
+            suspect,
+            cleaned.get(partition),
             ends.lines.get(partition) if compared else None,
-        )  # fmt: skip
+        )
         try:
-            loaded.logs.append(load_log(disk, path, partition, known, config=LogConfig(), now_ms=now_ms, progress=progress.scanned))
+            loaded.logs.append(
+                load_log(
+                    disk,
+                    path,
+                    partition,
+                    known,
+                    config=LogConfig(),
+                    now_ms=now_ms,
+                    progress=progress.scanned,
+                )
+            )
         except LogUnfinished as unfinished:
-            logger.warning("removing a partition whose creation was interrupted partition=%s reason=%s", partition, unfinished)
+            logger.warning(
+                "removing a partition whose creation was interrupted partition=%s reason=%s",
+                partition,
+                unfinished,
+            )
             disk.remove_tree(path / str(partition))
             continue
         except (StorageError, OSError) as error:
@@ -268,11 +316,22 @@ def load_directory(
         clear(disk, path)
     directory.partitions = len(loaded.logs) + len(loaded.fenced)
     sound = {log.topic_partition for log, _ in loaded.logs}
-    for name, offsets in ((LOG_START_CHECKPOINT, starts), (HIGH_WATERMARK_CHECKPOINT, marks), (CLEANER_CHECKPOINT, cleaned)):
-        directory.carried[name] = {partition: offset for partition, offset in offsets.items() if partition not in sound}
-    directory.ends = {partition: ends.lines[partition] for partition, _ in loaded.fenced if partition in ends.lines}
+    for name, offsets in (
+        (LOG_START_CHECKPOINT, starts),
+        (HIGH_WATERMARK_CHECKPOINT, marks),
+        (CLEANER_CHECKPOINT, cleaned),
+    ):
+        directory.carried[name] = {
+            partition: offset for partition, offset in offsets.items() if partition not in sound
+        }
+    directory.ends = {
+        partition: ends.lines[partition]
+        for partition, _ in loaded.fenced
+        if partition in ends.lines
+    }
     noted = {log.topic_partition: log.noted for log, _ in loaded.logs if log.noted is not None}
-    if ends.lines != {**directory.ends, **noted}:  # of a log that was cut or is gone none may say too much
+    # of a log that was cut or is gone none may say too much
+    if ends.lines != {**directory.ends, **noted}:
         keep_lines(disk, path, ends, {**directory.ends, **noted})
     for log, _ in loaded.logs:
         if log.end_is_void:
@@ -282,11 +341,20 @@ def load_directory(
 
 
 def create_log(
-    disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int, *, end_is_void: bool = False
+    disk: Disk,
+    home: Path,
+    partition: TopicPartition,
+    topic_id: UUID,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    end_is_void: bool = False,
 ) -> PartitionLog:
-    """An empty log in the directory `home`, not yet durable. `end_is_void`: the checkpoint of ends may know one of the same name.
+    """An empty log in the directory `home`, not yet durable. `end_is_void`: the checkpoint of ends
+    may know one of the same name.
 
-    StorageError where something has its name; OSError, and nothing is left."""
+    StorageError where something has its name; OSError, and nothing is left.
+    """
     path = home / str(partition)
     if disk.exists(path):
         raise StorageError(
@@ -299,7 +367,9 @@ def create_log(
     return log
 
 
-def _create_files(disk: Disk, path: Path, topic_id: UUID, base_offset: Offset, now_ms: int, *, end_is_void: bool) -> Segment:
+def _create_files(
+    disk: Disk, path: Path, topic_id: UUID, base_offset: Offset, now_ms: int, *, end_is_void: bool
+) -> Segment:
     """The directory `path` with one empty segment. OSError, and nothing is left."""
     try:
         disk.make_directory(path, durable=False)
@@ -317,10 +387,11 @@ def _create_files(disk: Disk, path: Path, topic_id: UUID, base_offset: Offset, n
 
 
 def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int, fresh: Path) -> Path:
-    """Begin anew at `offset`, empty; returns where the old files went. OSError with PASSING_ERRNOS: nothing has changed.
+    """Begin anew at `offset`, empty; returns where the old files went. OSError with PASSING_ERRNOS:
+    nothing has changed.
 
-    The new log is made as `fresh` (`free_name`), where a start would remove it. Then two renames: a crash leaves the old log, the
-    new one, or none.
+    The new log is made as `fresh` (`free_name`), where a start would remove it. Then two renames: a
+    crash leaves the old log, the new one, or none.
     """
     log.cuts += 1  # as in `plan_truncation`
     segment = _create_files(disk, fresh, log.topic_id, offset, now_ms, end_is_void=True)
@@ -339,10 +410,14 @@ def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int, fresh:
     return target
 
 
-def retire_directory(disk: Disk, home: Path, partition: TopicPartition, *, nameless: bool = False) -> Path | None:
-    """Rename the directory of a deleted partition that nobody could open; where it went, or None where it stays. OSError.
+def retire_directory(
+    disk: Disk, home: Path, partition: TopicPartition, *, nameless: bool = False
+) -> Path | None:
+    """Rename the directory of a deleted partition that nobody could open; where it went, or None
+    where it stays. OSError.
 
-    What does not say of which topic it is stays for an operator to judge: it may not be ours; unless `nameless` goes too.
+    What does not say of which topic it is stays for an operator to judge: it may not be ours;
+    unless `nameless` goes too.
     """
     path = home / str(partition)
     if not disk.exists(path):
@@ -352,13 +427,20 @@ def retire_directory(disk: Disk, home: Path, partition: TopicPartition, *, namel
     except (OSError, FileFormatError) as error:
         if nameless:
             return _retire(disk, home, partition, ZERO_UUID)
-        logger.warning("cannot remove a partition of a deleted topic: remove it manually path=%s reason=%s", path, error)
+        logger.warning(
+            "cannot remove a partition of a deleted topic: remove it manually path=%s reason=%s",
+            path,
+            error,
+        )
         return None
     return _retire(disk, home, partition, topic_id)
 
 
 def retire_log(disk: Disk, log: PartitionLog) -> Path:
-    """Rename the directory of a log that is held open; where it went. OSError, and nothing has changed."""
+    """Rename the directory of a log that is held open; where it went.
+
+    OSError, and nothing has changed.
+    """
     return _retire(disk, log.directory, log.topic_partition, log.topic_id)
 
 
@@ -369,8 +451,9 @@ def _retire(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID) -
 
 
 def free_name(disk: Disk, home: Path, partition: TopicPartition, topic_id: UUID) -> Path:
-    """Of a deleted partition, and nothing has it: what was retired before may still wait for its removal, which is not for the
-    event loop."""
+    """Of a deleted partition, and nothing has it: what was retired before may still wait for its
+    removal, which is not for the event loop.
+    """
     for number in count(topic_id.int):
         target = home / deleted_directory_name(partition, UUID(int=number % (1 << 128)))
         if not disk.exists(target):

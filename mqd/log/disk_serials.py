@@ -1,13 +1,16 @@
-"""The disk serial that each log directory last had: finds a directory that was replaced by an older copy of itself.
+"""The disk serial that each log directory last had: finds a directory that was replaced by an older
+copy of itself.
 
-An older copy agrees with itself, because its logs and its checkpoint of ends (ends.py) return together. The controller
-knows the serial only from the next heartbeat on. So this file in the data directory, beside the metadata, also has it.
+An older copy agrees with itself, because its logs and its checkpoint of ends (ends.py) return
+together. The controller knows the serial only from the next heartbeat on. So this file in the data
+directory, beside the metadata, also has it.
 
     version 0
     BQJBAM-ZQdePKOm3KwuFuw 17            directory id (of its meta.properties) and disk serial
 
-The file is written after the checkpoints that it names, so a crash leaves a lower serial here, which raises no alarm.
-A new directory has a new id, and no line. A release that does not know this file leaves a lower serial, too.
+The file is written after the checkpoints that it names, so a crash leaves a lower serial here,
+which raises no alarm. A new directory has a new id, and no line. A release that does not know this
+file leaves a lower serial, too.
 """
 
 from __future__ import annotations
@@ -67,5 +70,7 @@ def store_disk_serials(disk: Disk, file: Path, serials: Mapping[UUID, int]) -> N
 
 
 def older_copies(recorded: Mapping[UUID, int], found: Mapping[UUID, int]) -> dict[UUID, int]:
-    """The directories that are older copies of themselves, each with the serial that was expected."""
+    """The directories that are older copies of themselves, each with the serial that was
+    expected.
+    """
     return {one: recorded[one] for one, serial in found.items() if serial < recorded.get(one, 0)}

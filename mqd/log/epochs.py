@@ -1,7 +1,8 @@
 """Leader epochs of one log: which epoch begins at which offset (KIP-101, KIP-279, KIP-320). A core.
 
-Invariants: epochs ascend strictly, start offsets do not descend. Each batch carries its epoch, so entries beyond the
-recovery point can be read off the log again; the file is made durable before the recovery point passes an entry.
+Invariants: epochs ascend strictly, start offsets do not descend. Each batch carries its epoch, so
+entries beyond the recovery point can be read off the log again; the file is made durable before the
+recovery point passes an entry.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts))
 
     def assign(self, epoch: int, start: Offset) -> None:
-        """`epoch` begins at `start`; nothing when it is known already. Batches of an epoch below the latest are a bug."""
+        """`epoch` begins at `start`; nothing when it is known already.
+
+        Batches of an epoch below the latest are a bug.
+        """
         if epoch == self.latest:
             return
         assert epoch > self.latest, (epoch, self.latest)
-        while self._starts and self._starts[-1] >= start:  # an epoch that has no record is of no use to anybody
+        # an epoch that has no record is of no use to anybody
+        while self._starts and self._starts[-1] >= start:
             self._starts.pop()
             self._epochs.pop()
         self._epochs.append(epoch)
@@ -57,7 +62,9 @@ class LeaderEpochs:
         self.latest, self.dirty = NO_EPOCH, True
 
     def truncate_from_start(self, start_offset: Offset) -> None:
-        """The log now begins at `start_offset`: the epoch that covers it begins there, older ones go."""
+        """The log now begins at `start_offset`: the epoch that covers it begins there,
+        older ones go.
+        """
         covering = bisect_right(self._starts, start_offset) - 1
         if covering >= 0 and (covering > 0 or self._starts[0] < start_offset):
             del self._epochs[:covering], self._starts[:covering]
@@ -65,15 +72,18 @@ class LeaderEpochs:
             self.dirty = True
 
     def epoch_of(self, offset: Offset) -> int:
-        """The epoch in which the record at `offset` was written; NO_EPOCH when that is before the first entry."""
+        """The epoch in which the record at `offset` was written; NO_EPOCH when that is
+        before the first entry.
+        """
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else NO_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: Offset) -> tuple[int, Offset]:
-        """(largest known epoch not above `epoch`, where it ends): the answer to OffsetForLeaderEpoch.
+        """(largest known epoch not above `epoch`, where it ends): the answer to
+        OffsetForLeaderEpoch.
 
-        (NO_EPOCH, NO_OFFSET) for an epoch that this log cannot know; the latest epoch ends at `log_end_offset`. An epoch
-        older than the first entry ends where that begins.
+        (NO_EPOCH, NO_OFFSET) for an epoch that this log cannot know; the latest epoch ends at
+        `log_end_offset`. An epoch older than the first entry ends where that begins.
         """
         if epoch == NO_EPOCH or epoch > self.latest:
             return NO_EPOCH, NO_OFFSET

@@ -1,4 +1,7 @@
-"""Which log directory the next partition goes to: the one that is online and holds the fewest. A core."""
+"""Which log directory the next partition goes to: the one that is online and holds the fewest.
+
+A core.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,17 @@ class Homes:
     def __init__(self) -> None:
         self._counts: dict[Path, int] | None = None
 
-    def choose(self, directories: Iterable[LogDirectory], logs: Iterable[PartitionLog], wanted: Path | None) -> Path:
-        """The directory for a new log, `wanted` where one is. StorageError when that one, or every one, is offline."""
+    def choose(
+        self, directories: Iterable[LogDirectory], logs: Iterable[PartitionLog], wanted: Path | None
+    ) -> Path:
+        """The directory for a new log, `wanted` where one is.
+
+        StorageError when that one, or every one, is offline.
+        """
         if self._counts is None:
-            self._counts = {directory.path: 0 for directory in directories if directory.failed is None}
+            self._counts = {
+                directory.path: 0 for directory in directories if directory.failed is None
+            }
             for log in logs:
                 if log.directory in self._counts:
                     self._counts[log.directory] += 1

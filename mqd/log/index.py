@@ -1,10 +1,11 @@
 """The two sparse indexes of one segment, in memory: last offset -> position, and time -> offset.
 
-A core; the service writes `take_unwritten()` to the files. Entries are relative to the segment's base offset, as on
-disk. An index is an aid: every entry is true, but none need be there, and both are built again from the log when their
-files are missing or refused.
+A core; the service writes `take_unwritten()` to the files. Entries are relative to the segment's
+base offset, as on disk. An index is an aid: every entry is true, but none need be there, and both
+are built again from the log when their files are missing or refused.
 
-Invariants: offsets and positions ascend strictly; (t, o) in the time index says that no batch up to o is younger than t.
+Invariants: offsets and positions ascend strictly; (t, o) in the time index says that no batch up to
+o is younger than t.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class OffsetIndex:
 
     @classmethod
     def load(cls, base_offset: int, data: bytes, log_size: int) -> OffsetIndex:
-        """From the bytes of a file. FileFormatError when they make no sense for a log of `log_size` bytes."""
+        """From the bytes of a file.
+
+        FileFormatError when they make no sense for a log of `log_size` bytes.
+        """
         index = cls(base_offset)
         index._offsets, index._positions = decode_index(data, log_size)
         index._written = len(index._offsets)
@@ -64,7 +68,10 @@ class OffsetIndex:
 
     def truncate(self, end_offset: int, size: int) -> None:
         """Forget entries at or after `end_offset`, or beyond `size` bytes."""
-        keep = min(bisect_left(self._offsets, end_offset - self.base_offset), bisect_left(self._positions, size))
+        keep = min(
+            bisect_left(self._offsets, end_offset - self.base_offset),
+            bisect_left(self._positions, size),
+        )
         del self._offsets[keep:], self._positions[keep:]
         self._written = min(self._written, keep)
 
@@ -85,7 +92,9 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """(largest timestamp so far, last offset of the batch that has it); timestamps in ms, ascending."""
+    """(largest timestamp so far, last offset of the batch that has it); timestamps in ms,
+    ascending.
+    """
 
     __slots__ = ("_offsets", "_timestamps", "_written", "base_offset")
 
@@ -111,7 +120,9 @@ class TimeIndex:
         return index
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Note the largest timestamp so far; nothing when it is not larger than what is there (or is no time at all)."""
+        """Note the largest timestamp so far; nothing when it is not larger than what is
+        there (or is no time at all).
+        """
         if timestamp > (self._timestamps[-1] if self._timestamps else -1):
             self._timestamps.append(timestamp)
             self._offsets.append(offset - self.base_offset)
@@ -123,14 +134,22 @@ class TimeIndex:
         return self._timestamps[-1], self.base_offset + self._offsets[-1]
 
     def offset_before(self, timestamp: int) -> int:
-        """An offset up to which every batch is older than `timestamp`: where to begin to look for it."""
+        """An offset up to which every batch is older than `timestamp`: where to begin to
+        look for it.
+        """
         found = bisect_left(self._timestamps, timestamp)
         return self.base_offset + self._offsets[found - 1] if found else self.base_offset
 
     def last_before(self, end_offset: int) -> tuple[int, int]:
-        """(timestamp, offset) of the last entry below `end_offset`; (-1, base offset) when there is none."""
+        """(timestamp, offset) of the last entry below `end_offset`; (-1, base offset) when
+        there is none.
+        """
         found = bisect_left(self._offsets, end_offset - self.base_offset)
-        return (self._timestamps[found - 1], self.base_offset + self._offsets[found - 1]) if found else (-1, self.base_offset)
+        return (
+            (self._timestamps[found - 1], self.base_offset + self._offsets[found - 1])
+            if found
+            else (-1, self.base_offset)
+        )
 
     def truncate(self, end_offset: int) -> None:
         """Forget entries at or after `end_offset`."""

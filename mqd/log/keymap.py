@@ -1,9 +1,12 @@
-"""The newest offset of each key, in memory of a fixed size: an open-addressing hash table of digests. A core.
+"""The newest offset of each key, in memory of a fixed size: an open-addressing hash table of
+digests. A core.
 
-Kafka's SkimpyOffsetMap with another hash: 16 bytes of digest and 8 of the offset for each slot, whatever the size of the keys. Two keys
-with one digest would be one key; with 128 bits of BLAKE2b nobody has found or can make such a pair.
+Kafka's SkimpyOffsetMap with another hash: 16 bytes of digest and 8 of the offset for each slot,
+whatever the size of the keys. Two keys with one digest would be one key; with 128 bits of BLAKE2b
+nobody has found or can make such a pair.
 
-Invariants: an entry, once there, is only ever replaced by one with a higher offset; at most `load_factor` of the slots are taken.
+Invariants: an entry, once there, is only ever replaced by one with a higher offset; at most
+`load_factor` of the slots are taken.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ _PIECE_BYTES: Final = 256 << 10
 
 
 def _zeros(count: int) -> array[int]:
-    """Made piece by piece, so that no other thread waits for all of it: 40 MiB at once hold the interpreter for 25 ms."""
+    """Made piece by piece, so that no other thread waits for all of it: 40 MiB at once hold
+    the interpreter for 25 ms.
+    """
     zeros = array("Q")
     piece = bytes(_PIECE_BYTES)
     for _ in range(count * zeros.itemsize // _PIECE_BYTES):
@@ -53,7 +58,10 @@ class KeyMap:
         return self._slots * BYTES_PER_SLOT
 
     def put(self, key: bytes, offset: Offset) -> bool:
-        """Note that `key` is at `offset`, which is above any that was noted of it. False, and nothing is noted, where it is full."""
+        """Note that `key` is at `offset`, which is above any that was noted of it.
+
+        False, and nothing is noted, where it is full.
+        """
         first, second = _WORDS(blake2b(key, digest_size=DIGEST_BYTES).digest())
         slot = first % self._slots
         offsets, first_words = self._offsets, self._first_words

@@ -1,8 +1,10 @@
-"""Which log directories belong to the metadata of this node: a small file in the data directory, and what it forbids.
+"""Which log directories belong to the metadata of this node: a small file in the data directory,
+and what it forbids.
 
-Partitions that the metadata does not know are deleted (their topics were, while the node was down). That is right only
-while metadata and logs are a pair. This file is what holds the pair together, and `check_*` refuse to start, before
-anything is changed, when one half is missing, older, or another's. An operator may edit it: the refusals say how.
+Partitions that the metadata does not know are deleted (their topics were, while the node was down).
+That is right only while metadata and logs are a pair. This file is what holds the pair together,
+and `check_*` refuse to start, before anything is changed, when one half is missing, older, or
+another's. An operator may edit it: the refusals say how.
 
     # comment
     version=0
@@ -28,57 +30,85 @@ if TYPE_CHECKING:
 NAME = "log-directories"
 _VERSION, _INDEX = "version", "metadata.index"
 _HEAD = """\
-# The log directories that belong to the metadata beside this file, as directory.id=path. mqd writes it; edit it while mqd is
-# stopped. A directory that is lost for good: take its line out, and its partitions begin again empty.
+# The log directories that belong to the metadata beside this file, as directory.id=path.
+# mqd writes this file; edit it while mqd is stopped. When a directory is lost for good, remove its
+# line: its partitions then begin again empty.
 """
 
 
 @dataclass(slots=True)
 class KnownDirectories:
-    """What the file says. `metadata_index`: the index of the image that was carried out last; it never goes back by itself."""
+    """What the file says.
+
+    `metadata_index`: the index of the image that was carried out last; it never goes back by
+    itself.
+    """
 
     metadata_index: int = 0
     paths: dict[UUID, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         lines = [f"{_VERSION}=0", f"{_INDEX}={self.metadata_index}"]
-        lines += [f"{encode_uuid(directory_id)}={path}" for directory_id, path in self.paths.items()]
+        lines += [
+            f"{encode_uuid(directory_id)}={path}" for directory_id, path in self.paths.items()
+        ]
         return (_HEAD + "".join(f"{line}\n" for line in lines)).encode(errors="surrogateescape")
 
-    def check(self, file: Path, metadata: Path, directories: Iterable[LogDirectory], *, metadata_is_new: bool) -> None:
-        """Before the metadata is opened. `metadata_is_new`: there is none yet, and no other voter to learn it from.
+    def check(
+        self,
+        file: Path,
+        metadata: Path,
+        directories: Iterable[LogDirectory],
+        *,
+        metadata_is_new: bool,
+    ) -> None:
+        """Before the metadata is opened. `metadata_is_new`: there is none yet, and no other voter
+        to learn it from.
 
-        StorageError where going on would delete or replace partitions; the message names the file and the remedy.
+        StorageError where going on would delete or replace partitions; the message names the file
+        and the remedy.
         """
         directories = list(directories)
         for directory in directories:
             if metadata_is_new and directory.partitions:
                 raise StorageError(
-                    f"the metadata in {metadata} is missing, but {directory.path} holds partitions ({directory.partitions}), which would"
+                    f"the metadata in {metadata} is missing, but {directory.path} holds "
+                    f"partitions ({directory.partitions}), which would"
                     f" be deleted as unknown: restore {metadata}, or move {directory.path} away"
                 )
         for directory in directories:
             if directory.partitions and directory.id is not None and directory.id not in self.paths:
                 raise StorageError(
-                    f"{directory.path} holds partitions ({directory.partitions}), but does not belong to the metadata in {metadata}, which"
-                    f" would delete them: give --data the directory that it belongs to, or remove it from log.dirs; if it does belong"
+                    f"{directory.path} holds partitions ({directory.partitions}), but does "
+                    f"not belong to the metadata in {metadata}, which"
+                    " would delete them: give --data the directory that it belongs to, or "
+                    "remove it from log.dirs; if it does belong"
                     f" here, add the line {encode_uuid(directory.id)}={directory.path} to {file}"
                 )
         online = {directory.id for directory in directories}
-        offline = {absolute(directory.path) for directory in directories if directory.failed is not None}
+        offline = {
+            absolute(directory.path) for directory in directories if directory.failed is not None
+        }
         for directory_id, path in self.paths.items():
             if directory_id not in online and path not in offline:
                 raise StorageError(
-                    f"log directory {path} (directory.id {encode_uuid(directory_id)}) is not in log.dirs, or not mounted there: restore"
-                    f" it; if it is lost permanently, remove its line from {file}: its partitions then start empty"
+                    f"log directory {path} (directory.id {encode_uuid(directory_id)}) is not "
+                    "in log.dirs, or not mounted there: restore"
+                    f" it; if it is lost permanently, remove its line from {file}: its "
+                    "partitions then start empty"
                 )
 
     def check_index(self, file: Path, metadata: Path, index: int) -> None:
-        """Before the image of `index` is carried out. StorageError when it is older than one that was."""
+        """Before the image of `index` is carried out.
+
+        StorageError when it is older than one that was.
+        """
         if index < self.metadata_index:
             raise StorageError(
-                f"the metadata in {metadata} ends at {index}, but at the last start it was at {self.metadata_index}: topics created since"
-                f" would be deleted. Restore newer metadata; to continue with this and lose them, set {_INDEX}={index} in {file}"
+                f"the metadata in {metadata} ends at {index}, but at the last start it was at "
+                f"{self.metadata_index}: topics created since"
+                " would be deleted. Restore newer metadata; to continue with this and lose "
+                f"them, set {_INDEX}={index} in {file}"
             )
 
     def learn(self, directories: Iterable[LogDirectory]) -> None:
@@ -114,9 +144,15 @@ def load_known_directories(disk: Disk, file: Path) -> KnownDirectories:
             except (ValueError, FileFormatError):
                 found = ""
             if not found:
-                raise StorageError(f"{file}: {line[:80]!r} is not a valid line: expected {_VERSION}, {_INDEX} or directory.id=path")
+                raise StorageError(
+                    f"{file}: {line[:80]!r} is not a valid line: expected {_VERSION}, "
+                    f"{_INDEX} or directory.id=path"
+                )
     if version != "0":
-        raise StorageError(f"{file} has version {version}; this release supports only 0: start the release of mqd that wrote it")
+        raise StorageError(
+            f"{file} has version {version}; this release supports only 0: start the release "
+            "of mqd that wrote it"
+        )
     return known
 
 

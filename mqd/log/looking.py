@@ -1,9 +1,11 @@
-"""Where a broker must look at records itself, and how much of that it does: a small batch may hold millions. A core.
+"""Where a broker must look at records itself, and how much of that it does: a small batch may hold
+millions. A core.
 
-Batches are stored without being unpacked, with two exceptions: keys, when a client writes to a compacted topic, and
-lookups by time. Both run on the event loop, so both are bounded: by bytes once decompressed, by a least weight a record, and,
-for what clients send, by a sum over one turn of the loop, beyond which a batch is sent back to be tried again. A large batch is looked at
-in slices before it is appended (`is_large`, `Looking.examining`).
+Batches are stored without being unpacked, with two exceptions: keys, when a client writes to a
+compacted topic, and lookups by time. Both run on the event loop, so both are bounded: by bytes once
+decompressed, by a least weight a record, and, for what clients send, by a sum over one turn of the
+loop, beyond which a batch is sent back to be tried again. A large batch is looked at in slices
+before it is appended (`is_large`, `Looking.examining`).
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def bytes_max(max_message_bytes: int) -> int:
 
 
 def is_large(view: memoryview, start: int, stop: int) -> bool:
-    """Whether a look at the keys of the batch in [start, stop) takes more than some milliseconds."""
+    """Whether a look at the keys of the batch in [start, stop) takes more than some
+    milliseconds.
+    """
     if start < 0 or stop - start < HEADER_BYTES:
         return False
     if view[start + CODEC_POSITION] & CODEC_MASK and stop - start > _COMPRESSED_AT_ONCE_BYTES:
@@ -59,7 +63,9 @@ def is_large(view: memoryview, start: int, stop: int) -> bool:
 
 
 class Looking:
-    """What was looked at in one turn, which is told by its `now_ms`; and what was found in large batches that wait to be appended."""
+    """What was looked at in one turn, which is told by its `now_ms`; and what was found in
+    large batches that wait to be appended.
+    """
 
     __slots__ = ("_found", "_now_ms", "_spent")
 
@@ -69,11 +75,19 @@ class Looking:
         """By the identity of the view."""
 
     def examining(self, view: memoryview, max_message_bytes: int) -> Slices[None]:
-        """Look at one batch, in slices. When this very view is appended, `refuse_keyless` raises what was found. `forget` it at last.
+        """Look at one batch, in slices. When this very view is appended, `refuse_keyless` raises
+        what was found. `forget` it at last.
 
-        A batch of the wrong shape is left to those who append it: they refuse it before they look at its records."""
+        A batch of the wrong shape is left to those who append it: they refuse it before they look
+        at its records.
+        """
         header = parse_header(view)
-        if header.magic != 2 or header.size != len(view) or header.codec > Codec.ZSTD or crc_of(view) != header.crc:
+        if (
+            header.magic != 2
+            or header.size != len(view)
+            or header.codec > Codec.ZSTD
+            or crc_of(view) != header.crc
+        ):
             return
         try:
             yield from self._examining(view, header, max_message_bytes)
@@ -103,11 +117,14 @@ class Looking:
                 break
         _refuse(keyless)
 
-    def refuse_keyless(self, view: memoryview, header: BatchHeader, max_message_bytes: int, now_ms: int) -> None:
+    def refuse_keyless(
+        self, view: memoryview, header: BatchHeader, max_message_bytes: int, now_ms: int
+    ) -> None:
         """Raises for a batch that has records without a key, or that cannot be looked at.
 
-        MqError: INVALID_RECORD (the first few such records by name), CORRUPT_MESSAGE, MESSAGE_TOO_LARGE for a batch beyond the bounds
-        (Java's producer then splits it), KAFKA_STORAGE_ERROR (retriable) when the turn has seen enough.
+        MqError: INVALID_RECORD (the first few such records by name), CORRUPT_MESSAGE,
+        MESSAGE_TOO_LARGE for a batch beyond the bounds (Java's producer then splits it),
+        KAFKA_STORAGE_ERROR (retriable) when the turn has seen enough.
         """
         found = self._found.get(id(view))
         if found is not None:
@@ -119,7 +136,10 @@ class Looking:
         if now_ms != self._now_ms:
             self._now_ms, self._spent = now_ms, 0
         if self._spent >= LOOKED_AT_BYTES_PER_TURN:
-            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, "too many records to look at for their keys at once: try again")
+            raise MqError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "too many records to look at for their keys at once: try again",
+            )
         self._spent += weight
         try:
             records = record_bytes(view, header, limit)
@@ -128,15 +148,29 @@ class Looking:
             raise
         if header.codec:
             self._spent += max(0, len(records) - weight)
-        _refuse(list(islice((index for index in keyless_records(records, header) if index >= 0), RECORD_ERRORS_MAX)))
-
+        _refuse(
+            list(
+                islice(
+                    (index for index in keyless_records(records, header) if index >= 0),
+                    RECORD_ERRORS_MAX,
+                )
+            )
+        )
 
     def named_records(
-        self, view: memoryview, header: BatchHeader, max_message_bytes: int, now_ms: int, why: Callable[[Record], str | None]
+        self,
+        view: memoryview,
+        header: BatchHeader,
+        max_message_bytes: int,
+        now_ms: int,
+        why: Callable[[Record], str | None],
     ) -> list[tuple[int, str]]:
-        """(index, why) of the first few records that `why` finds wrong in a batch that is refused anyway (KIP-467).
+        """(index, why) of the first few records that `why` finds wrong in a batch that is refused
+        anyway (KIP-467).
 
-        None of a batch that cannot be read, is large, or comes when the turn has seen enough: the refusal names no records then."""
+        None of a batch that cannot be read, is large, or comes when the turn has seen enough: the
+        refusal names no records then.
+        """
         if now_ms != self._now_ms:
             self._now_ms, self._spent = now_ms, 0
         if self._spent >= LOOKED_AT_BYTES_PER_TURN or is_large(view, 0, len(view)):
@@ -164,7 +198,8 @@ def _check_weight(header: BatchHeader, limit: int) -> int:
     if weight > limit:
         raise MqError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"{header.records_count} records in a batch for a compacted topic; {limit // LOOKED_AT_BYTES_PER_RECORD} may be",
+            f"{header.records_count} records in a batch for a compacted topic; "
+            f"{limit // LOOKED_AT_BYTES_PER_RECORD} may be",
         )
     return weight
 
@@ -172,17 +207,26 @@ def _check_weight(header: BatchHeader, limit: int) -> int:
 def _refuse(keyless: list[int]) -> None:
     if keyless:
         why = "a record without a key in a compacted topic"
-        raise MqError(ErrorCode.INVALID_RECORD, why, record_errors=[(index, why) for index in keyless])
+        raise MqError(
+            ErrorCode.INVALID_RECORD, why, record_errors=[(index, why) for index in keyless]
+        )
 
 
 def first_record_since(
-    view: memoryview, header: BatchHeader, timestamp: int, start_offset: Offset, limit_offset: Offset, max_message_bytes: int
+    view: memoryview,
+    header: BatchHeader,
+    timestamp: int,
+    start_offset: Offset,
+    limit_offset: Offset,
+    max_message_bytes: int,
 ) -> Slices[tuple[Offset, int] | None]:
-    """(offset, timestamp) of the first record in a batch that is not older than `timestamp`, from `start_offset` below `limit_offset`.
+    """(offset, timestamp) of the first record in a batch that is not older than `timestamp`, from
+    `start_offset` below `limit_offset`.
 
-    In slices. The header has said that there is one; an empty batch, which a cleaner leaves, has none. A batch whose records are too
-    many, cannot be read or are all older answers as a whole: with its first offset and its largest timestamp, so that a consumer that
-    seeks there misses nothing. None: it lies outside the offsets.
+    In slices. The header has said that there is one; an empty batch, which a cleaner leaves, has
+    none. A batch whose records are too many, cannot be read or are all older answers as a whole:
+    with its first offset and its largest timestamp, so that a consumer that seeks there misses
+    nothing. None: it lies outside the offsets.
     """
     if not header.records_count:
         return None

@@ -1,8 +1,10 @@
-"""Finding batches by offset (Fetch) and records by time (ListOffsets). A core; `opened` has a segment's file and indexes at hand.
+"""Finding batches by offset (Fetch) and records by time (ListOffsets). A core; `opened` has a
+segment's file and indexes at hand.
 
-A fetch that goes on where another ended, or where a write ended, finds its place in `PartitionLog.positions` and reads
-nothing; any other reads one window of headers. Only a lookup by time looks into a batch, and only into the one that
-holds the answer, as far as looking.py goes. It may walk many headers, and so it is made in slices.
+A fetch that goes on where another ended, or where a write ended, finds its place in
+`PartitionLog.positions` and reads nothing; any other reads one window of headers. Only a lookup by
+time looks into a batch, and only into the one that holds the answer, as far as looking.py goes. It
+may walk many headers, and so it is made in slices.
 """
 
 from __future__ import annotations
@@ -37,12 +39,18 @@ Opened = Callable[[PartitionLog, Segment], None]
 
 
 def find_range(
-    log: PartitionLog, offset: Offset, max_bytes: int, limit_offset: Offset, min_one: bool, opened: Opened
+    log: PartitionLog,
+    offset: Offset,
+    max_bytes: int,
+    limit_offset: Offset,
+    min_one: bool,
+    opened: Opened,
 ) -> tuple[Segment, int, int, Offset] | None:
-    """(segment, start, end, next offset): whole batches from the one that holds `offset` on, or None when none may be given.
+    """(segment, start, end, next offset): whole batches from the one that holds `offset` on, or
+    None when none may be given.
 
-    They lie in one segment, below `limit_offset` and the written end, and within `max_bytes` but for the first (`min_one`).
-    BadBatch when the file is not what it was.
+    They lie in one segment, below `limit_offset` and the written end, and within `max_bytes` but
+    for the first (`min_one`). BadBatch when the file is not what it was.
     """
     limit = limit_offset if limit_offset < log.written_end_offset else log.written_end_offset
     if offset >= limit:
@@ -99,25 +107,41 @@ HEADERS_AT_ONCE = 500
 """Headers between two pauses of a lookup by time: some milliseconds where each needs a read."""
 
 
-def offset_for_timestamp(log: PartitionLog, timestamp: int, limit_offset: Offset, opened: Opened) -> Slices[FoundRecord | None]:
-    """The first record whose timestamp is `timestamp` or later, between the log start and `limit_offset` (exclusive).
+def offset_for_timestamp(
+    log: PartitionLog, timestamp: int, limit_offset: Offset, opened: Opened
+) -> Slices[FoundRecord | None]:
+    """The first record whose timestamp is `timestamp` or later, between the log start and
+    `limit_offset` (exclusive).
 
-    In slices. The log may change in each pause: segments are removed, cleaned and closed. So nothing but an offset is kept over a
-    pause, and a copy of a batch. Whether the caller may still read this log it checks itself, before it resumes.
+    In slices. The log may change in each pause: segments are removed, cleaned and closed. So
+    nothing but an offset is kept over a pause, and a copy of a batch. Whether the caller may still
+    read this log it checks itself, before it resumes.
     """
     return (yield from _first_since(log, log.log_start_offset, timestamp, limit_offset, opened))
 
 
-def record_with_max_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) -> Slices[FoundRecord | None]:
-    """The first record with the largest timestamp of all below `limit_offset`. In slices, as `offset_for_timestamp`."""
+def record_with_max_timestamp(
+    log: PartitionLog, limit_offset: Offset, opened: Opened
+) -> Slices[FoundRecord | None]:
+    """The first record with the largest timestamp of all below `limit_offset`.
+
+    In slices, as `offset_for_timestamp`.
+    """
     best: Segment | None = None
     for segment in log.segments_from(log.log_start_offset):
-        if segment.size and segment.base_offset < limit_offset and (best is None or segment.max_timestamp > best.max_timestamp):
+        if (
+            segment.size
+            and segment.base_offset < limit_offset
+            and (best is None or segment.max_timestamp > best.max_timestamp)
+        ):
             best = segment
     if best is None:
         return None
-    found = yield from _first_since(log, best.max_timestamp_offset, best.max_timestamp, limit_offset, opened)
-    while found is None:  # the youngest batch is at or beyond the limit, or before the log start: look at what is between
+    found = yield from _first_since(
+        log, best.max_timestamp_offset, best.max_timestamp, limit_offset, opened
+    )
+    # the youngest batch is at or beyond the limit, or before the log start: look at what is between
+    while found is None:
         start_offset = log.log_start_offset
         youngest = yield from _largest_timestamp(log, limit_offset, opened)
         if youngest < 0:
@@ -128,10 +152,14 @@ def record_with_max_timestamp(log: PartitionLog, limit_offset: Offset, opened: O
     return found
 
 
-def _first_since(log: PartitionLog, offset: Offset, timestamp: int, limit_offset: Offset, opened: Opened) -> Slices[FoundRecord | None]:
+def _first_since(
+    log: PartitionLog, offset: Offset, timestamp: int, limit_offset: Offset, opened: Opened
+) -> Slices[FoundRecord | None]:
     """The first record from the batch of `offset` on that is not older than `timestamp`."""
     while True:
-        walked = _walk_until(log, max(offset, log.log_start_offset), timestamp, limit_offset, opened)
+        walked = _walk_until(
+            log, max(offset, log.log_start_offset), timestamp, limit_offset, opened
+        )
         if walked is None:
             return None
         offset, batch = walked
@@ -140,7 +168,12 @@ def _first_since(log: PartitionLog, offset: Offset, timestamp: int, limit_offset
             continue
         _position, header, view = batch
         found = yield from first_record_since(
-            view, header, timestamp, log.log_start_offset, limit_offset, log.config.max_message_bytes
+            view,
+            header,
+            timestamp,
+            log.log_start_offset,
+            limit_offset,
+            log.config.max_message_bytes,
         )
         if found is not None:
             return FoundRecord(*found, header.partition_leader_epoch)
@@ -152,9 +185,11 @@ _Batch = tuple[int, BatchHeader, memoryview]
 def _walk_until(
     log: PartitionLog, offset: Offset, timestamp: int, limit_offset: Offset, opened: Opened
 ) -> tuple[Offset, _Batch | None] | None:
-    """One step from the batch of `offset` on: (where to continue, the first batch that is not older than `timestamp`, if it was reached).
+    """One step from the batch of `offset` on: (where to continue, the first batch that is not older
+    than `timestamp`, if it was reached).
 
-    None: there is no such batch below `limit_offset`."""
+    None: there is no such batch below `limit_offset`.
+    """
     for segment in log.segments_from(offset):
         if max(segment.base_offset, offset) >= limit_offset:
             return None
@@ -164,7 +199,9 @@ def _walk_until(
         assert segment.file is not None and segment.time_index is not None
         since = max(offset, segment.time_index.offset_before(timestamp))
         walked = 0
-        for start, end, base_offset, last_offset, max_timestamp in segment.walk(_place(log, segment, offset, since)):
+        for start, end, base_offset, last_offset, max_timestamp in segment.walk(
+            _place(log, segment, offset, since)
+        ):
             if base_offset >= limit_offset:
                 return None
             if last_offset >= since and max_timestamp >= timestamp:
@@ -178,13 +215,19 @@ def _walk_until(
 
 
 def _largest_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) -> Slices[int]:
-    """Of the batches from the log start on that end below `limit_offset`, ms; -1 when there is none."""
+    """Of the batches from the log start on that end below `limit_offset`, ms; -1 when there
+    is none.
+    """
     offset = log.log_start_offset
     largest = NO_TIMESTAMP
     for segment in log.segments_from(offset):
         if segment.size and offset <= segment.base_offset and segment.next_offset <= limit_offset:
             largest = max(largest, segment.max_timestamp)
-    while (walked := _walk_younger(log, max(offset, log.log_start_offset), largest, limit_offset, opened)) is not None:
+    while (
+        walked := _walk_younger(
+            log, max(offset, log.log_start_offset), largest, limit_offset, opened
+        )
+    ) is not None:
         offset, largest = walked
         yield WHOLE_SLICE
     return largest
@@ -193,7 +236,9 @@ def _largest_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) 
 def _walk_younger(
     log: PartitionLog, offset: Offset, largest: int, limit_offset: Offset, opened: Opened
 ) -> tuple[Offset, int] | None:
-    """One step from the batch of `offset` on: (where to continue, the largest timestamp up to there and `largest`). None at the end."""
+    """One step from the batch of `offset` on: (where to continue, the largest timestamp up
+    to there and `largest`). None at the end.
+    """
     for segment in log.segments_from(offset):
         if max(segment.base_offset, offset) >= limit_offset:
             return None
@@ -206,7 +251,9 @@ def _walk_younger(
         if indexed >= 0 and indexed_offset >= offset:  # no batch up to there is younger
             largest, since = max(largest, indexed), indexed_offset + 1
         walked = 0
-        for _start, end, _base_offset, last_offset, max_timestamp in segment.walk(_place(log, segment, offset, since)):
+        for _start, end, _base_offset, last_offset, max_timestamp in segment.walk(
+            _place(log, segment, offset, since)
+        ):
             if last_offset >= limit_offset:
                 return limit_offset, largest
             if last_offset >= since:
@@ -220,7 +267,9 @@ def _walk_younger(
 
 
 def _place(log: PartitionLog, segment: Segment, offset: Offset, since: Offset) -> int:
-    """Where to begin to walk for `since` in a segment that is open: by the index, or where the step before stopped, at `offset`."""
+    """Where to begin to walk for `since` in a segment that is open: by the index, or where
+    the step before stopped, at `offset`.
+    """
     assert segment.index is not None
     indexed = segment.index.position_of(since)
     stopped = log.positions.pop(offset, None)

@@ -57,9 +57,7 @@ class Queued:
 
     __slots__ = ("aborted", "base_offset", "batches", "new_segment", "views")
 
-    def __init__(
-        self, base_offset: Offset, new_segment: ProducerSnapshot | None
-    ) -> None:
+    def __init__(self, base_offset: Offset, new_segment: ProducerSnapshot | None) -> None:
         self.base_offset = base_offset
         self.new_segment = new_segment
         """Not None: first begin a segment at `base_offset`. These are the producers as of there."""

@@ -1,27 +1,36 @@
-"""Producers of one partition: which batches were seen, so that a repeat is known and a gap refused; which transactions are open. A core.
+"""Producers of one partition: which batches were seen, so that a repeat is known and a gap refused;
+which transactions are open. A core.
 
-`check` and its kind look, `replay` and `end` change; live appends, recovery and followers go through the same `replay` and `end`, so a
-restarted node and a follower come to the same state. Kafka's rules, KIP-98, KIP-360 and KIP-890, as observed on 4.3.1:
+`check` and its kind look, `replay` and `end` change; live appends, recovery and followers go
+through the same `replay` and `end`, so a restarted node and a follower come to the same state.
+Kafka's rules, KIP-98, KIP-360 and KIP-890, as observed on 4.3.1:
 
-- A producer id that is not known may begin at any sequence, and at any epoch but one below -1 (INVALID_PRODUCER_EPOCH).
+- A producer id that is not known may begin at any sequence, and at any epoch but one below -1
+  (INVALID_PRODUCER_EPOCH).
 - One of the last five batches of an id again: a duplicate, answered with its first offset.
 - Otherwise the sequence follows the last one (0 follows 2^31-1), or OUT_OF_ORDER_SEQUENCE_NUMBER.
 - A new epoch begins at sequence 0; an epoch below the known one is INVALID_PRODUCER_EPOCH.
-- A transaction begins with the first transactional batch, which needs a `Guard` that the transaction coordinator has confirmed
-  (INVALID_TXN_STATE), and ends with a marker. A marker may carry a higher epoch: then that is the producer's from there on.
+- A transaction begins with the first transactional batch, which needs a `Guard` that the
+  transaction coordinator has confirmed (INVALID_TXN_STATE), and ends with a marker. A marker may
+  carry a higher epoch: then that is the producer's from there on.
 - A marker of an older coordinator is TRANSACTION_COORDINATOR_FENCED.
-- Not Apache Kafka's: a seal raises a producer's epoch and leaves its transaction open (KIP-939), so that only the marker can follow.
-- Unlike Apache Kafka's: no batch of a transaction that has ended is taken for a duplicate. librdkafka forgets a batch whose fate it does
-  not know when its application aborts, and begins the next transaction with the same sequence number: Kafka takes that for a repetition,
-  and a record of a committed transaction is gone. Here it is OUT_OF_ORDER_SEQUENCE_NUMBER, upon which the client begins a new epoch.
+- Not Apache Kafka's: a seal raises a producer's epoch and leaves its transaction open (KIP-939), so
+  that only the marker can follow.
+- Unlike Apache Kafka's: no batch of a transaction that has ended is taken for a duplicate.
+  librdkafka forgets a batch whose fate it does not know when its application aborts, and begins the
+  next transaction with the same sequence number: Kafka takes that for a repetition, and a record of
+  a committed transaction is gone. Here it is OUT_OF_ORDER_SEQUENCE_NUMBER, upon which the client
+  begins a new epoch.
 
-A transaction is unstable from its first batch on until the high watermark has passed its marker: what is unstable, and all behind it, is
-not for those who read committed records only.
+A transaction is unstable from its first batch on until the high watermark has passed its marker:
+what is unstable, and all behind it, is not for those who read committed records only.
 
-Snapshots, too, hold those five batches of an id that was seen lately: a row for each, the newest last. Apache Kafka writes that one only,
-so that there an idempotent producer with several requests in flight dies of an orderly restart: it repeats a batch that is in the log,
-and is told that its sequence is out of order, for good. Where it reads several rows of an id, it takes the last. Snapshots do not tell of
-transactions that have ended and whose markers were not committed: those are forgotten, as Apache Kafka does. Their outcome is certain.
+Snapshots, too, hold those five batches of an id that was seen lately: a row for each, the newest
+last. Apache Kafka writes that one only, so that there an idempotent producer with several requests
+in flight dies of an orderly restart: it repeats a batch that is in the log, and is told that its
+sequence is out of order, for good. Where it reads several rows of an id, it takes the last.
+Snapshots do not tell of transactions that have ended and whose markers were not committed: those
+are forgotten, as Apache Kafka does. Their outcome is certain.
 """
 
 from __future__ import annotations
@@ -40,19 +49,24 @@ SEQUENCE_MAX = 2**31 - 1
 _NOT_AGAIN = -1
 """No batch of a client begins with it."""
 BUMPS_EPOCHS_FROM = 2
-"""The `transaction.version` from which on a marker's epoch is above that of the transaction's batches (KIP-890)."""
+"""The `transaction.version` from which on a marker's epoch is above that of the
+transaction's batches (KIP-890).
+"""
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
     """The sequence of the last record of a batch; 0 follows 2^31-1."""
-    return (base_sequence + last_offset_delta) & SEQUENCE_MAX if base_sequence >= 0 else base_sequence
+    return (
+        (base_sequence + last_offset_delta) & SEQUENCE_MAX if base_sequence >= 0 else base_sequence
+    )
 
 
 class Guard:
     """The first append of a transaction waits for the coordinator's word (KIP-890).
 
-    Whatever begins or ends a transaction of the producer meanwhile takes the guard away, so that a word which comes too late counts for
-    nothing: a batch that was delayed beyond its transaction cannot begin one that nobody would end.
+    Whatever begins or ends a transaction of the producer meanwhile takes the guard away, so that a
+    word which comes too late counts for nothing: a batch that was delayed beyond its transaction
+    cannot begin one that nobody would end.
     """
 
     __slots__ = ("bumps_epochs", "confirmed", "epoch", "lowest_sequence", "since_ms")
@@ -62,25 +76,42 @@ class Guard:
         self.lowest_sequence = sequence
         """Of all batches that wait: none with a later one may come first."""
         self.bumps_epochs = bumps_epochs
-        """Whether the producer's epoch changes with each transaction: its first sequence is 0 then."""
+        """Whether the producer's epoch changes with each transaction: its first sequence is
+        0 then.
+        """
         self.since_ms = since_ms
         self.confirmed = False
-        """The coordinator said yes. Set by whoever asked, and taken back when the append was made or refused."""
+        """The coordinator said yes.
+
+        Set by whoever asked, and taken back when the append was made or refused.
+        """
 
 
 class _Producer:
     __slots__ = (
-        "batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "generation", "idle_behind", "idle_since_ms", "last_timestamp",
-    )  # fmt: skip
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "epoch",
+        "generation",
+        "idle_behind",
+        "idle_since_ms",
+        "last_timestamp",
+    )
 
     def __init__(self, epoch: int, generation: int) -> None:
         self.epoch = epoch
         self.generation = generation
-        """Of its `Producers`, when this object was made. One of an earlier generation belongs to a snapshot, and is copied first."""
-        self.batches: list[tuple[int, int, Offset, Offset, int]] = []
-        """(first sequence, last sequence, first offset, last offset, timestamp), oldest first, at most five.
+        """Of its `Producers`, when this object was made.
 
-        After the end of a transaction the last one, its first sequence as `_NOT_AGAIN`."""
+        One of an earlier generation belongs to a snapshot, and is copied first.
+        """
+        self.batches: list[tuple[int, int, Offset, Offset, int]] = []
+        """(first sequence, last sequence, first offset, last offset, timestamp), oldest first, at
+        most five.
+
+        After the end of a transaction the last one, its first sequence as `_NOT_AGAIN`.
+        """
         self.coordinator_epoch = -1
         self.current_txn_first_offset = NO_OFFSET
         self.last_timestamp = NO_TIMESTAMP
@@ -102,7 +133,10 @@ class _Producer:
 
 
 class ProducerSnapshot:
-    """The producers as of one offset. Nothing changes them, so a worker thread may read the rows and encode them."""
+    """The producers as of one offset.
+
+    Nothing changes them, so a worker thread may read the rows and encode them.
+    """
 
     __slots__ = ("_producers",)
 
@@ -121,7 +155,8 @@ class ProducerSnapshot:
 class Producers:
     """Producer states of one log, least recently seen first.
 
-    Invariants: `open` holds exactly the first offsets of the producers that are in a transaction, ascending; each is below its marker.
+    Invariants: `open` holds exactly the first offsets of the producers that are in a transaction,
+    ascending; each is below its marker.
     """
 
     __slots__ = ("_ended", "_generation", "_producers", "guards", "open")
@@ -131,9 +166,13 @@ class Producers:
         self._generation = 0
         """The number of snapshots that were taken."""
         self.open: dict[Offset, int] = {}
-        """First offset -> producer id of each transaction without a marker, ascending: transactions begin at the log's end."""
+        """First offset -> producer id of each transaction without a marker, ascending:
+        transactions begin at the log's end.
+        """
         self._ended: list[tuple[Offset, Offset]] = []
-        """Heap of (first offset, marker's offset): transactions that have ended, until the high watermark has passed the marker."""
+        """Heap of (first offset, marker's offset): transactions that have ended, until the
+        high watermark has passed the marker.
+        """
         self.guards: dict[int, Guard] = {}
         """By producer id. Not part of what is replayed."""
         for entry in snapshot:
@@ -145,27 +184,46 @@ class Producers:
             producer.last_timestamp = entry.timestamp
             if entry.last_offset >= 0:
                 last = entry.last_sequence
-                has_ended = entry.coordinator_epoch >= 0 and entry.current_txn_first_offset == NO_OFFSET
-                first = _NOT_AGAIN if has_ended or last < 0 else (last - entry.offset_delta) & SEQUENCE_MAX
+                has_ended = (
+                    entry.coordinator_epoch >= 0 and entry.current_txn_first_offset == NO_OFFSET
+                )
+                first = (
+                    _NOT_AGAIN
+                    if has_ended or last < 0
+                    else (last - entry.offset_delta) & SEQUENCE_MAX
+                )
                 first_offset = entry.last_offset - entry.offset_delta
                 if has_ended:
                     producer.batches.clear()
-                producer.batches.append((first, last, first_offset, entry.last_offset, entry.timestamp))
+                producer.batches.append(
+                    (first, last, first_offset, entry.last_offset, entry.timestamp)
+                )
                 del producer.batches[:-PRODUCER_BATCHES_CACHED]
-        begun = [(one.current_txn_first_offset, id_) for id_, one in self._producers.items() if one.current_txn_first_offset != NO_OFFSET]
+        begun = [
+            (one.current_txn_first_offset, id_)
+            for id_, one in self._producers.items()
+            if one.current_txn_first_offset != NO_OFFSET
+        ]
         self.open.update(sorted(begun))
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
-    def check(self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int) -> tuple[Offset, Offset, int] | None:
-        """None: append it. (first offset, last offset, timestamp): a duplicate of that batch. MqError: refused."""
+    def check(
+        self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
+    ) -> tuple[Offset, Offset, int] | None:
+        """None: append it. (first offset, last offset, timestamp): a duplicate of that batch.
+
+        MqError: refused.
+        """
         producer = self._producers.get(producer_id)
         if producer is None:
             if epoch < NO_EPOCH:
-                raise MqError(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} sent epoch {epoch}")
+                raise MqError(
+                    ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} sent epoch {epoch}"
+                )
             return None
         if epoch == producer.epoch:
             batches = producer.batches
@@ -177,10 +235,14 @@ class Producers:
                 if batch[0] == base_sequence and batch[1] == last:
                     return batch[2], batch[3], batch[4]
             raise MqError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"producer {producer_id} sent sequence {base_sequence} where {following} was due"
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} sent sequence {base_sequence} where {following} was due",
             )
         if epoch < producer.epoch:
-            raise MqError(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} sent epoch {epoch} after {producer.epoch}")
+            raise MqError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} sent epoch {epoch} after {producer.epoch}",
+            )
         if base_sequence and producer.epoch != NO_EPOCH:
             raise MqError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -189,9 +251,16 @@ class Producers:
         return None
 
     def check_with_transactions(
-        self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int, transactional: bool
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        last_offset_delta: int,
+        transactional: bool,
     ) -> tuple[Offset, Offset, int] | None:
-        """As `check`, for a batch that is part of a transaction, or of a producer that may be in one."""
+        """As `check`, for a batch that is part of a transaction, or of a producer that may
+        be in one.
+        """
         producer = self._producers.get(producer_id)
         guard = None
         if transactional:
@@ -200,64 +269,95 @@ class Producers:
                 return seen
             guard = self._guard_of(producer_id, producer, epoch)
         if guard is not None and (
-            base_sequence > guard.lowest_sequence or (base_sequence and guard.bumps_epochs and (producer is None or not producer.batches))
+            base_sequence > guard.lowest_sequence
+            or (base_sequence and guard.bumps_epochs and (producer is None or not producer.batches))
         ):
             raise MqError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {producer_id} begins with sequence {base_sequence}, the earliest that came is {guard.lowest_sequence}",
+                f"producer {producer_id} begins with sequence {base_sequence}, the earliest "
+                f"that came is {guard.lowest_sequence}",
             )
         found = self.check(producer_id, epoch, base_sequence, last_offset_delta)
-        if found is None and not transactional and producer is not None and producer.current_txn_first_offset != NO_OFFSET:
-            raise MqError(ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} is in a transaction, and the batch is in none")
+        if (
+            found is None
+            and not transactional
+            and producer is not None
+            and producer.current_txn_first_offset != NO_OFFSET
+        ):
+            raise MqError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} is in a transaction, and the batch is in none",
+            )
         return found
 
     def check_coordinator_batch(self, producer_id: int, epoch: int) -> None:
-        """Raises for a transactional batch of the group coordinator, which has no sequence numbers: 47 INVALID_PRODUCER_EPOCH, and 48
-        INVALID_TXN_STATE where the partition is not known to be part of the transaction."""
+        """Raises for a transactional batch of the group coordinator, which has no sequence numbers:
+        47 INVALID_PRODUCER_EPOCH, and 48 INVALID_TXN_STATE where the partition is not known to be
+        part of the transaction.
+        """
         self._guard_of(producer_id, self._producers.get(producer_id), epoch)
 
-    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
-        """Raises for a marker that may not be appended: 47 INVALID_PRODUCER_EPOCH, 52 TRANSACTION_COORDINATOR_FENCED.
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Raises for a marker that may not be appended: 47 INVALID_PRODUCER_EPOCH, 52
+        TRANSACTION_COORDINATOR_FENCED.
 
-        From version 2 on a marker's epoch is above that of its transaction, and one that is not comes late; but one that came before
-        may come again (KAFKA-19999).
+        From version 2 on a marker's epoch is above that of its transaction, and one that is not
+        comes late; but one that came before may come again (KAFKA-19999).
         """
         producer = self._producers.get(producer_id)
         known = producer.epoch if producer is not None else NO_EPOCH
-        again = epoch == known and (producer is None or producer.current_txn_first_offset == NO_OFFSET)
-        if epoch < known or (epoch == known and transaction_version >= BUMPS_EPOCHS_FROM and not again):
+        again = epoch == known and (
+            producer is None or producer.current_txn_first_offset == NO_OFFSET
+        )
+        if epoch < known or (
+            epoch == known and transaction_version >= BUMPS_EPOCHS_FROM and not again
+        ):
             raise MqError(
-                ErrorCode.INVALID_PRODUCER_EPOCH, f"a marker for producer {producer_id} has epoch {epoch}, the last one is {known}"
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker for producer {producer_id} has epoch {epoch}, the last one is {known}",
             )
         if producer is not None and producer.coordinator_epoch > coordinator_epoch:
             raise MqError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a marker for producer {producer_id} comes from coordinator epoch {coordinator_epoch}, after {producer.coordinator_epoch}",
+                f"a marker for producer {producer_id} comes from coordinator epoch "
+                f"{coordinator_epoch}, after {producer.coordinator_epoch}",
             )
 
     def may_seal(self, producer_id: int, epoch: int, coordinator_epoch: int) -> bool:
-        """Whether a seal of this epoch is to be appended; False where it would change nothing. 52 TRANSACTION_COORDINATOR_FENCED."""
+        """Whether a seal of this epoch is to be appended; False where it would change nothing.
+
+        52 TRANSACTION_COORDINATOR_FENCED.
+        """
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch >= epoch:
             return False
         if producer.coordinator_epoch > coordinator_epoch:
             raise MqError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a seal for producer {producer_id} comes from coordinator epoch {coordinator_epoch}, after {producer.coordinator_epoch}",
+                f"a seal for producer {producer_id} comes from coordinator epoch "
+                f"{coordinator_epoch}, after {producer.coordinator_epoch}",
             )
         return producer.current_txn_first_offset != NO_OFFSET
 
     def in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether a transaction of this producer and epoch is open here."""
         producer = self._producers.get(producer_id)
-        return producer is not None and producer.epoch == epoch and producer.current_txn_first_offset != NO_OFFSET
+        return (
+            producer is not None
+            and producer.epoch == epoch
+            and producer.current_txn_first_offset != NO_OFFSET
+        )
 
     def coordinator_epoch(self, producer_id: int) -> int:
         """Of the last marker of this producer; -1 before the first."""
         producer = self._producers.get(producer_id)
         return producer.coordinator_epoch if producer is not None else NO_EPOCH
 
-    def _duplicate(self, producer: _Producer | None, epoch: int, base_sequence: int, delta: int) -> tuple[Offset, Offset, int] | None:
+    def _duplicate(
+        self, producer: _Producer | None, epoch: int, base_sequence: int, delta: int
+    ) -> tuple[Offset, Offset, int] | None:
         if producer is not None and producer.epoch == epoch:
             last = last_sequence(base_sequence, delta)
             for batch in producer.batches:
@@ -266,21 +366,34 @@ class Producers:
         return None
 
     def _guard_of(self, producer_id: int, producer: _Producer | None, epoch: int) -> Guard | None:
-        """The confirmed guard of a batch that begins a transaction; None within one. MqError where there is none, or the epoch is past."""
+        """The confirmed guard of a batch that begins a transaction; None within one.
+
+        MqError where there is none, or the epoch is past.
+        """
         if producer is not None:
             if producer.epoch == epoch and producer.current_txn_first_offset != NO_OFFSET:
                 return None
             if epoch < producer.epoch:
-                raise MqError(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} sent epoch {epoch} after {producer.epoch}")
+                raise MqError(
+                    ErrorCode.INVALID_PRODUCER_EPOCH,
+                    f"producer {producer_id} sent epoch {epoch} after {producer.epoch}",
+                )
         guard = self.guards.get(producer_id)
         if guard is None or not guard.confirmed:
-            raise MqError(ErrorCode.INVALID_TXN_STATE, f"the partition is in no transaction of producer {producer_id}")
+            raise MqError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"the partition is in no transaction of producer {producer_id}",
+            )
         return guard
 
-    # -- transactions that begin -----------------------------------------------------------------------------------
+    # -- transactions that begin -------------------------------------------------------------------
 
-    def guard(self, producer_id: int, epoch: int, base_sequence: int, bumps_epochs: bool, now_ms: int) -> Guard | None:
-        """What a batch that may begin a transaction is to wait behind; None where its transaction is open here already."""
+    def guard(
+        self, producer_id: int, epoch: int, base_sequence: int, bumps_epochs: bool, now_ms: int
+    ) -> Guard | None:
+        """What a batch that may begin a transaction is to wait behind; None where its
+        transaction is open here already.
+        """
         if self.in_transaction(producer_id, epoch):
             return None
         guard = self.guards.get(producer_id)
@@ -292,10 +405,17 @@ class Producers:
             guard.lowest_sequence = min(guard.lowest_sequence, base_sequence)
         return guard
 
-    # -- changing --------------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------
 
     def replay(
-        self, producer_id: int, epoch: int, base_sequence: int, base_offset: Offset, last_offset_delta: int, timestamp: int, attributes: int
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        base_offset: Offset,
+        last_offset_delta: int,
+        timestamp: int,
+        attributes: int,
     ) -> None:
         """A batch of this producer is in the log. Control batches are not for here: `end`."""
         producers = self._producers
@@ -319,15 +439,30 @@ class Producers:
         producer.last_timestamp = timestamp
         batches = producer.batches
         batches.append(
-            (base_sequence, last_sequence(base_sequence, last_offset_delta), base_offset, base_offset + last_offset_delta, timestamp)
+            (
+                base_sequence,
+                last_sequence(base_sequence, last_offset_delta),
+                base_offset,
+                base_offset + last_offset_delta,
+                timestamp,
+            )
         )
         if len(batches) > PRODUCER_BATCHES_CACHED:
             del batches[0]
 
     def end(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, offset: Offset, timestamp: int, committed: bool
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        offset: Offset,
+        timestamp: int,
+        committed: bool,
     ) -> AbortedTransaction | None:
-        """A marker at `offset` is in the log. Of an aborted transaction: what readers must be told."""
+        """A marker at `offset` is in the log.
+
+        Of an aborted transaction: what readers must be told.
+        """
         producers = self._producers
         producer = producers.pop(producer_id, None)
         if producer is None:
@@ -355,10 +490,14 @@ class Producers:
         heappush(self._ended, (first_offset, offset))
         if committed:
             return None
-        return AbortedTransaction(producer_id, first_offset, offset, next(iter(self.open), offset + 1))
+        return AbortedTransaction(
+            producer_id, first_offset, offset, next(iter(self.open), offset + 1)
+        )
 
     def seal(self, producer_id: int, epoch: int, timestamp: int) -> None:
-        """A seal is in the log: older epochs of this producer append no more; its transaction stays open."""
+        """A seal is in the log: older epochs of this producer append no more; its
+        transaction stays open.
+        """
         self.guards.pop(producer_id, None)
         producer = self._producers.get(producer_id)
         if producer is None or epoch <= producer.epoch:
@@ -370,7 +509,8 @@ class Producers:
         producer.last_timestamp = timestamp
 
     def first_unstable_offset(self, high_watermark: Offset) -> Offset | None:
-        """Where the first transaction begins that is open, or whose marker is not below the high watermark; None without one.
+        """Where the first transaction begins that is open, or whose marker is not below the high
+        watermark; None without one.
 
         The high watermark does not go back, as long as these producers last.
         """
@@ -395,15 +535,20 @@ class Producers:
                 return
 
     def expire(self, now_ms: int, idle_ms_max: int) -> None:
-        """Forget producers that have sent nothing for so long and have no transaction open, and guards that nobody waits for.
+        """Forget producers that have sent nothing for so long and have no transaction open, and
+        guards that nobody waits for.
 
-        By this node's clock: records may be stamped with times of long ago, and their producer be about to repeat a batch.
+        By this node's clock: records may be stamped with times of long ago, and their producer be
+        about to repeat a batch.
         """
         for producer_id, producer in list(self._producers.items()):
             behind = producer.batches[-1][3] if producer.batches else NO_OFFSET
             if producer.idle_behind != behind:
                 producer.idle_behind, producer.idle_since_ms = behind, now_ms
-            elif now_ms - producer.idle_since_ms > idle_ms_max and producer.current_txn_first_offset == NO_OFFSET:
+            elif (
+                now_ms - producer.idle_since_ms > idle_ms_max
+                and producer.current_txn_first_offset == NO_OFFSET
+            ):
                 del self._producers[producer_id]
         for producer_id, guard in list(self.guards.items()):
             if now_ms - guard.since_ms > idle_ms_max:
@@ -411,14 +556,22 @@ class Producers:
 
     def entries(self) -> list[ProducerSnapshotEntry]:
         """The last batch of each producer: what DescribeProducers tells."""
-        return [_last_entry(producer_id, producer) for producer_id, producer in self._producers.items()]
+        return [
+            _last_entry(producer_id, producer) for producer_id, producer in self._producers.items()
+        ]
 
     def snapshot(self) -> list[ProducerSnapshotEntry]:
-        """What a snapshot holds: the batches that may come again, those of a producer in a row, the newest last."""
+        """What a snapshot holds: the batches that may come again, those of a producer in a
+        row, the newest last.
+        """
         return _snapshot_rows(self._producers)
 
     def freeze(self) -> ProducerSnapshot:
-        """The producers as of now. Copies the dict alone, for this runs on the event loop; producers are copied when they change."""
+        """The producers as of now.
+
+        Copies the dict alone, for this runs on the event loop; producers are copied when they
+        change.
+        """
         self._generation += 1
         return ProducerSnapshot(self._producers.copy())
 
@@ -446,7 +599,9 @@ def _snapshot_rows(producers: dict[int, _Producer]) -> list[ProducerSnapshotEntr
 
 
 def _last_entry(producer_id: int, producer: _Producer) -> ProducerSnapshotEntry:
-    _first, last, first_offset, last_offset, _ = producer.batches[-1] if producer.batches else (-1, -1, -1, -1, -1)
+    _first, last, first_offset, last_offset, _ = (
+        producer.batches[-1] if producer.batches else (-1, -1, -1, -1, -1)
+    )
     return ProducerSnapshotEntry(
         producer_id,
         producer.epoch,
@@ -460,9 +615,11 @@ def _last_entry(producer_id: int, producer: _Producer) -> ProducerSnapshotEntry:
 
 
 def replay_marker(producers: Producers, view: Buffer, offset: Offset) -> AbortedTransaction | None:
-    """The control batch that `view` begins with is in the log, its marker at `offset`. None for any other kind of control batch, too.
+    """The control batch that `view` begins with is in the log, its marker at `offset`. None for any
+    other kind of control batch, too.
 
-    A batch without records is what a cleaner leaves of a marker: the whole transaction is gone, and it changes nothing.
+    A batch without records is what a cleaner leaves of a marker: the whole transaction is gone, and
+    it changes nothing.
     """
     marker = parse_end_marker(view)
     if marker is None:
@@ -472,5 +629,10 @@ def replay_marker(producers: Producers, view: Buffer, offset: Offset) -> Aborted
         return None
     header = parse_header(view)
     return producers.end(
-        header.producer_id, header.producer_epoch, marker.coordinator_epoch, offset, header.max_timestamp, marker.committed
+        header.producer_id,
+        header.producer_epoch,
+        marker.coordinator_epoch,
+        offset,
+        header.max_timestamp,
+        marker.committed,
     )

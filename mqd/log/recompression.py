@@ -1,10 +1,12 @@
-"""`compression.type` of a topic: batches of another codec are compressed anew before they are appended. A core.
+"""`compression.type` of a topic: batches of another codec are compressed anew before they are
+appended. A core.
 
-As with Apache Kafka, a batch that has the topic's codec is stored as it came, whatever its level. The records are not looked at: they are
-decompressed and compressed as one stream, and the header keeps everything but its length, codec and CRC.
+As with Apache Kafka, a batch that has the topic's codec is stored as it came, whatever its level.
+The records are not looked at: they are decompressed and compressed as one stream, and the header
+keeps everything but its length, codec and CRC.
 
-The work is bounded by what may be decompressed of a batch (record inspection: `bytes_max`). A small batch takes it at once
-(`is_small`), any other in a worker thread, before its slice is appended.
+The work is bounded by what may be decompressed of a batch (record inspection: `bytes_max`). A small
+batch takes it at once (`is_small`), any other in a worker thread, before its slice is appended.
 """
 
 from __future__ import annotations
@@ -50,21 +52,33 @@ def is_wanted(config: LogConfig, view: memoryview, start: int, stop: int) -> boo
 
 
 def is_small(config: LogConfig, view: memoryview, start: int, stop: int) -> bool:
-    """Whether that takes no more than a millisecond: what is compressed may become large, and high levels of zstd are slow."""
+    """Whether that takes no more than a millisecond: what is compressed may become large,
+    and high levels of zstd are slow.
+    """
     if view[start + CODEC_POSITION] & CODEC_MASK or stop - start > _SMALL_BYTES:
         return False
-    return config.compression_type != "zstd" or config.compression_zstd_level <= _ZSTD_LEVEL_AT_ONCE_MAX
+    return (
+        config.compression_type != "zstd"
+        or config.compression_zstd_level <= _ZSTD_LEVEL_AT_ONCE_MAX
+    )
 
 
 def recompressed(view: memoryview, config: LogConfig) -> memoryview:
-    """The one batch in `view` with the codec of its topic, sealed. What no log takes (shape, size, CRC, codec) is returned as it is.
+    """The one batch in `view` with the codec of its topic, sealed. What no log takes (shape, size,
+    CRC, codec) is returned as it is.
 
-    MqError: CORRUPT_MESSAGE for records that cannot be decompressed, MESSAGE_TOO_LARGE beyond the bound, or where the
-    result is larger than max.message.bytes.
+    MqError: CORRUPT_MESSAGE for records that cannot be decompressed, MESSAGE_TOO_LARGE beyond the
+    bound, or where the result is larger than max.message.bytes.
     """
     header = parse_header(view)
     size = len(view)
-    if header.magic != MAGIC or header.size != size or header.codec > Codec.ZSTD or header.is_control or header.records_count < 1:
+    if (
+        header.magic != MAGIC
+        or header.size != size
+        or header.codec > Codec.ZSTD
+        or header.is_control
+        or header.records_count < 1
+    ):
         return view
     if size > config.max_message_bytes or crc_of(view) != header.crc:
         return view
@@ -73,7 +87,10 @@ def recompressed(view: memoryview, config: LogConfig) -> memoryview:
     batch = bytearray(view[:HEADER_BYTES])
     batch += compress(codec, records, _level(codec, config))
     if len(batch) > config.max_message_bytes:
-        raise MqError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; max.message.bytes is {config.max_message_bytes}")
+        raise MqError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {len(batch)} bytes; max.message.bytes is {config.max_message_bytes}",
+        )
     _LENGTH(batch, _LENGTH_POSITION, len(batch) - LOG_OVERHEAD_BYTES)
     _ATTRIBUTES(batch, ATTRIBUTES_POSITION, header.attributes & ~CODEC_MASK | codec)
     seal(batch)
@@ -82,5 +99,9 @@ def recompressed(view: memoryview, config: LogConfig) -> memoryview:
 
 def _level(codec: Codec, config: LogConfig) -> int | None:
     """None where the codec has no levels."""
-    levels = {Codec.GZIP: config.compression_gzip_level, Codec.LZ4: config.compression_lz4_level, Codec.ZSTD: config.compression_zstd_level}
+    levels = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
     return levels.get(codec)

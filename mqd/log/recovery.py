@@ -1,17 +1,23 @@
-"""From a partition's directory to a `PartitionLog`: trust after a clean stop, proof after any other.
+"""From a partition's directory to a `PartitionLog`: trust after a clean stop, proof after any
+other.
 
-After an orderly stop only the tail behind the last index entry is looked at. Otherwise every batch from the segment of
-the recovery point on is read: shape, CRC, offsets. The first bad batch ends the log, in one of two ways:
+After an orderly stop only the tail behind the last index entry is looked at. Otherwise every batch
+from the segment of the recovery point on is read: shape, CRC, offsets. The first bad batch ends the
+log, in one of two ways:
 
-    torn tail     nothing valid follows it: a write that never finished. The file is cut to the last whole batch.
-    corruption    a valid batch with a higher offset follows (log/tails.py): what is between was once there. The log is refused as it
-                  is, `LogDamaged`, nothing on disk is changed, and the others start. After a power cut this says nothing of
-                  what was never synced, whose blocks come to the disk in any order: there the log ends at the first bad
-                  batch as if it were torn, and such a node has no claim to anything until it has caught up.
+    torn tail     nothing valid follows it: a write that never finished. The file is cut to the last
+                  whole batch.
+    corruption    a valid batch with a higher offset follows (log/tails.py): what is between was
+                  once there. The log is refused as it is, `LogDamaged`, nothing on disk is changed,
+                  and the others start. After a power
+                  cut this says nothing of what was never synced, whose blocks come to the disk in
+                  any order: there the log ends at the first bad batch as if it were torn, and such
+                  a node has no claim to anything until it has caught up.
 
-Cutting below the checkpointed high watermark removes records that were acknowledged; it is done (there is nothing to
-keep) and said, in the report and as an error in the log. Indexes are rebuilt where they are missing, insane or behind
-the recovery point. Memory is bounded by one chunk or one batch. Runs in a worker thread, one directory at a time.
+Cutting below the checkpointed high watermark removes records that were acknowledged; it is done
+(there is nothing to keep) and said, in the report and as an error in the log. Indexes are rebuilt
+where they are missing, insane or behind the recovery point. Memory is bounded by one chunk or one
+batch. Runs in a worker thread, one directory at a time.
 """
 
 from __future__ import annotations
@@ -32,8 +38,22 @@ from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers
 from mqd.log.replacing import finish_replacements
 from mqd.log.segment import Segment
-from mqd.log.segment_files import load_indexes, new_segment, rebuild, remove_segment, store_aborted, store_indexes
-from mqd.log.snapshots import batches_from, have_aborted, load_snapshot, remove_snapshots, replay_batch, snapshot_offsets
+from mqd.log.segment_files import (
+    load_indexes,
+    new_segment,
+    rebuild,
+    remove_segment,
+    store_aborted,
+    store_indexes,
+)
+from mqd.log.snapshots import (
+    batches_from,
+    have_aborted,
+    load_snapshot,
+    remove_snapshots,
+    replay_batch,
+    snapshot_offsets,
+)
 from mqd.log.suspect import write_again
 from mqd.log.tails import batch_after, find_batch
 from mqd.protocol.batch import HEADER_BYTES, BatchHeader, crc_of, parse_header
@@ -75,11 +95,15 @@ class LogDamaged(StorageError):
 
 
 class LogLost(LogDamaged):
-    """A log that lacks what its checkpoint names, though the machine ran on: its disk was detached, or is an older copy."""
+    """A log that lacks what its checkpoint names, though the machine ran on: its disk was
+    detached, or is an older copy.
+    """
 
 
 class LogUnfinished(StorageError):
-    """The directory of a partition whose creation was interrupted: nothing in it but a partition's files, and no record to be missed."""
+    """The directory of a partition whose creation was interrupted: nothing in it but a
+    partition's files, and no record to be missed.
+    """
 
 
 @dataclass(slots=True)
@@ -91,12 +115,16 @@ class RecoveryReport:
     truncated_bytes: int = 0
     rebuilt_indexes: int = 0
     truncated_below_high_watermark: Offset | None = None
-    """The high watermark that was promised, where the log now ends before it: acknowledged records are gone."""
+    """The high watermark that was promised, where the log now ends before it: acknowledged
+    records are gone.
+    """
     findings: list[str] = field(default_factory=list)
     ignored_log_start: Offset | None = None
     """A checkpointed log start that cannot be true."""
     hole: str | None = None
-    """Which offsets are missing between segments: right after a compaction, damage in any other log."""
+    """Which offsets are missing between segments: right after a compaction, damage in any
+    other log.
+    """
 
     def note(self, finding: str) -> None:
         self.findings.append(finding)
@@ -113,9 +141,13 @@ class Known:
     """-1: no checkpoint says."""
     high_watermark: Offset = 0
     kept: bool = True
-    """Whether all that was written is there, synced or not: a killed process loses nothing as long as its machine runs."""
+    """Whether all that was written is there, synced or not: a killed process loses nothing
+    as long as its machine runs.
+    """
     suspect: bool = False
-    """Whether a write or sync failed in this directory: what was never synced with success is written again (suspect.py)."""
+    """Whether a write or sync failed in this directory: what was never synced with success
+    is written again (suspect.py).
+    """
     cleaned_to: Offset | None = None
     """Up to where it was compacted, None for a log that never was."""
     claim: LogEnd | None = None
@@ -123,9 +155,19 @@ class Known:
 
 
 def load_log(
-    disk: Disk, directory: Path, topic_partition: TopicPartition, known: Known, *, config: LogConfig, now_ms: int, progress: Progress
+    disk: Disk,
+    directory: Path,
+    topic_partition: TopicPartition,
+    known: Known,
+    *,
+    config: LogConfig,
+    now_ms: int,
+    progress: Progress,
 ) -> tuple[PartitionLog, RecoveryReport]:
-    """Open `directory`/`topic_partition`. LogDamaged when it must not be used; OSError when the disk fails."""
+    """Open `directory`/`topic_partition`.
+
+    LogDamaged when it must not be used; OSError when the disk fails.
+    """
     return _Loader(disk, directory, topic_partition, known, config, now_ms, progress).load()
 
 
@@ -133,7 +175,14 @@ class _Loader:
     """The steps of loading one log; lives for one call."""
 
     def __init__(
-        self, disk: Disk, directory: Path, topic_partition: TopicPartition, known: Known, config: LogConfig, now_ms: int, progress: Progress
+        self,
+        disk: Disk,
+        directory: Path,
+        topic_partition: TopicPartition,
+        known: Known,
+        config: LogConfig,
+        now_ms: int,
+        progress: Progress,
     ) -> None:
         self.disk = disk
         self.directory = directory
@@ -151,8 +200,12 @@ class _Loader:
         """Where the producer snapshot ends."""
         self.has_gaps = False
         self.brought_back: Offset = 0
-        """Segments below this offset were removed by retention, and a power cut undid the renames of some."""
-        """Whether offsets are missing between batches: the log was cleaned, here or where it was copied from."""
+        """Segments below this offset were removed by retention, and a power cut undid the
+        renames of some.
+        """
+        """Whether offsets are missing between batches: the log was cleaned, here or where
+        it was copied from.
+        """
         self.unstored: Offset = FOREVER_MS
         """From here on transaction indexes are not on disk: there was no space."""
 
@@ -161,7 +214,10 @@ class _Loader:
         bases = self._tidy()
         scan_from = len(bases) if self.known.clean else self._first_to_scan(bases)
         if self.known.suspect:
-            for name in (PARTITION_METADATA, *(segment_file_name(base, LOG_SUFFIX) for base in bases[scan_from:])):
+            for name in (
+                PARTITION_METADATA,
+                *(segment_file_name(base, LOG_SUFFIX) for base in bases[scan_from:]),
+            ):
                 write_again(self.disk, self.path / name)
         self._load_producers(bases[scan_from] if scan_from < len(bases) else None)
         self._load_epochs()
@@ -178,7 +234,8 @@ class _Loader:
             found = self.disk.read_bytes(path)
             return decode_partition_metadata(found)
         except (FileNotFoundError, FileFormatError) as error:
-            # Torn, so it was never synced, and with it nothing that is here: the first sync of a log takes all of it.
+            # Torn, so it was never synced, and with it nothing that is here: the first sync of a
+            # log takes all of it.
             torn = len(found) < PARTITION_METADATA_BYTES or b"\0" in found
             if torn and self._is_unfinished():
                 raise LogUnfinished(
@@ -193,15 +250,24 @@ class _Loader:
             ) from None
 
     def _is_unfinished(self) -> bool:
-        """Whether all that is here is what creating a partition leaves when it is cut short, and no record is missed here.
+        """Whether all that is here is what creating a partition leaves when it is cut short, and no
+        record is missed here.
 
-        Records may be here where the machine lost what was never synced: then these are what chance has left of it.
+        Records may be here where the machine lost what was never synced: then these are what chance
+        has left of it.
         """
         names = self.disk.list(self.path)
         return (
             not self.known.high_watermark
             and all(_is_partition_file(name) for name in names)
-            and not (self.known.kept and any(self.disk.open(self.path / name).size() for name in names if name.endswith(LOG_SUFFIX)))
+            and not (
+                self.known.kept
+                and any(
+                    self.disk.open(self.path / name).size()
+                    for name in names
+                    if name.endswith(LOG_SUFFIX)
+                )
+            )
         )
 
     def _tidy(self) -> list[Offset]:
@@ -250,24 +316,30 @@ class _Loader:
 
     def _load_epochs(self) -> None:
         try:
-            self.epochs = LeaderEpochs(decode_leader_epochs(self.disk.read_bytes(self.path / LEADER_EPOCH_CHECKPOINT)))
+            self.epochs = LeaderEpochs(
+                decode_leader_epochs(self.disk.read_bytes(self.path / LEADER_EPOCH_CHECKPOINT))
+            )
         except (FileNotFoundError, FileFormatError) as error:
             if not isinstance(error, FileNotFoundError):
                 self.report.note(f"{LEADER_EPOCH_CHECKPOINT} is rebuilt from the log: {error}")
-            self.producers, self.replay_from = Producers(), 0  # every batch has its epoch: read them all
+            # every batch has its epoch: read them all
+            self.producers, self.replay_from = Producers(), 0
 
-    # -- segments --------------------------------------------------------------------------------------------------
+    # -- segments ----------------------------------------------------------------------------------
 
     def _load_segments(self, bases: list[Offset], scan_from: int) -> None:
         for index, base in enumerate(bases):
-            segment = Segment(base, self.now_ms, self.disk.open(self.path / segment_file_name(base, LOG_SUFFIX)))
+            segment = Segment(
+                base, self.now_ms, self.disk.open(self.path / segment_file_name(base, LOG_SUFFIX))
+            )
             following = bases[index + 1] if index + 1 < len(bases) else None
             self.segments.append(segment)
             if index < scan_from:
                 self._trust(segment, following)
                 continue
             if index == scan_from:
-                self.epochs.truncate_from_end(base)  # the file may be older than a cut: batches that are read say it better
+                # the file may be older than a cut: batches that are read say it better
+                self.epochs.truncate_from_end(base)
                 self._replay_trusted(bases[index])
             bad = self._scan(segment, following)
             if bad is not None:
@@ -294,10 +366,15 @@ class _Loader:
             segment.file.sync()
 
     def _is_lost_before(self, end: Offset, following: Offset) -> bool:
-        """Whether offsets from `end` to the next segment are missing because a power cut took them: the log ends there."""
+        """Whether offsets from `end` to the next segment are missing because a power cut
+        took them: the log ends there.
+        """
         if self.known.cleaned_to is not None and following <= self.known.cleaned_to:
             return False  # what is written of a compaction is durable before it counts
-        return not self.known.kept and max(self.known.recovery_point, self.known.log_start_offset) <= end < following
+        return (
+            not self.known.kept
+            and max(self.known.recovery_point, self.known.log_start_offset) <= end < following
+        )
 
     def _remove(self, later: list[Offset]) -> None:
         for base in later:
@@ -308,7 +385,8 @@ class _Loader:
         """The next segment begins at `following`: this one ends there."""
         if segment.next_offset > following:
             raise LogDamaged(
-                f"{self.path}: segment {segment.base_offset} ends at {segment.next_offset}, the next begins at {following}. {_REMEDY}"
+                f"{self.path}: segment {segment.base_offset} ends at {segment.next_offset}, "
+                f"the next begins at {following}. {_REMEDY}"
             )
         if segment.next_offset < following:
             self._miss(segment.next_offset, following)
@@ -318,21 +396,31 @@ class _Loader:
         if following <= self.known.log_start_offset:
             self.brought_back = following
             return
-        hole = f"{self.path}: offsets {end} to {following - 1} are missing between two segments. {_REMEDY}"
+        hole = (
+            f"{self.path}: offsets {end} to {following - 1} are missing between two "
+            f"segments. {_REMEDY}"
+        )
         self.report.hole = self.report.hole or hole
 
     def _end_of(self, segment: Segment, size: int) -> Offset | None:
-        """Where a segment that is believed ends, from the batches behind its last index entry; None where that makes no sense."""
+        """Where a segment that is believed ends, from the batches behind its last index
+        entry; None where that makes no sense.
+        """
         assert segment.file is not None
         try:
             index, _ = load_indexes(self.disk, self.path, segment.base_offset, size)
-            headers = [header for _, header, _ in scan_batches(segment.file.read_at, index.last_position(), size)]
+            headers = [
+                header
+                for _, header, _ in scan_batches(segment.file.read_at, index.last_position(), size)
+            ]
         except (FileFormatError, FileNotFoundError, BadBatch):
             return None
         return headers[-1].last_offset + 1 if headers else segment.base_offset
 
     def _trust(self, segment: Segment, following: Offset | None) -> None:
-        """A segment that was synced, or left by an orderly stop: believe its indexes unless they cannot be true."""
+        """A segment that was synced, or left by an orderly stop: believe its indexes unless
+        they cannot be true.
+        """
         assert segment.file is not None
         size = segment.file.size()
         if (
@@ -345,7 +433,8 @@ class _Loader:
                 self._miss(end, following)
             segment.size, segment.next_offset = size, following
             segment.max_timestamp, segment.max_timestamp_offset = self._last_time(segment)
-            segment.index = segment.time_index = segment.file = segment.aborted = None  # opened again when somebody reads there
+            # opened again when somebody reads there
+            segment.index = segment.time_index = segment.file = segment.aborted = None
             return
         if following is not None or not self._restore(segment, size):
             fresh = Segment(segment.base_offset, self.now_ms, segment.file)
@@ -366,13 +455,23 @@ class _Loader:
         have_aborted(self.disk, self.path, self.segments, segment, self.config)
 
     def _seem_indexed(self, segment: Segment, size: int) -> bool:
-        """Whether both index files of an older segment are there and not obviously wrong; contents are judged when read."""
+        """Whether both index files of an older segment are there and not obviously wrong;
+        contents are judged when read.
+        """
         try:
-            index = self.disk.open(self.path / segment_file_name(segment.base_offset, INDEX_SUFFIX)).size()
-            time_index = self.disk.open(self.path / segment_file_name(segment.base_offset, TIME_INDEX_SUFFIX)).size()
+            index = self.disk.open(
+                self.path / segment_file_name(segment.base_offset, INDEX_SUFFIX)
+            ).size()
+            time_index = self.disk.open(
+                self.path / segment_file_name(segment.base_offset, TIME_INDEX_SUFFIX)
+            ).size()
         except FileNotFoundError:
             return False
-        if index % INDEX_ENTRY.size or time_index % TIME_INDEX_ENTRY.size or (size and not time_index):
+        if (
+            index % INDEX_ENTRY.size
+            or time_index % TIME_INDEX_ENTRY.size
+            or (size and not time_index)
+        ):
             return False
         return index > 0 or size <= self.config.index_interval_bytes
 
@@ -380,11 +479,15 @@ class _Loader:
         file = self.disk.open(self.path / segment_file_name(segment.base_offset, TIME_INDEX_SUFFIX))
         if not file.size():
             return NO_TIMESTAMP, segment.base_offset
-        timestamp, relative = TIME_INDEX_ENTRY.unpack(file.read_at(file.size() - TIME_INDEX_ENTRY.size, TIME_INDEX_ENTRY.size))
+        timestamp, relative = TIME_INDEX_ENTRY.unpack(
+            file.read_at(file.size() - TIME_INDEX_ENTRY.size, TIME_INDEX_ENTRY.size)
+        )
         return timestamp, segment.base_offset + relative
 
     def _restore(self, segment: Segment, size: int) -> bool:
-        """The active segment after an orderly stop: its indexes, and the batches from the last index entry on."""
+        """The active segment after an orderly stop: its indexes, and the batches from the
+        last index entry on.
+        """
         file = segment.file
         assert file is not None
         try:
@@ -398,13 +501,21 @@ class _Loader:
                     segment.restore(start, header.base_offset, index, time_index, first)
                 if header.base_offset < segment.next_offset:
                     return False
-                segment.add(header.last_offset, len(view), header.max_timestamp, self.config.index_interval_bytes)
+                segment.add(
+                    header.last_offset,
+                    len(view),
+                    header.max_timestamp,
+                    self.config.index_interval_bytes,
+                )
         except (FileFormatError, FileNotFoundError, BadBatch):
             return False
         return True
 
     def _scan(self, segment: Segment, following: Offset | None) -> BadBatch | None:
-        """Read every batch; the segment's state and indexes are made anew. The first bad batch, or None."""
+        """Read every batch; the segment's state and indexes are made anew.
+
+        The first bad batch, or None.
+        """
         file = segment.file
         assert file is not None
         bad: BadBatch | None = None
@@ -414,14 +525,31 @@ class _Loader:
                 if crc_of(view, 0, len(view)) != header.crc:
                     raise BadBatch(position, "the CRC-32C is wrong")
                 if header.base_offset < segment.next_offset:
-                    raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
-                if following is not None and header.last_offset >= following and not self.known.kept:  # a cut was not synced, or a removal
-                    raise BadBatch(position, f"offset {header.last_offset} is in the next segment, too")
+                    raise BadBatch(
+                        position,
+                        f"base offset {header.base_offset} where {segment.next_offset} was due",
+                    )
+                # a cut was not synced, or a removal
+                if (
+                    following is not None
+                    and header.last_offset >= following
+                    and not self.known.kept
+                ):
+                    raise BadBatch(
+                        position, f"offset {header.last_offset} is in the next segment, too"
+                    )
                 due = segment.next_offset
                 self.has_gaps |= header.base_offset > due
                 if header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
-                    raise BadBatch(position, f"offset {header.last_offset} is too far from the segment's base")
-                segment.add(header.last_offset, len(view), header.max_timestamp, self.config.index_interval_bytes)
+                    raise BadBatch(
+                        position, f"offset {header.last_offset} is too far from the segment's base"
+                    )
+                segment.add(
+                    header.last_offset,
+                    len(view),
+                    header.max_timestamp,
+                    self.config.index_interval_bytes,
+                )
                 aborted = self._replay(header, view, due)
                 if aborted is not None:
                     segment.add_aborted((aborted,))
@@ -463,19 +591,30 @@ class _Loader:
         file.truncate(segment.size)
         self._remove(later)
 
-    # -- producers and epochs --------------------------------------------------------------------------------------
+    # -- producers and epochs ----------------------------------------------------------------------
 
-    def _replay(self, header: BatchHeader, view: memoryview, due: Offset) -> AbortedTransaction | None:
-        """`due`: where the batch before it ended. Behind a gap an epoch begins there, as at a follower that copies it."""
+    def _replay(
+        self, header: BatchHeader, view: memoryview, due: Offset
+    ) -> AbortedTransaction | None:
+        """`due`: where the batch before it ended.
+
+        Behind a gap an epoch begins there, as at a follower that copies it.
+        """
         if header.partition_leader_epoch > self.epochs.latest:
             self.epochs.assign(header.partition_leader_epoch, due)
-        return replay_batch(self.producers, header, view) if header.base_offset >= self.replay_from else None
+        return (
+            replay_batch(self.producers, header, view)
+            if header.base_offset >= self.replay_from
+            else None
+        )
 
     def _replay_trusted(self, end_offset: Offset) -> None:
         """Batches of trusted segments that are younger than the snapshot."""
         due = max(self.replay_from, self.segments[0].base_offset)
         try:
-            for header, view in batches_from(self.disk, self.path, self.segments, self.replay_from, self.config):
+            for header, view in batches_from(
+                self.disk, self.path, self.segments, self.replay_from, self.config
+            ):
                 if header.base_offset >= end_offset:
                     break
                 self._replay(header, view, min(due, header.base_offset))
@@ -491,25 +630,50 @@ class _Loader:
         start = max(known.log_start_offset, first)
         if self.segments and 0 <= known.log_start_offset < first:
             logger.error(
-                "a log starts after its log start offset, records are missing partition=%s first=%d last=%d",
-                self.topic_partition, known.log_start_offset, first - 1,
-            )  # fmt: skip
+                "a log starts after its log start offset, records are "
+                "missing "
+                "partition=%s "
+                "first=%d last=%d",
+                self.topic_partition,
+                known.log_start_offset,
+                first - 1,
+            )
         if self.segments and start > max(end, known.high_watermark):
             self.report.ignored_log_start = start
             logger.error(
-                "ignoring a checkpointed log start beyond the log end partition=%s log_start=%d log_end=%d",
-                self.topic_partition, start, end,
-            )  # fmt: skip
+                "ignoring a checkpointed log start beyond the "
+                "log end "
+                "partition=%s "
+                "log_start=%d log_end=%d",
+                self.topic_partition,
+                start,
+                end,
+            )
             start = first
         if known.high_watermark > end:
             self.report.truncated_below_high_watermark = known.high_watermark
             logger.error(
-                "a log ends below its high watermark, acknowledged records are lost partition=%s high_watermark=%d log_end=%d",
-                self.topic_partition, known.high_watermark, end,
-            )  # fmt: skip
+                "a log ends below its high watermark, acknowledged "
+                "records "
+                "are lost "
+                "partition=%s "
+                "high_watermark=%d "
+                "log_end=%d",
+                self.topic_partition,
+                known.high_watermark,
+                end,
+            )
         if start >= self.brought_back:
-            self._remove([segment.base_offset for segment in self.segments if segment.base_offset < self.brought_back])
-            self.segments = [segment for segment in self.segments if segment.base_offset >= self.brought_back]
+            self._remove(
+                [
+                    segment.base_offset
+                    for segment in self.segments
+                    if segment.base_offset < self.brought_back
+                ]
+            )
+            self.segments = [
+                segment for segment in self.segments if segment.base_offset >= self.brought_back
+            ]
         anew = not self.segments or start > end
         if anew:
             if self.segments:
@@ -531,22 +695,27 @@ class _Loader:
             log_start_offset=start, epochs=self.epochs, producers=self.producers,
         )  # fmt: skip
         log.checkpointed_high_watermark = min(max(known.high_watermark, start), log.log_end_offset)
-        log.producers.first_unstable_offset(log.checkpointed_high_watermark)  # which forgets what is past
+        # which forgets what is past
+        log.producers.first_unstable_offset(log.checkpointed_high_watermark)
         # All is durable that is written, but not yet the transaction indexes from `unstored` on.
         log.durability.on_loaded(self.unstored, known.recovery_point)
         log.noted, log.noted_end = claim, claim.end_offset if claim is not None else 0
         log.end_is_void = self.disk.exists(self.path / VOID)
         if known.cleaned_to is not None:
             log.cleaned_to = min(known.cleaned_to, log.log_end_offset)
-        elif self.has_gaps:  # copied from a leader that had cleaned it, and killed before the checkpoint said so
+        elif self.has_gaps:
+            # copied from a leader that had cleaned it, and killed before the checkpoint said so
             log.cleaned_to = start
-        # An orderly stop does not sync a log that never held a record: the sync of its first records does (I1).
+        # An orderly stop does not sync a log that never held a record: the sync of its first
+        # records does (I1).
         log.new_files = anew or (known.clean and not end)
         return log
 
-
     def _check_end(self, topic_id: UUID, end: Offset) -> LogEnd | None:
-        """LogLost unless the log has what its checkpoint names. The line, where it is of this log and was compared."""
+        """LogLost unless the log has what its checkpoint names.
+
+        The line, where it is of this log and was compared.
+        """
         claim = self.known.claim
         if claim is None or claim.topic_id != topic_id or self.disk.exists(self.path / VOID):
             return None
@@ -554,8 +723,10 @@ class _Loader:
         reason = why_lost(claim, end, last)
         if reason is not None:
             raise LogLost(
-                f"{self.path}: {reason}. The machine ran on, so its disk was detached, or is an older copy. This log is not served, and is"
-                " copied from the leader where another replica leads; this node vouches for none of its logs. To go on with what is here,"
+                f"{self.path}: {reason}. The machine ran on, so its disk was detached, or is "
+                "an older copy. This log is not served, and is"
+                " copied from the leader where another replica leads; this node vouches for "
+                "none of its logs. To go on with what is here,"
                 f" remove {self.directory / ENDS} while the node is stopped"
             )
         return claim
@@ -572,4 +743,8 @@ _LEFTOVERS = (DELETED_SUFFIX, ".tmp")
 
 
 def _is_partition_file(name: str) -> bool:
-    return parse_segment_file_name(name) is not None or name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT, VOID)
+    return parse_segment_file_name(name) is not None or name in (
+        PARTITION_METADATA,
+        LEADER_EPOCH_CHECKPOINT,
+        VOID,
+    )

@@ -186,7 +186,9 @@ class LogRegistry:
 
     def fence(self, partition: TopicPartition, reason: str) -> None:
         self.fenced[partition] = reason
-        logger.error("log is fenced, it serves no requests partition=%s reason=%s", partition, reason)
+        logger.error(
+            "log is fenced, it serves no requests partition=%s reason=%s", partition, reason
+        )
 
     def settle_missing(self, mine: Collection[TopicPartition]) -> None:
         """Fence the partitions whose logs are gone. `mine`: those that the metadata had assigned to
@@ -203,7 +205,7 @@ class LogRegistry:
             else:
                 logger.warning(
                     "partition starts empty: this node was a replica before,"
-                        " but has no files of it partition=%s",
+                    " but has no files of it partition=%s",
                     partition,
                 )
         for directory in self.directories.values():
@@ -348,7 +350,9 @@ class LogRegistry:
         if not reason and log is not None and log.failure is not None:
             reason = log.failure.reason
         logger.error(
-            "discarding a log, fetching it again from the leader partition=%s reason=%s", partition, reason
+            "discarding a log, fetching it again from the leader partition=%s reason=%s",
+            partition,
+            reason,
         )
         if log is not None and self.directories[log.directory].failed is not None:
             del self.logs[partition]

@@ -1,4 +1,5 @@
-"""What was taken out of the logs and is to leave the disk: retired files and deleted partitions, each when its delay is over.
+"""What was taken out of the logs and is to leave the disk: retired files and deleted partitions,
+each when its delay is over.
 
 Renamed things only: whatever is still here when the process ends is found by the next start.
 """

@@ -1,14 +1,19 @@
-"""A cleaned segment takes the place of those that it was made of, so that a crash at any point leaves the old ones or the new one.
+"""A cleaned segment takes the place of those that it was made of, so that a crash at any point
+leaves the old ones or the new one.
 
-Kafka's names, and its order; "durable" is a sync of the partition's directory, in a worker thread but for `settle`:
+Kafka's names, and its order; "durable" is a sync of the partition's directory, in a worker thread
+but for `settle`:
 
     .cleaned    being written, then synced, then durable by name
-    .swap       `stage`: all files of the new segment have this name; durable before anything old goes
-                `put_in_place`: the log reads from the new segment; the old ones but the first are .deleted; durable
+    .swap       `stage`: all files of the new segment have this name; durable before anything old
+                goes `put_in_place`: the log reads from the new segment; the old ones but the first
+                are
+                .deleted; durable
     (none)      `complete`: renamed over the first of the old ones; durable
 
-A start (`finish_replacements`) drops everything where a .cleaned is left, and carries on with what is .swap where none is: removes what
-the new segment covers, and renames it. That the last batch of a cleaned segment always stays tells what it covers.
+A start (`finish_replacements`) drops everything where a .cleaned is left, and carries on with what
+is .swap where none is: removes what the new segment covers, and renames it. That the last batch of
+a cleaned segment always stays tells what it covers.
 
 Whoever cuts the log or takes segments out of it between two steps calls `settle` first.
 """
@@ -45,7 +50,9 @@ FILES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX)
 
 
 def stage(disk: Disk, log: PartitionLog, replacement: Replacement) -> None:
-    """The files of the new segment are written and durable under their names: from here on a start may finish it. OSError."""
+    """The files of the new segment are written and durable under their names: from here on
+    a start may finish it. OSError.
+    """
     assert log.replacement is None, log
     log.replacement = replacement
     _rename(disk, log.path, replacement.cleaned.base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
@@ -77,9 +84,11 @@ def complete(disk: Disk, log: PartitionLog) -> None:
 
 
 def settle(disk: Disk, log: PartitionLog) -> None:
-    """Bring a replacement to one end or the other, at once: the log is about to be made shorter. OSError: this may be called again.
+    """Bring a replacement to one end or the other, at once: the log is about to be made shorter.
+    OSError: this may be called again.
 
-    The syncs of a directory hold up the loop for milliseconds; that a cut falls between two steps is rare.
+    The syncs of a directory hold up the loop for milliseconds; that a cut falls between two steps
+    is rare.
     """
     replacement = log.replacement
     if replacement is None:
@@ -88,7 +97,8 @@ def settle(disk: Disk, log: PartitionLog) -> None:
         disk.sync_directory(log.path)
         complete(disk, log)
         try:
-            disk.sync_directory(log.path)  # before anything else is .cleaned: a start would drop it all
+            # before anything else is .cleaned: a start would drop it all
+            disk.sync_directory(log.path)
         except OSError:
             log.replacement = replacement
             raise
@@ -96,7 +106,11 @@ def settle(disk: Disk, log: PartitionLog) -> None:
     base_offset = replacement.cleaned.base_offset
     source = log.path / segment_file_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)
     if disk.exists(source):
-        disk.rename(source, log.path / segment_file_name(base_offset, LOG_SUFFIX + CLEANED_SUFFIX), durable=False)
+        disk.rename(
+            source,
+            log.path / segment_file_name(base_offset, LOG_SUFFIX + CLEANED_SUFFIX),
+            durable=False,
+        )
     disk.sync_directory(log.path)  # a start drops it all
     drop_files(disk, log.path, base_offset)
     log.replacement = None
@@ -112,16 +126,21 @@ def drop_files(disk: Disk, path: Path, base_offset: Offset) -> None:
 
 
 def finish_replacements(disk: Disk, path: Path) -> list[str]:
-    """What a crash left of replacements in a partition's directory: finished or dropped. Tells what was done, one line each.
+    """What a crash left of replacements in a partition's directory: finished or dropped. Tells what
+    was done, one line each.
 
     StorageError for a new segment that cannot be read, and nothing is changed; OSError.
     """
     told = []
     names = disk.list(path)
     if cleaned := _bases(names, CLEANED_SUFFIX):
-        for base_offset in sorted(cleaned | {base for base in _bases(names, SWAP_SUFFIX) if base >= min(cleaned)}):
+        for base_offset in sorted(
+            cleaned | {base for base in _bases(names, SWAP_SUFFIX) if base >= min(cleaned)}
+        ):
             drop_files(disk, path, base_offset)
-            told.append(f"a compaction was interrupted: what it wrote of segment {base_offset} is dropped")
+            told.append(
+                f"a compaction was interrupted: what it wrote of segment {base_offset} is dropped"
+            )
         names = disk.list(path)
     for base_offset in sorted(_bases(names, SWAP_SUFFIX)):
         name = segment_file_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)
@@ -144,18 +163,26 @@ def _end_of(disk: Disk, path: Path, base_offset: Offset) -> Offset:
         for _position, header, _view in scan_batches(file.read_at, 0, file.size()):
             end = header.next_offset
     except BadBatch as bad:
-        raise StorageError(f"{path} {bad}: a compaction was interrupted, and what it wrote is damaged") from None
+        raise StorageError(
+            f"{path} {bad}: a compaction was interrupted, and what it wrote is damaged"
+        ) from None
     replaced = path.with_name(segment_file_name(base_offset, LOG_SUFFIX))
     if not file.size() and disk.exists(replaced) and disk.open(replaced).size():
-        raise StorageError(f"{path} is empty: a compaction was interrupted, and what it wrote is gone")
+        raise StorageError(
+            f"{path} is empty: a compaction was interrupted, and what it wrote is gone"
+        )
     return end
 
 
 def _bases(names: Iterable[str], suffix: str) -> set[Offset]:
-    """Base offsets of the segments of which a file has this suffix; without one: of which the log is there."""
+    """Base offsets of the segments of which a file has this suffix; without one: of which
+    the log is there.
+    """
     found = set()
     for name in names:
-        parsed = parse_segment_file_name(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        parsed = (
+            parse_segment_file_name(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        )
         if parsed is not None and (suffix or parsed[1] == LOG_SUFFIX):
             found.add(parsed[0])
     return found

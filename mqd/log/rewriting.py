@@ -1,11 +1,14 @@
-"""The work of a pass of the cleaner, for worker threads, in slices: reading the dirty part, and writing segments anew.
+"""The work of a pass of the cleaner, for worker threads, in slices: reading the dirty part, and
+writing segments anew.
 
-Each of the two functions is a generator; a slice is one `next`, which tells how many bytes were read and written. A slice ends after
-so many records or bytes; a batch is handled as a whole. Memory: one chunk or one batch, unpacked, what is to be written of it, and the
-indexes of one segment.
+Each of the two functions is a generator; a slice is one `next`, which tells how many bytes were
+read and written. A slice ends after so many records or bytes; a batch is handled as a whole.
+Memory: one chunk or one batch, unpacked, what is to be written of it, and the indexes of one
+segment.
 
-Nothing here looks at the log itself, which may change between slices: it works on what it was given, and reads files by names that
-may be gone by then. Whoever runs it asks after each slice whether it is still wanted.
+Nothing here looks at the log itself, which may change between slices: it works on what it was
+given, and reads files by names that may be gone by then. Whoever runs it asks after each slice
+whether it is still wanted.
 """
 
 from __future__ import annotations
@@ -58,7 +61,9 @@ def sources_of(segments: Sequence[Segment]) -> list[Source]:
     return [Source(segment.base_offset, segment.size) for segment in segments]
 
 
-def index_dirty(disk: Disk, path: Path, sources: Sequence[Source], indexing: Indexing, chunk_bytes: int) -> Iterator[int]:
+def index_dirty(
+    disk: Disk, path: Path, sources: Sequence[Source], indexing: Indexing, chunk_bytes: int
+) -> Iterator[int]:
     """Put the keys of these segments into the map, until it is full. Uncleanable, OSError."""
     records = size = 0
     for header, view, _is_last in _batches(disk, path, sources, chunk_bytes):
@@ -66,7 +71,9 @@ def index_dirty(disk: Disk, path: Path, sources: Sequence[Source], indexing: Ind
             if not indexing.add(header, view):
                 break
         except MqError as error:
-            raise Uncleanable(f"{path}: the batch at offset {header.base_offset} cannot be read: {error.message}") from error
+            raise Uncleanable(
+                f"{path}: the batch at offset {header.base_offset} cannot be read: {error.message}"
+            ) from error
         records += header.records_count
         size += len(view)
         if records >= CLEANED_RECORDS_PER_SLICE or size >= chunk_bytes:
@@ -76,9 +83,11 @@ def index_dirty(disk: Disk, path: Path, sources: Sequence[Source], indexing: Ind
 
 
 class SegmentRewrite:
-    """Neighbouring segments become one, under names that do not count yet: see the head of this file and replacing.py.
+    """Neighbouring segments become one, under names that do not count yet: see the head of this
+    file and replacing.py.
 
-    `with_transactions`: whether one of them has a file of aborted transactions, which the new one's must replace.
+    `with_transactions`: whether one of them has a file of aborted transactions, which the new one's
+    must replace.
     """
 
     def __init__(
@@ -107,7 +116,10 @@ class SegmentRewrite:
         self._with_transactions = with_transactions
 
     def slices(self) -> Iterator[int]:
-        """Until all files are written and durable. Uncleanable; OSError, and what was written is to be dropped."""
+        """Until all files are written and durable.
+
+        Uncleanable; OSError, and what was written is to be dropped.
+        """
         segment, disk = self.segment, self._disk
         segment.file = file = disk.open(self._name(LOG_SUFFIX), create=True)
         file.truncate(0)
@@ -118,7 +130,10 @@ class SegmentRewrite:
             try:
                 left = self._rewriting.rewrite(header, view, keep=is_last)
             except MqError as error:
-                raise Uncleanable(f"{self._path}: the batch at offset {header.base_offset} cannot be read: {error.message}") from error
+                raise Uncleanable(
+                    f"{self._path}: the batch at offset {header.base_offset} cannot be read: "
+                    f"{error.message}"
+                ) from error
             records += header.records_count
             read += len(view)
             if left is not view:
@@ -146,7 +161,10 @@ class SegmentRewrite:
     def _add(self, header: BatchHeader, left: memoryview | bytearray) -> None:
         segment = self.segment
         if segment.size + len(left) > _SEGMENT_BYTES_MAX:
-            raise Uncleanable(f"{self._path}: segment {segment.base_offset} would grow beyond {_SEGMENT_BYTES_MAX} bytes")
+            raise Uncleanable(
+                f"{self._path}: segment {segment.base_offset} would grow beyond "
+                f"{_SEGMENT_BYTES_MAX} bytes"
+            )
         segment.add(header.last_offset, len(left), parse_header(left).max_timestamp, self._interval)
 
     def _write_indexes(self) -> None:
@@ -154,7 +172,10 @@ class SegmentRewrite:
         segment.seal()
         segment.next_offset = self._next_offset
         assert segment.index is not None and segment.time_index is not None
-        files = [(INDEX_SUFFIX, segment.index.encode()), (TIME_INDEX_SUFFIX, segment.time_index.encode())]
+        files = [
+            (INDEX_SUFFIX, segment.index.encode()),
+            (TIME_INDEX_SUFFIX, segment.time_index.encode()),
+        ]
         aborted = self._rewriting.transactions.kept
         segment.aborted = AbortedIndex(aborted)
         if aborted or self._with_transactions:
@@ -171,15 +192,20 @@ class SegmentRewrite:
         return self._path / segment_file_name(self.segment.base_offset, suffix + CLEANED_SUFFIX)
 
 
-def _batches(disk: Disk, path: Path, sources: Sequence[Source], chunk_bytes: int) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
-    """(header, bytes, whether it is the last of all) of each batch. Its CRC is right: what is rewritten gets another, which must not
-    cover up damage. Uncleanable; OSError for what passes."""
+def _batches(
+    disk: Disk, path: Path, sources: Sequence[Source], chunk_bytes: int
+) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
+    """(header, bytes, whether it is the last of all) of each batch. Its CRC is right: what is
+    rewritten gets another, which must not cover up damage. Uncleanable; OSError for what passes.
+    """
     last = max((number for number, source in enumerate(sources) if source.size), default=0)
     for number, source in enumerate(sources):
         name = path / segment_file_name(source.base_offset, LOG_SUFFIX)
         try:
             file = disk.open(name)
-            for position, header, view in scan_batches(file.read_at, source.position, source.size, chunk_bytes):
+            for position, header, view in scan_batches(
+                file.read_at, source.position, source.size, chunk_bytes
+            ):
                 if crc_of(view, 0, len(view)) != header.crc:
                     raise BadBatch(position, "the CRC-32C is wrong")
                 yield header, view, number == last and position + len(view) == source.size

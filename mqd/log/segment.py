@@ -1,10 +1,12 @@
 """One segment of a log: a file of batches from a base offset on, and what is known of it.
 
-A core that holds its `File` opaquely: it reads through it, the service writes to it. The state says what the file holds:
-`size` bytes, offsets up to `next_offset`. Anything in the file beyond `size` is not part of the log.
+A core that holds its `File` opaquely: it reads through it, the service writes to it. The state says
+what the file holds: `size` bytes, offsets up to `next_offset`. Anything in the file beyond `size`
+is not part of the log.
 
-Invariants: base_offset <= next_offset; index entries point at batch starts below `size`; `(max_timestamp,
-max_timestamp_offset)` is the youngest batch of the segment, the first where there are several.
+Invariants: base_offset <= next_offset; index entries point at batch starts below `size`;
+`(max_timestamp, max_timestamp_offset)` is the youngest batch of the segment, the first where there
+are several.
 """
 
 from __future__ import annotations
@@ -22,14 +24,21 @@ from mqd.types import NO_TIMESTAMP, Offset
 if TYPE_CHECKING:
     from mqd.io.disk import File
 
-_WALK = Struct(">qi11xi8xq")  # base offset, batch length, ..., last offset delta, ..., max timestamp: what walking needs of a header
+# base offset, batch length, ..., last offset delta, ..., max timestamp: what walking needs of a
+# header
+_WALK = Struct(">qi11xi8xq")
 _WALK_BYTES = _WALK.size
 WALK_WINDOW_BYTES = 8192
-"""Headers are walked in windows of this size: above the usual index interval, so that one read does."""
+"""Headers are walked in windows of this size: above the usual index interval, so that one
+read does.
+"""
 
 
 class Segment:
-    """See the head of this file. `file` and the indexes of an older segment may be dropped and are opened again on demand."""
+    """See the head of this file.
+
+    `file` and the indexes of an older segment may be dropped and are opened again on demand.
+    """
 
     __slots__ = (
         "_bytes_since_index",
@@ -64,16 +73,23 @@ class Segment:
         self.aborted: AbortedIndex | None = AbortedIndex()
         """Of an older segment, None until somebody asks."""
         self.suffix = ""
-        """What the names of its files end in as long as it is being put in the place of others (replacing.py)."""
+        """What the names of its files end in as long as it is being put in the place of
+        others (replacing.py).
+        """
         self._bytes_since_index = 0
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset}..{self.next_offset} {self.size} bytes>"
 
-    def add(self, last_offset: Offset, size: int, max_timestamp: int, index_interval_bytes: int) -> None:
+    def add(
+        self, last_offset: Offset, size: int, max_timestamp: int, index_interval_bytes: int
+    ) -> None:
         """One more batch is in the file, behind all others."""
         assert self.index is not None and self.time_index is not None
-        assert self.next_offset <= last_offset <= self.base_offset + RELATIVE_OFFSET_MAX, (self, last_offset)
+        assert self.next_offset <= last_offset <= self.base_offset + RELATIVE_OFFSET_MAX, (
+            self,
+            last_offset,
+        )
         self.note_time(last_offset, max_timestamp)
         if not self.size:
             self.first_timestamp = max_timestamp
@@ -96,8 +112,17 @@ class Segment:
         assert self.aborted is not None
         self.aborted.extend(transactions)
 
-    def restore(self, size: int, next_offset: Offset, index: OffsetIndex, time_index: TimeIndex, first_timestamp: int) -> None:
-        """Take over what indexes and headers on disk say; batches from the last index entry on are `add`ed by the caller."""
+    def restore(
+        self,
+        size: int,
+        next_offset: Offset,
+        index: OffsetIndex,
+        time_index: TimeIndex,
+        first_timestamp: int,
+    ) -> None:
+        """Take over what indexes and headers on disk say; batches from the last index entry
+        on are `add`ed by the caller.
+        """
         assert not self.size
         self.index, self.time_index = index, time_index
         self.size, self.next_offset, self.first_timestamp = size, next_offset, first_timestamp
@@ -106,7 +131,8 @@ class Segment:
     def cut_to(self, size: int, next_offset: Offset) -> None:
         """The file was cut to `size` bytes, the border before offset `next_offset`.
 
-        Where the youngest batch is gone, the largest timestamp is that up to the last index entry: behind it the caller looks.
+        Where the youngest batch is gone, the largest timestamp is that up to the last index entry:
+        behind it the caller looks.
         """
         assert self.index is not None and self.time_index is not None
         self.size, self.next_offset = size, next_offset
@@ -138,35 +164,53 @@ class Segment:
         return None
 
     def end_before(self, position: int) -> Offset:
-        """Where the last batch ends that lies before `position`, a border of batches; the segment's base offset where there is none."""
+        """Where the last batch ends that lies before `position`, a border of batches; the
+        segment's base offset where there is none.
+        """
         assert self.index is not None
         next_offset = self.base_offset
         if position:
-            for start, _end, _base, last_offset, _time in self.walk(self.index.border_before(position - 1)):
+            for start, _end, _base, last_offset, _time in self.walk(
+                self.index.border_before(position - 1)
+            ):
                 if start >= position:
                     break
                 next_offset = last_offset + 1
         return next_offset
 
-    def cut(self, position: int, max_bytes: int, limit_offset: Offset, min_one: bool) -> tuple[int, Offset]:
-        """(end position, next offset) of as many whole batches from `position` on as fit; (position, ...) when none does.
+    def cut(
+        self, position: int, max_bytes: int, limit_offset: Offset, min_one: bool
+    ) -> tuple[int, Offset]:
+        """(end position, next offset) of as many whole batches from `position` on as fit;
+        (position, ...) when none does.
 
-        Batches reach neither beyond `max_bytes` (the first one may, with `min_one`) nor to `limit_offset`.
+        Batches reach neither beyond `max_bytes` (the first one may, with `min_one`) nor to
+        `limit_offset`.
         """
         assert self.index is not None
-        border = max(position, min(self.index.border_before(position + max_bytes), self.index.position_of(limit_offset - 1)))
+        border = max(
+            position,
+            min(
+                self.index.border_before(position + max_bytes),
+                self.index.position_of(limit_offset - 1),
+            ),
+        )
         next_offset = self.base_offset
         for start, end, base_offset, last_offset, _time in self.walk(border):
             next_offset = base_offset
-            if last_offset >= limit_offset or (end - position > max_bytes and not (min_one and start == position)):
+            if last_offset >= limit_offset or (
+                end - position > max_bytes and not (min_one and start == position)
+            ):
                 return start, base_offset
             border, next_offset = end, last_offset + 1
         return border, next_offset
 
     def walk(self, position: int) -> Iterator[tuple[int, int, Offset, Offset, int]]:
-        """(start, end, base offset, last offset, largest timestamp) of each batch from `position` on, which is the start of one.
+        """(start, end, base offset, last offset, largest timestamp) of each batch from `position`
+        on, which is the start of one.
 
-        The segment is open. BadBatch where the file holds none."""
+        The segment is open. BadBatch where the file holds none.
+        """
         file = self.file
         assert file is not None
         window, window_start, window_end = b"", 0, 0
@@ -176,7 +220,9 @@ class Segment:
                 window_start, window_end = position, position + len(window)
                 if len(window) < _WALK_BYTES:
                     raise BadBatch(position, "the file is shorter than it was")
-            base_offset, length, last_offset_delta, max_timestamp = _WALK.unpack_from(window, position - window_start)
+            base_offset, length, last_offset_delta, max_timestamp = _WALK.unpack_from(
+                window, position - window_start
+            )
             end = position + LOG_OVERHEAD_BYTES + length
             if length < HEADER_BYTES - LOG_OVERHEAD_BYTES or end > self.size:
                 raise BadBatch(position, f"a batch length of {length}")

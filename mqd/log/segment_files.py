@@ -1,4 +1,6 @@
-"""The files of one segment: made, opened, written, cut, renamed out of the log; for the service, for recovery and for worker threads."""
+"""The files of one segment: made, opened, written, cut, renamed out of the log; for the
+service, for recovery and for worker threads.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ logger = logging.getLogger(__name__)
 
 
 def new_segment(disk: Disk, path: Path, base_offset: Offset, now_ms: int) -> Segment:
-    """An empty segment in the partition directory `path`, its three files created (not yet durable)."""
+    """An empty segment in the partition directory `path`, its three files created (not yet
+    durable).
+    """
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         disk.open(path / segment_file_name(base_offset, suffix), create=True).truncate(0)
     file = disk.open(path / segment_file_name(base_offset, LOG_SUFFIX), create=True)
@@ -48,9 +52,12 @@ def remove_segment(disk: Disk, path: Path, base_offset: Offset) -> None:
         disk.remove(path / segment_file_name(base_offset, suffix))
 
 
-def retire_segment(disk: Disk, path: Path, segment: Segment, *, or_remove: bool = False) -> list[Path]:
-    """Rename a segment's files out of the log; returns what is to be removed later. `or_remove`: a full directory has no room for
-    longer names, and then they are removed at once."""
+def retire_segment(
+    disk: Disk, path: Path, segment: Segment, *, or_remove: bool = False
+) -> list[Path]:
+    """Rename a segment's files out of the log; returns what is to be removed later. `or_remove`: a
+    full directory has no room for longer names, and then they are removed at once.
+    """
     retired = []
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
         source = path / segment_file_name(segment.base_offset, suffix)
@@ -67,14 +74,29 @@ def retire_segment(disk: Disk, path: Path, segment: Segment, *, or_remove: bool 
     return retired
 
 
-def load_indexes(disk: Disk, path: Path, base_offset: Offset, log_size: int, suffix: str = "") -> tuple[OffsetIndex, TimeIndex]:
-    """Both indexes of a segment; FileNotFoundError or FileFormatError when they are of no use. `suffix`: as `Segment.suffix`."""
-    index = OffsetIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, INDEX_SUFFIX + suffix)), log_size)
-    return index, TimeIndex.load(base_offset, disk.read_bytes(path / segment_file_name(base_offset, TIME_INDEX_SUFFIX + suffix)))
+def load_indexes(
+    disk: Disk, path: Path, base_offset: Offset, log_size: int, suffix: str = ""
+) -> tuple[OffsetIndex, TimeIndex]:
+    """Both indexes of a segment; FileNotFoundError or FileFormatError when they are of no use.
+
+    `suffix`: as `Segment.suffix`.
+    """
+    index = OffsetIndex.load(
+        base_offset,
+        disk.read_bytes(path / segment_file_name(base_offset, INDEX_SUFFIX + suffix)),
+        log_size,
+    )
+    return index, TimeIndex.load(
+        base_offset,
+        disk.read_bytes(path / segment_file_name(base_offset, TIME_INDEX_SUFFIX + suffix)),
+    )
 
 
 def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
-    """Write both index files anew. Without space there is none, as with `append_indexes`; other errors are raised."""
+    """Write both index files anew.
+
+    Without space there is none, as with `append_indexes`; other errors are raised.
+    """
     assert segment.index is not None and segment.time_index is not None
     for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
         name = path / segment_file_name(segment.base_offset, suffix)
@@ -91,16 +113,24 @@ def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
 
 
 def load_aborted(disk: Disk, path: Path, segment: Segment) -> AbortedIndex:
-    """The aborted transactions of a segment, from its file; none where there is no file. FileFormatError where it makes no sense."""
+    """The aborted transactions of a segment, from its file; none where there is no file.
+
+    FileFormatError where it makes no sense.
+    """
     try:
-        data = disk.read_bytes(path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX + segment.suffix))
+        data = disk.read_bytes(
+            path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX + segment.suffix)
+        )
     except FileNotFoundError:
         return AbortedIndex()
     return AbortedIndex.load(data, segment.base_offset, segment.next_offset)
 
 
 def store_aborted(disk: Disk, path: Path, segment: Segment) -> bool:
-    """Write the file anew, or remove it where nothing was aborted. False without space for it: it stays stale then. OSError."""
+    """Write the file anew, or remove it where nothing was aborted.
+
+    False without space for it: it stays stale then. OSError.
+    """
     assert segment.aborted is not None
     name = path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX)
     if not segment.aborted:
@@ -118,7 +148,10 @@ def store_aborted(disk: Disk, path: Path, segment: Segment) -> bool:
 
 
 def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
-    """Write the entries that the index files lack. Where that fails the files are removed, to be written whole next time."""
+    """Write the entries that the index files lack.
+
+    Where that fails the files are removed, to be written whole next time.
+    """
     assert segment.index is not None and segment.time_index is not None
     for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
         if index.unwritten:
@@ -135,35 +168,53 @@ def open_indexes(disk: Disk, path: Path, segment: Segment) -> tuple[File | None,
     """The files of both indexes, to be cut. OSError.
 
     None for one that `append_indexes` has removed: a full disk has no room to make it anew."""
-    files = (path / segment_file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    files = (
+        path / segment_file_name(segment.base_offset, suffix)
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+    )
     index, time_index = (disk.open(file) if disk.exists(file) else None for file in files)
     return index, time_index
 
 
-def cut_segment(segment: Segment, size: int, next_offset: Offset, files: tuple[File | None, File | None]) -> None:
-    """Cut a segment that is open, and its index files; needs no space on the disk, and no descriptor.
+def cut_segment(
+    segment: Segment, size: int, next_offset: Offset, files: tuple[File | None, File | None]
+) -> None:
+    """Cut a segment that is open, and its index files; needs no space on the disk, and no
+    descriptor.
 
-    OSError; BadBatch where what stays makes no sense."""
+    OSError; BadBatch where what stays makes no sense.
+    """
     assert segment.file is not None
     segment.file.truncate(size)
     segment.cut_to(size, next_offset)
     assert segment.index is not None and segment.time_index is not None
-    for index, file, entry in ((segment.index, files[0], INDEX_ENTRY), (segment.time_index, files[1], TIME_INDEX_ENTRY)):
+    for index, file, entry in (
+        (segment.index, files[0], INDEX_ENTRY),
+        (segment.time_index, files[1], TIME_INDEX_ENTRY),
+    ):
         if file is None:
             index.unwrite()
         else:
             file.truncate((len(index) - index.unwritten) * entry.size)
-    for _position, header, _view in scan_batches(segment.file.read_at, segment.index.last_position(), size):
+    for _position, header, _view in scan_batches(
+        segment.file.read_at, segment.index.last_position(), size
+    ):
         segment.note_time(header.last_offset, header.max_timestamp)
 
 
 def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) -> None:
-    """Have the file and the indexes of an older segment at hand; indexes that are missing or insane are rebuilt."""
+    """Have the file and the indexes of an older segment at hand; indexes that are missing
+    or insane are rebuilt.
+    """
     if segment.file is None:
-        segment.file = disk.open(path / segment_file_name(segment.base_offset, LOG_SUFFIX + segment.suffix))
+        segment.file = disk.open(
+            path / segment_file_name(segment.base_offset, LOG_SUFFIX + segment.suffix)
+        )
     if segment.index is None:
         try:
-            segment.index, segment.time_index = load_indexes(disk, path, segment.base_offset, segment.size, segment.suffix)
+            segment.index, segment.time_index = load_indexes(
+                disk, path, segment.base_offset, segment.size, segment.suffix
+            )
         except (FileFormatError, FileNotFoundError) as error:
             logger.warning("index rebuilt segment=%s reason=%s", segment.file.path, error)
             fresh = Segment(segment.base_offset, segment.created_ms, segment.file)
@@ -175,9 +226,17 @@ def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) ->
 
 
 def rebuild(segment: Segment, size: int, index_interval_bytes: int) -> None:
-    """Fill an empty segment's state and indexes from the headers in its file. BadBatch where they make no sense."""
+    """Fill an empty segment's state and indexes from the headers in its file.
+
+    BadBatch where they make no sense.
+    """
     assert segment.file is not None and not segment.size
     for position, header, view in scan_batches(segment.file.read_at, 0, size):
-        if not segment.next_offset <= header.base_offset or header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX:
-            raise BadBatch(position, f"base offset {header.base_offset} where {segment.next_offset} was due")
+        if (
+            not segment.next_offset <= header.base_offset
+            or header.last_offset > segment.base_offset + RELATIVE_OFFSET_MAX
+        ):
+            raise BadBatch(
+                position, f"base offset {header.base_offset} where {segment.next_offset} was due"
+            )
         segment.add(header.last_offset, len(view), header.max_timestamp, index_interval_bytes)

@@ -1,9 +1,10 @@
-"""Making a log shorter, at either end: its files first, then its state, so that they agree when a call returns.
+"""Making a log shorter, at either end: its files first, then its state, so that they agree when a
+call returns.
 
-A cut at the end is done or not done. `plan_cut` opens and reads all that it takes: OSError there, for lack of
-descriptors or space, and nothing has changed. `carry_out` opens nothing; an OSError there is of a broken disk, and
-the log is of no use until the next start. A segment that is taken out lets go of its file: an in-flight sendfile
-holds its own reference.
+A cut at the end is done or not done. `plan_cut` opens and reads all that it takes: OSError there,
+for lack of descriptors or space, and nothing has changed. `carry_out` opens nothing; an OSError
+there is of a broken disk, and the log is of no use until the next start. A segment that is taken
+out lets go of its file: an in-flight sendfile holds its own reference.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from typing import TYPE_CHECKING
 from mqd.log.ends_plan import void
 from mqd.log.partition_log import PartitionLog
 from mqd.log.replacing import settle
-from mqd.log.segment_files import cut_segment, open_indexes, open_segment, remove_segment, retire_segment
+from mqd.log.segment_files import (
+    cut_segment,
+    open_indexes,
+    open_segment,
+    remove_segment,
+    retire_segment,
+)
 from mqd.log.snapshots import have_aborted, outdated_snapshots, producers_at, remove_snapshots
 from mqd.protocol.files import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_file_name
 from mqd.types import Offset
@@ -44,7 +51,10 @@ class Cut:
 
 
 def plan_cut(disk: Disk, log: PartitionLog, kept: int, size: int, next_offset: Offset) -> Cut:
-    """The log is to keep so many segments, the last of them with `size` bytes up to `next_offset`. OSError; BadBatch."""
+    """The log is to keep so many segments, the last of them with `size` bytes up to `next_offset`.
+
+    OSError; BadBatch.
+    """
     segment = log.segments[kept - 1]
     open_segment(disk, log.path, segment, log.config)
     have_aborted(disk, log.path, log.segments, segment, log.config)
@@ -64,9 +74,12 @@ def _cut(disk: Disk, log: PartitionLog, cut: Cut) -> None:
     log.producers = cut.producers
 
 
-def remove_outdated(disk: Disk, log: PartitionLog, written: Iterable[Segment], snapshots: Iterable[Offset]) -> None:
-    """A worker thread has written small files of a log that was cut meanwhile: have them go, or be written again. `written`: the
-    segments whose transaction indexes are among them. OSError."""
+def remove_outdated(
+    disk: Disk, log: PartitionLog, written: Iterable[Segment], snapshots: Iterable[Offset]
+) -> None:
+    """A worker thread has written small files of a log that was cut meanwhile: have them go, or be
+    written again. `written`: the segments whose transaction indexes are among them. OSError.
+    """
     for offset in snapshots:
         disk.remove(log.path / segment_file_name(offset, SNAPSHOT_SUFFIX))
     remove_snapshots(disk, log.path, log.segments)
@@ -80,7 +93,9 @@ def remove_outdated(disk: Disk, log: PartitionLog, written: Iterable[Segment], s
 
 
 def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offset: Offset) -> None:
-    """Back to so many segments, the last one of them with `size` bytes up to `next_offset`: what a turn found. OSError; BadBatch."""
+    """Back to so many segments, the last one of them with `size` bytes up to `next_offset`:
+    what a turn found. OSError; BadBatch.
+    """
     log.queue.clear()
     cut = plan_cut(disk, log, segments, size, next_offset)
     for dropped in reversed(log.segments[segments:]):  # the youngest first: a crash leaves no hole
@@ -92,11 +107,15 @@ def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offse
 
 
 def plan_truncation(disk: Disk, log: PartitionLog, offset: Offset) -> Cut:
-    """The batch that holds `offset` and all behind it are to go. OSError, and nothing has changed; BadBatch.
+    """The batch that holds `offset` and all behind it are to go. OSError, and nothing has changed;
+    BadBatch.
 
-    In the gap of a compacted log the end is that of the last batch which stays: a start would find no other.
+    In the gap of a compacted log the end is that of the last batch which stays: a start would find
+    no other.
     """
-    log.cuts += 1  # nothing that was planned or seen of this log before holds any longer, even if this is not carried out
+    # nothing that was planned or seen of this log before holds any longer, even if this is not
+    # carried out
+    log.cuts += 1
     settle(disk, log)
     kept = log.segment_index(offset) + 1
     segment = log.segments[kept - 1]
@@ -108,7 +127,10 @@ def plan_truncation(disk: Disk, log: PartitionLog, offset: Offset) -> Cut:
 
 
 def carry_out(disk: Disk, log: PartitionLog, cut: Cut) -> list[Path]:
-    """Returns what is to be removed later. OSError and BadBatch leave the log in no state to be used."""
+    """Returns what is to be removed later.
+
+    OSError and BadBatch leave the log in no state to be used.
+    """
     paths = []
     for dropped in reversed(log.segments[cut.kept :]):  # the youngest first: a crash leaves no hole
         dropped.file = None
@@ -119,7 +141,9 @@ def carry_out(disk: Disk, log: PartitionLog, cut: Cut) -> list[Path]:
 
 
 def retire_oldest(disk: Disk, log: PartitionLog, count: int) -> list[Path]:
-    """Take the oldest segments out of the log, their files renamed; returns what is to be removed later."""
+    """Take the oldest segments out of the log, their files renamed; returns what is to be
+    removed later.
+    """
     settle(disk, log)
     retired = log.segments[:count]
     log.on_retired(count)

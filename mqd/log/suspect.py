@@ -1,12 +1,13 @@
 """Files that read well and may not be on the disk: what a failed sync leaves behind.
 
-After a failed fsync the kernel calls the pages clean that it could not write. Until the machine is restarted or needs the
-memory every reader finds them, a process that was started anew included, and no later sync writes them (Rebello et al., "Can
-Applications Recover from fsync Failures?", ATC '20). Whoever builds on such a file loses it with the next power cut.
+After a failed fsync the kernel calls the pages clean that it could not write. Until the machine is
+restarted or needs the memory every reader finds them, a process that was started anew included, and
+no later sync writes them (Rebello et al., "Can Applications Recover from fsync Failures?", ATC
+'20). Whoever builds on such a file loses it with the next power cut.
 
-So a directory in which a write or sync failed is marked, and the next start writes again, in place, what nothing proves to be
-on the disk: then its pages are dirty, and a sync says the truth. The mark need not be durable: if it is lost with a power cut, so
-are the pages that it warns of.
+So a directory in which a write or sync failed is marked, and the next start writes again, in place,
+what nothing proves to be on the disk: then its pages are dirty, and a sync says the truth. The mark
+need not be durable: if it is lost with a power cut, so are the pages that it warns of.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ MARK = ".mqd_suspect"
 
 
 def mark(disk: Disk, directory: Path) -> None:
-    """Quiet where the disk takes not even this: then it will not take what a start must write, either."""
+    """Quiet where the disk takes not even this: then it will not take what a start must
+    write, either.
+    """
     with suppress(OSError):
         disk.open(directory / MARK, create=True).close()
 

@@ -1,7 +1,9 @@
-"""Making logs durable in worker threads: group commit. One cycle a directory takes all logs that asked meanwhile.
+"""Making logs durable in worker threads: group commit. One cycle a directory takes all logs that
+asked meanwhile.
 
-The loop plans (`plan_sync` in sync_plan.py), a thread carries the plan out, the loop hears of it. What a failure means is the service's
-business: `failed` is told, once, and nothing is tried again here.
+The loop plans (`plan_sync` in sync_plan.py), a thread carries the plan out, the loop hears of it.
+What a failure means is the service's business: `failed` is told, once, and nothing is tried again
+here.
 """
 
 from __future__ import annotations
@@ -105,14 +107,18 @@ async def store_checkpoint(
     logs: Collection[PartitionLog],
     failed: Callable[[Path, OSError], None],
 ) -> None:
-    """Write one kind of checkpoint in every directory that is online; `failed` is told of a directory where that cannot be done."""
+    """Write one kind of checkpoint in every directory that is online; `failed` is told of a
+    directory where that cannot be done.
+    """
     for directory in directories:
         if directory.failed is None:
             here = [log for log in logs if log.directory == directory.path]
             offsets = checkpointed(name, here, directory.path, directory.carried.get(name, {}))
             if name == RECOVERY_POINT_CHECKPOINT:
                 for log in here:
-                    log.durability.recovery_point = max(log.durability.recovery_point, log.durability.synced_end_offset)
+                    log.durability.recovery_point = max(
+                        log.durability.recovery_point, log.durability.synced_end_offset
+                    )
             try:
                 await disk.offload(store_offsets, disk, directory.path / name, offsets)
                 if name == RECOVERY_POINT_CHECKPOINT:
@@ -123,15 +129,26 @@ async def store_checkpoint(
 
 
 async def store_ends(
-    disk: Disk, directories: Iterable[LogDirectory], logs: Collection[PartitionLog], serial: int, failed: Callable[[Path, OSError], None]
+    disk: Disk,
+    directories: Iterable[LogDirectory],
+    logs: Collection[PartitionLog],
+    serial: int,
+    failed: Callable[[Path, OSError], None],
 ) -> int:
-    """After the recovery points: write the checkpoint of ends in every directory that is online. Returns the disk serial that all of
-    them have now: one more where any log has moved, and none could not be written."""
+    """After the recovery points: write the checkpoint of ends in every directory that is online.
+    Returns the disk serial that all of them have now: one more where any log has moved, and none
+    could not be written.
+    """
     online = [directory for directory in directories if directory.failed is None]
     news = is_news(logs) or any(directory.serial != serial for directory in online)
     wanted, all_written = serial + news, True
     for directory in online:
-        plan = plan_ends(directory, [log for log in logs if log.directory == directory.path], wanted, is_news=news)
+        plan = plan_ends(
+            directory,
+            [log for log in logs if log.directory == directory.path],
+            wanted,
+            is_news=news,
+        )
         try:
             await disk.offload(plan.run, disk)
         except OSError as error:

@@ -1,9 +1,11 @@
-"""Where a segment's good batches end: is the rest a torn write, or is a batch damaged that others follow?
+"""Where a segment's good batches end: is the rest a torn write, or is a batch damaged that others
+follow?
 
-Recovery asks this of the first bad batch. A valid batch behind it is evidence that the bad one was written whole.
-There is one exception. A write that a kill cut short leaves a whole header and a part of the payload, and the payload
-is the client's: it may contain valid batches. So where a plausible header claims more bytes than the file has, a batch
-behind it counts only if it begins where the first one ends by its CRC-32C: then the length field is damaged, not the tail.
+Recovery asks this of the first bad batch. A valid batch behind it is evidence that the bad one was
+written whole. There is one exception. A write that a kill cut short leaves a whole header and a
+part of the payload, and the payload is the client's: it may contain valid batches. So where a
+plausible header claims more bytes than the file has, a batch behind it counts only if it begins
+where the first one ends by its CRC-32C: then the length field is damaged, not the tail.
 """
 
 from __future__ import annotations
@@ -33,10 +35,14 @@ _LIKE_A_HEADER = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f])", re.DOTALL)
 _MAGIC_POSITION = 16
 
 
-def batch_after(file: File, bad_position: int, offset: Offset, *, may_be_torn: bool) -> tuple[int, Offset] | None:
-    """(position, base offset) of a batch that was written behind the bad one at `bad_position`; None for a torn tail.
+def batch_after(
+    file: File, bad_position: int, offset: Offset, *, may_be_torn: bool
+) -> tuple[int, Offset] | None:
+    """(position, base offset) of a batch that was written behind the bad one at `bad_position`;
+    None for a torn tail.
 
-    `offset` is the offset that the bad batch was due to have. `may_be_torn` is False for bytes that were synced.
+    `offset` is the offset that the bad batch was due to have. `may_be_torn` is False for bytes that
+    were synced.
     """
     header = _unfinished_batch(file, bad_position, offset) if may_be_torn else None
     if header is None:
@@ -51,7 +57,9 @@ def batch_after(file: File, bad_position: int, offset: Offset, *, may_be_torn: b
 
 
 def _unfinished_batch(file: File, position: int, offset: Offset) -> BatchHeader | None:
-    """The header at `position`, if it is that of a batch whose bytes end behind the end of the file."""
+    """The header at `position`, if it is that of a batch whose bytes end behind the end of
+    the file.
+    """
     data = file.read_at(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
         return None
@@ -76,7 +84,9 @@ def _crc_until(file: File, position: int, end: int, crc: int) -> int:
 
 
 def find_batch(file: File, position: int, offset: Offset) -> tuple[int, Offset] | None:
-    """(position, base offset) of the first valid batch at or behind `position` whose offset is `offset` or higher."""
+    """(position, base offset) of the first valid batch at or behind `position` whose offset
+    is `offset` or higher.
+    """
     return next(find_batches(file, position, offset), None)
 
 
@@ -94,7 +104,9 @@ def find_batches(file: File, position: int, offset: Offset) -> Iterator[tuple[in
             if (
                 header.base_offset >= offset
                 and header.last_offset_delta >= 0
-                and HEADER_BYTES <= batch_bytes <= min(RECOVERY_BATCH_BYTES_MAX, size - position - at)
+                and HEADER_BYTES
+                <= batch_bytes
+                <= min(RECOVERY_BATCH_BYTES_MAX, size - position - at)
                 and crc_of(file.read_at(position + at, batch_bytes), 0, batch_bytes) == header.crc
             ):
                 yield position + at, header.base_offset

@@ -1,15 +1,18 @@
-"""Record batch v2 (magic 2): the header as one struct, CRC-32C, walking batches, reading and building records.
+"""Record batch v2 (magic 2): the header as one struct, CRC-32C, walking batches, reading and
+building records.
 
-A batch is 61 bytes of header and then records, compressed as a whole or not. `base_offset` and `partition_leader_epoch`
-lie outside the CRC, so a broker patches them in place; the CRC covers everything from `attributes` on. Positions are
-into the caller's buffer; nothing here copies a batch, and only the reading of records copies keys and values.
+A batch is 61 bytes of header and then records, compressed as a whole or not. `base_offset` and
+`partition_leader_epoch` lie outside the CRC, so a broker patches them in place; the CRC covers
+everything from `attributes` on. Positions are into the caller's buffer; nothing here copies a
+batch, and only the reading of records copies keys and values.
 
     position  0 base_offset int64          23 last_offset_delta int32    51 producer_epoch int16
               8 batch_length int32 (1)     27 base_timestamp int64       53 base_sequence int32
              12 partition_leader_epoch     35 max_timestamp int64        57 records_count int32
              16 magic int8                 43 producer_id int64          61 records
              17 crc uint32                 (1) counts from position 12
-             21 attributes int16: 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 delete horizon set
+             21 attributes int16: 0-2 codec, 3 log append time, 4 transactional, 5 control,
+                                  6 delete horizon set
 
 Source: KIP-98, KIP-110 (zstd), KIP-534 (delete horizon); Kafka's protocol guide, "Record Batch".
 """
@@ -28,10 +31,26 @@ from mqd.protocol.compression import Codec, compress, decompress
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 __all__ = [
-    "HEADER", "HEADER_BYTES", "LOG_OVERHEAD_BYTES", "BatchHeader", "Codec", "Record", "build_batch", "check_records", "compress",
-    "crc_of", "decompress", "first_record_since",
-    "iterate_batches", "iterate_records", "keyless_records", "parse_header", "record_bytes", "seal", "validate",
-]  # fmt: skip
+    "HEADER",
+    "HEADER_BYTES",
+    "LOG_OVERHEAD_BYTES",
+    "BatchHeader",
+    "Codec",
+    "Record",
+    "build_batch",
+    "check_records",
+    "compress",
+    "crc_of",
+    "decompress",
+    "first_record_since",
+    "iterate_batches",
+    "iterate_records",
+    "keyless_records",
+    "parse_header",
+    "record_bytes",
+    "seal",
+    "validate",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -122,7 +141,10 @@ class BatchHeader(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record. `timestamp` is in milliseconds; a header's key is text, its value bytes or None."""
+    """One record.
+
+    `timestamp` is in milliseconds; a header's key is text, its value bytes or None.
+    """
 
     offset: int
     timestamp: int
@@ -137,7 +159,10 @@ def parse_header(view: Buffer, position: int = 0) -> BatchHeader:
 
 
 def crc_of(view: Buffer, position: int = 0, end: int | None = None) -> int:
-    """CRC-32C of the batch at `position`, computed. `end` defaults to what its length says. The only caller of the crc package."""
+    """CRC-32C of the batch at `position`, computed. `end` defaults to what its length says.
+
+    The only caller of the crc package.
+    """
     if end is None:
         end = position + LOG_OVERHEAD_BYTES + _OFFSET_AND_LENGTH.unpack_from(view, position)[1]
     if not isinstance(view, memoryview):
@@ -158,44 +183,64 @@ def seal(view: bytearray | memoryview, position: int = 0) -> None:
 
 
 def validate(view: Buffer, position: int = 0, *, end: int | None = None) -> BatchHeader:
-    """The header of a batch that lies whole in `[position, end)`, has magic 2, a known codec and a true CRC.
+    """The header of a batch that lies whole in `[position, end)`, has magic 2, a known codec and a
+    true CRC.
 
-    MqError with Apache Kafka's codes for a produce: INVALID_RECORD for a cut-off batch and for magic 0 and 1,
-    CORRUPT_MESSAGE for other magics, impossible lengths and counts, and a false CRC.
+    MqError with Apache Kafka's codes for a produce: INVALID_RECORD for a cut-off batch and for
+    magic 0 and 1, CORRUPT_MESSAGE for other magics, impossible lengths and counts, and a false CRC.
     """
     available = (len(view) if end is None else end) - position
     if available < HEADER_BYTES:
-        raise MqError(ErrorCode.INVALID_RECORD, f"a batch of {available} bytes is shorter than its header of {HEADER_BYTES}")
+        raise MqError(
+            ErrorCode.INVALID_RECORD,
+            f"a batch of {available} bytes is shorter than its header of {HEADER_BYTES}",
+        )
     header = BatchHeader._make(HEADER.unpack_from(view, position))
     if header.magic != MAGIC:
         code = ErrorCode.INVALID_RECORD if 0 <= header.magic < MAGIC else ErrorCode.CORRUPT_MESSAGE
         raise MqError(code, f"record format with magic {header.magic}; only magic 2 is stored")
     size = header.batch_length + LOG_OVERHEAD_BYTES
     if size < HEADER_BYTES:
-        raise MqError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length} is below {HEADER_BYTES - LOG_OVERHEAD_BYTES}")
+        raise MqError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"batch length {header.batch_length} is below {HEADER_BYTES - LOG_OVERHEAD_BYTES}",
+        )
     if size > available:
-        raise MqError(ErrorCode.INVALID_RECORD, f"a batch of {size} bytes is cut off after {available}")
+        raise MqError(
+            ErrorCode.INVALID_RECORD, f"a batch of {size} bytes is cut off after {available}"
+        )
     crc = crc_of(view, position, position + size)
     if crc != header.crc:
-        raise MqError(ErrorCode.CORRUPT_MESSAGE, f"CRC-32C is {crc:#010x}, the batch says {header.crc:#010x}")
+        raise MqError(
+            ErrorCode.CORRUPT_MESSAGE, f"CRC-32C is {crc:#010x}, the batch says {header.crc:#010x}"
+        )
     if header.attributes & CODEC_MASK > Codec.ZSTD:
         raise MqError(ErrorCode.CORRUPT_MESSAGE, f"unknown codec {header.attributes & CODEC_MASK}")
     if header.last_offset_delta < 0 or header.records_count < 0:
-        raise MqError(ErrorCode.CORRUPT_MESSAGE, f"last offset delta {header.last_offset_delta}, {header.records_count} records")
+        raise MqError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"last offset delta {header.last_offset_delta}, {header.records_count} records",
+        )
     return header
 
 
 def iterate_batches(view: Buffer, position: int = 0) -> Iterator[tuple[int, int, BatchHeader]]:
-    """(position, size, header) of each whole batch; stops silently at a partial one, as the end of a fetch may be.
+    """(position, size, header) of each whole batch; stops silently at a partial one, as the end of
+    a fetch may be.
 
-    MqError(CORRUPT_MESSAGE) where a length or magic makes it impossible to go on. The CRC is not checked: see `validate`.
+    MqError(CORRUPT_MESSAGE) where a length or magic makes it impossible to go on. The CRC is not
+    checked: see `validate`.
     """
     end = len(view)
     while position + HEADER_BYTES <= end:
         header = BatchHeader._make(HEADER.unpack_from(view, position))
         size = header.batch_length + LOG_OVERHEAD_BYTES
         if size < HEADER_BYTES or header.magic != MAGIC:
-            raise MqError(ErrorCode.CORRUPT_MESSAGE, f"no batch v2 at byte {position}: length {header.batch_length}, magic {header.magic}")
+            raise MqError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"no batch v2 at byte {position}: length {header.batch_length}, magic "
+                f"{header.magic}",
+            )
         if position + size > end:
             return
         yield position, size, header
@@ -206,12 +251,17 @@ def iterate_batches(view: Buffer, position: int = 0) -> Iterator[tuple[int, int,
 
 
 def iterate_records(
-    view: Buffer, position: int = 0, *, header: BatchHeader | None = None, limit: int = limits.DECOMPRESSED_BYTES_MAX
+    view: Buffer,
+    position: int = 0,
+    *,
+    header: BatchHeader | None = None,
+    limit: int = limits.DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, decompressed to at most `limit` bytes. MqError(CORRUPT_MESSAGE) on damage.
+    """The records of the batch at `position`, decompressed to at most `limit` bytes.
+    MqError(CORRUPT_MESSAGE) on damage.
 
-    Offsets ascend within what the header says, and timestamps fit 64 bits, or that is damage. Of control batches too: their records
-    are markers, which a consumer skips.
+    Offsets ascend within what the header says, and timestamps fit 64 bits, or that is damage. Of
+    control batches too: their records are markers, which a consumer skips.
     """
     if header is None:
         header = parse_header(view, position)
@@ -232,30 +282,47 @@ def iterate_records(
         raise corrupt(f"{end - start} bytes follow the last of {header.records_count} records")
 
 
-def check_records(view: Buffer, position: int = 0, *, end: int | None = None, compacted: bool = False) -> BatchHeader:
+def check_records(
+    view: Buffer, position: int = 0, *, end: int | None = None, compacted: bool = False
+) -> BatchHeader:
     """The deep check of a batch from a peer: everything `validate` asks, and every record read.
 
-    The count is right, offset deltas are 0, 1, 2 ... up to `last_offset_delta` (ascending within it when `compacted`: a cleaned log
-    has gaps), lengths end where they say, header keys are there. MqError: CORRUPT_MESSAGE, or INVALID_RECORD where the bytes can
-    be read and the content is not allowed.
+    The count is right, offset deltas are 0, 1, 2 ... up to `last_offset_delta` (ascending within it
+    when `compacted`: a cleaned log has gaps), lengths end where they say, header keys are there.
+    MqError: CORRUPT_MESSAGE, or INVALID_RECORD where the bytes can be read and the content is not
+    allowed.
     """
     header = validate(view, position, end=end)
     records, start, stop = _records_of(view, position, header, limits.DECOMPRESSED_BYTES_MAX)
     if not compacted and header.records_count != header.last_offset_delta + 1:
-        raise MqError(ErrorCode.INVALID_RECORD, f"{header.records_count} records, but a last offset delta of {header.last_offset_delta}")
+        raise MqError(
+            ErrorCode.INVALID_RECORD,
+            f"{header.records_count} records, but a last offset delta of "
+            f"{header.last_offset_delta}",
+        )
     previous = -1
     for index in range(header.records_count):
-        start, _timestamp_delta, offset_delta, _key, _value, _headers = read_record(records, start, stop)
-        if offset_delta != index and not (compacted and previous < offset_delta <= header.last_offset_delta):
-            raise MqError(ErrorCode.INVALID_RECORD, f"record {index} has offset delta {offset_delta}")
+        start, _timestamp_delta, offset_delta, _key, _value, _headers = read_record(
+            records, start, stop
+        )
+        if offset_delta != index and not (
+            compacted and previous < offset_delta <= header.last_offset_delta
+        ):
+            raise MqError(
+                ErrorCode.INVALID_RECORD, f"record {index} has offset delta {offset_delta}"
+            )
         previous = offset_delta
     if start != stop:
-        raise MqError(ErrorCode.INVALID_RECORD, f"{stop - start} bytes follow the last of {header.records_count} records")
+        raise MqError(
+            ErrorCode.INVALID_RECORD,
+            f"{stop - start} bytes follow the last of {header.records_count} records",
+        )
     return header
 
 
 def record_bytes(view: Buffer, header: BatchHeader, limit: int) -> bytes:
-    """The records of the batch that `view` begins with, decompressed to at most `limit` bytes: for the two functions below.
+    """The records of the batch that `view` begins with, decompressed to at most `limit` bytes: for
+    the two functions below.
 
     MqError: CORRUPT_MESSAGE on damage, MESSAGE_TOO_LARGE beyond `limit`.
     """
@@ -268,7 +335,8 @@ KEYS_AT_ONCE = 4096
 
 
 def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
-    """Which records have no key, by their index; -1 after each `KEYS_AT_ONCE` records, for a pause. Everything else is stepped over.
+    """Which records have no key, by their index; -1 after each `KEYS_AT_ONCE` records, for a pause.
+    Everything else is stepped over.
 
     MqError(CORRUPT_MESSAGE) where that is impossible.
 
@@ -309,13 +377,18 @@ def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
 def first_record_since(
     records: bytes, header: BatchHeader, timestamp: int, start_offset: int
 ) -> Generator[int, None, tuple[int, int] | None]:
-    """(offset, timestamp) of the first record that is not older than `timestamp` nor before `start_offset`, by its own timestamp.
+    """(offset, timestamp) of the first record that is not older than `timestamp` nor before
+    `start_offset`, by its own timestamp.
 
-    Yields after each `KEYS_AT_ONCE` records, for a pause.
-    MqError(CORRUPT_MESSAGE) where its offset or timestamp is outside the batch or 64 bits, or no record can be found there.
+    Yields after each `KEYS_AT_ONCE` records, for a pause. MqError(CORRUPT_MESSAGE) where its offset
+    or timestamp is outside the batch or 64 bits, or no record can be found there.
     """
     position, end = 0, len(records)
-    wanted, base_offset, last = timestamp - header.base_timestamp, header.base_offset, header.last_offset_delta
+    wanted, base_offset, last = (
+        timestamp - header.base_timestamp,
+        header.base_offset,
+        header.last_offset_delta,
+    )
     try:
         for index in range(header.records_count):
             byte = records[position]
@@ -339,7 +412,9 @@ def first_record_since(
             if delta >= wanted:
                 offset_delta, position = read_varint(records, position, 5)
                 if not 0 <= offset_delta <= last or header.base_timestamp + delta > _INT64_MAX:
-                    raise corrupt(f"record {index} has offset delta {offset_delta}, timestamp delta {delta}")
+                    raise corrupt(
+                        f"record {index} has offset delta {offset_delta}, timestamp delta {delta}"
+                    )
                 if base_offset + offset_delta >= start_offset:
                     return base_offset + offset_delta, header.base_timestamp + delta
             position = following
@@ -350,8 +425,12 @@ def first_record_since(
     return None
 
 
-def _records_of(view: Buffer, position: int, header: BatchHeader, limit: int) -> tuple[bytes | memoryview, int, int]:
-    """The bytes that hold the records, uncompressed, with the positions where they begin and end."""
+def _records_of(
+    view: Buffer, position: int, header: BatchHeader, limit: int
+) -> tuple[bytes | memoryview, int, int]:
+    """The bytes that hold the records, uncompressed, with the positions where they begin
+    and end.
+    """
     size = header.batch_length + LOG_OVERHEAD_BYTES
     if size < HEADER_BYTES or position + size > len(view):
         raise corrupt(f"a batch of {size} bytes where {len(view) - position} are left")
@@ -363,7 +442,8 @@ def _records_of(view: Buffer, position: int, header: BatchHeader, limit: int) ->
         return body, 0, len(body)
     if codec > Codec.ZSTD:
         raise corrupt(f"unknown codec {codec}")
-    if not header.records_count and not body:  # what a cleaner leaves of a batch whose records are all gone
+    # what a cleaner leaves of a batch whose records are all gone
+    if not header.records_count and not body:
         return body, 0, 0
     data = decompress(Codec(codec), body, limit)
     return data, 0, len(data)
@@ -373,7 +453,8 @@ _Fields = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, byte
 
 
 def read_record(data: bytes | memoryview, position: int, end: int) -> _Fields:
-    """(position after it, timestamp delta, offset delta, key, value, headers) of the record at `position`.
+    """(position after it, timestamp delta, offset delta, key, value, headers) of the record at
+    `position`.
 
     One-byte varints are read in line: 2.0 us for a record with a key and 50 bytes, bench machine.
     """
@@ -421,7 +502,9 @@ def read_record(data: bytes | memoryview, position: int, end: int) -> _Fields:
     except IndexError:
         raise corrupt("a record is cut off") from None
     except UnicodeDecodeError as error:
-        raise MqError(ErrorCode.INVALID_RECORD, f"a header key is not UTF-8: {error.reason}") from None
+        raise MqError(
+            ErrorCode.INVALID_RECORD, f"a header key is not UTF-8: {error.reason}"
+        ) from None
     if position != end:
         raise corrupt(f"a record ends {position - end:+d} bytes from where its length says")
     return end, timestamp_delta, offset_delta, key, value, headers
@@ -465,7 +548,9 @@ def corrupt(what: str) -> MqError:
 
 
 def build_batch(
-    records: Iterable[Record | tuple[int, int, bytes | None, bytes | None] | tuple[bytes | None, bytes | None]],
+    records: Iterable[
+        Record | tuple[int, int, bytes | None, bytes | None] | tuple[bytes | None, bytes | None]
+    ],
     *,
     codec: Codec = Codec.NONE,
     base_offset: int = 0,
@@ -479,10 +564,12 @@ def build_batch(
     log_append_time: int | None = None,
     keep_offsets: bool = False,
 ) -> bytearray:
-    """One batch, sealed. Each record is a `Record`, or (key, value) stamped with `timestamp` in milliseconds.
+    """One batch, sealed. Each record is a `Record`, or (key, value) stamped with `timestamp` in
+    milliseconds.
 
-    Records are numbered from `base_offset`; with `keep_offsets` they keep their own, which ascend from it (a cleaner's batch).
-    `log_append_time` marks the batch as stamped by a broker. A batch holds at least one record.
+    Records are numbered from `base_offset`; with `keep_offsets` they keep their own, which ascend
+    from it (a cleaner's batch). `log_append_time` marks the batch as stamped by a broker. A batch
+    holds at least one record.
     """
     body = bytearray()
     count = 0
@@ -513,9 +600,22 @@ def build_batch(
     batch = bytearray(HEADER_BYTES)
     batch += data
     HEADER.pack_into(
-        batch, 0, base_offset, len(batch) - LOG_OVERHEAD_BYTES, partition_leader_epoch, MAGIC, 0, attributes, offset_delta,
-        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
-    )  # fmt: skip
+        batch,
+        0,
+        base_offset,
+        len(batch) - LOG_OVERHEAD_BYTES,
+        partition_leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
     seal(batch)
     return batch
 

@@ -1,7 +1,9 @@
-"""Reading and writing Kafka's types by hand, for protocol/hot.py: functions over a buffer and positions, no objects.
+"""Reading and writing Kafka's types by hand, for protocol/hot.py: functions over a buffer and
+positions, no objects.
 
-Every reader checks against `end` before it reads, raises ProtocolError on what primitives.py would refuse, and returns
-(value, position after it). Strings stay bytes, checked to be UTF-8. Writers append to a bytearray.
+Every reader checks against `end` before it reads, raises ProtocolError on what primitives.py would
+refuse, and returns (value, position after it). Strings stay bytes, checked to be UTF-8. Writers
+append to a bytearray.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ Message = TypeVar("Message")
 Slices = Generator[int, None, Message]
 """Yields the number of rows that were read or written since, and returns the message."""
 WHOLE_SLICE = 200
-"""What a step yields that is as much work as a slice by itself: rows of the server's slices, one to three milliseconds."""
+"""What a step yields that is as much work as a slice by itself: rows of the server's
+slices, one to three milliseconds.
+"""
 SLICE_ROWS = limits.DECODED_AT_ONCE_ROWS
 SLICE_BYTES = 32 * limits.KIB
 """Of a request without its records: a row may have thousands of tagged fields."""
@@ -80,7 +84,10 @@ def unsigned_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def array_count(buffer: Buffer, position: int, end: int, left: int) -> tuple[int, int]:
-    """The length of an array that cannot be null. `left`: how many elements the message may still have."""
+    """The length of an array that cannot be null.
+
+    `left`: how many elements the message may still have.
+    """
     need(position, 4, end)
     (elements,) = INT32.unpack_from(buffer, position)
     if not 0 <= elements <= left:
@@ -148,7 +155,9 @@ def skip_tagged_fields(buffer: Buffer, position: int, end: int) -> int:
     return tagged_fields(buffer, position, end)[1]
 
 
-def tagged_fields(buffer: Buffer, position: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
+def tagged_fields(
+    buffer: Buffer, position: int, end: int
+) -> tuple[list[tuple[int, int, int]], int]:
     """(tag, start, stop) of each, and the position after them; tags ascend (KIP-482)."""
     count, position = unsigned_varint(buffer, position, end)
     if count > limits.TAGGED_FIELDS_MAX:
@@ -174,7 +183,9 @@ def write_unsigned_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def write_topic_flexible(out: bytearray, name: bytes | None, topic_id: bytes | None, has_topic_id: bool) -> None:
+def write_topic_flexible(
+    out: bytearray, name: bytes | None, topic_id: bytes | None, has_topic_id: bool
+) -> None:
     if has_topic_id:
         assert topic_id is not None and len(topic_id) == 16
         out += topic_id

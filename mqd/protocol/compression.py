@@ -1,12 +1,14 @@
 """The four codecs of a record batch, and the bound on what they may produce.
 
-Pure: bytes in, bytes out. Every decoder writes into a buffer that is never larger than `limit`, so a small batch cannot
-make a large process. A stream that states its own size (gzip's trailer, snappy's preamble, the raw and RLE blocks or the
-content size of zstd, the block count of lz4) is refused from those statements, before a byte of it is produced; one that
-lies, or states nothing, costs at most `limit` bytes of untouched address space and is refused when it reaches the end of it.
+Pure: bytes in, bytes out. Every decoder writes into a buffer that is never larger than `limit`, so
+a small batch cannot make a large process. A stream that states its own size (gzip's trailer,
+snappy's preamble, the raw and RLE blocks or the content size of zstd, the block count of lz4) is
+refused from those statements, before a byte of it is produced; one that lies, or states nothing,
+costs at most `limit` bytes of untouched address space and is refused when it reaches the end of it.
 
-Facts of the formats: RFC 1952 (gzip), google/snappy format_description and xerial/snappy-java's block stream, the LZ4 frame
-format 1.6, RFC 8878 (zstd). Kafka frames snappy as xerial does; raw snappy (librdkafka once, kafka-go) is read as well.
+Facts of the formats: RFC 1952 (gzip), google/snappy format_description and xerial/snappy-java's
+block stream, the LZ4 frame format 1.6, RFC 8878 (zstd). Kafka frames snappy as xerial does; raw
+snappy (librdkafka once, kafka-go) is read as well.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Codec(IntEnum):
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version 1, readable from version 1
+# version 1, readable from version 1
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * limits.KIB  # snappy-java's default; readers take any
 _INT32_BE = struct.Struct(">i")
 _UINT32_LE = struct.Struct("<I")
@@ -52,19 +55,27 @@ _ZSTD_BLOCK_BYTES_MAX = 128 * limits.KIB
 _DEFLATE_RATIO_MAX = 1032
 _GZIP_CHUNK_BYTES = limits.MIB
 _RESIDENT_BYTES_MAX = limits.MIB
-"""Output buffers up to this are bytearrays; larger ones are anonymous mappings, whose untouched pages cost nothing."""
+"""Output buffers up to this are bytearrays; larger ones are anonymous mappings, whose
+untouched pages cost nothing.
+"""
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` as one stream of `codec`, in the framing that Java's client writes. Without `level`, gzip -1, lz4 1 and zstd 3."""
+    """`data` as one stream of `codec`, in the framing that Java's client writes.
+
+    Without `level`, gzip -1, lz4 1 and zstd 3.
+    """
     if codec is Codec.GZIP:
         encoder = zlib.compressobj(-1 if level is None else level, wbits=31)
         return encoder.compress(data) + encoder.flush()
     if codec is Codec.SNAPPY:
         return _compress_xerial(data)
     if codec is Codec.LZ4:
-        # cramjam.lz4.compress would use the high-compression mode: 52 MB/s against 644. Kafka refuses linked blocks.
-        lz4 = cramjam.lz4.Compressor(level=1 if level is None else level, content_checksum=False, block_linked=False)
+        # cramjam.lz4.compress would use the high-compression mode: 52 MB/s against 644. Kafka
+        # refuses linked blocks.
+        lz4 = cramjam.lz4.Compressor(
+            level=1 if level is None else level, content_checksum=False, block_linked=False
+        )
         lz4.compress(bytes(data))
         return bytes(lz4.finish())
     if codec is Codec.ZSTD:
@@ -72,10 +83,13 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
     return data
 
 
-def decompress(codec: Codec, data: Buffer, limit: int = limits.DECOMPRESSED_BYTES_MAX) -> memoryview:
+def decompress(
+    codec: Codec, data: Buffer, limit: int = limits.DECOMPRESSED_BYTES_MAX
+) -> memoryview:
     """What `data` holds, at most `limit` bytes.
 
-    MqError: CORRUPT_MESSAGE when the stream is damaged, MESSAGE_TOO_LARGE (Java splits such a batch) when it would grow beyond `limit`.
+    MqError: CORRUPT_MESSAGE when the stream is damaged, MESSAGE_TOO_LARGE (Java splits such a
+    batch) when it would grow beyond `limit`.
     """
     view = memoryview(data)
     if codec is Codec.NONE:
@@ -86,14 +100,21 @@ def decompress(codec: Codec, data: Buffer, limit: int = limits.DECOMPRESSED_BYTE
         if codec is Codec.SNAPPY:
             return _decompress_snappy(view, limit)
         if codec is Codec.LZ4:
-            return _decompress_into(cramjam.lz4.decompress_into, view, _lz4_bytes_max(view, limit), limit)
-        return _decompress_into(cramjam.zstd.decompress_into, view, _zstd_bytes_max(view, limit), limit)
+            return _decompress_into(
+                cramjam.lz4.decompress_into, view, _lz4_bytes_max(view, limit), limit
+            )
+        return _decompress_into(
+            cramjam.zstd.decompress_into, view, _zstd_bytes_max(view, limit), limit
+        )
     except (zlib.error, cramjam.DecompressionError, struct.error, IndexError) as error:
         raise _damaged(f"{codec.name.lower()}: {error}") from None
 
 
 def _too_large(limit: int) -> MqError:
-    return MqError(ErrorCode.MESSAGE_TOO_LARGE, f"compressed records would take more than {limit} bytes; send smaller batches")
+    return MqError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"compressed records would take more than {limit} bytes; send smaller batches",
+    )
 
 
 def _damaged(what: str) -> MqError:
@@ -105,7 +126,9 @@ def _output(size: int) -> bytearray | mmap.mmap:
 
 
 def _decompress_into(decoder: object, view: memoryview, size_max: int, limit: int) -> memoryview:
-    """One call of cramjam into a buffer of `size_max` bytes, which is an upper bound or the limit itself."""
+    """One call of cramjam into a buffer of `size_max` bytes, which is an upper bound or the
+    limit itself.
+    """
     if not size_max:  # cramjam takes no empty output; an honest empty stream fits one byte
         size_max = 1
     output = _output(min(size_max, limit))
@@ -125,7 +148,8 @@ def _decompress_gzip(view: memoryview, limit: int) -> memoryview:
     if view[:2] != _GZIP_MAGIC:
         raise _damaged("gzip: no member begins here")
     if len(view) >= 18:
-        (stated,) = _UINT32_LE.unpack_from(view, len(view) - 4)  # ISIZE of the last member, if this is its end
+        # ISIZE of the last member, if this is its end
+        (stated,) = _UINT32_LE.unpack_from(view, len(view) - 4)
         if limit < stated <= len(view) * _DEFLATE_RATIO_MAX:
             raise _too_large(limit)
     output = bytearray()
@@ -208,9 +232,11 @@ def _snappy_length(block: memoryview) -> int:
 
 
 def _lz4_bytes_max(view: memoryview, limit: int) -> int:
-    """An upper bound on the output, by walking the blocks of all frames; refuses when it passes `limit`.
+    """An upper bound on the output, by walking the blocks of all frames; refuses when it passes
+    `limit`.
 
-    Writers fill their blocks, so the bound is the size to within a block. Raises IndexError or struct.error on a cut-off stream.
+    Writers fill their blocks, so the bound is the size to within a block. Raises IndexError or
+    struct.error on a cut-off stream.
     """
     total = position = 0
     while position < len(view):
@@ -241,9 +267,11 @@ def _lz4_bytes_max(view: memoryview, limit: int) -> int:
 
 
 def _zstd_bytes_max(view: memoryview, limit: int) -> int:
-    """An upper bound on the output, by walking the blocks of all frames; refuses when what is certain passes `limit`.
+    """An upper bound on the output, by walking the blocks of all frames; refuses when what is
+    certain passes `limit`.
 
-    Compressed blocks hold anything up to 128 KiB, and encoders split them freely: they count for the bound, not for the refusal.
+    Compressed blocks hold anything up to 128 KiB, and encoders split them freely: they count for
+    the bound, not for the refusal.
     """
     certain = possible = position = 0
     while position < len(view):
@@ -258,7 +286,9 @@ def _zstd_bytes_max(view: memoryview, limit: int) -> int:
         position += 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
         content_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
         if content_bytes:
-            stated = int.from_bytes(view[position : position + content_bytes], "little") + (256 if content_bytes == 2 else 0)
+            stated = int.from_bytes(view[position : position + content_bytes], "little") + (
+                256 if content_bytes == 2 else 0
+            )
             if certain + stated > limit:
                 raise _too_large(limit)
             position += content_bytes

@@ -1,7 +1,9 @@
-"""What members of a classic group tell one another through the coordinator: subscriptions and assignments, as Kafka's clients write them.
+"""What members of a classic group tell one another through the coordinator: subscriptions and
+assignments, as Kafka's clients write them.
 
-The bytes inside JoinGroup (`metadata`) and SyncGroup (`assignment`) of groups whose protocol type is "consumer": a version, then a
-message that is never flexible. A reader takes a newer version as the newest that it knows; fields are only ever added at the end.
+The bytes inside JoinGroup (`metadata`) and SyncGroup (`assignment`) of groups whose protocol type
+is "consumer": a version, then a message that is never flexible. A reader takes a newer version as
+the newest that it knows; fields are only ever added at the end.
 
 v1  the partitions that a member owns, for cooperative assignors (KIP-429)
 v2  the generation in which it got them (KIP-792)
@@ -44,7 +46,10 @@ ASSIGNMENT = message(
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member wants and has. `owned` counts from version 1 on, `generation` (-1: not told) from version 2 on."""
+    """What one member wants and has.
+
+    `owned` counts from version 1 on, `generation` (-1: not told) from version 2 on.
+    """
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
@@ -69,11 +74,19 @@ def decode_subscription(data: Buffer) -> Subscription:
     """The reverse. Raises ProtocolError."""
     read = _decode(SUBSCRIPTION, data)
     user_data = None if read.user_data is None else bytes(read.user_data)
-    return Subscription(tuple(read.topics), _partitions(read.owned_partitions), read.generation_id, read.rack_id, user_data)
+    return Subscription(
+        tuple(read.topics),
+        _partitions(read.owned_partitions),
+        read.generation_id,
+        read.rack_id,
+        user_data,
+    )
 
 
 def decode_subscribed_topics(data: bytes) -> list[str]:
-    """Only the topics, with which a subscription of every version begins; by hand, for there may be many. Raises ProtocolError."""
+    """Only the topics, with which a subscription of every version begins; by hand, for
+    there may be many. Raises ProtocolError.
+    """
     topics = []
     try:
         (number,) = _NUMBER.unpack_from(data, _VERSION.size)
@@ -91,9 +104,16 @@ def decode_subscribed_topics(data: bytes) -> list[str]:
     return topics
 
 
-def encode_assignment(partitions: Iterable[TopicPartition], version: int = VERSION_MAX, *, user_data: bytes | None = None) -> bytes:
+def encode_assignment(
+    partitions: Iterable[TopicPartition],
+    version: int = VERSION_MAX,
+    *,
+    user_data: bytes | None = None,
+) -> bytes:
     """The bytes of an assignment."""
-    return _encode(ASSIGNMENT, version, {"assigned_partitions": _rows(partitions), "user_data": user_data})
+    return _encode(
+        ASSIGNMENT, version, {"assigned_partitions": _rows(partitions), "user_data": user_data}
+    )
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
@@ -107,7 +127,9 @@ def assignment_user_data(data: Buffer) -> bytes:
 
 
 def version_of(data: Buffer) -> int:
-    """The version of either, as far as it is known here; 0, which everybody reads, for bytes that tell none."""
+    """The version of either, as far as it is known here; 0, which everybody reads, for
+    bytes that tell none.
+    """
     version: int = _VERSION.unpack_from(data)[0] if len(data) >= _VERSION.size else 0
     return min(max(version, 0), VERSION_MAX)
 

@@ -1,17 +1,24 @@
 """The files of a data directory, bytes <-> values: Apache Kafka's formats, to the byte.
 
-Pure: the log writes what `encode_*` gives and trusts nothing that `decode_*` refuses with `FileFormatError`; mqctl reads
-the same files offline. Batches themselves are in `batch.py`.
+Pure: the log writes what `encode_*` gives and trusts nothing that `decode_*` refuses with
+`FileFormatError`; mqctl reads the same files offline. Batches themselves are in `batch.py`.
 
-    <topic>-<partition>/ 00000000000000000000.log        batches v2, one after the other; the name is the base offset
-                         00000000000000000000.index      (relative last offset int32, position of that batch int32)*
-                         00000000000000000000.timeindex  (largest timestamp so far int64, relative offset of its batch int32)*
-                         00000000000000000000.txnindex   (version int16, producer id, first, last and last stable offset int64)*
-                         00000000000000000042.snapshot   producers as of offset 42 (Kafka's ProducerSnapshot, version 1)
-                         leader-epoch-checkpoint         text: version 0, count, "epoch start-offset" lines
+    <topic>-<partition>/ 00000000000000000000.log        batches v2, one after the other; the name
+                                                         is the base offset
+                         00000000000000000000.index      (relative last offset int32, position of
+                                                         that batch int32)*
+                         00000000000000000000.timeindex  (largest timestamp so far int64, relative
+                                                         offset of its batch int32)*
+                         00000000000000000000.txnindex   (version int16, producer id, first, last
+                                                         and last stable offset int64)*
+                         00000000000000000042.snapshot   producers as of offset 42 (Kafka's
+                                                         ProducerSnapshot, version 1)
+                         leader-epoch-checkpoint         text: version 0, count, "epoch
+                                                         start-offset" lines
                          partition.metadata              text: version 0 and the topic id
-    meta.properties, recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint,
-    cleaner-offset-checkpoint, .kafka_cleanshutdown: one each a log directory.
+    meta.properties, recovery-point-offset-checkpoint, log-start-offset-checkpoint,
+    replication-offset-checkpoint, cleaner-offset-checkpoint, .kafka_cleanshutdown: one each a log
+    directory.
 """
 
 from __future__ import annotations
@@ -91,16 +98,21 @@ class BadBatch(Exception):
 def scan_batches(
     read_at: Callable[[int, int], bytes], position: int, end: int, chunk_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each whole batch in `[position, end)`, read in large chunks; nothing is checked but the shape.
+    """(position, header, bytes) of each whole batch in `[position, end)`, read in large chunks;
+    nothing is checked but the shape.
 
-    `read_at(position, size)` reads the segment. BadBatch where the bytes cannot be a batch or the last one is cut off. Memory: one
-    chunk or one batch.
+    `read_at(position, size)` reads the segment. BadBatch where the bytes cannot be a batch or the
+    last one is cut off. Memory: one chunk or one batch.
     """
     chunk, chunk_start = memoryview(b""), position
     while position < end:
         at = position - chunk_start
         if len(chunk) - at < HEADER_BYTES:
-            chunk, chunk_start, at = memoryview(read_at(position, min(chunk_bytes, end - position))), position, 0
+            chunk, chunk_start, at = (
+                memoryview(read_at(position, min(chunk_bytes, end - position))),
+                position,
+                0,
+            )
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
         header = parse_header(chunk, at)
@@ -112,9 +124,16 @@ def scan_batches(
         if position + size > end:
             raise BadBatch(position, f"a batch of {size} bytes is cut off after {end - position}")
         if header.base_offset < 0 or header.last_offset_delta < 0:
-            raise BadBatch(position, f"base offset {header.base_offset}, last offset delta {header.last_offset_delta}")
+            raise BadBatch(
+                position,
+                f"base offset {header.base_offset}, last offset delta {header.last_offset_delta}",
+            )
         if len(chunk) - at < size:
-            chunk, chunk_start, at = memoryview(read_at(position, max(size, min(chunk_bytes, end - position)))), position, 0
+            chunk, chunk_start, at = (
+                memoryview(read_at(position, max(size, min(chunk_bytes, end - position)))),
+                position,
+                0,
+            )
             if len(chunk) < size:
                 raise BadBatch(position, "the file ends inside a batch")
         yield position, header, chunk[at : at + size]
@@ -131,7 +150,9 @@ def segment_file_name(offset: int, suffix: str) -> str:
 
 
 def parse_segment_file_name(name: str) -> tuple[int, str] | None:
-    """(offset, suffix) of a segment's file or a snapshot; None for any other name, `-1.log` among them."""
+    """(offset, suffix) of a segment's file or a snapshot; None for any other name, `-1.log`
+    among them.
+    """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
@@ -140,21 +161,32 @@ def parse_segment_file_name(name: str) -> tuple[int, str] | None:
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """The partition that a directory of this name holds; None for directories that wait for removal and for all else."""
+    """The partition that a directory of this name holds; None for directories that wait for
+    removal and for all else.
+    """
     match = _PARTITION_DIRECTORY.fullmatch(name)
-    if match is None or match[1] in (".", "..") or str(int(match[2])) != match[2] or int(match[2]) >= 2**31:
+    if (
+        match is None
+        or match[1] in (".", "..")
+        or str(int(match[2])) != match[2]
+        or int(match[2]) >= 2**31
+    ):
         return None
     return TopicPartition(match[1], int(match[2]))
 
 
 def deleted_directory_name(topic_partition: TopicPartition, topic_id: UUID) -> str:
-    """The name that a partition's directory takes when the partition is deleted: as long as a directory entry may be."""
+    """The name that a partition's directory takes when the partition is deleted: as long as
+    a directory entry may be.
+    """
     suffix = f"-{topic_partition.partition}.{topic_id.hex}{_DELETE_SUFFIX}"
     return topic_partition.topic[: _NAME_CHARS_MAX - len(suffix)] + suffix
 
 
 def is_deleted_directory(name: str) -> bool:
-    """Whether a deleted partition waits for its removal under this name, by `deleted_directory_name` or Kafka; nothing looser counts."""
+    """Whether a deleted partition waits for its removal under this name, by
+    `deleted_directory_name` or Kafka; nothing looser counts.
+    """
     return _DELETED_DIRECTORY.fullmatch(name) is not None
 
 
@@ -162,13 +194,21 @@ def is_deleted_directory(name: str) -> bool:
 
 
 def decode_index(data: bytes, log_size: int) -> tuple[array[int], array[int]]:
-    """(relative offsets, positions) of an offset index, both strictly ascending and the positions inside the log."""
+    """(relative offsets, positions) of an offset index, both strictly ascending and the
+    positions inside the log.
+    """
     values = _ints(data, INDEX_ENTRY.size)
     offsets, positions = values[0::2], values[1::2]
-    if not _ascends(offsets) or not _ascends(positions) or (offsets and (offsets[0] < 0 or positions[0] < 0)):
+    if (
+        not _ascends(offsets)
+        or not _ascends(positions)
+        or (offsets and (offsets[0] < 0 or positions[0] < 0))
+    ):
         raise FileFormatError("entries of the offset index do not ascend")
     if positions and positions[-1] >= log_size:
-        raise FileFormatError(f"the offset index points to byte {positions[-1]} of a log of {log_size} bytes")
+        raise FileFormatError(
+            f"the offset index points to byte {positions[-1]} of a log of {log_size} bytes"
+        )
     return offsets, positions
 
 
@@ -177,14 +217,20 @@ def encode_index(offsets: Iterable[int], positions: Iterable[int]) -> bytes:
 
 
 def decode_time_index(data: bytes) -> tuple[array[int], array[int]]:
-    """(timestamps in ms, relative offsets) of a time index: timestamps strictly ascending, offsets not descending."""
+    """(timestamps in ms, relative offsets) of a time index: timestamps strictly ascending,
+    offsets not descending.
+    """
     if len(data) % TIME_INDEX_ENTRY.size:
         raise FileFormatError(f"a time index of {len(data)} bytes has no whole number of entries")
     timestamps, offsets = array("q"), array("i")
     for timestamp, offset in TIME_INDEX_ENTRY.iter_unpack(data):
         timestamps.append(timestamp)
         offsets.append(offset)
-    if not _ascends(timestamps) or any(b < a for a, b in pairwise(offsets)) or (offsets and offsets[0] < 0):
+    if (
+        not _ascends(timestamps)
+        or any(b < a for a, b in pairwise(offsets))
+        or (offsets and offsets[0] < 0)
+    ):
         raise FileFormatError("entries of the time index do not ascend")
     return timestamps, offsets
 
@@ -194,7 +240,9 @@ def encode_time_index(timestamps: Iterable[int], offsets: Iterable[int]) -> byte
 
 
 class AbortedTransaction(NamedTuple):
-    """What was appended by this producer between these offsets was aborted: it is not for those who read committed records only."""
+    """What was appended by this producer between these offsets was aborted: it is not for
+    those who read committed records only.
+    """
 
     producer_id: int
     first_offset: int
@@ -211,13 +259,20 @@ def encode_txn_index(entries: Iterable[AbortedTransaction]) -> bytes:
 def decode_txn_index(data: bytes) -> list[AbortedTransaction]:
     """Aborted transactions in the order of their markers."""
     if len(data) % _TXN_INDEX_ENTRY.size:
-        raise FileFormatError(f"a transaction index of {len(data)} bytes has no whole number of entries")
+        raise FileFormatError(
+            f"a transaction index of {len(data)} bytes has no whole number of entries"
+        )
     entries: list[AbortedTransaction] = []
     for version, *values in _TXN_INDEX_ENTRY.iter_unpack(data):
         entry = AbortedTransaction(*values)
         if version != _TXN_INDEX_VERSION:
-            raise FileFormatError(f"an entry of the transaction index has version {version}; only {_TXN_INDEX_VERSION} is known")
-        if not 0 <= entry.first_offset < entry.last_offset or (entries and entry.last_offset <= entries[-1].last_offset):
+            raise FileFormatError(
+                f"an entry of the transaction index has version {version}; only "
+                f"{_TXN_INDEX_VERSION} is known"
+            )
+        if not 0 <= entry.first_offset < entry.last_offset or (
+            entries and entry.last_offset <= entries[-1].last_offset
+        ):
             raise FileFormatError("entries of the transaction index do not ascend")
         entries.append(entry)
     return entries
@@ -241,7 +296,9 @@ def _ascends(values: array[int]) -> bool:
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """`topic partition offset` lines: the recovery points, log starts or high watermarks of one log directory."""
+    """`topic partition offset` lines: the recovery points, log starts or high watermarks of
+    one log directory.
+    """
     return _encode_lines([f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
 
 
@@ -281,7 +338,10 @@ def _encode_lines(lines: list[str]) -> bytes:
 
 
 def _decode_lines(data: bytes) -> list[str]:
-    """The lines after version and count. An empty file is an empty checkpoint: Kafka creates it so."""
+    """The lines after version and count.
+
+    An empty file is an empty checkpoint: Kafka creates it so.
+    """
     if not data:
         return []
     try:
@@ -292,7 +352,9 @@ def _decode_lines(data: bytes) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     if len(lines) < 2 or lines[0] != str(_TEXT_VERSION):
-        raise FileFormatError(f"a checkpoint begins with version {_TEXT_VERSION} and a count, not {text[:40]!r}")
+        raise FileFormatError(
+            f"a checkpoint begins with version {_TEXT_VERSION} and a count, not {text[:40]!r}"
+        )
     if _natural(lines[1]) != len(lines) - 2:
         raise FileFormatError(f"a checkpoint says {lines[1]} lines and has {len(lines) - 2}")
     return lines[2:]
@@ -311,7 +373,8 @@ def _natural(text: str) -> int:
 
 
 class ProducerSnapshotEntry(NamedTuple):
-    """The last batch of one producer id in one partition; behind it in time, so before it in the file, may stand others of the same id.
+    """The last batch of one producer id in one partition; behind it in time, so before it in the
+    file, may stand others of the same id.
 
     Apache Kafka writes one row an id, and takes the last where it reads several.
     """
@@ -332,7 +395,9 @@ def encode_producer_snapshot(entries: Iterable[ProducerSnapshotEntry]) -> bytes:
     rows = [_SNAPSHOT_ENTRY.pack(*entry) for entry in entries]
     body = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(rows)))
     body += b"".join(rows)
-    _SNAPSHOT_HEAD.pack_into(body, 0, _SNAPSHOT_VERSION, crc32c(memoryview(body)[_SNAPSHOT_CRC_START:]), len(rows))
+    _SNAPSHOT_HEAD.pack_into(
+        body, 0, _SNAPSHOT_VERSION, crc32c(memoryview(body)[_SNAPSHOT_CRC_START:]), len(rows)
+    )
     return bytes(body)
 
 
@@ -341,11 +406,15 @@ def decode_producer_snapshot(data: bytes) -> list[ProducerSnapshotEntry]:
         raise FileFormatError(f"a producer snapshot of {len(data)} bytes is cut off")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != _SNAPSHOT_VERSION:
-        raise FileFormatError(f"producer snapshot version {version}; only {_SNAPSHOT_VERSION} is known")
+        raise FileFormatError(
+            f"producer snapshot version {version}; only {_SNAPSHOT_VERSION} is known"
+        )
     if crc32c(memoryview(data)[_SNAPSHOT_CRC_START:]) != crc:
         raise FileFormatError("the CRC of a producer snapshot is wrong")
     if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise FileFormatError(f"a producer snapshot of {len(data)} bytes cannot hold {count} entries")
+        raise FileFormatError(
+            f"a producer snapshot of {len(data)} bytes cannot hold {count} entries"
+        )
     rows = _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :])
     return [ProducerSnapshotEntry(*row) for row in rows]
 
@@ -389,18 +458,30 @@ class MetaProperties(NamedTuple):
 
 
 def encode_meta_properties(meta: MetaProperties) -> bytes:
-    lines = ("#", f"node.id={meta.node_id}", f"directory.id={encode_uuid(meta.directory_id)}", "version=1", f"cluster.id={meta.cluster_id}")
+    lines = (
+        "#",
+        f"node.id={meta.node_id}",
+        f"directory.id={encode_uuid(meta.directory_id)}",
+        "version=1",
+        f"cluster.id={meta.cluster_id}",
+    )
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def decode_meta_properties(data: bytes) -> MetaProperties:
     fields = _fields(data, "=")
-    missing = [name for name in ("version", "cluster.id", "node.id", "directory.id") if not fields.get(name)]
+    missing = [
+        name
+        for name in ("version", "cluster.id", "node.id", "directory.id")
+        if not fields.get(name)
+    ]
     if missing:
         raise FileFormatError(f"meta.properties lacks {', '.join(missing)}")
     if fields["version"] != "1":
         raise FileFormatError(f"meta.properties has version {fields['version']}; only 1 is known")
-    return MetaProperties(fields["cluster.id"], _natural(fields["node.id"]), decode_uuid(fields["directory.id"]))
+    return MetaProperties(
+        fields["cluster.id"], _natural(fields["node.id"]), decode_uuid(fields["directory.id"])
+    )
 
 
 def _fields(data: bytes, separator: str) -> dict[str, str]:
@@ -419,7 +500,9 @@ def _fields(data: bytes, separator: str) -> dict[str, str]:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """The marker of an orderly stop; holds the broker epoch that the next registration is compared with (KIP-966)."""
+    """The marker of an orderly stop; holds the broker epoch that the next registration is
+    compared with (KIP-966).
+    """
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 

@@ -1,7 +1,8 @@
-"""From a stream of bytes to frames: four bytes of length, then that many bytes. For clients and tests.
+"""From a stream of bytes to frames: four bytes of length, then that many bytes. For clients and
+tests.
 
-(The server's connection frames in place, in its receive arena.) No memory is set aside for a length that was only
-announced: the buffer grows with the bytes that arrive.
+(The server's connection frames in place, in its receive arena.) No memory is set aside for a length
+that was only announced: the buffer grows with the bytes that arrive.
 """
 
 from __future__ import annotations
@@ -15,17 +16,24 @@ _LENGTH = struct.Struct(">l")
 
 
 _LENT_BYTES_MIN = 64 * limits.KIB
-"""Frames from here on are handed out where they were received; smaller ones are copied, so that they do not hold a large buffer."""
+"""Frames from here on are handed out where they were received; smaller ones are copied, so
+that they do not hold a large buffer.
+"""
 
 
 class FrameReader:
-    """Give it what arrives, in whatever pieces; take whole frames out. Receive into `room` and say how much with `received`, or
-    give bytes to `receive_data`.
+    """Give it what arrives, in whatever pieces; take whole frames out. Receive into `room` and say
+    how much with `received`, or give bytes to `receive_data`.
 
-    After a ProtocolError the stream has no meaning any more: every further call raises again."""
+    After a ProtocolError the stream has no meaning any more: every further call raises again.
+    """
 
     def __init__(
-        self, *, bytes_max: int = limits.REQUEST_BYTES_MAX, bytes_min: int = limits.RESPONSE_BYTES_MIN, receive_bytes: int = 4 * limits.KIB
+        self,
+        *,
+        bytes_max: int = limits.REQUEST_BYTES_MAX,
+        bytes_min: int = limits.RESPONSE_BYTES_MIN,
+        receive_bytes: int = 4 * limits.KIB,
     ) -> None:
         """`receive_bytes`: how much to receive at once while it is not known how much will come."""
         self._bytes_min = bytes_min
@@ -35,13 +43,18 @@ class FrameReader:
         self._start = self._end = 0
         """What was received and not taken yet."""
         self._is_lent = False
-        """Whether a frame that lies in the buffer was handed out: then nothing is received into it any more."""
+        """Whether a frame that lies in the buffer was handed out: then nothing is received
+        into it any more.
+        """
         self._last_bytes = 0
         """Of the last frame that was handed out where it lay."""
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes received that no frame has taken. Not 0 at the end of the stream: it was cut off."""
+        """Bytes received that no frame has taken.
+
+        Not 0 at the end of the stream: it was cut off.
+        """
         return self._end - self._start
 
     def room(self) -> memoryview:
@@ -49,15 +62,23 @@ class FrameReader:
         kept = self._end - self._start
         announced = _LENGTH.size + max(self._next_length(), 0)
         believed = min(announced, max(4 * kept, self._last_bytes))
-        if self._is_lent or self._end == len(self._buffer) or believed > len(self._buffer) - self._start:
-            size = believed if believed > kept else 2 * kept  # several frames, which nobody has taken yet
+        if (
+            self._is_lent
+            or self._end == len(self._buffer)
+            or believed > len(self._buffer) - self._start
+        ):
+            # several frames, which nobody has taken yet
+            size = believed if believed > kept else 2 * kept
             buffer = memoryview(bytearray(max(self._receive_bytes, size)))
             buffer[:kept] = self._buffer[self._start : self._end]
             self._buffer, self._start, self._end, self._is_lent = buffer, 0, kept, False
         return self._buffer[self._end :]
 
     def received(self, count: int) -> None:
-        """So many bytes are in `room` now. Raises ProtocolError for a length outside the bounds, before there is room for its frame."""
+        """So many bytes are in `room` now.
+
+        Raises ProtocolError for a length outside the bounds, before there is room for its frame.
+        """
         self._end += count
         self._next_length()
 
@@ -93,5 +114,7 @@ class FrameReader:
             return -1
         length: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
         if not self._bytes_min <= length <= self._bytes_max:
-            raise ProtocolError(f"frame of {length} bytes; {self._bytes_min} to {self._bytes_max} are taken")
+            raise ProtocolError(
+                f"frame of {length} bytes; {self._bytes_min} to {self._bytes_max} are taken"
+            )
         return length

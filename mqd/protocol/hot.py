@@ -1,20 +1,27 @@
-"""Hand codec for Produce 3 to 13, as a broker sees it. Fetch is hot_fetch.py's, with the same rules.
+"""Hand codec for Produce 3 to 13, as a broker sees it. Fetch is hot_fetch.py's, with the same
+rules.
 
-Both accept, refuse and write exactly what `apis/produce.py` and `apis/fetch.py` declare (tests/protocol/test_hot.py holds
-both equal on every version and on damaged bytes); they exist because construct takes 3 to 6 times as long a request.
+Both accept, refuse and write exactly what `apis/produce.py` and `apis/fetch.py` declare
+(tests/protocol/test_hot.py holds both equal on every version and on damaged bytes); they exist
+because construct takes 3 to 6 times as long a request.
 
-Requests are read in place: names are bytes (UTF-8, checked), records are (start, end) positions into the caller's buffer.
-Nothing is read at or beyond `end`, or what is read there cannot change the answer. Damage raises ProtocolError.
-Responses come out with their 4 length bytes and header.
+Requests are read in place: names are bytes (UTF-8, checked), records are (start, end) positions
+into the caller's buffer. Nothing is read at or beyond `end`, or what is read there cannot change
+the answer. Damage raises ProtocolError. Responses come out with their 4 length bytes and header.
 
-Functions named `..._in_slices` are generators that yield the number of rows read or written since. Functions named `..._at_once` return
-None for a request that is larger than one slice: `DECODED_AT_ONCE_ROWS` of limits.py.
+Functions named `..._in_slices` are generators that yield the number of rows read or written since.
+Functions named `..._at_once` return None for a request that is larger than one slice:
+`DECODED_AT_ONCE_ROWS` of limits.py.
 
-Shapes, shared with the handlers (name is None from the version on that has topic ids, and topic_id before it):
-    topic of a produce request   (name, topic_id, [(partition_index, start, end)])          start = end = -1: null records
+Shapes, shared with the handlers (name is None from the version on that has topic ids, and topic_id
+before it):
+    topic of a produce request   (name, topic_id, [(partition_index, start, end)])
+                                 start = end = -1: null records
     topic of its response        (name, topic_id, [row])
-      row                        (partition_index, error_code, base_offset, log_append_time_ms, log_start_offset, error_message|None
-                                  [, current_leader (node_id, leader_epoch)|None [, record_errors [(batch_index, message|None)]]])
+      row                        (partition_index, error_code, base_offset, log_append_time_ms,
+                                  log_start_offset, error_message|None
+                                  [, current_leader (node_id, leader_epoch)|None
+                                  [, record_errors [(batch_index, message|None)]]])
     node endpoint                (node_id, host, port, rack|None)
 
 Timings: timeit, the best of repeats, CPython 3.11 on the two-core bench machine.
@@ -63,7 +70,8 @@ ProduceAnswerTopic = tuple[bytes | None, bytes | None, Sequence[tuple[Any, ...]]
 
 _ACKS_TIMEOUT = Struct(">hi")
 
-_PRODUCE_HEAD_9 = Struct(">BhiBB")  # null transactional id, acks, timeout, one topic, its name's length + 1
+# null transactional id, acks, timeout, one topic, its name's length + 1
+_PRODUCE_HEAD_9 = Struct(">BhiBB")
 _PRODUCE_HEAD_13 = Struct(">BhiB16sB")  # the same with a topic id, and one partition
 _PRODUCE_PARTITION_9 = Struct(">Bi")  # one partition, its index
 _PRODUCE_TAIL_9 = Struct(">HB")  # no tagged fields, three times
@@ -72,26 +80,43 @@ _PRODUCE_TAIL_9 = Struct(">HB")  # no tagged fields, three times
 def decode_produce_request(buffer: Buffer, position: int, end: int, version: int) -> ProduceRequest:
     """(transactional_id, acks, timeout_ms, topics) of the request body in `[position, end)`."""
     request = decode_produce_at_once(buffer, position, end, version)
-    return all_slices(decode_produce_in_slices(buffer, position, end, version)) if request is None else request
+    return (
+        all_slices(decode_produce_in_slices(buffer, position, end, version))
+        if request is None
+        else request
+    )
 
 
-def decode_produce_at_once(buffer: Buffer, position: int, end: int, version: int) -> ProduceRequest | None:
+def decode_produce_at_once(
+    buffer: Buffer, position: int, end: int, version: int
+) -> ProduceRequest | None:
     """The same; None where there are more rows than one slice decodes.
 
-    One topic with one partition, v9 to v12: 1.0 us with 100 bytes, 1.25 us with 16 KiB (construct: 12.6); v7: 2.6 us.
+    One topic with one partition, v9 to v12: 1.0 us with 100 bytes, 1.25 us with 16 KiB (construct:
+    12.6); v7: 2.6 us.
     """
     if version >= 9:
         try:
             if version < 13:
-                absent, acks, timeout_ms, topics, size = _PRODUCE_HEAD_9.unpack_from(buffer, position)
+                absent, acks, timeout_ms, topics, size = _PRODUCE_HEAD_9.unpack_from(
+                    buffer, position
+                )
                 position_name = position + 9
                 after = position_name + size - 1
                 partitions, index = _PRODUCE_PARTITION_9.unpack_from(buffer, after)
                 name, topic_id = bytes(buffer[position_name:after]), None
-                usual = absent == 0 and topics == 2 and partitions == 2 and 0 < size < 128 and name.isascii()
+                usual = (
+                    absent == 0
+                    and topics == 2
+                    and partitions == 2
+                    and 0 < size < 128
+                    and name.isascii()
+                )
                 start = after + 5
             else:
-                absent, acks, timeout_ms, topics, topic_id, partitions = _PRODUCE_HEAD_13.unpack_from(buffer, position)
+                absent, acks, timeout_ms, topics, topic_id, partitions = (
+                    _PRODUCE_HEAD_13.unpack_from(buffer, position)
+                )
                 (index,) = INT32.unpack_from(buffer, position + 25)
                 name = None
                 usual = absent == 0 and topics == 2 and partitions == 2
@@ -109,7 +134,8 @@ def decode_produce_at_once(buffer: Buffer, position: int, end: int, version: int
                         start += 1
                         if byte > 127:
                             byte = buffer[start]
-                            size |= (byte & 127) << 21  # of a fifth byte the long way takes care: `stop` is then not near `end`
+                            # of a fifth byte the long way takes care: `stop` is then not near `end`
+                            size |= (byte & 127) << 21
                             start += 1
                             if byte > 127:
                                 size = 0
@@ -122,14 +148,18 @@ def decode_produce_at_once(buffer: Buffer, position: int, end: int, version: int
     return first_slice(decode_produce_in_slices(buffer, position, end, version))
 
 
-def decode_produce_in_slices(buffer: Buffer, position: int, end: int, version: int) -> Slices[ProduceRequest]:
+def decode_produce_in_slices(
+    buffer: Buffer, position: int, end: int, version: int
+) -> Slices[ProduceRequest]:
     """The same, a slice at a time."""
     if version >= 9:
         return _decode_produce_flexible(buffer, position, end, version)
     return _decode_produce_classic(buffer, position, end)
 
 
-def _decode_produce_flexible(buffer: Buffer, position: int, end: int, version: int) -> Slices[ProduceRequest]:
+def _decode_produce_flexible(
+    buffer: Buffer, position: int, end: int, version: int
+) -> Slices[ProduceRequest]:
     transactional_id, position = compact_nullable_string(buffer, position, end)
     need(position, 6, end)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
@@ -211,8 +241,10 @@ def _decode_produce_classic(buffer: Buffer, position: int, end: int) -> Slices[P
     return transactional_id, acks, timeout_ms, topics
 
 
-_PRODUCE_ANSWER_HEAD_9 = Struct(">iiBBB")  # length, correlation id, no tagged fields; one topic, its name's length + 1
-_PRODUCE_ANSWER_TAIL_9 = Struct(">BihqqqBBBBiB")  # one partition ... no errors, no message, no tagged fields (2), throttle, none
+# length, correlation id, no tagged fields; one topic, its name's length + 1
+_PRODUCE_ANSWER_HEAD_9 = Struct(">iiBBB")
+# one partition ... no errors, no message, no tagged fields (2), throttle, none
+_PRODUCE_ANSWER_TAIL_9 = Struct(">BihqqqBBBBiB")
 _PRODUCE_ROW_9 = Struct(">ihqqq")
 
 
@@ -236,9 +268,15 @@ def encode_produce_response(
                 return (
                     _PRODUCE_ANSWER_HEAD_9.pack(size + 47, correlation_id, 0, 2, size + 1)
                     + name
-                    + _PRODUCE_ANSWER_TAIL_9.pack(2, row[0], 0, row[2], row[3], row[4], 1, 0, 0, 0, throttle_ms, 0)
+                    + _PRODUCE_ANSWER_TAIL_9.pack(
+                        2, row[0], 0, row[2], row[3], row[4], 1, 0, 0, 0, throttle_ms, 0
+                    )
                 )
-    return all_slices(encode_produce_response_in_slices(version, correlation_id, topics, throttle_ms, node_endpoints))
+    return all_slices(
+        encode_produce_response_in_slices(
+            version, correlation_id, topics, throttle_ms, node_endpoints
+        )
+    )
 
 
 def encode_produce_response_in_slices(
@@ -295,7 +333,9 @@ def _write_produce_flexible(
     write_node_endpoints(out, node_endpoints if version >= 10 else ())
 
 
-def _write_produce_classic(out: bytearray, version: int, topics: Sequence[ProduceAnswerTopic], throttle_ms: int) -> Slices[None]:
+def _write_produce_classic(
+    out: bytearray, version: int, topics: Sequence[ProduceAnswerTopic], throttle_ms: int
+) -> Slices[None]:
     written = 0
     out += INT32.pack(len(topics))
     for name, _, rows in topics:

@@ -1,7 +1,9 @@
-"""Fetch v17 as a follower sees it: requests written, answers read, by hand; the leader's half is hot.py.
+"""Fetch v17 as a follower sees it: requests written, answers read, by hand; the leader's half is
+hot.py.
 
-Both accept, refuse and write exactly what `apis/fetch.py` declares (tests/protocol/test_hot_follower.py). Topics go by id, records
-stay a view into the answer's frame, and what a follower has no use for (aborted transactions, addresses) is checked and dropped.
+Both accept, refuse and write exactly what `apis/fetch.py` declares
+(tests/protocol/test_hot_follower.py). Topics go by id, records stay a view into the answer's frame,
+and what a follower has no use for (aborted transactions, addresses) is checked and dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ VERSION: Final = 17
 """The one version that followers of this release speak."""
 
 AskedPartition = tuple[int, int, int, int, int, int]
-"""(partition, current leader epoch, fetch offset, last fetched epoch, log start offset, bytes at most)."""
+"""(partition, current leader epoch, fetch offset, last fetched epoch, log start offset,
+bytes at most).
+"""
 
 
 class FetchedPartition(NamedTuple):
@@ -57,11 +61,14 @@ class FetchAnswer(NamedTuple):
     """By topic id, 16 bytes."""
 
 
-_REQUEST_HEAD = Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id and epoch
+# max wait, min bytes, max bytes, isolation level, session id and epoch
+_REQUEST_HEAD = Struct(">iiibii")
 _REQUEST_PARTITION = Struct(">iiqiqiB")  # ... no tagged fields
-_REQUEST_TAIL = Struct(">BBBBiqB")  # no rack; one tagged field: 1, of 13 bytes: replica id and epoch, no tagged fields
+# no rack; one tagged field: 1, of 13 bytes: replica id and epoch, no tagged fields
+_REQUEST_TAIL = Struct(">BBBBiqB")
 _ANSWER_HEAD = Struct(">ihi")  # throttle, error code, session id
-_ROW = Struct(">ihqqq")  # partition, error code, high watermark, last stable offset, log start offset
+# partition, error code, high watermark, last stable offset, log start offset
+_ROW = Struct(">ihqqq")
 
 
 def encode_fetch_request(
@@ -76,8 +83,13 @@ def encode_fetch_request(
     topics: Sequence[tuple[bytes, Sequence[AskedPartition]]],
     forgotten: Sequence[tuple[bytes, Sequence[int]]],
 ) -> bytearray:
-    """The body. `topics` and `forgotten` by topic id. A hundred partitions: 60 us (construct: 3 ms), bench machine."""
-    out = bytearray(_REQUEST_HEAD.pack(max_wait_ms, min_bytes, max_bytes, 0, session_id, session_epoch))
+    """The body. `topics` and `forgotten` by topic id.
+
+    A hundred partitions: 60 us (construct: 3 ms), bench machine.
+    """
+    out = bytearray(
+        _REQUEST_HEAD.pack(max_wait_ms, min_bytes, max_bytes, 0, session_id, session_epoch)
+    )
     write_unsigned_varint(out, len(topics) + 1)
     for topic_id, asked in topics:
         out += topic_id
@@ -101,7 +113,9 @@ def decode_fetch_response(buffer: memoryview, position: int) -> FetchAnswer:
     end = len(buffer)
     need(position, _ANSWER_HEAD.size, end)
     throttle_ms, error_code, session_id = _ANSWER_HEAD.unpack_from(buffer, position)
-    count, position = compact_array_count(buffer, position + _ANSWER_HEAD.size, end, limits.RESPONSE_ELEMENTS_MAX)
+    count, position = compact_array_count(
+        buffer, position + _ANSWER_HEAD.size, end, limits.RESPONSE_ELEMENTS_MAX
+    )
     left = limits.RESPONSE_ELEMENTS_MAX - count
     topics = []
     for _ in range(count):
@@ -111,7 +125,9 @@ def decode_fetch_response(buffer: memoryview, position: int) -> FetchAnswer:
         rows = []
         for _ in range(row_count):
             need(position, _ROW.size, end)
-            partition, error, high_watermark, _stable, log_start = _ROW.unpack_from(buffer, position)
+            partition, error, high_watermark, _stable, log_start = _ROW.unpack_from(
+                buffer, position
+            )
             position += _ROW.size
             transactions, position = unsigned_varint(buffer, position, end)
             if transactions > left + 1:
@@ -131,14 +147,18 @@ def decode_fetch_response(buffer: memoryview, position: int) -> FetchAnswer:
                 position += 1
             else:
                 diverging, position = _row_tagged_fields(buffer, position, end)
-            rows.append(FetchedPartition(partition, error, high_watermark, log_start, diverging, records))
+            rows.append(
+                FetchedPartition(partition, error, high_watermark, log_start, diverging, records)
+            )
         topics.append((topic_id, rows))
         position = skip_tagged_fields(buffer, position, end)
     finish(_skip_endpoints(buffer, position, end, left), end)
     return FetchAnswer(throttle_ms, error_code, session_id, topics)
 
 
-def _row_tagged_fields(buffer: memoryview, position: int, end: int) -> tuple[tuple[int, int] | None, int]:
+def _row_tagged_fields(
+    buffer: memoryview, position: int, end: int
+) -> tuple[tuple[int, int] | None, int]:
     diverging = None
     fields, position = tagged_fields(buffer, position, end)
     for tag, start, stop in fields:

@@ -1,9 +1,11 @@
 """Markers: the control batches that end a producer's transaction in a partition (KIP-98).
 
-One record each. Key: version 0 and type (0 abort, 1 commit), int16 both. Value: version 0 (int16), coordinator epoch (int32).
+One record each. Key: version 0 and type (0 abort, 1 commit), int16 both. Value: version 0 (int16),
+coordinator epoch (int32).
 
-A seal has the same shape and a type of its own. It ends nothing: a prepared transaction (KIP-939) takes no more records of its epoch.
-Clients skip control batches, and Apache Kafka's take this type for one of a later release.
+A seal has the same shape and a type of its own. It ends nothing: a prepared transaction (KIP-939)
+takes no more records of its epoch. Clients skip control batches, and Apache Kafka's take this type
+for one of a later release.
 """
 
 from __future__ import annotations
@@ -21,23 +23,40 @@ _SEAL = 939
 
 
 class EndMarker(NamedTuple):
-    """What a marker says. `coordinator_epoch`: the leader epoch of the coordinator's partition of __transaction_state."""
+    """What a marker says.
+
+    `coordinator_epoch`: the leader epoch of the coordinator's partition of __transaction_state.
+    """
 
     committed: bool
     coordinator_epoch: int
 
 
-def build_end_marker(producer_id: int, producer_epoch: int, marker: EndMarker, timestamp_ms: int) -> bytearray:
+def build_end_marker(
+    producer_id: int, producer_epoch: int, marker: EndMarker, timestamp_ms: int
+) -> bytearray:
     """The batch, sealed."""
-    return _control_batch(producer_id, producer_epoch, _COMMIT if marker.committed else _ABORT, marker.coordinator_epoch, timestamp_ms)
+    return _control_batch(
+        producer_id,
+        producer_epoch,
+        _COMMIT if marker.committed else _ABORT,
+        marker.coordinator_epoch,
+        timestamp_ms,
+    )
 
 
-def build_transaction_seal(producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int) -> bytearray:
-    """The batch after which a partition refuses all epochs of the producer below this one, while its transaction stays open."""
+def build_transaction_seal(
+    producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
+) -> bytearray:
+    """The batch after which a partition refuses all epochs of the producer below this one,
+    while its transaction stays open.
+    """
     return _control_batch(producer_id, producer_epoch, _SEAL, coordinator_epoch, timestamp_ms)
 
 
-def _control_batch(producer_id: int, producer_epoch: int, kind: int, coordinator_epoch: int, timestamp_ms: int) -> bytearray:
+def _control_batch(
+    producer_id: int, producer_epoch: int, kind: int, coordinator_epoch: int, timestamp_ms: int
+) -> bytearray:
     return build_batch(
         [(_KEY.pack(0, kind), _VALUE.pack(0, coordinator_epoch))],
         timestamp=timestamp_ms,
@@ -49,7 +68,9 @@ def _control_batch(producer_id: int, producer_epoch: int, kind: int, coordinator
 
 
 def parse_end_marker(view: Buffer, position: int = 0) -> EndMarker | None:
-    """What the control batch at `position` says; None where it ends no transaction, or cannot be understood."""
+    """What the control batch at `position` says; None where it ends no transaction, or
+    cannot be understood.
+    """
     kind, epoch = _parse(view, position)
     return EndMarker(kind == _COMMIT, epoch) if kind in (_ABORT, _COMMIT) else None
 
@@ -67,5 +88,9 @@ def _parse(view: Buffer, position: int) -> tuple[int, int]:
         return -1, -1
     if record is None or record.key is None or len(record.key) < _KEY.size:
         return -1, -1
-    epoch = _VALUE.unpack_from(record.value)[1] if record.value is not None and len(record.value) >= _VALUE.size else -1
+    epoch = (
+        _VALUE.unpack_from(record.value)[1]
+        if record.value is not None and len(record.value) >= _VALUE.size
+        else -1
+    )
     return _KEY.unpack_from(record.key)[1], epoch

@@ -1,14 +1,18 @@
 # mypy: disallow-subclassing-any=False
-"""The bricks of every message: constructs for Kafka's numbers, lengths, strings, arrays and tagged fields.
+"""The bricks of every message: constructs for Kafka's numbers, lengths, strings, arrays and tagged
+fields.
 
-They parse from a `Cursor` and build into any stream with `write`. The invariants, because the bytes come from strangers:
+They parse from a `Cursor` and build into any stream with `write`. The invariants, because the bytes
+come from strangers:
 
 * a length is compared with the bytes that are left before anything is allocated for it;
 * whatever is wrong with the bytes is a `ProtocolError`, never another exception;
-* nothing of the input is copied but strings; bytes fields are slices of the caller's buffer, and live as long as it does.
+* nothing of the input is copied but strings; bytes fields are slices of the caller's buffer, and
+  live as long as it does.
 
-Wrong values on the way out are our own mistake: an assertion, or the exception that Python has for it.
-Encodings: https://kafka.apache.org/protocol#protocol_types, KIP-482 for the compact and tagged ones.
+Wrong values on the way out are our own mistake: an assertion, or the exception that Python has for
+it. Encodings: https://kafka.apache.org/protocol#protocol_types, KIP-482 for the compact and tagged
+ones.
 """
 
 from __future__ import annotations
@@ -65,7 +69,9 @@ class Cursor:
 
 
 class Number(FormatField):
-    """A big-endian number of fixed size, by its letter in the struct module ("?" for a boolean: any byte but 0 is true)."""
+    """A big-endian number of fixed size, by its letter in the struct module ("?" for a
+    boolean: any byte but 0 is true).
+    """
 
     def __init__(self, letter: str) -> None:
         super().__init__(">", letter)
@@ -169,14 +175,21 @@ def _fixed_length(letter: str) -> Length:
 
 LENGTH_16 = _fixed_length("h")
 LENGTH_32 = _fixed_length("l")
-LENGTH_COMPACT = Length(lambda stream: read_unsigned_varint(stream) - 1, lambda length: pack_unsigned_varint(length + 1), 1)
+LENGTH_COMPACT = Length(
+    lambda stream: read_unsigned_varint(stream) - 1,
+    lambda length: pack_unsigned_varint(length + 1),
+    1,
+)
 
 
 # -- strings and blobs
 
 
 class String(Construct):
-    """UTF-8, at most limits.STRING_BYTES_MAX bytes. `cut`: a longer one is shortened on the way out, not an error."""
+    """UTF-8, at most limits.STRING_BYTES_MAX bytes.
+
+    `cut`: a longer one is shortened on the way out, not an error.
+    """
 
     def __init__(self, length: Length, *, nullable: bool, cut: bool = False) -> None:
         super().__init__()
@@ -228,7 +241,9 @@ class Blob(Construct):
         part = stream.view[start : start + size]
         return bytes(part) if stream.copies else part
 
-    def _build(self, obj: bytes | bytearray | memoryview | None, stream: Any, context: Any, path: str) -> None:
+    def _build(
+        self, obj: bytes | bytearray | memoryview | None, stream: Any, context: Any, path: str
+    ) -> None:
         if obj is None:
             assert self.nullable, "null in bytes that cannot be null"
             stream.write(self.length.pack(-1))
@@ -245,7 +260,9 @@ def _check_null(nullable: bool, stream: Cursor) -> None:
 # -- arrays
 
 _SLICE_ELEMENTS = 100
-"""Rows that are encoded or decoded before a caller who asked for slices is asked whether to go on: less than a millisecond."""
+"""Rows that are encoded or decoded before a caller who asked for slices is asked whether to
+go on: less than a millisecond.
+"""
 
 
 class Array(Subconstruct):
@@ -257,14 +274,18 @@ class Array(Subconstruct):
         self.nullable = nullable
         self.element_weight = limits.STRUCTURE_ELEMENTS if isinstance(element, Structure) else 1
         self.element_bytes_min = bytes_min(element)
-        assert self.element_bytes_min > 0, "elements without bytes: their number would have no bound"
+        assert self.element_bytes_min > 0, (
+            "elements without bytes: their number would have no bound"
+        )
 
     def _parse(self, stream: Cursor, context: Any, path: str) -> list[Any] | None:
         count = self._read_count(stream)
         return None if count < 0 else self._parse_elements(count, stream, context, path)
 
     def parse_in_slices(self, stream: Cursor) -> Generator[int, None, list[Any] | None]:
-        """As `_parse`, for a caller with other work: yields the number of elements decoded since the last yield."""
+        """As `_parse`, for a caller with other work: yields the number of elements decoded
+        since the last yield.
+        """
         count = self._read_count(stream)
         if count < 0:
             return None
@@ -281,7 +302,9 @@ class Array(Subconstruct):
         return elements
 
     def _read_count(self, stream: Cursor) -> int:
-        """The number of elements, checked against the bytes that are left and against the limits; -1 for null."""
+        """The number of elements, checked against the bytes that are left and against the
+        limits; -1 for null.
+        """
         count = self.length.read(stream)
         if count < 0:
             _check_null(self.nullable, stream)
@@ -290,7 +313,10 @@ class Array(Subconstruct):
         if count * self.element_bytes_min > left:
             raise ProtocolError(f"array of {count} elements in {left} bytes at {stream.position}")
         if count > limits.ARRAY_ELEMENTS_MAX:
-            raise ProtocolError(f"array of {count} elements at {stream.position}; at most {limits.ARRAY_ELEMENTS_MAX} are taken")
+            raise ProtocolError(
+                f"array of {count} elements at {stream.position}; at most "
+                f"{limits.ARRAY_ELEMENTS_MAX} are taken"
+            )
         stream.elements_left -= count * self.element_weight
         if stream.elements_left < 0:
             raise ProtocolError(f"too many elements in one message at {stream.position}")
@@ -314,7 +340,9 @@ class Array(Subconstruct):
             build(element, stream, context, path)
 
     def build_in_slices(self, obj: Any, stream: Any) -> Iterator[int]:
-        """As `_build`, for a caller who has other things to do: yields now and then the number of elements written since."""
+        """As `_build`, for a caller who has other things to do: yields now and then the
+        number of elements written since.
+        """
         if obj is None or not isinstance(self.subcon, Structure):
             self._build(obj, stream, None, "")
             return
@@ -345,7 +373,10 @@ class NumberArray(Array):
 
 
 class Member(NamedTuple):
-    """One field of a structure in one version. A tagged one is written only when it differs from its default."""
+    """One field of a structure in one version.
+
+    A tagged one is written only when it differs from its default.
+    """
 
     name: str
     construct: Construct
@@ -370,11 +401,14 @@ class Run(Construct):
 class Structure(Struct):
     """construct's Struct for fields that never refer to one another.
 
-    It leaves out what such fields do not need (a context and a path for each structure, one call for each number), which is
-    four fifths of the time. Parsing starts from `absent()`, the values of the fields that may not be in the bytes.
+    It leaves out what such fields do not need (a context and a path for each structure, one call
+    for each number), which is four fifths of the time. Parsing starts from `absent()`, the values
+    of the fields that may not be in the bytes.
     """
 
-    def __init__(self, members: Sequence[Member], *, flexible: bool, absent: Callable[[], Container]) -> None:
+    def __init__(
+        self, members: Sequence[Member], *, flexible: bool, absent: Callable[[], Container]
+    ) -> None:
         plain = [member for member in members if member.tag is None]
         tagged = {member.tag: member for member in members if member.tag is not None}
         assert flexible or not tagged
@@ -384,7 +418,9 @@ class Structure(Struct):
         self.flexible = flexible
         self._absent = absent
         self._parsers: list[tuple[str | tuple[str, ...], Callable[..., Any]]] = []
-        self._builders: list[tuple[str | tuple[tuple[str, Any], ...], Any, Callable[..., None]]] = []
+        self._builders: list[
+            tuple[str | tuple[tuple[str, Any], ...], Any, Callable[..., None]]
+        ] = []
         for run in _runs(plain):
             first = run[0]
             if len(run) == 1:
@@ -393,9 +429,14 @@ class Structure(Struct):
             else:
                 packed = Run(run)
                 self._parsers.append((tuple(member.name for member in run), packed._parse))
-                self._builders.append((tuple((member.name, member.default) for member in run), None, packed._build))
+                self._builders.append(
+                    (tuple((member.name, member.default) for member in run), None, packed._build)
+                )
         self._tagged = dict(sorted(tagged.items()))
-        self.has_rows = any(isinstance(one.construct, Array) and isinstance(one.construct.subcon, Structure) for one in plain)
+        self.has_rows = any(
+            isinstance(one.construct, Array) and isinstance(one.construct.subcon, Structure)
+            for one in plain
+        )
         """Whether there are structures in an array of it: what makes an answer large."""
         self.has_arrays = any(isinstance(one.construct, Array) for one in plain)
 
@@ -440,7 +481,9 @@ class Structure(Struct):
             stream.end = stream.position + size
             container[member.name] = member.construct._parse(stream, context, path)
             if stream.position != stream.end:
-                raise ProtocolError(f"{member.name} leaves {stream.end - stream.position} of its {size} bytes")
+                raise ProtocolError(
+                    f"{member.name} leaves {stream.end - stream.position} of its {size} bytes"
+                )
             stream.end = end
 
     def _build(self, obj: Mapping[str, Any], stream: Any, context: Any, path: str) -> None:
@@ -493,7 +536,11 @@ class NullableStructure(Subconstruct):
     """A structure behind one byte: 1, or -1 for null (KIP-893)."""
 
     def _parse(self, stream: Cursor, context: Any, path: str) -> Container | None:
-        return None if stream.view[stream.advance(1)] & 0x80 else self.subcon._parse(stream, context, path)
+        return (
+            None
+            if stream.view[stream.advance(1)] & 0x80
+            else self.subcon._parse(stream, context, path)
+        )
 
     def _build(self, obj: Mapping[str, Any] | None, stream: Any, context: Any, path: str) -> None:
         if obj is None:
@@ -510,7 +557,9 @@ def skip_tagged_fields(stream: Cursor) -> None:
 
 
 def _tagged_fields(stream: Cursor, known: Mapping[int, Member]) -> Iterable[tuple[Member, int]]:
-    """Yield the known fields and their sizes with the cursor before each; step over the others (KIP-482)."""
+    """Yield the known fields and their sizes with the cursor before each; step over the
+    others (KIP-482).
+    """
     count = read_unsigned_varint(stream)
     if count > limits.TAGGED_FIELDS_MAX:
         raise ProtocolError(f"{count} tagged fields; at most {limits.TAGGED_FIELDS_MAX} are taken")
@@ -532,7 +581,9 @@ def _runs(members: Sequence[Member]) -> Iterable[list[Member]]:
     """Cut into runs of neighbouring numbers; anything else stands alone."""
     run: list[Member] = []
     for member in members:
-        if run and not (isinstance(member.construct, Number) and isinstance(run[-1].construct, Number)):
+        if run and not (
+            isinstance(member.construct, Number) and isinstance(run[-1].construct, Number)
+        ):
             yield run
             run = []
         run.append(member)
@@ -543,7 +594,9 @@ def _runs(members: Sequence[Member]) -> Iterable[list[Member]]:
 def bytes_min(construct: Construct) -> int:
     """The least number of bytes that a value can take."""
     if isinstance(construct, Structure):
-        return construct.flexible + sum(bytes_min(member.construct) for member in construct.members if member.tag is None)
+        return construct.flexible + sum(
+            bytes_min(member.construct) for member in construct.members if member.tag is None
+        )
     if isinstance(construct, String | Blob | Array):
         return construct.length.bytes_min
     if isinstance(construct, NullableStructure | Varint):

@@ -1,10 +1,13 @@
-"""Records as a cleaner of logs sees them: where each one lies, its key, whether it is a tombstone; and batches with fewer records.
+"""Records as a cleaner of logs sees them: where each one lies, its key, whether it is a tombstone;
+and batches with fewer records.
 
-Nothing is unpacked that need not be: records that stay are copied as they are, and a batch of which all stay is not touched. What a
-batch keeps when records leave it: base offset, last offset delta, leader epoch, timestamps of records, codec, and what idempotence
-and transactions need (producer id, epoch, base sequence).
+Nothing is unpacked that need not be: records that stay are copied as they are, and a batch of which
+all stay is not touched. What a batch keeps when records leave it: base offset, last offset delta,
+leader epoch, timestamps of records, codec, and what idempotence and transactions need (producer id,
+epoch, base sequence).
 
-Source: KIP-98 (empty batches keep the sequence), KIP-534 (the delete horizon takes the place of the base timestamp).
+Source: KIP-98 (empty batches keep the sequence), KIP-534 (the delete horizon takes the place of the
+base timestamp).
 """
 
 from __future__ import annotations
@@ -47,9 +50,11 @@ class PlacedRecord(NamedTuple):
 
 
 def placed_records(records: bytes, header: BatchHeader) -> Iterator[PlacedRecord]:
-    """Where the records of a batch lie in `records` (of `record_bytes`). MqError(CORRUPT_MESSAGE) where they cannot lie so.
+    """Where the records of a batch lie in `records` (of `record_bytes`). MqError(CORRUPT_MESSAGE)
+    where they cannot lie so.
 
-    Offset deltas ascend within what the header says. Values and headers are stepped over: 1.3 us a record, bench machine.
+    Offset deltas ascend within what the header says. Values and headers are stepped over: 1.3 us a
+    record, bench machine.
     """
     position, end = 0, len(records)
     previous, last = -1, header.last_offset_delta
@@ -82,7 +87,9 @@ def placed_records(records: bytes, header: BatchHeader) -> Iterator[PlacedRecord
             else:
                 offset_delta, position = read_varint(records, position, 10)
             if not previous < offset_delta <= last:
-                raise corrupt(f"offset delta {offset_delta} after {previous}, the last one is {last}")
+                raise corrupt(
+                    f"offset delta {offset_delta} after {previous}, the last one is {last}"
+                )
             previous = offset_delta
             byte = records[position]
             if byte < 0x80:
@@ -97,7 +104,9 @@ def placed_records(records: bytes, header: BatchHeader) -> Iterator[PlacedRecord
                 key = None
             if position >= following:
                 raise corrupt(f"record {index} has a key of {size} bytes")
-            yield make((start, following, timestamp_delta, offset_delta, key, bool(records[position] & 1)))
+            yield make(
+                (start, following, timestamp_delta, offset_delta, key, bool(records[position] & 1))
+            )
             position = following
     except IndexError:
         raise corrupt("a record is cut off") from None
@@ -106,7 +115,9 @@ def placed_records(records: bytes, header: BatchHeader) -> Iterator[PlacedRecord
 
 
 def delete_horizon(header: BatchHeader) -> int | None:
-    """From when on (ms) tombstones and the marker of this batch may be removed; None where nobody has decided yet."""
+    """From when on (ms) tombstones and the marker of this batch may be removed; None where
+    nobody has decided yet.
+    """
     return header.base_timestamp if header.attributes & DELETE_HORIZON_MASK else None
 
 
@@ -118,8 +129,13 @@ def empty_batch(header: BatchHeader) -> bytearray:
     return batch
 
 
-def batch_with(header: BatchHeader, records: bytes, kept: Sequence[PlacedRecord], horizon: int | None) -> bytearray:
-    """The batch with only the records `kept` of `records`, at least one. `horizon` (ms): set the delete horizon, which it lacks."""
+def batch_with(
+    header: BatchHeader, records: bytes, kept: Sequence[PlacedRecord], horizon: int | None
+) -> bytearray:
+    """The batch with only the records `kept` of `records`, at least one.
+
+    `horizon` (ms): set the delete horizon, which it lacks.
+    """
     assert kept and (horizon is None or not header.attributes & DELETE_HORIZON_MASK)
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon is None:
@@ -140,13 +156,30 @@ def batch_with(header: BatchHeader, records: bytes, kept: Sequence[PlacedRecord]
 
 
 def _write_header(
-    batch: bytearray, header: BatchHeader, attributes: int, base_timestamp: int, max_timestamp: int, records_count: int
+    batch: bytearray,
+    header: BatchHeader,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    records_count: int,
 ) -> None:
     HEADER.pack_into(
-        batch, 0, header.base_offset, len(batch) - LOG_OVERHEAD_BYTES, header.partition_leader_epoch, MAGIC, 0, attributes,
-        header.last_offset_delta, base_timestamp, max_timestamp, header.producer_id, header.producer_epoch, header.base_sequence,
+        batch,
+        0,
+        header.base_offset,
+        len(batch) - LOG_OVERHEAD_BYTES,
+        header.partition_leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
         records_count,
-    )  # fmt: skip
+    )
     seal(batch)
 
 

@@ -1,18 +1,24 @@
-"""How an API is declared, and the headers around its messages. request_header.py decodes those of requests.
+"""How an API is declared, and the headers around its messages. request_header.py decodes those of
+requests.
 
-A message is declared once for all its versions: `message(field(...), ...)`. For one version it becomes a construct, made
-on first use and kept. Names are those of Kafka's schemas in snake_case. A declaration reads
+A message is declared once for all its versions: `message(field(...), ...)`. For one version it
+becomes a construct, made on first use and kept. Names are those of Kafka's schemas in snake_case. A
+declaration reads
 
-    field("name", STRING, since=10, nullable_since=12)      in versions 10 and up, null allowed from 12 on
-    field("topics", array(field("name", STRING)), until=5)  an array of structures, gone after version 5
-    field("node_endpoints", array(...), since=10, tag=0)    tagged: on the wire only when it is not the default
+    field("name", STRING, since=10, nullable_since=12)      in versions 10 and up, null allowed from
+                                                            12 on
+    field("topics", array(field("name", STRING)), until=5)  an array of structures, gone after
+                                                            version 5
+    field("node_endpoints", array(...), since=10, tag=0)    tagged: on the wire only when it is not
+                                                            the default
 
-Decoded messages are construct Containers that carry every declared field: those that the version lacks have their
-defaults, so that who reads one need not ask for the version. Encoding takes any mapping: what is missing is written as
-its default, what the version lacks is left out.
+Decoded messages are construct Containers that carry every declared field: those that the version
+lacks have their defaults, so that who reads one need not ask for the version. Encoding takes any
+mapping: what is missing is written as its default, what the version lacks is left out.
 
-The headers are KIP-482's: request header v2 and response header v1 (tagged fields) for flexible versions, but the answer
-to ApiVersions always has response header v0, as its reader cannot know the version yet.
+The headers are KIP-482's: request header v2 and response header v1 (tagged fields) for flexible
+versions, but the answer to ApiVersions always has response header v0, as its reader cannot know the
+version yet.
 """
 
 from __future__ import annotations
@@ -50,7 +56,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class UnsupportedApi(ProtocolError):
-    """A request for an API or a version that is not spoken here. Kafka closes the connection, and so do we."""
+    """A request for an API or a version that is not spoken here.
+
+    Kafka closes the connection, and so do we.
+    """
 
     def __init__(self, api_key: int, api_version: int) -> None:
         super().__init__(f"API {api_key} version {api_version} is not supported")
@@ -62,7 +71,10 @@ class UnsupportedApi(ProtocolError):
 
 
 class Kind(Protocol):
-    """What a field holds. `at` gives its construct in one version; `new` its value where nothing was sent."""
+    """What a field holds.
+
+    `at` gives its construct in one version; `new` its value where nothing was sent.
+    """
 
     def at(self, version: int, *, flexible: bool, nullable: bool) -> Construct: ...
 
@@ -87,10 +99,14 @@ class Fixed:
 class Sized:
     """Behind a length, which is compact in flexible versions."""
 
-    def __init__(self, make: Callable[..., Construct], length: Any, default: Any, **options: bool) -> None:
+    def __init__(
+        self, make: Callable[..., Construct], length: Any, default: Any, **options: bool
+    ) -> None:
         self.default = default
         self._constructs = {
-            (flexible, nullable): make(LENGTH_COMPACT if flexible else length, nullable=nullable, **options)
+            (flexible, nullable): make(
+                LENGTH_COMPACT if flexible else length, nullable=nullable, **options
+            )
             for flexible in (False, True)
             for nullable in (False, True)
         }
@@ -113,7 +129,10 @@ VARLONG: Final = Fixed(Varint(10), 0)
 UUID: Final = Fixed(Uuid(), ZERO_UUID)
 STRING: Final = Sized(String, LENGTH_16, "")
 TEXT: Final = Sized(String, LENGTH_16, "", cut=True)
-"""A string for people. It may quote what a peer sent and grow beyond a string's bound: then its end is cut off."""
+"""A string for people.
+
+It may quote what a peer sent and grow beyond a string's bound: then its end is cut off.
+"""
 BYTES: Final = Sized(Blob, LENGTH_32, b"")
 RECORDS: Final = Sized(Blob, LENGTH_32, None)
 """Record batches, untouched."""
@@ -160,7 +179,9 @@ class Field:
 
 
 class Message:
-    """A structure over all its versions; the whole of a request or response, or a field or element of one."""
+    """A structure over all its versions; the whole of a request or response, or a field or
+    element of one.
+    """
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         assert len({one.name for one in fields}) == len(fields)
@@ -192,7 +213,9 @@ class Message:
         return Structure(members, flexible=flexible, absent=self._absent(version))
 
     def _absent(self, version: int) -> Callable[[], Container]:
-        """Makes the defaults of the fields that may not be in the bytes: one copy in C, but for lists and structures."""
+        """Makes the defaults of the fields that may not be in the bytes: one copy in C, but
+        for lists and structures.
+        """
         absent = [one for one in self.fields if one.tag is not None or not one.in_version(version)]
         fresh = [(one.name, one.new) for one in absent if isinstance(one.new(), dict | list)]
         constant = Container({one.name: one.new() for one in absent})
@@ -223,9 +246,11 @@ def field(
     tag: int | None = None,
     default: Any = _Unset,
 ) -> Field:
-    """Declare a field: in the versions `since`..`until` (both included), perhaps null from `nullable_since` on.
+    """Declare a field: in the versions `since`..`until` (both included), perhaps null from
+    `nullable_since` on.
 
-    A default of None says by itself that the field may be null."""
+    A default of None says by itself that the field may be null.
+    """
     assert since <= until
     if default is None and nullable_since is None:
         nullable_since = 0
@@ -251,7 +276,10 @@ def array(*of: Kind | Field) -> Kind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Api:
-    """One request and its response. `versions` are spoken; `advertised` are shown to clients (None: not shown at all)."""
+    """One request and its response.
+
+    `versions` are spoken; `advertised` are shown to clients (None: not shown at all).
+    """
 
     key: int
     name: str
@@ -263,7 +291,9 @@ class Api:
     response_header_flexible: bool = dataclass_field(default=True, kw_only=True)
 
     def is_flexible(self, version: int) -> bool:
-        """Whether the version has compact lengths and tagged fields; also says so of versions still to come."""
+        """Whether the version has compact lengths and tagged fields; also says so of
+        versions still to come.
+        """
         return version >= self.flexible_from
 
     def supports(self, version: int) -> bool:
@@ -271,14 +301,23 @@ class Api:
         return self.versions[0] <= version <= self.versions[1]
 
     def decode_request(self, version: int, buffer: Buffer, position: int = 0) -> Container:
-        """The request body from `position` on. Bytes fields are slices of `buffer`. What is behind the last field is ignored, as
-        Apache Kafka does: librdkafka 2.16 sends three bytes too many when it asks for all topics (Metadata v13).
+        """The request body from `position` on. Bytes fields are slices of `buffer`. What is behind
+        the last field is ignored, as Apache Kafka does: librdkafka 2.16 sends three bytes too many
+        when it asks for all topics (Metadata v13).
 
-        Raises UnsupportedApi for a version that is not spoken, ProtocolError for bytes that are not this request."""
-        return self._decode(self.request, "request", version, buffer, position, limits.REQUEST_ELEMENTS_MAX)
+        Raises UnsupportedApi for a version that is not spoken, ProtocolError for bytes that are not
+        this request.
+        """
+        return self._decode(
+            self.request, "request", version, buffer, position, limits.REQUEST_ELEMENTS_MAX
+        )
 
-    def decode_request_in_slices(self, version: int, stream: Cursor) -> Generator[int, None, Container]:
-        """The same, returned at the end of a generator that yields now and then the number of elements decoded since."""
+    def decode_request_in_slices(
+        self, version: int, stream: Cursor
+    ) -> Generator[int, None, Container]:
+        """The same, returned at the end of a generator that yields now and then the number
+        of elements decoded since.
+        """
         declared = self.request.at(version, flexible=self.is_flexible(version))
         try:
             container: Container = yield from declared.parse_in_slices(stream)
@@ -288,24 +327,34 @@ class Api:
 
     def decode_response(self, version: int, buffer: Buffer, position: int = 0) -> Container:
         """The response body from `position` to the end of `buffer`; errors as in decode_request."""
-        return self._decode(self.response, "response", version, buffer, position, limits.RESPONSE_ELEMENTS_MAX)
+        return self._decode(
+            self.response, "response", version, buffer, position, limits.RESPONSE_ELEMENTS_MAX
+        )
 
-    def decode_response_in_slices(self, version: int, buffer: Buffer, position: int = 0) -> Generator[int, None, Container]:
+    def decode_response_in_slices(
+        self, version: int, buffer: Buffer, position: int = 0
+    ) -> Generator[int, None, Container]:
         """The same, returned at the end of a generator, as `decode_request_in_slices` does."""
         stream = Cursor(buffer, position, limits.RESPONSE_ELEMENTS_MAX)
         declared = self.response.at(version, flexible=self.is_flexible(version))
         try:
             container: Container = yield from declared.parse_in_slices(stream)
             if stream.position != stream.end:
-                raise ProtocolError(f"{stream.end - stream.position} bytes too many at {stream.position}")
+                raise ProtocolError(
+                    f"{stream.end - stream.position} bytes too many at {stream.position}"
+                )
         except ProtocolError as error:
             raise ProtocolError(f"{self.name} v{version} response: {error}") from None
         return container
 
-    def encode_request_in_slices(self, version: int, mapping: Mapping[str, Any]) -> Generator[int, None, bytes]:
+    def encode_request_in_slices(
+        self, version: int, mapping: Mapping[str, Any]
+    ) -> Generator[int, None, bytes]:
         """The request body, as `encode_response_in_slices` does."""
         stream = BytesIO()
-        yield from self.request.at(version, flexible=self.is_flexible(version)).build_in_slices(mapping, stream)
+        yield from self.request.at(version, flexible=self.is_flexible(version)).build_in_slices(
+            mapping, stream
+        )
         return stream.getvalue()
 
     def encode_request(self, version: int, mapping: Mapping[str, Any]) -> bytes:
@@ -316,20 +365,38 @@ class Api:
         """The response body, without header."""
         return self._encode(self.response, version, mapping)
 
-    def encode_response_in_slices(self, version: int, mapping: Mapping[str, Any]) -> Generator[int, None, bytes]:
-        """The same, returned at the end of a generator that yields now and then the number of elements written since."""
+    def encode_response_in_slices(
+        self, version: int, mapping: Mapping[str, Any]
+    ) -> Generator[int, None, bytes]:
+        """The same, returned at the end of a generator that yields now and then the number
+        of elements written since.
+        """
         stream = BytesIO()
-        yield from self.response.at(version, flexible=self.is_flexible(version)).build_in_slices(mapping, stream)
+        yield from self.response.at(version, flexible=self.is_flexible(version)).build_in_slices(
+            mapping, stream
+        )
         return stream.getvalue()
 
-    def _decode(self, declared: Message, side: str, version: int, buffer: Buffer, position: int, elements_max: int) -> Container:
+    def _decode(
+        self,
+        declared: Message,
+        side: str,
+        version: int,
+        buffer: Buffer,
+        position: int,
+        elements_max: int,
+    ) -> Container:
         if not self.supports(version):
             raise UnsupportedApi(self.key, version)
         stream = Cursor(buffer, position, elements_max)
         try:
-            container = declared.at(version, flexible=self.is_flexible(version))._parse(stream, None, "")
+            container = declared.at(version, flexible=self.is_flexible(version))._parse(
+                stream, None, ""
+            )
             if stream.position != stream.end and side == "response":
-                raise ProtocolError(f"{stream.end - stream.position} bytes too many at {stream.position}")
+                raise ProtocolError(
+                    f"{stream.end - stream.position} bytes too many at {stream.position}"
+                )
         except ProtocolError as error:
             raise ProtocolError(f"{self.name} v{version} {side}: {error}") from None
         return container
@@ -350,7 +417,9 @@ REQUEST_HEADER: Final = struct.Struct(">hhlh")
 _CORRELATION_ID: Final = struct.Struct(">l")
 
 
-def encode_request_header(api: Api, version: int, correlation_id: int, client_id: str | None) -> bytes:
+def encode_request_header(
+    api: Api, version: int, correlation_id: int, client_id: str | None
+) -> bytes:
     """The header of a request; append the body to it."""
     assert api.supports(version), (api.name, version)
     encoded = b"" if client_id is None else client_id.encode()

@@ -1,11 +1,12 @@
-"""By when a leader surely led: no other leader had been elected in a later term. Pure: `now` comes in.
+"""By when a leader surely led: no other leader had been elected in a later term. Pure: `now` comes
+in.
 
 A reply shows that its sender was in the leader's term after it received the message. Its arrival
-shows nothing about now: it may have waited while this process did not run, or on the wire. So
-what counts is when the message was sent that a reply answers. A node answers each message at most
-once, and in order. So its n-th reply in a term answers the n-th message of that term or a later one;
-lost messages only make the result earlier. A reply that acknowledges an entry answers a message that
-was sent after the entry was appended.
+shows nothing about now: it may have waited while this process did not run, or on the wire. So what
+counts is when the message was sent that a reply answers. A node answers each message at most once,
+and in order. So its n-th reply in a term answers the n-th message of that term or a later one; lost
+messages only make the result earlier. A reply that acknowledges an entry answers a message that was
+sent after the entry was appended.
 
 Where a majority answered messages sent at or after time t, every later leader is elected after t: a
 majority votes for it, and a node that has voted in a later term answers no more in this one.
@@ -18,7 +19,9 @@ from collections.abc import Collection
 from math import inf
 
 _TIMES_MAX = 256
-"""Of one node's unanswered messages, and of entries: further ones count as the last one, which is earlier."""
+"""Of one node's unanswered messages, and of entries: further ones count as the last one,
+which is earlier.
+"""
 
 
 class Authority:
@@ -66,6 +69,12 @@ class Authority:
         self._proven[peer] = max(at, self._proven.get(peer, -inf))
 
     def proven_at(self, node_id: int, voters: Collection[int], now: float) -> float:
-        """Monotonic seconds: leader `node_id` surely led then. -inf where no majority has answered yet."""
-        times = sorted((now if voter == node_id else self._proven.get(voter, -inf) for voter in voters), reverse=True)
+        """Monotonic seconds: leader `node_id` surely led then.
+
+        -inf where no majority has answered yet.
+        """
+        times = sorted(
+            (now if voter == node_id else self._proven.get(voter, -inf) for voter in voters),
+            reverse=True,
+        )
         return times[len(times) // 2]

@@ -1,9 +1,9 @@
-"""A snapshot is built and loaded beside the event loop: in a worker thread, some pieces at a time, with
-a rest after each slice.
+"""A snapshot is built and loaded beside the event loop: in a worker thread, some pieces at a time,
+with a rest after each slice.
 
-The machine's pieces hold the state of one moment (machine.py), so the loop applies commands while they
-are built. It applies none while a snapshot is loaded. A slice holds Python's lock for some milliseconds;
-the rest after it leaves the processor to the loop.
+The machine's pieces hold the state of one moment (machine.py), so the loop applies commands while
+they are built. It applies none while a snapshot is loaded. A slice holds Python's lock for some
+milliseconds; the rest after it leaves the processor to the loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from mqd.limits import RAFT_SNAPSHOT_PIECES_PER_SLICE, RAFT_SNAPSHOT_REST_SECOND
 from mqd.raft.snapshots import Work
 
 
-async def build(pieces: Iterator[bytes], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock) -> bytes:
+async def build(
+    pieces: Iterator[bytes], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock
+) -> bytes:
     """The pieces, joined. Raises what they raise."""
     made: list[bytes] = []
 
@@ -32,7 +34,9 @@ async def build(pieces: Iterator[bytes], in_thread: Callable[[Callable[[], Any]]
     return state
 
 
-async def load(work: Work[Any], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock) -> Any:
+async def load(
+    work: Work[Any], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock
+) -> Any:
     """What the work returns, which is not None. Raises what it raises."""
 
     def make_some() -> Any:
@@ -46,7 +50,11 @@ async def load(work: Work[Any], in_thread: Callable[[Callable[[], Any]], Awaitab
     return await _repeated(make_some, in_thread, clock)
 
 
-async def _repeated(make_some: Callable[[], Any], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock) -> Any:
+async def _repeated(
+    make_some: Callable[[], Any],
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+    clock: Clock,
+) -> Any:
     while True:
         began = clock.monotonic()
         found = await in_thread(make_some)

@@ -1,11 +1,13 @@
 """The messages between nodes of the quorum, as bytes. Pure; nothing is ever unpickled.
 
-A frame on the peer listener is an ordinary request: int32 length, then request header v1 (int16 api key, int16
-version 0, int32 correlation id, nullable string client id), then the body below. Two private keys are used: 32000 opens a
-connection (introduction.py), 32001 carries a message and has no response.
+A frame on the peer listener is an ordinary request: int32 length, then request header v1 (int16 api
+key, int16 version 0, int32 correlation id, nullable string client id), then the body below. Two
+private keys are used: 32000 opens a connection (introduction.py), 32001 carries a message and has
+no response.
 
-Body of a message: uint32 CRC-32C of the rest, uint8 type, fixed fields, then entries or a snapshot's bytes.
-Whatever does not decode to exactly one message within its bounds is a ProtocolError, and the connection is closed.
+Body of a message: uint32 CRC-32C of the rest, uint8 type, fixed fields, then entries or a
+snapshot's bytes. Whatever does not decode to exactly one message within its bounds is a
+ProtocolError, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ API_KEY_MESSAGE = 32001
 COMMAND = b"\x00"
 """First byte of an entry that the machine applies; the rest are the machine's bytes."""
 NO_OP = b"\x01"
-"""The whole of an entry that only takes an index: a leader's first of its term, and a read barrier."""
+"""The whole of an entry that only takes an index: a leader's first of its term, and a read
+barrier.
+"""
 
 _NUMBER_MAX = 1 << 62
 """Terms and indexes stay below: no peer can push a counter into overflow."""
@@ -35,9 +39,11 @@ TERM_LEAP_MAX = 1 << 32
 INDEX_LEAP_MAX = 1 << 48
 """How far ahead of a voter another one may be.
 
-A node that was cut off stands for election about once a second, and one that restarts empty is behind by
-the whole log. A century of the first, and any log of the second, is allowed. A number further ahead is
-from no voter: a term near the end of its range, once accepted, would leave no term for an election."""
+A node that was cut off stands for election about once a second, and one that restarts empty is
+behind by the whole log. A century of the first, and any log of the second, is allowed. A number
+further ahead is from no voter: a term near the end of its range, once accepted, would leave no term
+for an election.
+"""
 
 
 class Entry(NamedTuple):
@@ -75,8 +81,9 @@ class AppendEntries:
 
 @dataclass(frozen=True, slots=True)
 class AppendReply:
-    """success: the follower's log equals the leader's below `next_index`. reset: try again from `next_index`.
-    Neither: only `term` matters."""
+    """success: the follower's log equals the leader's below `next_index`. reset: try again from
+    `next_index`. Neither: only `term` matters.
+    """
 
     term: int
     next_index: int
@@ -86,7 +93,10 @@ class AppendReply:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """Bytes `offset`.. of a snapshot of `size` bytes that ends with entry (`index`, `index_term`)."""
+    """Bytes `offset`..
+
+    of a snapshot of `size` bytes that ends with entry (`index`, `index_term`).
+    """
 
     term: int
     index: int
@@ -114,7 +124,10 @@ class TimeoutNow:
 
 @dataclass(frozen=True, slots=True)
 class PreVote:
-    """Would the receiver vote for the sender in `term`, which is not the sender's yet? (Raft, 9.6)"""
+    """Would the receiver vote for the sender in `term`, which is not the sender's yet?
+
+    (Raft, 9.6)
+    """
 
     term: int
     last_index: int
@@ -169,9 +182,13 @@ Message = (
 
 
 def check_plausible(message: Message, *, term: int, last_index: int) -> None:
-    """Raise ProtocolError for a message that no voter can have come to send to one in `term` whose log ends at `last_index`."""
+    """Raise ProtocolError for a message that no voter can have come to send to one in
+    `term` whose log ends at `last_index`.
+    """
     if message.term > term + TERM_LEAP_MAX:
-        raise ProtocolError(f"{type(message).__name__} of term {message.term}, this node is in term {term}")
+        raise ProtocolError(
+            f"{type(message).__name__} of term {message.term}, this node is in term {term}"
+        )
     match message:
         case RequestVote() | PreVote() | RecoveryReply():
             numbers: tuple[int, ...] = (message.last_index,)
@@ -184,7 +201,10 @@ def check_plausible(message: Message, *, term: int, last_index: int) -> None:
         case _:
             numbers = ()
     if max(numbers, default=0) > last_index + INDEX_LEAP_MAX:
-        raise ProtocolError(f"{type(message).__name__} with index {max(numbers)}, the log of this node ends at {last_index}")
+        raise ProtocolError(
+            f"{type(message).__name__} with index {max(numbers)}, the log of this node ends "
+            f"at {last_index}"
+        )
 
 
 _CRC = struct.Struct(">I")
@@ -209,7 +229,9 @@ def encode_message(message: Message) -> bytes:
     kind, fixed = _FIXED[type(message)]
     match message:
         case AppendEntries(term, commit_index, previous_index, previous_term, entries):
-            parts = [fixed.pack(kind, term, commit_index, previous_index, previous_term, len(entries))]
+            parts = [
+                fixed.pack(kind, term, commit_index, previous_index, previous_term, len(entries))
+            ]
             for position, entry in enumerate(entries, previous_index + 1):
                 assert entry.index == position, (entry.index, position)
                 parts.append(_ENTRY.pack(entry.term, len(entry.command)))
@@ -229,7 +251,10 @@ def encode_message(message: Message) -> bytes:
         case RecoveryQuery(term, nonce):
             parts = [fixed.pack(kind, term, nonce)]
         case RecoveryReply(term, nonce, last_index, formed, voter_set):
-            parts = [fixed.pack(kind, term, nonce, last_index, formed), encode_set(voter_set) if voter_set is not None else b""]
+            parts = [
+                fixed.pack(kind, term, nonce, last_index, formed),
+                encode_set(voter_set) if voter_set is not None else b"",
+            ]
     body = b"".join(parts)
     assert len(body) <= limits.RAFT_MESSAGE_BYTES_MAX, len(body)
     return _CRC.pack(crc32c(body)) + body
@@ -262,7 +287,9 @@ def _numbers(data: bytes, of: type[Any], *, exact: bool = True) -> tuple[int, ..
 
 
 def _decode_append(data: bytes) -> AppendEntries:
-    term, commit_index, previous_index, previous_term, count = _numbers(data, AppendEntries, exact=False)
+    term, commit_index, previous_index, previous_term, count = _numbers(
+        data, AppendEntries, exact=False
+    )
     position = _FIXED[AppendEntries][1].size
     if count * (_ENTRY.size + 1) > len(data) - position:
         raise ProtocolError(f"append_entries claims {count} entries in {len(data)} bytes")
@@ -277,7 +304,9 @@ def _decode_append(data: bytes) -> AppendEntries:
         if command[:1] == CONFIGURATION:
             decode_entry(command)
         elif command[:1] != COMMAND and command != NO_OP:
-            raise ProtocolError("append_entries with an entry that is neither a command, a voter set nor a no-op")
+            raise ProtocolError(
+                "append_entries with an entry that is neither a command, a voter set nor a no-op"
+            )
         if entry_term > term:
             raise ProtocolError("append_entries with an entry newer than its leader")
         entries.append(Entry(command, index, entry_term))
@@ -309,7 +338,11 @@ def _decode_recovery_reply(data: bytes) -> RecoveryReply:
 def _decode_snapshot(data: bytes) -> InstallSnapshot:
     term, index, index_term, size, offset = _numbers(data, InstallSnapshot, exact=False)
     chunk = data[_FIXED[InstallSnapshot][1].size :]
-    if size > limits.RAFT_SNAPSHOT_BYTES_MAX or offset + len(chunk) > size or len(chunk) > limits.RAFT_SNAPSHOT_CHUNK_BYTES:
+    if (
+        size > limits.RAFT_SNAPSHOT_BYTES_MAX
+        or offset + len(chunk) > size
+        or len(chunk) > limits.RAFT_SNAPSHOT_CHUNK_BYTES
+    ):
         raise ProtocolError(f"snapshot chunk of {len(chunk)} bytes at {offset} of {size}")
     return InstallSnapshot(term, index, index_term, size, offset, chunk)
 
@@ -338,4 +371,8 @@ _LENGTH = struct.Struct(">i")
 
 def encode_frame(api_key: int, correlation_id: int, body: bytes) -> bytes:
     """A whole request with its four length bytes, request header v1 and a null client id."""
-    return _LENGTH.pack(_REQUEST.size + len(body)) + _REQUEST.pack(api_key, 0, correlation_id, -1) + body
+    return (
+        _LENGTH.pack(_REQUEST.size + len(body))
+        + _REQUEST.pack(api_key, 0, correlation_id, -1)
+        + body
+    )

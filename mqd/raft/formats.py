@@ -1,16 +1,22 @@
-"""The three files of a voter as bytes. Pure: bytes in, values out; journal.py does the reading and writing.
+"""The three files of a voter as bytes. Pure: bytes in, values out; journal.py does the reading and
+writing.
 
-`quorum-state`  one JSON line (term, vote, who this node is), then a line with its CRC-32C. It exists from the moment
-                a node is formatted: a node that has it and lacks its journal has lost entries.
-`snapshot`      the machine's state after one entry, with the cluster it belongs to, under one CRC-32C.
-`journal`       a header that names its owner and the entry before its first, then records, only ever appended.
+`quorum-state`  one JSON line (term, vote, who this node is), then a line with its CRC-32C. It
+                exists from the moment a node is formatted: a node that has it and lacks its journal
+                has lost entries.
+`snapshot`      the machine's state after one entry, with the cluster it belongs to, under one
+                CRC-32C.
+`journal`       a header that names its owner and the entry before its first, then records, only
+                ever appended.
 
-A record: 4 bytes magic, uint32 CRC-32C, uint32 payload size, uint8 kind, uint64 index, uint64 term, uint64 durable
-position, payload. The CRC covers the record's own position in the file as well as everything after the CRC, so that
-a whole record in the wrong place is no record. An index at or below the last one replaces everything from there on:
-truncation is an append. `durable position` is how much of the file was fsynced when the record was written. That
-distinguishes a torn tail (nothing after the damage was written later than an fsync that covered it: cut it off)
-from corruption (something was: refuse). A MARK records only that; one is written when the journal falls quiet.
+A record: 4 bytes magic, uint32 CRC-32C, uint32 payload size, uint8 kind, uint64 index, uint64 term,
+uint64 durable position, payload. The CRC covers the record's own position in the file as well as
+everything after the CRC, so that a whole record in the wrong place is no record. An index at or
+below the last one replaces everything from there on: truncation is an append. `durable position` is
+how much of the file was fsynced when the record was written. That distinguishes a torn tail
+(nothing after the damage was written later than an fsync that covered it: cut it off) from
+corruption (something was: refuse). A MARK records only that; one is written when the journal falls
+quiet.
 """
 
 from __future__ import annotations
@@ -54,7 +60,9 @@ class QuorumState:
     """The voter set of epoch 0 (voters.py); None before this node answered another one."""
     forced: Forced | None = None
     metadata_version: int | None = None
-    """The highest finalized one that this node has applied (versions.py); None before it applied any."""
+    """The highest finalized one that this node has applied (versions.py); None before it
+    applied any.
+    """
 
 
 def encode_state(state: QuorumState) -> bytes:
@@ -70,7 +78,11 @@ def encode_state(state: QuorumState) -> bytes:
         "metadata_version": state.metadata_version,
     }
     if (forced := state.forced) is not None:
-        fields["forced"] = {"epoch": forced.voter_set.epoch, "voters": sorted(forced.voter_set.voters), "term": forced.term}
+        fields["forced"] = {
+            "epoch": forced.voter_set.epoch,
+            "voters": sorted(forced.voter_set.voters),
+            "term": forced.term,
+        }
     line = json.dumps(fields).encode()
     return b"%s\n%08x\n" % (line, crc32c(line))
 
@@ -91,7 +103,15 @@ def decode_state(data: bytes) -> QuorumState:
         forced = Forced(VoterSet(found["epoch"], frozenset(found["voters"])), found["term"])
     version = fields.get("metadata_version", 1)  # the previous release did not write it
     return QuorumState(
-        fields["cluster_id"], fields["node_id"], uuid, fields["term"], fields["vote"], formed, voters, forced, version
+        fields["cluster_id"],
+        fields["node_id"],
+        uuid,
+        fields["term"],
+        fields["vote"],
+        formed,
+        voters,
+        forced,
+        version,
     )
 
 
@@ -114,7 +134,9 @@ _SNAPSHOT = struct.Struct(">8sIHQQQH")
 _SNAPSHOT_MAGIC = b"mqdSNAP\n"
 _CRC_END = 12
 _SNAPSHOT_WITH_VOTERS = 2
-"""Format version of a snapshot with a voter set, which stands between the cluster id and the state."""
+"""Format version of a snapshot with a voter set, which stands between the cluster id and
+the state.
+"""
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -122,7 +144,9 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     size = len(snapshot.state)
     version = FORMAT_VERSION if snapshot.voters is None else _SNAPSHOT_WITH_VOTERS
     voters = b"" if snapshot.voters is None else encode_set(snapshot.voters)
-    rest = _SNAPSHOT.pack(_SNAPSHOT_MAGIC, 0, version, snapshot.index, snapshot.term, size, len(cluster))[_CRC_END:]
+    rest = _SNAPSHOT.pack(
+        _SNAPSHOT_MAGIC, 0, version, snapshot.index, snapshot.term, size, len(cluster)
+    )[_CRC_END:]
     body = b"".join((rest, cluster, voters, snapshot.state))
     return _SNAPSHOT_MAGIC + struct.pack(">I", crc32c(body)) + body
 
@@ -135,7 +159,10 @@ def decode_snapshot(data: bytes) -> Snapshot:
     if crc != crc32c(memoryview(data)[_CRC_END:]):
         raise Damaged("its checksum does not match")
     if version not in (FORMAT_VERSION, _SNAPSHOT_WITH_VOTERS):
-        raise Damaged(f"it has format version {version}, this mqd reads {FORMAT_VERSION} to {_SNAPSHOT_WITH_VOTERS}")
+        raise Damaged(
+            f"it has format version {version}, this mqd reads {FORMAT_VERSION} to "
+            f"{_SNAPSHOT_WITH_VOTERS}"
+        )
     start = cluster_end = _SNAPSHOT.size + cluster_size
     voters = None
     if version == _SNAPSHOT_WITH_VOTERS:
@@ -153,7 +180,9 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """Whose journal it is, and the entry before its first record (the base: in the snapshot, or the empty beginning)."""
+    """Whose journal it is, and the entry before its first record (the base: in the
+    snapshot, or the empty beginning).
+    """
 
     cluster_id: str
     node_id: int
@@ -168,7 +197,14 @@ _HEADER_MAGIC = b"mqdJOUR\n"
 
 def encode_header(header: JournalHeader) -> bytes:
     cluster = header.cluster_id.encode()
-    fields = (FORMAT_VERSION, header.node_id, header.node_uuid.bytes, header.base_index, header.base_term, len(cluster))
+    fields = (
+        FORMAT_VERSION,
+        header.node_id,
+        header.node_uuid.bytes,
+        header.base_index,
+        header.base_term,
+        len(cluster),
+    )
     rest = _HEADER.pack(_HEADER_MAGIC, 0, *fields)[_CRC_END:] + cluster
     return _HEADER_MAGIC + struct.pack(">I", crc32c(rest)) + rest
 
@@ -183,7 +219,9 @@ def decode_header(data: bytes) -> tuple[JournalHeader, int]:
         raise Damaged("the checksum of its header does not match")
     if version != FORMAT_VERSION:
         raise Damaged(f"it has format version {version}, this mqd reads {FORMAT_VERSION}")
-    return JournalHeader(data[_HEADER.size : end].decode(), node_id, UUID(bytes=uuid), base_index, base_term), end
+    return JournalHeader(
+        data[_HEADER.size : end].decode(), node_id, UUID(bytes=uuid), base_index, base_term
+    ), end
 
 
 KIND_ENTRY = 1
@@ -210,11 +248,18 @@ def _record_crc(position: int, rest: bytes) -> int:
     return crc32c(rest, crc32c(position.to_bytes(8, "big")))
 
 
-def encode_record(position: int, kind: int, index: int, term: int, durable_position: int, payload: bytes) -> bytes:
+def encode_record(
+    position: int, kind: int, index: int, term: int, durable_position: int, payload: bytes
+) -> bytes:
     """A record that will stand at `position` of the file."""
     assert durable_position <= position, (durable_position, position)
     assert len(payload) <= _PAYLOAD_MAX, len(payload)
-    rest = _RECORD.pack(_RECORD_MAGIC, 0, len(payload), kind, index, term, durable_position)[_RECORD_CRC_END:] + payload
+    rest = (
+        _RECORD.pack(_RECORD_MAGIC, 0, len(payload), kind, index, term, durable_position)[
+            _RECORD_CRC_END:
+        ]
+        + payload
+    )
     return _RECORD_MAGIC + struct.pack(">I", _record_crc(position, rest)) + rest
 
 
@@ -241,7 +286,10 @@ class Scan(NamedTuple):
 
 
 def scan_records(data: bytes, start: int, base: Entry) -> Scan:
-    """Replay the records from `start`. A torn tail ends the scan; Damaged is raised for corruption."""
+    """Replay the records from `start`.
+
+    A torn tail ends the scan; Damaged is raised for corruption.
+    """
     entries: list[Entry] = []
     position = entries_end = start
     durable = 0
@@ -249,10 +297,16 @@ def scan_records(data: bytes, start: int, base: Entry) -> Scan:
         if record.kind == KIND_ENTRY:
             offset = record.index - base.index - 1
             if not 0 <= offset <= len(entries):
-                raise Damaged(f"entry {record.index} at byte {position} follows entry {base.index + len(entries)}")
+                raise Damaged(
+                    f"entry {record.index} at byte {position} follows entry "
+                    f"{base.index + len(entries)}"
+                )
             del entries[offset:]
             if record.term < (entries[-1] if entries else base).term:
-                raise Damaged(f"entry {record.index} at byte {position} is of an earlier term than the entry before it")
+                raise Damaged(
+                    f"entry {record.index} at byte {position} is of an earlier term than the "
+                    "entry before it"
+                )
             entries.append(Entry(record.payload, record.index, record.term))
             entries_end = record.end
         elif record.kind != KIND_MARK:
@@ -260,12 +314,17 @@ def scan_records(data: bytes, start: int, base: Entry) -> Scan:
         durable = max(durable, record.durable_position)
         position = record.end
     if (proof := _durable_beyond(data, position)) is not None:
-        raise Damaged(f"the record at byte {position} is damaged, and byte {proof} shows that it had been written whole")
+        raise Damaged(
+            f"the record at byte {position} is damaged, and byte {proof} shows that it had "
+            "been written whole"
+        )
     return Scan(entries, position, proven=durable >= entries_end)
 
 
 def _durable_beyond(data: bytes, position: int) -> int | None:
-    """Where a later record proves that `position` was fsynced before it was written; None for a torn tail."""
+    """Where a later record proves that `position` was fsynced before it was written; None
+    for a torn tail.
+    """
     found = data.find(_RECORD_MAGIC, position)
     while found != -1:
         record = read_record(data, found)
@@ -276,12 +335,16 @@ def _durable_beyond(data: bytes, position: int) -> int | None:
 
 
 def encode_journal(header: JournalHeader, entries: Sequence[Entry]) -> bytes:
-    """A whole journal, to be written atomically; its final MARK makes any later damage recognisable."""
+    """A whole journal, to be written atomically; its final MARK makes any later damage
+    recognisable.
+    """
     parts = [encode_header(header)]
     start = position = len(parts[0])
     last = header.base_index
     for entry in entries:
-        parts.append(encode_record(position, KIND_ENTRY, entry.index, entry.term, start, entry.command))
+        parts.append(
+            encode_record(position, KIND_ENTRY, entry.index, entry.term, start, entry.command)
+        )
         position += len(parts[-1])
         last = entry.index
     parts.append(encode_record(position, KIND_MARK, last, 0, position, b""))

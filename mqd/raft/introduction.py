@@ -1,21 +1,27 @@
-"""How two nodes prove that they are of one cluster before either names anything. Pure: bytes in, values out.
+"""How two nodes prove that they are of one cluster before either names anything. Pure: bytes in,
+values out.
 
 Six messages, each in a frame of API key 32000 (caller) or the response to one (listener):
 
     caller    hello      protocol version, a fresh number
     listener  challenge  a fresh number
     caller    proof      HMAC-SHA256(key, "caller proof" + everything above)
-    listener  proof      HMAC-SHA256(key, "listener proof" + everything above)    or: a refusal, in text
+    listener  proof      HMAC-SHA256(key, "listener proof" + everything above)
+                         or: a refusal, in text
     caller    names      its identity, HMAC-SHA256(key, "caller names" + everything above)
-    listener  welcome    its identity, HMAC-SHA256(key, "listener names" + everything above)    or: a refusal, in text
+    listener  welcome    its identity, HMAC-SHA256(key, "listener names" + everything above)
+                         or: a refusal, in text
 
-The key is made of the cluster secret and the cluster id, so that proofs are worth nothing in another cluster. An identity: both node
-ids, the incarnation, and what the node knows of the voters (voters.py). It is bound to both fresh numbers, and worth nothing on
-another connection. A stranger that connects, or that listens at the address of a node, learns the protocol version and nothing else:
-neither the cluster id nor the id of a node. The caller proves first: a stranger that calls gets nothing to try secrets on.
+The key is made of the cluster secret and the cluster id, so that proofs are worth nothing in
+another cluster. An identity: both node ids, the incarnation, and what the node knows of the voters
+(voters.py). It is bound to both fresh numbers, and worth nothing on another connection. A stranger
+that connects, or that listens at the address of a node, learns the protocol version and nothing
+else: neither the cluster id nor the id of a node. The caller proves first: a stranger that calls
+gets nothing to try secrets on.
 
-Without a cluster secret the key is made of the cluster id only. Then the introduction keeps out strangers that mean no harm, and those
-that do not know the cluster id. What follows on the connection is neither encrypted nor signed: that is the task of TLS.
+Without a cluster secret the key is made of the cluster id only. Then the introduction keeps out
+strangers that mean no harm, and those that do not know the cluster id. What follows on the
+connection is neither encrypted nor signed: that is the task of TLS.
 """
 
 from __future__ import annotations
@@ -34,7 +40,10 @@ from mqd.raft.incarnations import Caller
 from mqd.raft.voters import Position, VoterSet, decode_set, disagreement, encode_set
 
 PROTOCOL_VERSION = 3
-"""1: one frame, not answered, nothing proven. 2: names before the proof; the previous release speaks it (introduction_v2.py)."""
+"""1: one frame, not answered, nothing proven.
+
+2: names before the proof; the previous release speaks it (introduction_v2.py).
+"""
 ANSWER_BYTES_MAX = 1024
 """Of a listener's frame: its caller accepts no more before it knows who sends."""
 
@@ -69,7 +78,9 @@ def encode_identity(identity: Identity) -> bytes:
     position = identity.position
     assert position is not None
     sets = (VoterSet(0, position.file), position.current, position.committed)
-    fixed = _IDENTITY.pack(identity.sender, identity.receiver, identity.incarnation.bytes, position.intact)
+    fixed = _IDENTITY.pack(
+        identity.sender, identity.receiver, identity.incarnation.bytes, position.intact
+    )
     return fixed + b"".join(map(encode_set, sets))
 
 
@@ -83,11 +94,16 @@ def decode_identity(data: bytes) -> Identity:
     committed, end = decode_set(data, end)
     if end != len(data):
         raise ProtocolError("An identity with bytes after its end.")
-    return Identity(sender, receiver, UUID(bytes=incarnation), Position(file.voters, current, committed, intact))
+    return Identity(
+        sender, receiver, UUID(bytes=incarnation), Position(file.voters, current, committed, intact)
+    )
 
 
 def _version_of(body: bytes, *, allow_2: bool) -> int:
-    """Of a caller's hello. Raises ProtocolError for a stranger or a version that this node does not speak."""
+    """Of a caller's hello.
+
+    Raises ProtocolError for a stranger or a version that this node does not speak.
+    """
     if body[:4] != _MAGIC:
         raise ProtocolError("an introduction without mqd's mark: the caller is not an mqd node")
     version = int.from_bytes(body[4:6], "big")
@@ -95,18 +111,24 @@ def _version_of(body: bytes, *, allow_2: bool) -> int:
         return version
     if version == introduction_v2.VERSION:
         raise ProtocolError(
-            f"an introduction of protocol version {version}, which the previous release speaks; this node speaks {PROTOCOL_VERSION}:"
-            " mqd.metadata.version is finalized, or this node has no metadata yet. Upgrade the caller"
+            f"an introduction of protocol version {version}, which the previous release "
+            f"speaks; this node speaks {PROTOCOL_VERSION}:"
+            " mqd.metadata.version is finalized, or this node has no metadata yet. Upgrade "
+            "the caller"
         )
     if version != PROTOCOL_VERSION:
-        raise ProtocolError(f"an introduction of protocol version {version}; this node speaks {PROTOCOL_VERSION}")
+        raise ProtocolError(
+            f"an introduction of protocol version {version}; this node speaks {PROTOCOL_VERSION}"
+        )
     if len(body) != _HELLO.size:
         raise ProtocolError(f"an introduction of {len(body)} bytes")
     return version
 
 
 class Doorkeeper:
-    """This node's side of every introduction: `call` for one that it makes, `answer` for one that it gets."""
+    """This node's side of every introduction: `call` for one that it makes, `answer` for
+    one that it gets.
+    """
 
     def __init__(
         self,
@@ -120,8 +142,9 @@ class Doorkeeper:
         position: Callable[[], Position],
         allows_2: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`nodes`: all of the cluster, this one included. `position()`: what this node now knows of the voters. `allows_2()`: whether
-        introduction version 2 is spoken, too (versions.py)."""
+        """`nodes`: all of the cluster, this one included. `position()`: what this node now knows of
+        the voters. `allows_2()`: whether introduction version 2 is spoken, too (versions.py).
+        """
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.nodes = nodes
@@ -154,7 +177,9 @@ class Doorkeeper:
 
     def proof(self, *transcript: bytes) -> bytes:
         """The first part names the side: one side's proof is never one of the other side."""
-        return hmac.digest(self._key, b"".join(len(part).to_bytes(4, "big") + part for part in transcript), sha256)
+        return hmac.digest(
+            self._key, b"".join(len(part).to_bytes(4, "big") + part for part in transcript), sha256
+        )
 
     def identity(self, receiver: int) -> bytes:
         return encode_identity(Identity(self.node_id, receiver, self.incarnation, self.position()))
@@ -170,11 +195,15 @@ class AnyCall:
         self.receiver = receiver
 
     def _no_node(self) -> Refused:
-        return Refused(f"the process at the address of node {self.receiver} is not an mqd node, or of another release")
+        return Refused(
+            f"the process at the address of node {self.receiver} is not an mqd node, or of "
+            "another release"
+        )
 
     def _no_secret(self) -> Refused:
         return Refused(
-            f"the process at the address of node {self.receiver} does not have the cluster secret of this node:"
+            f"the process at the address of node {self.receiver} does not have the cluster "
+            "secret of this node:"
             " give all nodes the same cluster_id and cluster_secret in their peers files"
         )
 
@@ -182,7 +211,10 @@ class AnyCall:
         """`answer`: a listener's whole frame, without its length."""
         body = answer[4:]
         if body[:1] == _REFUSED:
-            text = "".join(letter if letter.isprintable() else "?" for letter in body[1:].decode("utf-8", "replace"))
+            text = "".join(
+                letter if letter.isprintable() else "?"
+                for letter in body[1:].decode("utf-8", "replace")
+            )
             raise Refused(f"node {self.receiver} refuses this node: {text[:_REFUSAL_BYTES_MAX]}")
         if body[:1] != _GRANTED:
             raise self._no_node()
@@ -216,8 +248,9 @@ class CallOfVersion2(AnyCall):
 
 
 class Call(AnyCall):
-    """Version 3, in order: send `hello()`; give the response to `prove`, the next to `name`, and send what each returns; give
-    the last one to `finish`."""
+    """Version 3, in order: send `hello()`; give the response to `prove`, the next to `name`, and
+    send what each returns; give the last one to `finish`.
+    """
 
     version = PROTOCOL_VERSION
 
@@ -235,12 +268,16 @@ class Call(AnyCall):
         self._challenge = self._granted(answer)
         if len(self._challenge) != _NONCE_BYTES:
             raise self._no_node()
-        return encode_frame(API_KEY_HANDSHAKE, 1, self._keeper.proof(b"caller proof", self._hello, self._challenge))
+        return encode_frame(
+            API_KEY_HANDSHAKE, 1, self._keeper.proof(b"caller proof", self._hello, self._challenge)
+        )
 
     def name(self, answer: bytes) -> bytes:
         """Raises Refused."""
         keeper = self._keeper
-        if not hmac.compare_digest(self._granted(answer), keeper.proof(b"listener proof", self._hello, self._challenge)):
+        if not hmac.compare_digest(
+            self._granted(answer), keeper.proof(b"listener proof", self._hello, self._challenge)
+        ):
             raise self._no_secret()
         self._identity = keeper.identity(self.receiver)
         proof = keeper.proof(b"caller names", self._hello, self._challenge, self._identity)
@@ -251,29 +288,41 @@ class Call(AnyCall):
         keeper = self._keeper
         body = self._granted(answer)
         named, proof = body[:-_PROOF_BYTES], body[-_PROOF_BYTES:]
-        if not hmac.compare_digest(proof, keeper.proof(b"listener names", self._hello, self._challenge, self._identity, named)):
+        if not hmac.compare_digest(
+            proof,
+            keeper.proof(b"listener names", self._hello, self._challenge, self._identity, named),
+        ):
             raise self._no_secret()
         try:
             identity = decode_identity(named)
         except ProtocolError as error:
             raise self._no_node() from error
         if (identity.sender, identity.receiver) != (self.receiver, keeper.node_id):
-            raise Refused(f"node {identity.sender} listens at the address of node {self.receiver}: check the peers files")
+            raise Refused(
+                f"node {identity.sender} listens at the address of node {self.receiver}: "
+                "check the peers files"
+            )
         ours = keeper.position()
         assert identity.position is not None
-        if (why := disagreement(keeper.node_id, ours, self.receiver, identity.position)) is not None:
+        if (
+            why := disagreement(keeper.node_id, ours, self.receiver, identity.position)
+        ) is not None:
             raise Refused(f"this node refuses node {self.receiver}: {why}")
         return identity
 
 
 class Visit:
-    """The listener's side of both versions: `receive` takes the body of each frame of the caller."""
+    """The listener's side of both versions: `receive` takes the body of each frame of the
+    caller.
+    """
 
     def __init__(self, doorkeeper: Doorkeeper, caller: Caller, now: float) -> None:
         self._keeper = doorkeeper
         self.caller = caller
         self.called_at = now
-        """Monotonic seconds; before the challenge, so a caller that proves anything lived after this."""
+        """Monotonic seconds; before the challenge, so a caller that proves anything lived
+        after this.
+        """
         self._hello = b""
         self._challenge = b""
         self._proven = False
@@ -289,9 +338,11 @@ class Visit:
         """Why the connection is to be closed, behind the answer."""
 
     def receive(self, body: bytes | memoryview, correlation_id: int) -> bytes:
-        """The response, a whole frame. Afterwards exactly one holds: `refusal` is set, `node_id` is, or more is to come.
+        """The response, a whole frame. Afterwards exactly one holds: `refusal` is set, `node_id`
+        is, or more is to come.
 
-        Raises ProtocolError for what cannot be a node's: close the connection without a response."""
+        Raises ProtocolError for what cannot be a node's: close the connection without a response.
+        """
         if self.refusal is not None or self.node_id is not None:
             raise ProtocolError("a second introduction on one connection")
         try:
@@ -309,7 +360,9 @@ class Visit:
         return _answer(correlation_id, _GRANTED + granted)
 
     def refuse(self, why: str, correlation_id: int) -> bytes:
-        """A caller that has proven its identity is not accepted all the same: the response in place of the welcome."""
+        """A caller that has proven its identity is not accepted all the same: the response
+        in place of the welcome.
+        """
         self.refusal = f"{self.caller.peer} claims to be node {self.node_id}: {why}"
         self.node_id = self.incarnation = self.position = None
         return _answer(correlation_id, _REFUSED + why.encode()[:_REFUSAL_BYTES_MAX])
@@ -321,7 +374,8 @@ class Visit:
             if (challenge := self._version_2.challenge(body)) is None:
                 raise _No(
                     "in introduction version 2: ",
-                    "cluster id, node ids or the presence of a secret do not fit: check the peers files",
+                    "cluster id, node ids or the presence of a secret do not fit: check the "
+                    "peers files",
                 )
             return challenge
         self._hello, self._challenge = body, self._keeper.fresh()
@@ -332,17 +386,21 @@ class Visit:
         if (welcome := side.welcome(body)) is None:
             raise _No(
                 f"claims to be node {side.hello.sender}: ",
-                "its cluster secret is not that of this node: give all nodes the same cluster_secret in their peers files",
+                "its cluster secret is not that of this node: give all nodes the same "
+                "cluster_secret in their peers files",
             )
         self.node_id, self.incarnation = side.hello.sender, side.hello.incarnation
         return welcome
 
     def _on_proof(self, body: bytes) -> bytes:
         keeper = self._keeper
-        if not hmac.compare_digest(body, keeper.proof(b"caller proof", self._hello, self._challenge)):
+        if not hmac.compare_digest(
+            body, keeper.proof(b"caller proof", self._hello, self._challenge)
+        ):
             raise _No(
                 "is not of this cluster: ",
-                "the proof is wrong. The cluster ids or the cluster secrets differ, or only one node has a secret:"
+                "the proof is wrong. The cluster ids or the cluster secrets differ, or only "
+                "one node has a secret:"
                 " give all nodes the same cluster_id and cluster_secret in their peers files",
             )
         self._proven = True
@@ -351,22 +409,40 @@ class Visit:
     def _on_names(self, body: bytes) -> bytes:
         keeper = self._keeper
         named, proof = body[:-_PROOF_BYTES], body[-_PROOF_BYTES:]
-        if not hmac.compare_digest(proof, keeper.proof(b"caller names", self._hello, self._challenge, named)):
+        if not hmac.compare_digest(
+            proof, keeper.proof(b"caller names", self._hello, self._challenge, named)
+        ):
             raise ProtocolError("an identity with a wrong proof")
         identity = decode_identity(named)
         who = f"claims to be node {identity.sender}: "
         if identity.receiver != keeper.node_id:
-            raise _No(who, f"it wants node {identity.receiver}; this is node {keeper.node_id}: check the peers files")
+            raise _No(
+                who,
+                f"it wants node {identity.receiver}; this is node {keeper.node_id}: check the "
+                "peers files",
+            )
         if identity.sender == keeper.node_id:
             raise _No(who, "which is the id of this node: two nodes use the same id")
         if identity.sender not in keeper.nodes:
-            raise _No(who, f"which is no node of this cluster; the nodes are {sorted(keeper.nodes)}")
+            raise _No(
+                who, f"which is no node of this cluster; the nodes are {sorted(keeper.nodes)}"
+            )
         assert identity.position is not None
-        if (why := disagreement(keeper.node_id, keeper.position(), identity.sender, identity.position)) is not None:
+        if (
+            why := disagreement(
+                keeper.node_id, keeper.position(), identity.sender, identity.position
+            )
+        ) is not None:
             raise _No(who, why)
-        self.node_id, self.incarnation, self.position = identity.sender, identity.incarnation, identity.position
+        self.node_id, self.incarnation, self.position = (
+            identity.sender,
+            identity.incarnation,
+            identity.position,
+        )
         welcome = keeper.identity(identity.sender)
-        return welcome + keeper.proof(b"listener names", self._hello, self._challenge, named, welcome)
+        return welcome + keeper.proof(
+            b"listener names", self._hello, self._challenge, named, welcome
+        )
 
 
 class _No(Exception):

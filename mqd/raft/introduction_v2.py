@@ -1,16 +1,20 @@
-"""Introduction version 2, of the previous release: both sides, for the time of a rolling upgrade. Pure.
+"""Introduction version 2, of the previous release: both sides, for the time of a rolling upgrade.
+Pure.
 
 Four messages, in the frames of introduction.py:
 
-    caller    hello      cluster id, both node ids, its incarnation, whether it has a secret, a fresh number
-    listener  challenge  its incarnation, a fresh number                                or: a refusal
+    caller    hello      cluster id, both node ids, its incarnation, whether it has a secret, a
+                         fresh number
+    listener  challenge  its incarnation, a fresh number                                or: a
+              refusal
     caller    proof      HMAC-SHA256(secret, "caller" + everything above)
-    listener  welcome    HMAC-SHA256(secret, "listener" + everything above)             or: a refusal
+    listener  welcome    HMAC-SHA256(secret, "listener" + everything above)             or: a
+              refusal
 
-The caller names the cluster and the nodes before any proof, and an impostor at the address of a node
-gets a proof to try secrets on. That is why version 3 replaced it, and why it is used only while the
-finalized metadata version is 1 (versions.py). The listener's refusals before the proof name nothing,
-other than those of the previous release. Nothing here is about voters.
+The caller names the cluster and the nodes before any proof, and an impostor at the address of a
+node gets a proof to try secrets on. That is why version 3 replaced it, and why it is used only
+while the finalized metadata version is 1 (versions.py). The listener's refusals before the proof
+name nothing, other than those of the previous release. Nothing here is about voters.
 """
 
 from __future__ import annotations
@@ -63,7 +67,14 @@ class Hello(NamedTuple):
 
 def encode_hello(hello: Hello) -> bytes:
     cluster = hello.cluster_id.encode()
-    fixed = (hello.sender, hello.receiver, hello.incarnation.bytes, hello.has_secret, hello.nonce, len(cluster))
+    fixed = (
+        hello.sender,
+        hello.receiver,
+        hello.incarnation.bytes,
+        hello.has_secret,
+        hello.nonce,
+        len(cluster),
+    )
     return _HELLO.pack(_MAGIC, VERSION, *fixed) + cluster
 
 
@@ -86,7 +97,11 @@ class CallerSide:
 
     def __init__(self, own: Own, receiver: int) -> None:
         self._own = own
-        self.hello = encode_hello(Hello(own.cluster_id, own.node_id, receiver, own.incarnation, own.has_secret, own.fresh()))
+        self.hello = encode_hello(
+            Hello(
+                own.cluster_id, own.node_id, receiver, own.incarnation, own.has_secret, own.fresh()
+            )
+        )
         self._challenge = b""
 
     def proof(self, challenge: bytes) -> bytes | None:
@@ -98,7 +113,9 @@ class CallerSide:
 
     def incarnation_of(self, welcome: bytes) -> UUID | None:
         """The listener's incarnation; None where it does not know the secret."""
-        if not hmac.compare_digest(welcome, self._own.proof(b"listener", self.hello, self._challenge)):
+        if not hmac.compare_digest(
+            welcome, self._own.proof(b"listener", self.hello, self._challenge)
+        ):
             return None
         return UUID(bytes=bytes(_CHALLENGE.unpack(self._challenge)[0]))
 
@@ -116,13 +133,19 @@ class ListenerSide:
         """Raises ProtocolError for what is no hello."""
         own, hello = self._own, decode_hello(body)
         self.hello, self._hello_bytes = hello, body
-        names_us = (hello.cluster_id, hello.receiver, hello.has_secret) == (own.cluster_id, own.node_id, own.has_secret)
+        names_us = (hello.cluster_id, hello.receiver, hello.has_secret) == (
+            own.cluster_id,
+            own.node_id,
+            own.has_secret,
+        )
         if not names_us or hello.sender == own.node_id or hello.sender not in own.nodes:
             return None
         self._challenge = _CHALLENGE.pack(own.incarnation.bytes, own.fresh())
         return self._challenge
 
     def welcome(self, body: bytes) -> bytes | None:
-        if not hmac.compare_digest(body, self._own.proof(b"caller", self._hello_bytes, self._challenge)):
+        if not hmac.compare_digest(
+            body, self._own.proof(b"caller", self._hello_bytes, self._challenge)
+        ):
             return None
         return self._own.proof(b"listener", self._hello_bytes, self._challenge)

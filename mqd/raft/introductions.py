@@ -83,8 +83,7 @@ class Introductions:
             if use_2 and not done:
                 self.dialing.use_3(receiver)
         raise IntroductionFailed(
-            "it took the call and did not introduce itself"
-            f" within {INTRODUCTION_TIMEOUT_SECONDS} s"
+            f"it took the call and did not introduce itself within {INTRODUCTION_TIMEOUT_SECONDS} s"
         )
 
     async def _introduce_3(self, stream: Stream, call: Call) -> Identity:

@@ -1,8 +1,11 @@
-"""The one PySyncObj that mqd runs on: checked byte for byte, and what its modules find under their own names.
+"""The one PySyncObj that mqd runs on: checked byte for byte, and what its modules find under their
+own names.
 
-Importing this file refuses any other version or source (ImportError), and then replaces, inside PySyncObj:
-- its clock: each call into a node reads the `now` that came with the call, through a context variable, so that any number
-  of nodes live in one process, each in its own time; other users of PySyncObj there keep its clock;
+Importing this file refuses any other version or source (ImportError), and then replaces, inside
+PySyncObj:
+- its clock: each call into a node reads the `now` that came with the call, through a context
+  variable, so that any number of nodes live in one process, each in its own time; other users of
+  PySyncObj there keep its clock;
 - its journal: the one that the caller passes instead of a file name;
 - pickle: raises. Nothing from a socket, a file or a peer can reach it.
 
@@ -64,17 +67,28 @@ _NAMES = (
 
 
 def check_pysyncobj() -> None:
-    """Raises ImportError unless the installed PySyncObj is, byte for byte, the one that this file was written for."""
+    """Raises ImportError unless the installed PySyncObj is, byte for byte, the one that
+    this file was written for.
+    """
     if pysyncobj.version.VERSION != _VERSION:
-        raise ImportError(f"mqd needs pysyncobj {_VERSION}, found {pysyncobj.version.VERSION}: run pip install pysyncobj=={_VERSION}")
+        raise ImportError(
+            f"mqd needs pysyncobj {_VERSION}, found {pysyncobj.version.VERSION}: run pip "
+            f"install pysyncobj=={_VERSION}"
+        )
     for module, expected in _SOURCES.items():
         path = Path(module.__file__ or "")
         try:
             found = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError as error:
-            raise ImportError(f"cannot read {path} to check it: {error}. Install pysyncobj {_VERSION} with its sources") from error
+            raise ImportError(
+                f"cannot read {path} to check it: {error}. Install pysyncobj {_VERSION} with "
+                "its sources"
+            ) from error
         if found != expected:
-            raise ImportError(f"{path} is not that of pysyncobj {_VERSION}, on whose inner workings mqd depends: reinstall pysyncobj")
+            raise ImportError(
+                f"{path} is not that of pysyncobj {_VERSION}, on whose inner workings mqd "
+                "depends: reinstall pysyncobj"
+            )
     if missing := [name for name in _NAMES if not hasattr(SyncObj, name)]:
         raise ImportError(f"pysyncobj lacks {', '.join(missing)}: reinstall pysyncobj {_VERSION}")
 
@@ -87,13 +101,17 @@ _stock_create_journal = core.createJournal
 
 
 def monotonic() -> float:
-    """The `now` of the node whose call this is; PySyncObj's own clock for anyone else's SyncObj in this process."""
+    """The `now` of the node whose call this is; PySyncObj's own clock for anyone else's
+    SyncObj in this process.
+    """
     now = _NOW.get(None)
     return now if now is not None else float(_stock_monotonic())
 
 
 def _create_journal(journal_file: object) -> object:
-    return journal_file if isinstance(journal_file, LogFace) else _stock_create_journal(journal_file)
+    return (
+        journal_file if isinstance(journal_file, LogFace) else _stock_create_journal(journal_file)
+    )
 
 
 def _no_pickle(*_arguments: object, **_options: object) -> NoReturn:
@@ -137,7 +155,9 @@ class Outbox(Transport):  # type: ignore[misc]
     def send(self, node: Any, message: dict[str, Any]) -> bool:
         match message["type"]:
             case "request_vote":
-                converted: Message = RequestVote(message["term"], message["last_log_index"], message["last_log_term"])
+                converted: Message = RequestVote(
+                    message["term"], message["last_log_index"], message["last_log_term"]
+                )
             case "response_vote":
                 converted = Vote(message["term"])
             case "timeout_now":
@@ -153,7 +173,13 @@ def pysyncobj_callback(on_result: OnResult) -> Callable[[Any, int], None]:
         if reason == FAIL_REASON.SUCCESS:
             report_result(on_result, result, ProposalResult.APPLIED)
         else:
-            report_result(on_result, 0, ProposalResult.REFUSED if reason == FAIL_REASON.DISCARDED else ProposalResult.UNKNOWN)
+            report_result(
+                on_result,
+                0,
+                ProposalResult.REFUSED
+                if reason == FAIL_REASON.DISCARDED
+                else ProposalResult.UNKNOWN,
+            )
 
     return callback
 

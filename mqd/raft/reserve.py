@@ -1,10 +1,13 @@
-"""Space that a voter holds back for its journal: a full disk must not stop what frees space (deletions) or a restart.
+"""Space that a voter holds back for its journal: a full disk must not stop what frees space
+(deletions) or a restart.
 
-The file holds bytes that no file system can compress or leave out. When a write finds no space the file is cut by a
-step and the write is tried again; when the disk has room the file grows back. What is in it is never read.
+The file holds bytes that no file system can compress or leave out. When a write finds no space the
+file is cut by a step and the write is tried again; when the disk has room the file grows back. What
+is in it is never read.
 
-Invariant: it grows only while `RAFT_RESERVE_STEP_BYTES` and what logs require stay free, so that it does not take what was just
-given to a write. A reserve that cannot be made is not an error: the journal's own writes report what is wrong with a disk.
+Invariant: it grows only while `RAFT_RESERVE_STEP_BYTES` and what logs require stay free, so that it
+does not take what was just given to a write. A reserve that cannot be made is not an error: the
+journal's own writes report what is wrong with a disk.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class Reserve:
-    """`wanted` bytes in the file `path`, as long as there is space. Every method but `short` and `may_grow` blocks."""
+    """`wanted` bytes in the file `path`, as long as there is space.
+
+    Every method but `short` and `may_grow` blocks.
+    """
 
     def __init__(self, disk: Disk, path: Path, wanted: int) -> None:
         self._disk = disk
@@ -62,7 +68,9 @@ class Reserve:
             file.sync()  # some file systems free blocks only then
             file.close()
         except OSError as error:
-            logger.warning("cannot release the metadata reserve file=%s reason=%s", self._path, error)
+            logger.warning(
+                "cannot release the metadata reserve file=%s reason=%s", self._path, error
+            )
             self.size = 0
             return False
         return True
@@ -80,4 +88,6 @@ class Reserve:
             self.size = file.size()
             file.close()
         except OSError as error:
-            logger.warning("cannot create the metadata reserve file=%s reason=%s", self._path, error)
+            logger.warning(
+                "cannot create the metadata reserve file=%s reason=%s", self._path, error
+            )

@@ -386,9 +386,7 @@ class RaftService:
         finally:
             self._end(journal)
 
-    async def _build_snapshot(
-        self, pieces: Iterator[bytes], done: Callable[[bytes], None]
-    ) -> None:
+    async def _build_snapshot(self, pieces: Iterator[bytes], done: Callable[[bytes], None]) -> None:
         state = await build(pieces, self._blocking, self._clock)
         self._before_next_turn(lambda _: done(state))
 
@@ -427,7 +425,8 @@ class RaftService:
         host, port = self._own_address
         if not self._doorkeeper.has_secret and self._links and not is_loopback(host):
             logger.warning(
-                "the peer listener %s:%d is open to the network without a cluster secret: any machine that"
+                "the peer listener %s:%d is open to the network without a cluster secret: "
+                "any machine that"
                 " reaches it can act as a node of this cluster; set cluster_secret or"
                 " cluster_secret_file in the peers file of every node",
                 host,

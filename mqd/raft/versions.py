@@ -1,17 +1,19 @@
 """What the finalized `mqd.metadata.version` lets a node write and speak. Pure.
 
-A node of a new release may run beside nodes of the previous release. Until an administrator finalizes
-the new version, every node of the cluster must be able to read what any of them writes.
+A node of a new release may run beside nodes of the previous release. Until an administrator
+finalizes the new version, every node of the cluster must be able to read what any of them writes.
 
-    version 1    log entries: commands and no-ops; introductions: version 2 (introduction_v2.py) or 3
+    version 1    log entries: commands and no-ops; introductions: version 2 (introduction_v2.py) or
+                 3
     version 2    log entries: voter sets, too (voters.py); introductions: version 3 only;
                  commands: disk serials, too (controller/records.py)
 
-A node knows the version from the metadata that it has applied, and from the highest one that it ever
-applied, in its quorum-state: after a restart the log waits to be applied until a leader is known. A
-quorum-state that the previous release wrote names none and means version 1. A node that was formatted
-by this release knows none, and behaves as in the newest one until it has applied another: it speaks
-introduction version 3 only. The version never falls, so there is no way back to the previous release.
+A node knows the version from the metadata that it has applied, and from the highest one that it
+ever applied, in its quorum-state: after a restart the log waits to be applied until a leader is
+known. A quorum-state that the previous release wrote names none and means version 1. A node that
+was formatted by this release knows none, and behaves as in the newest one until it has applied
+another: it speaks introduction version 3 only. The version never falls, so there is no way back to
+the previous release.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ FEATURE = "mqd.metadata.version"
 
 
 def in_force(finalized: int, remembered: int | None) -> int:
-    """`finalized`: by the metadata that is applied here, 0 for none. `remembered`: of the quorum-state."""
+    """`finalized`: by the metadata that is applied here, 0 for none.
+
+    `remembered`: of the quorum-state.
+    """
     return max(finalized, remembered or 0) or NEWEST
 
 

@@ -1,35 +1,44 @@
-"""Which nodes are the voters, and when that may change: single-server membership change (Ongaro's dissertation, 4.1). Pure.
+"""Which nodes are the voters, and when that may change: single-server membership change (Ongaro's
+dissertation, 4.1). Pure.
 
-The voter set in force is in the log, not in the peers file. A configuration entry holds an epoch and all voters. A node uses
-the latest one in its log from the moment that it is appended, committed or not, and the one before where that entry is truncated.
-Snapshots carry the set, too. The peers file is what the operator wants. The leader changes the set, by at most one voter:
+The voter set in force is in the log, not in the peers file. A configuration entry holds an epoch
+and all voters. A node uses the latest one in its log from the moment that it is appended, committed
+or not, and the one before where that entry is truncated. Snapshots carry the set, too. The peers
+file is what the operator wants. The leader changes the set, by at most one voter:
 
-    file of most nodes: {1, 2, 3, 4}      log: epoch 1 {1, 2, 3}      ->  the leader appends epoch 2 {1, 2, 3, 4}
+    file of most nodes: {1, 2, 3, 4}      log: epoch 1 {1, 2, 3}      ->  the leader appends epoch 2
+                                          {1, 2, 3, 4}
 
-Why two groups never decide without each other: any majority of a set and any majority of a set that has one voter more or less
-have a node in common. The leader appends a set only when (`next_set`)
-- the set before is committed, and an entry of the leader's own term is (Ongaro's correction of 2015): so of two leaders, the
-  later one knows the last set that the earlier one may have committed;
-- it differs from the set before by one voter.
-A node with a file that differs more can therefore do no harm: its votes count by the log. Neither can one with an old file, nor
-one that missed several changes.
+Why two groups never decide without each other: any majority of a set and any majority of a set that
+has one voter more or less have a node in common. The leader appends a set only when (`next_set`)
+- the set before is committed, and an entry of the leader's own term is (Ongaro's correction of
+  2015): so of two leaders, the later one knows the last set that the earlier one may have
+  committed;
+- it differs from the set before by one voter. A node with a file that differs more can therefore do
+no harm: its votes count by the log. Neither can one with an old file, nor one that missed several
+changes.
 
-What else `next_set` waits for keeps the cluster available, and is not needed for safety: a majority of the old and of the new set
-runs with that file (so that a change in the middle of a rolling restart is not taken back by the next leader), and a new voter has
-the leader's log. A leader does not remove itself: it hands leadership over first.
+What else `next_set` waits for keeps the cluster available, and is not needed for safety: a majority
+of the old and of the new set runs with that file (so that a change in the middle of a rolling
+restart is not taken back by the next leader), and a new voter has the leader's log. A leader does
+not remove itself: it hands leadership over first.
 
-Before the first configuration entry there is epoch 0: the set of the peers file at the time when a voter first answered another
-one, stored durably before the answer leaves. The cluster forms only when all voters of the file have met with the same file
-(elections.py), and the first leader appends epoch 1 with that set. So a file that changes between forming and epoch 1 has no effect.
+Before the first configuration entry there is epoch 0: the set of the peers file at the time when a
+voter first answered another one, stored durably before the answer leaves. The cluster forms only
+when all voters of the file have met with the same file (elections.py), and the first leader appends
+epoch 1 with that set. So a file that changes between forming and epoch 1 has no effect.
 
-Where a majority of the voters is lost for good, no node can change the set any more. `mqd force-voters`, run on every remaining voter
-while all nodes are stopped, puts the set of the peers file in force (`Forced`). That is safe only as far as its operator is right: what
-only lost voters had is lost, and a lost voter that returns with its disk could decide with others that were not forced.
+Where a majority of the voters is lost for good, no node can change the set any more. `mqd
+force-voters`, run on every remaining voter while all nodes are stopped, puts the set of the peers
+file in force (`Forced`). That is safe only as far as its operator is right: what only lost voters
+had is lost, and a lost voter that returns with its disk could decide with others that were not
+forced.
 
-Nodes compare their files when they introduce themselves (`disagreement`). It refuses what only a mistake can cause, with a reason,
-before it costs availability: files that differ by more than one voter; different files before epoch 1; a voter by the one file that
-its own file does not let vote; and a voter by the log that has an empty log and is no voter by its own file: it would
-acknowledge entries without the care of voter_recovery.py.
+Nodes compare their files when they introduce themselves (`disagreement`). It refuses what only a
+mistake can cause, with a reason, before it costs availability: files that differ by more than one
+voter; different files before epoch 1; a voter by the one file that its own file does not let vote;
+and a voter by the log that has an empty log and is no voter by its own file: it would acknowledge
+entries without the care of voter_recovery.py.
 """
 
 from __future__ import annotations
@@ -62,7 +71,9 @@ class VoterSet:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """A set that an operator put in force, until the log holds one of a later term than `term`, the node's own at that time."""
+    """A set that an operator put in force, until the log holds one of a later term than
+    `term`, the node's own at that time.
+    """
 
     voter_set: VoterSet
     term: int
@@ -128,10 +139,12 @@ def next_set(
     files: Mapping[int, frozenset[int]],
     caught_up: frozenset[int],
 ) -> VoterSet | None:
-    """The set that the leader `node_id` appends now, or None. It has committed an entry of its own term.
+    """The set that the leader `node_id` appends now, or None. It has committed an entry of its own
+    term.
 
-    `recorded`: whether `current` is in the log, `committed`: whether it is committed. `files`: the voters by the files of other
-    nodes, as last introduced. `caught_up`: nodes that have all or nearly all of the leader's log.
+    `recorded`: whether `current` is in the log, `committed`: whether it is committed. `files`: the
+    voters by the files of other nodes, as last introduced. `caught_up`: nodes that have all or
+    nearly all of the leader's log.
     """
     if not recorded:
         return VoterSet(current.epoch + 1, current.voters)
@@ -143,9 +156,16 @@ def next_set(
 
 
 def obstacle(
-    node_id: int, file: frozenset[int], current: VoterSet, *, files: Mapping[int, frozenset[int]], caught_up: frozenset[int]
+    node_id: int,
+    file: frozenset[int],
+    current: VoterSet,
+    *,
+    files: Mapping[int, frozenset[int]],
+    caught_up: frozenset[int],
 ) -> str | None:
-    """What a change by one voter waits for, so that the quorum stays available; None where it need not wait."""
+    """What a change by one voter waits for, so that the quorum stays available; None where
+    it need not wait.
+    """
     agree = {node_id, *(peer for peer, theirs in files.items() if theirs == file)}
     for new in file - current.voters:
         if new not in agree:
@@ -154,43 +174,74 @@ def obstacle(
             return f"node {new} has not copied the metadata yet"
     for voters in (current.voters, file):
         if len(agree & voters) < majority(voters):
-            return f"of the voters {sorted(voters)}, only {sorted(agree & voters)} run with this file; a majority must"
+            return (
+                f"of the voters {sorted(voters)}, only {sorted(agree & voters)} run with "
+                "this file; a majority must"
+            )
     return None
 
 
 def unreachable_by_one_step(file: frozenset[int], committed: VoterSet) -> str | None:
-    """Why the peers file has no effect on the voters, for the operator; None where it may have one."""
+    """Why the peers file has no effect on the voters, for the operator; None where it may
+    have one.
+    """
     if len(file ^ committed.voters) <= 1:
         return None
     return (
-        f"the peers file of this node names voters {sorted(file)}; the quorum has committed {committed}."
-        " The file has no effect on the voters: add or remove one voter at a time (docs/OPERATIONS.md, Changing the voters)"
+        f"the peers file of this node names voters {sorted(file)}; the quorum has committed "
+        f"{committed}."
+        " The file has no effect on the voters: add or remove one voter at a time "
+        "(docs/OPERATIONS.md, Changing the voters)"
     )
 
 
 def disagreement(us: int, ours: Position, them: int, theirs: Position) -> str | None:
-    """Why node `us` and node `them` must not talk, with both sets and the remedy; None where they may."""
-    files = f"the peers file of node {us} names voters {sorted(ours.file)}, the one of node {them} names {sorted(theirs.file)}"
-    both = f"{files}; in force by the log of node {us} are {ours.current}, by that of node {them} {theirs.current}"
-    if ours.current.epoch == theirs.current.epoch == 0 and (ours.file, ours.current) != (theirs.file, theirs.current):
+    """Why node `us` and node `them` must not talk, with both sets and the remedy; None
+    where they may.
+    """
+    files = (
+        f"the peers file of node {us} names voters {sorted(ours.file)}, the one of node "
+        f"{them} names {sorted(theirs.file)}"
+    )
+    both = (
+        f"{files}; in force by the log of node {us} are {ours.current}, by that of node "
+        f"{them} {theirs.current}"
+    )
+    if ours.current.epoch == theirs.current.epoch == 0 and (ours.file, ours.current) != (
+        theirs.file,
+        theirs.current,
+    ):
         known = f"at first node {us} knew {ours.current}, node {them} {theirs.current}"
         return (
-            f"{files}; {known}; no voter set is committed yet. Give all nodes the same peers file, and remove DATA/metadata of"
+            f"{files}; {known}; no voter set is committed yet. Give all nodes the same peers "
+            "file, and remove DATA/metadata of"
             " nodes that were started with another one and have never been part of the cluster"
         )
     if len(ours.file ^ theirs.file) > 1:
-        return f"{both}: files in use may differ by one voter. Change one voter at a time, and restart node by node"
-    for voter, position, other, other_position in ((us, ours, them, theirs), (them, theirs, us, ours)):
+        return (
+            f"{both}: files in use may differ by one voter. Change one voter at a time, "
+            "and restart node by node"
+        )
+    for voter, position, other, other_position in (
+        (us, ours, them, theirs),
+        (them, theirs, us, ours),
+    ):
         if voter in position.file:
             continue
         if voter in other_position.file:
             return (
-                f"{both}: node {voter} is a voter by the file of node {other} and not by its own. Give both the same file;"
+                f"{both}: node {voter} is a voter by the file of node {other} and not by its "
+                "own. Give both the same file;"
                 " restart a new voter first, and one that is removed last"
             )
-        if other_position.current.epoch and voter in other_position.current.voters and not position.intact:
+        if (
+            other_position.current.epoch
+            and voter in other_position.current.voters
+            and not position.intact
+        ):
             return (
-                f"{both}: node {voter} starts from nothing and is still a voter by the log of node {other}."
+                f"{both}: node {voter} starts from nothing and is still a voter by the log of "
+                f"node {other}."
                 f" Set voter = true for node {voter} in all peers files until it has caught up"
             )
     return None

@@ -1,11 +1,14 @@
-"""Incremental fetch sessions (KIP-227): what a client fetches, remembered, so that it need not say it every time.
+"""Incremental fetch sessions (KIP-227): what a client fetches, remembered, so that it need not say
+it every time.
 
-Pure. A session belongs to one client, whose requests carry increasing epochs; the answer to an incremental fetch
-names only partitions that have news. Sessions are bounded; the one longest unused gives way once it has been idle
-for two minutes, and until then newcomers fetch without a session, which is always right and only costs bytes.
+Pure. A session belongs to one client, whose requests carry increasing epochs; the answer to an
+incremental fetch names only partitions that have news. Sessions are bounded; the one longest unused
+gives way once it has been idle for two minutes, and until then newcomers fetch without a session,
+which is always right and only costs bytes.
 
-Followers have sessions of their own, one a node: they hold every partition that the node follows here, of which few have
-news at a time. So partitions tell the session when something is new (`Followed.note`), and a fetch looks at those alone.
+Followers have sessions of their own, one a node: they hold every partition that the node follows
+here, of which few have news at a time. So partitions tell the session when something is new
+(`Followed.note`), and a fetch looks at those alone.
 """
 
 from __future__ import annotations
@@ -15,7 +18,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import FETCH_SESSION_PARTITIONS_MAX, FETCH_SESSIONS_MAX, FETCH_SESSIONS_PARTITIONS_MAX
+from mqd.limits import (
+    FETCH_SESSION_PARTITIONS_MAX,
+    FETCH_SESSIONS_MAX,
+    FETCH_SESSIONS_PARTITIONS_MAX,
+)
 from mqd.protocol.hot_fetch import FetchPartition
 from mqd.replica.waiters import FetchWaiter
 
@@ -39,11 +46,15 @@ class Wanted:
         self.partition = asked.partition
         self.asked = asked
         self.told: tuple[int, int, int] | None = None
-        """(high watermark, last stable offset, log start) of the last answer; None before the first."""
+        """(high watermark, last stable offset, log start) of the last answer; None before
+        the first.
+        """
 
 
 WantedPartitions = dict[tuple[TopicKey, int], Wanted]
-"""In the order in which a request names them first; of several rows for one partition the last counts."""
+"""In the order in which a request names them first; of several rows for one partition the
+last counts.
+"""
 
 
 class Session:
@@ -91,22 +102,37 @@ class FetchSessions:
         uses_topic_ids: bool,
         now: float,
     ) -> tuple[Session | None, list[Wanted], bool]:
-        """Who is asking, for which partitions, and whether the answer may leave out those without news.
+        """Who is asking, for which partitions, and whether the answer may leave out those without
+        news.
 
-        Raises MqError with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR.
+        Raises MqError with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
+        FETCH_SESSION_TOPIC_ID_ERROR.
         """
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if session_id != NO_SESSION:
                 self._drop(session_id)
-            session = self._create(wanted, uses_topic_ids, now) if epoch == INITIAL_EPOCH and wanted else None
+            session = (
+                self._create(wanted, uses_topic_ids, now)
+                if epoch == INITIAL_EPOCH and wanted
+                else None
+            )
             return session, list(wanted.values()), False
         session = self._sessions.get(session_id)
         if session is None:
-            raise MqError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id}: start a new one with epoch 0")
+            raise MqError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"no fetch session {session_id}: start a new one with epoch 0",
+            )
         if session.epoch != epoch:
-            raise MqError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} expects epoch {session.epoch}, not {epoch}")
+            raise MqError(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"session {session_id} expects epoch {session.epoch}, not {epoch}",
+            )
         if session.uses_topic_ids != uses_topic_ids:
-            raise MqError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a session names its topics by name or by id, not by both")
+            raise MqError(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                "a session names its topics by name or by id, not by both",
+            )
         session.epoch = epoch + 1 if epoch < 0x7FFFFFFF else 1
         session.last_used = now
         self._sessions.move_to_end(session_id)
@@ -122,7 +148,10 @@ class FetchSessions:
         for key in forgotten:
             session.wanted.pop(key, None)
         self._partitions += len(session.wanted) - before
-        if len(session.wanted) > FETCH_SESSION_PARTITIONS_MAX or self._partitions > FETCH_SESSIONS_PARTITIONS_MAX:
+        if (
+            len(session.wanted) > FETCH_SESSION_PARTITIONS_MAX
+            or self._partitions > FETCH_SESSIONS_PARTITIONS_MAX
+        ):
             self._drop(session_id)
             raise _too_many()
         return session, list(session.wanted.values()), True
@@ -138,7 +167,10 @@ class FetchSessions:
             if now - oldest.last_used < EVICTION_SECONDS:
                 return None
             self._drop(oldest.id)
-        if len(wanted) > FETCH_SESSION_PARTITIONS_MAX or self._partitions + len(wanted) > FETCH_SESSIONS_PARTITIONS_MAX:
+        if (
+            len(wanted) > FETCH_SESSION_PARTITIONS_MAX
+            or self._partitions + len(wanted) > FETCH_SESSIONS_PARTITIONS_MAX
+        ):
             return None
         while (session_id := 1 + self._below(0x7FFFFFFF - 1)) in self._sessions:
             pass
@@ -155,7 +187,9 @@ class FetchSessions:
 
 
 def _too_many() -> MqError:
-    return MqError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions for a session: fetch without one")
+    return MqError(
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions for a session: fetch without one"
+    )
 
 
 class Followed(Wanted):
@@ -192,9 +226,22 @@ class Watched(Protocol):
 
 
 class FollowerSession:
-    """What one node follows here. `id` is NO_SESSION for a fetch without a session, which lives as long as that."""
+    """What one node follows here.
 
-    __slots__ = ("broker_epoch", "epoch", "id", "last_used", "news", "node_id", "open", "waiter", "wanted")
+    `id` is NO_SESSION for a fetch without a session, which lives as long as that.
+    """
+
+    __slots__ = (
+        "broker_epoch",
+        "epoch",
+        "id",
+        "last_used",
+        "news",
+        "node_id",
+        "open",
+        "waiter",
+        "wanted",
+    )
 
     def __init__(self, id: int, node_id: int, broker_epoch: int, now: float) -> None:
         self.id = id
@@ -206,7 +253,9 @@ class FollowerSession:
         self.last_used = now
         self.wanted: dict[tuple[TopicKey, int], Followed] = {}
         self.news: dict[Followed, None] = {}
-        """What to look at when it is answered, in the order in which it was told; who gets bytes comes to the end by asking again."""
+        """What to look at when it is answered, in the order in which it was told; who gets
+        bytes comes to the end by asking again.
+        """
         self.waiter: FetchWaiter | None = None
         self.open = True
         """False once another session took its place, or its node must name anew what it has."""
@@ -249,11 +298,15 @@ class FollowerSessions:
         self._below = below
         self._sessions: dict[int, FollowerSession] = {}
 
-    def resolve(self, node_id: int, broker_epoch: int, session_id: int, epoch: int, now: float) -> FollowerSession:
-        """The session of a fetch. A first fetch replaces the session that its node had; one without a session leaves none.
+    def resolve(
+        self, node_id: int, broker_epoch: int, session_id: int, epoch: int, now: float
+    ) -> FollowerSession:
+        """The session of a fetch. A first fetch replaces the session that its node had; one without
+        a session leaves none.
 
-        A session ends with the registration of its node: what was named under an earlier broker epoch counts for nothing under the
-        next one, and partitions where nothing happens would never be named again (KIP-903).
+        A session ends with the registration of its node: what was named under an earlier broker
+        epoch counts for nothing under the next one, and partitions where nothing happens would
+        never be named again (KIP-903).
 
         Raises MqError with FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
         """
@@ -268,9 +321,15 @@ class FollowerSessions:
             self._sessions[node_id] = session
             return session
         if session is None or session.id != session_id or session.broker_epoch != broker_epoch:
-            raise MqError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id}: start a new one with epoch 0")
+            raise MqError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"no fetch session {session_id}: start a new one with epoch 0",
+            )
         if session.epoch != epoch:
-            raise MqError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} expects epoch {session.epoch}, not {epoch}")
+            raise MqError(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"session {session_id} expects epoch {session.epoch}, not {epoch}",
+            )
         session.epoch = epoch + 1 if epoch < 0x7FFFFFFF else 1
         session.last_used = now
         return session

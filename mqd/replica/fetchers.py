@@ -1,12 +1,13 @@
 """Fetching from leaders: one task and one connection each. The shell of follower.py.
 
-A task asks, waits, applies the answer and asks again; what it asks says what it has (the leader counts that), so nothing is asked
-before the answer is in the log. All partitions of an answer are appended and flushed in one stretch without await, cut into
-pieces where it is long, so that clients of this node are not kept waiting by a replica that catches up.
+A task asks, waits, applies the answer and asks again; what it asks says what it has (the leader
+counts that), so nothing is asked before the answer is in the log. All partitions of an answer are
+appended and flushed in one stretch without await, cut into pieces where it is long, so that clients
+of this node are not kept waiting by a replica that catches up.
 
-A fetch that finds nothing waits at the leader for up to `replica.fetch.wait.max.ms`. When there is something else to ask meanwhile
-(a partition is to be followed, a pause is over), an ApiVersions request behind it frees it: whatever comes
-behind a parked fetch does.
+A fetch that finds nothing waits at the leader for up to `replica.fetch.wait.max.ms`. When there is
+something else to ask meanwhile (a partition is to be followed, a pause is over), an ApiVersions
+request behind it frees it: whatever comes behind a parked fetch does.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ from mqd.log.service import LogService
 from mqd.protocol.apis import by_key
 from mqd.protocol.hot_follower import VERSION, decode_fetch_response
 from mqd.protocol.schema import Api
-from mqd.replica.follower import Action, Append, Followed, Follower, FollowerOptions, Reset, Truncate
+from mqd.replica.follower import (
+    Action,
+    Append,
+    Followed,
+    Follower,
+    FollowerOptions,
+    Reset,
+    Truncate,
+)
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.types import NO_NODE, NodeId, TopicPartition
@@ -40,9 +49,14 @@ logger = logging.getLogger(__name__)
 STRETCH_SECONDS = 0.005
 """After so long in one stretch the event loop goes round."""
 SYNC_SECONDS_MAX = 0.05
-"""How long the partitions that are durable wait for those that are to become it, before they are asked for alone."""
+"""How long the partitions that are durable wait for those that are to become it, before
+they are asked for alone.
+"""
 FIRST_PAUSE_SECONDS = 0.02
-"""Before the second attempt to connect; the first one comes at once. Doubled up to `replica.fetch.backoff.ms`."""
+"""Before the second attempt to connect; the first one comes at once.
+
+Doubled up to `replica.fetch.backoff.ms`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +110,10 @@ class Fetchers:
         connect: Callable[[NodeId], Awaitable[Line]],
         broker_epoch: Callable[[], int],
     ) -> None:
-        """`connect` gives a fresh, introduced connection to a node's peer listener, OSError when there is none; `broker_epoch` is that of
-        this node's registration, by which the leader knows this incarnation (KIP-903)."""
+        """`connect` gives a fresh, introduced connection to a node's peer listener, OSError when
+        there is none; `broker_epoch` is that of this node's registration, by which the leader knows
+        this incarnation (KIP-903).
+        """
         self._node_id = node_id
         self._replica = replica
         self._logs = logs
@@ -109,7 +125,9 @@ class Fetchers:
         self._fetchers: dict[NodeId, _Fetcher] = {}
         self._leader_of: dict[TopicPartition, NodeId] = {}
         self._wanted = trio.Event()
-        self._fetches = self._fetched_bytes = self._truncations = self._resets = self._refused_batches = 0
+        self._fetches = self._fetched_bytes = self._truncations = self._resets = (
+            self._refused_batches
+        ) = 0
 
     def statistics(self) -> FetchersStatistics:
         return FetchersStatistics(
@@ -155,7 +173,7 @@ class Fetchers:
                         nursery.start_soon(self._run_fetcher, fetcher)
                 await self._wanted.wait()
 
-    # -- one leader ------------------------------------------------------------------------------------------------
+    # -- one leader --------------------------------------------------------------------------------
 
     async def _run_fetcher(self, fetcher: _Fetcher) -> None:
         """Connect and fetch, again and again, as long as this leader has something to follow."""
@@ -176,7 +194,12 @@ class Fetchers:
                 if failure != told:
                     told = failure
                     partitions = len(fetcher.core.followed)
-                    logger.info("cannot fetch, will retry leader=%d partitions=%d reason=%s", leader, partitions, failure)
+                    logger.info(
+                        "cannot fetch, will retry leader=%d partitions=%d reason=%s",
+                        leader,
+                        partitions,
+                        failure,
+                    )
                 changed = fetcher.changed
                 with trio.move_on_after(pause * (0.5 + self._entropy.below(1024) / 1024)):
                     await changed.wait()
@@ -206,7 +229,9 @@ class Fetchers:
         return failure
 
     async def _run_fetches(self, line: Line, fetcher: _Fetcher) -> None:
-        """No cancel scope and no other task between an answer and the next request: every acknowledgement waits for this."""
+        """No cancel scope and no other task between an answer and the next request: every
+        acknowledgement waits for this.
+        """
         core, clock = fetcher.core, self._clock
         while core.followed:
             changed, now = fetcher.changed, clock.monotonic()
@@ -230,7 +255,9 @@ class Fetchers:
             await self._wait_durable(core)
 
     async def _watch(self, line: Line, fetcher: _Fetcher) -> None:
-        """Have a fetch answered that waits at the leader, when there is something else to ask; end a line on which nothing comes."""
+        """Have a fetch answered that waits at the leader, when there is something else to
+        ask; end a line on which nothing comes.
+        """
         timeout = self._options.wait_seconds_max + self._options.timeout_seconds
         freed = 0
         while True:
@@ -239,7 +266,9 @@ class Fetchers:
             if fetcher.asking:
                 due = fetcher.asked_at + timeout
                 if due <= now:
-                    line.close(f"node {fetcher.core.leader} did not answer a fetch within {timeout:g} s")
+                    line.close(
+                        f"node {fetcher.core.leader} did not answer a fetch within {timeout:g} s"
+                    )
                     return
                 ready_at = fetcher.core.next_ready_at() if freed != fetcher.asked else math.inf
                 if ready_at <= now:
@@ -253,7 +282,7 @@ class Fetchers:
             with trio.move_on_after(due - now):
                 await changed.wait()
 
-    # -- what an answer asks for -----------------------------------------------------------------------------------
+    # -- what an answer asks for -------------------------------------------------------------------
 
     async def _apply(self, core: Follower, actions: Sequence[Action]) -> None:
         appends: deque[Append] = deque()
@@ -314,10 +343,14 @@ class Fetchers:
             followed.behind = append.high_watermark > partition.log.log_end_offset
             if partition.follower_progress(append.high_watermark, append.log_start_offset):
                 self._replica.follower_advanced(partition)
-        appends.extendleft(append for append in reversed(unfinished) if append.followed.partition.log not in failed)
+        appends.extendleft(
+            append for append in reversed(unfinished) if append.followed.partition.log not in failed
+        )
 
     def _append(self, core: Follower, append: Append, budget: int) -> memoryview | None:
-        """Queue records; what is left of them for the next stretch, None where they were refused."""
+        """Queue records; what is left of them for the next stretch, None where they were
+        refused.
+        """
         followed, records = append.followed, append.records
         log = followed.partition.log
         now = self._clock.monotonic()
@@ -326,7 +359,9 @@ class Fetchers:
         except MqError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE:
                 self._refused_batches += 1
-            logger.error("cannot append fetched records, will retry leader=%d reason=%s", core.leader, error)
+            logger.error(
+                "cannot append fetched records, will retry leader=%d reason=%s", core.leader, error
+            )
             core.postpone(followed, now)
             self._replica.log_failed(followed.partition)
             return None
@@ -343,16 +378,25 @@ class Fetchers:
         return records[taken:]
 
     def _storage_failed(self, core: Follower, followed: Followed, error: StorageError) -> None:
-        """Nothing was appended. It is tried again where the disk may get space, and given up where the log is lost."""
-        logger.error("cannot write a replica partition=%s reason=%s", followed.partition.assignment.topic_partition, error)
+        """Nothing was appended.
+
+        It is tried again where the disk may get space, and given up where the log is lost.
+        """
+        logger.error(
+            "cannot write a replica partition=%s reason=%s",
+            followed.partition.assignment.topic_partition,
+            error,
+        )
         core.postpone(followed, self._clock.monotonic())
         self._replica.log_failed(followed.partition)
 
     async def _wait_durable(self, core: Follower) -> None:
-        """Where topics ask for `flush.before.ack`: what was appended is durable before the next request says that it is here.
+        """Where topics ask for `flush.before.ack`: what was appended is durable before the next
+        request says that it is here.
 
-        A disk that takes long holds up what is on it, and no other partition of this leader: the next request leaves its partitions out.
-        One that refuses, for it is full, is asked again now and then.
+        A disk that takes long holds up what is on it, and no other partition of this leader: the
+        next request leaves its partitions out. One that refuses, for it is full, is asked again now
+        and then.
         """
         until = ask_at = math.nan
         while True:

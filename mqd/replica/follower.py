@@ -1,17 +1,22 @@
-"""What a node fetches from one leader: which partitions, from where on, what to ask next, and what an answer asks it to do.
+"""What a node fetches from one leader: which partitions, from where on, what to ask next, and what
+an answer asks it to do.
 
-A core: `now` and answers come in, requests and actions go out; it reads the positions off the logs and changes none of them.
+A core: `now` and answers come in, requests and actions go out; it reads the positions off the logs
+and changes none of them.
 
-Fetches go through an incremental session (KIP-227): a request names the partitions whose position moved since they were
-last named, and those that are left out stand as they were said. A partition that cannot be fetched for now is taken out of the session.
+Fetches go through an incremental session (KIP-227): a request names the partitions whose position
+moved since they were last named, and those that are left out stand as they were said. A partition
+that cannot be fetched for now is taken out of the session.
 
-A log is cut by leader epochs only (KIP-101, KIP-279, within the fetch by KIP-595): each request says of which epoch the
-last record is; a leader whose own log has no such epoch, or an end of it before that, names the largest epoch it has that is not
-larger, and where that ends. The follower cuts to the smaller of both logs' ends of that epoch and asks again; so epoch by
-epoch, until the logs agree. The high watermark has no say: a follower's may be behind or ahead of what its log shares with the leader's.
+A log is cut by leader epochs only (KIP-101, KIP-279, within the fetch by KIP-595): each request
+says of which epoch the last record is; a leader whose own log has no such epoch, or an end of it
+before that, names the largest epoch it has that is not larger, and where that ends. The follower
+cuts to the smaller of both logs' ends of that epoch and asks again; so epoch by epoch, until the
+logs agree. The high watermark has no say: a follower's may be behind or ahead of what its log
+shares with the leader's.
 
-Invariants: an answer changes a partition only if it was followed since the request with the same leader epoch; at most one
-request is under way, so each position in an answer is that of the log.
+Invariants: an answer changes a partition only if it was followed since the request with the same
+leader epoch; at most one request is under way, so each position in an answer is that of the log.
 """
 
 from __future__ import annotations
@@ -24,7 +29,12 @@ from typing import NamedTuple
 
 from mqd.config import NodeConfig
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.hot_follower import AskedPartition, FetchAnswer, FetchedPartition, encode_fetch_request
+from mqd.protocol.hot_follower import (
+    AskedPartition,
+    FetchAnswer,
+    FetchedPartition,
+    encode_fetch_request,
+)
 from mqd.replica.partition import Partition
 from mqd.replica.throttle import Throttle
 from mqd.types import NO_EPOCH, NodeId, Offset, TopicPartition
@@ -35,11 +45,18 @@ Key = tuple[bytes, int]
 """Topic id (16 bytes), partition index."""
 
 FIRST_BACKOFF_SECONDS = 0.02
-"""After a refusal; doubled at each further one, up to `replica.fetch.backoff.ms`. A new leader is often a moment behind its followers."""
+"""After a refusal; doubled at each further one, up to `replica.fetch.backoff.ms`.
+
+A new leader is often a moment behind its followers.
+"""
 THROTTLED_SECONDS = 0.2
 """How often a throttled partition is looked at again."""
 _SESSION_ERRORS = frozenset(
-    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR}
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
 )
 
 
@@ -93,11 +110,20 @@ class Followed:
         self._backoff = 0.0
 
     def asked(self, partition_bytes_max: int) -> AskedPartition | None:
-        """What a request says of it; None while what it has is not yet as durable as its topic asks for."""
+        """What a request says of it; None while what it has is not yet as durable as its
+        topic asks for.
+        """
         log = self.partition.log
         if self.partition.local_end_offset() < log.log_end_offset:
             return None
-        return (self.key[1], self.leader_epoch, log.log_end_offset, log.last_epoch, log.log_start_offset, partition_bytes_max)
+        return (
+            self.key[1],
+            self.leader_epoch,
+            log.log_end_offset,
+            log.last_epoch,
+            log.log_start_offset,
+            partition_bytes_max,
+        )
 
 
 class Append(NamedTuple):
@@ -129,7 +155,9 @@ Action = Append | Truncate | Reset
 class Follower:
     """The partitions that one node leads and this one follows."""
 
-    def __init__(self, leader: NodeId, node_id: NodeId, options: FollowerOptions, throttle: Throttle) -> None:
+    def __init__(
+        self, leader: NodeId, node_id: NodeId, options: FollowerOptions, throttle: Throttle
+    ) -> None:
         self.leader = leader
         self.followed: dict[Key, Followed] = {}
         self._node_id = node_id
@@ -148,7 +176,11 @@ class Follower:
         """From its log's end on, in its leader epoch; False when that is so already."""
         fresh = Followed(partition)
         known = self.followed.get(fresh.key)
-        if known is not None and known.partition is partition and known.leader_epoch == fresh.leader_epoch:
+        if (
+            known is not None
+            and known.partition is partition
+            and known.leader_epoch == fresh.leader_epoch
+        ):
             return False
         self.followed[fresh.key] = fresh
         self._name_again(fresh.key)
@@ -169,7 +201,7 @@ class Follower:
         self._named.clear()
         self._look = dict.fromkeys(self.followed)
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- asking ------------------------------------------------------------------------------------
 
     def next_request(self, replica_epoch: int, now: float) -> bytearray | None:
         """The body of the next fetch; None while no partition can be fetched."""
@@ -210,27 +242,48 @@ class Follower:
         )
 
     def _is_throttled(self, followed: Followed, now: float) -> bool:
-        """`follower.replication.throttled.rate`, for replicas that are behind; looked at again in a moment."""
+        """`follower.replication.throttled.rate`, for replicas that are behind; looked at
+        again in a moment.
+        """
         throttle = self._throttle
-        if not followed.behind or not throttle.is_throttled(followed.partition.assignment.topic_partition) or throttle.allows(now):
+        if (
+            not followed.behind
+            or not throttle.is_throttled(followed.partition.assignment.topic_partition)
+            or throttle.allows(now)
+        ):
             return False
         followed.ready_at = now + THROTTLED_SECONDS
         return True
 
     def next_ready_at(self) -> float:
-        """When a partition is to be asked for that the last request left out; infinity when there is none."""
-        left_out = (self.followed[key] for key in self._look if key in self.followed and self._named.get(key) is None)
+        """When a partition is to be asked for that the last request left out; infinity when
+        there is none.
+        """
+        left_out = (
+            self.followed[key]
+            for key in self._look
+            if key in self.followed and self._named.get(key) is None
+        )
         return min((followed.ready_at for followed in left_out), default=math.inf)
 
     def unsynced(self) -> list[Partition]:
-        """Those that wait to be asked for until their topic's `flush.before.ack` is done with what they have."""
+        """Those that wait to be asked for until their topic's `flush.before.ack` is done
+        with what they have.
+        """
         found = [self.followed[key].partition for key in self._look if key in self.followed]
-        return [partition for partition in found if partition.local_end_offset() < partition.log.log_end_offset]
+        return [
+            partition
+            for partition in found
+            if partition.local_end_offset() < partition.log.log_end_offset
+        ]
 
-    # -- what comes back -------------------------------------------------------------------------------------------
+    # -- what comes back ---------------------------------------------------------------------------
 
     def on_answer(self, answer: FetchAnswer, now: float) -> list[Action]:
-        """What to do, partition by partition. MqError when the leader refuses the request as a whole."""
+        """What to do, partition by partition.
+
+        MqError when the leader refuses the request as a whole.
+        """
         if answer.error_code:
             self.disconnected()
             code = ErrorCode(answer.error_code)
@@ -242,8 +295,11 @@ class Follower:
         for refusal, refused in self._refused.items():
             logger.log(
                 logging.INFO if refusal in _PASSING else logging.WARNING,
-                "fetch rejected, will retry leader=%d error=%s partitions=%d for_example=%s", self.leader, refusal.name, *refused,
-            )  # fmt: skip
+                "fetch rejected, will retry leader=%d error=%s partitions=%d for_example=%s",
+                self.leader,
+                refusal.name,
+                *refused,
+            )
         self._session_id = answer.session_id
         if answer.session_id:
             self._epoch = self._epoch + 1 if self._epoch < 0x7FFFFFFF else 1
@@ -268,16 +324,22 @@ class Follower:
             followed.went_well()
             if row.diverging_epoch is not None:
                 self._name_again(followed.key)
-                return Truncate(followed, truncation_offset(followed.partition, *row.diverging_epoch))
+                return Truncate(
+                    followed, truncation_offset(followed.partition, *row.diverging_epoch)
+                )
             return Append(followed, row.records, row.high_watermark, row.log_start_offset)
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset >= 0:
             empty = log.log_start_offset == log.log_end_offset
-            if log.log_end_offset < row.log_start_offset or (empty and log.log_end_offset != row.log_start_offset):
+            if log.log_end_offset < row.log_start_offset or (
+                empty and log.log_end_offset != row.log_start_offset
+            ):
                 self._name_again(followed.key)
                 return Reset(followed, row.log_start_offset)
         self.postpone(followed, now)
         refusal = ErrorCode(row.error_code)
-        count, example = self._refused.get(refusal, (0, followed.partition.assignment.topic_partition))
+        count, example = self._refused.get(
+            refusal, (0, followed.partition.assignment.topic_partition)
+        )
         self._refused[refusal] = count + 1, example
         return None
 
@@ -306,9 +368,11 @@ _PASSING = frozenset(
 
 
 def truncation_offset(partition: Partition, epoch: int, end_offset: Offset) -> Offset:
-    """Where to cut a log that the leader's leaves in `epoch`, which ends there at `end_offset` (KIP-279).
+    """Where to cut a log that the leader's leaves in `epoch`, which ends there at `end_offset`
+    (KIP-279).
 
-    The own log may not know that epoch: then its largest smaller one decides, and the next fetch goes on from there.
+    The own log may not know that epoch: then its largest smaller one decides, and the next fetch
+    goes on from there.
     """
     log = partition.log
     own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)

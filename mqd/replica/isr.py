@@ -1,9 +1,11 @@
-"""The in-sync replicas of a partition on its leader: what is committed, what is proposed, and what the controller said. Pure.
+"""The in-sync replicas of a partition on its leader: what is committed, what is proposed, and what
+the controller said. Pure.
 
-The leader proposes, the controller decides by compare-and-set (AlterPartition: leader epoch, partition epoch, broker epochs).
-Until the answer is known either ISR may be the true one. So the high watermark waits for the members of both, the *maximal*
-ISR (KIP-497), and no second change is proposed: one is in flight at most. An attempt whose answer was lost may come to the
-controller late: it finds another partition epoch there, whether a repetition was taken before it or refused.
+The leader proposes, the controller decides by compare-and-set (AlterPartition: leader epoch,
+partition epoch, broker epochs). Until the answer is known either ISR may be the true one. So the
+high watermark waits for the members of both, the *maximal* ISR (KIP-497), and no second change is
+proposed: one is in flight at most. An attempt whose answer was lost may come to the controller
+late: it finds another partition epoch there, whether a repetition was taken before it or refused.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class InSync:
         self.proposal: IsrChange | None = None
         self.maximal = self.committed
         self.recent = self.committed
-        """All who were members since the metadata told the ISR: whether those that left since are eligible to lead is not known."""
+        """All who were members since the metadata told the ISR: whether those that left
+        since are eligible to lead is not known.
+        """
 
     def commit(self, isr: Iterable[NodeId], partition_epoch: int) -> None:
         """Newer metadata: what was in flight has been decided by it, one way or the other."""
@@ -65,13 +69,18 @@ class InSync:
         self.maximal = self.committed | {node_id for node_id, _ in change.isr}
 
     def settle(self, change: IsrChange, outcome: IsrOutcome | None) -> Verdict:
-        """Fold in what the controller said of `change`; None where it is not known whether it heard of it."""
+        """Fold in what the controller said of `change`; None where it is not known whether
+        it heard of it.
+        """
         if self.proposal is not change:
             return Verdict.STALE
         if outcome is None:
             return Verdict.RETRY
         if outcome.error is ErrorCode.NONE:
-            if outcome.leader_epoch != change.leader_epoch or outcome.partition_epoch < self.partition_epoch:
+            if (
+                outcome.leader_epoch != change.leader_epoch
+                or outcome.partition_epoch < self.partition_epoch
+            ):
                 return Verdict.WAIT
             self._decide(outcome.isr, outcome.partition_epoch)
             return Verdict.COMMITTED
@@ -83,5 +92,9 @@ class InSync:
         return Verdict.RETRY
 
 
-_NEWER_ELSEWHERE = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED})
-_REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST})
+_NEWER_ELSEWHERE = frozenset(
+    {ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED}
+)
+_REFUSED = frozenset(
+    {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST}
+)

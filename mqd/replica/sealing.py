@@ -1,4 +1,6 @@
-"""Seals of prepared transactions (KIP-939): the writer's epoch appends no more, and the transaction stays open until its marker comes."""
+"""Seals of prepared transactions (KIP-939): the writer's epoch appends no more, and the
+transaction stays open until its marker comes.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,24 @@ from mqd.types import Offset
 
 
 def append_seal_nowait(
-    append: Callable[..., Appended], partition: Partition, producer: tuple[int, int], coordinator_epoch: int, now_ms: int
+    append: Callable[..., Appended],
+    partition: Partition,
+    producer: tuple[int, int],
+    coordinator_epoch: int,
+    now_ms: int,
 ) -> Offset:
-    """Queue the seal of a transaction of `producer` (id, epoch above that of the records), if one is needed.
+    """Queue the seal of a transaction of `producer` (id, epoch above that of the records), if one
+    is needed.
 
-    `append`: `ReplicaService.append_nowait`. The partition is sealed when everything below the returned offset is committed. MqError as
-    `append` with acks=-1, and those of `Producers.may_seal`.
+    `append`: `ReplicaService.append_nowait`. The partition is sealed when everything below the
+    returned offset is committed. MqError as `append` with acks=-1, and those of
+    `Producers.may_seal`.
     """
     partition.check_append(-1)
     producers = partition.log.producers
     if not producers.may_seal(*producer, coordinator_epoch):
-        producers.guards.pop(producer[0], None)  # a batch that waits behind it was allowed before the transaction was prepared
+        # a batch that waits behind it was allowed before the transaction was prepared
+        producers.guards.pop(producer[0], None)
         return Offset(partition.log.log_end_offset)
     seal = build_transaction_seal(*producer, coordinator_epoch, now_ms)
     return Offset(append(partition, memoryview(seal), -1, now_ms, client=False).last_offset + 1)

@@ -1,4 +1,6 @@
-"""Which replica a consumer should read from: one in its rack (KIP-392, Kafka's RackAwareReplicaSelector). Pure."""
+"""Which replica a consumer should read from: one in its rack (KIP-392, Kafka's
+RackAwareReplicaSelector). Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class Candidate(NamedTuple):
 
 
 def select(rack: str, leader: Candidate, others: Iterable[Candidate]) -> NodeId | None:
-    """The node to read from instead of the leader; None where the leader is in the consumer's rack or nobody else is.
+    """The node to read from instead of the leader; None where the leader is in the consumer's rack
+    or nobody else is.
 
     Of several the one that is furthest, then least long behind, then with the lowest id.
     """

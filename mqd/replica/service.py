@@ -1,11 +1,14 @@
-"""The partitions of this node: opens and closes them as the metadata says, and runs the turn that makes appends count.
+"""The partitions of this node: opens and closes them as the metadata says, and runs the turn that
+makes appends count.
 
-A turn: handlers call `append_nowait` any number of times and hand over their tickets; `end_of_turn` writes everything
-that was queued with one vectored write a log, moves the high watermarks, and frees whoever waited for that. Between an
-append and the end of its turn there is no await, so nobody ever sees a record that is not written.
+A turn: handlers call `append_nowait` any number of times and hand over their tickets; `end_of_turn`
+writes everything that was queued with one vectored write a log, moves the high watermarks, and
+frees whoever waited for that. Between an append and the end of its turn there is no await, so
+nobody ever sees a record that is not written.
 
-With followers, a high watermark moves when the last of them that counts has fetched (`follower_fetched`), in the turn of that
-fetch. Who joins and leaves the in-sync replicas is proposed to the controller by one task, many partitions a request.
+With followers, a high watermark moves when the last of them that counts has fetched
+(`follower_fetched`), in the turn of that fetch. Who joins and leaves the in-sync replicas is
+proposed to the controller by one task, many partitions a request.
 """
 
 from __future__ import annotations
@@ -48,9 +51,13 @@ LAG_SECONDS = 30.0
 ISR_CHANGES_AT_ONCE = 1000
 """Partitions in one request to the controller."""
 ISR_RETRY_SECONDS = (0.05, 0.5)
-"""First and longest pause after a request that the controller did not take, or whose outcome is not known."""
+"""First and longest pause after a request that the controller did not take, or whose
+outcome is not known.
+"""
 CHECK_SECONDS_MAX = 1.0
-"""How often at least partitions are looked at for followers that fell behind and for logs that failed."""
+"""How often at least partitions are looked at for followers that fell behind and for logs
+that failed.
+"""
 _CHECKED_AT_ONCE = 1000
 
 
@@ -68,31 +75,43 @@ class ReplicaService:
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         lag_seconds: float = LAG_SECONDS,
     ) -> None:
-        """`checkpoint_seconds`: how often the high watermarks are written down. `lag_seconds`: `replica.lag.time.max.ms`.
+        """`checkpoint_seconds`: how often the high watermarks are written down. `lag_seconds`:
+        `replica.lag.time.max.ms`.
 
-        The attributes `fetchers`, `alter_partitions`, `eligible`, `contact_until` and `on_offline` are set by whoever builds the node,
-        before the first `apply`; a node that leads nothing with followers needs none of them.
+        The attributes `fetchers`, `alter_partitions`, `eligible`, `contact_until` and `on_offline`
+        are set by whoever builds the node, before the first `apply`; a node that leads nothing with
+        followers needs none of them.
         """
         self.node_id = node_id
         self.fetchers: Follows | None = None
-        self.alter_partitions: Callable[[Sequence[IsrChange]], Awaitable[list[IsrOutcome]]] | None = None
+        self.alter_partitions: (
+            Callable[[Sequence[IsrChange]], Awaitable[list[IsrOutcome]]] | None
+        ) = None
         """Asks the controller. Raises MqError where the outcome is not known."""
         self.on_offline: Callable[[UUID, int], None] | None = None
         """Called with the topic id and the index of a partition whose log here cannot be used."""
         """Told once that the log of a partition cannot be used, until it could be opened again."""
         self.on_role_changed: Callable[[Partition], None] | None = None
-        """Told when a partition begins or ends to be led from here, or its leader epoch changes; the partition tells which."""
+        """Told when a partition begins or ends to be led from here, or its leader epoch
+        changes; the partition tells which.
+        """
         self.in_contact = True
         self.contact_until: Callable[[], float] = lambda: math.inf
         """Gives the monotonic time from which on others may lead what this node leads."""
         self.contact_ends_at = math.inf  # the same as last asked for
         self.lost_contact_at = -math.inf  # monotonic seconds
         self.tells_high_watermarks = False
-        """Whether consumers read from followers (KIP-392): these then hear of a new high watermark at once."""
+        """Whether consumers read from followers (KIP-392): these then hear of a new high
+        watermark at once.
+        """
         self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
-        """Their rates are set by whoever knows the node's configuration, the replicas they apply to with each `TopicSettings`."""
+        """Their rates are set by whoever knows the node's configuration, the replicas they
+        apply to with each `TopicSettings`.
+        """
         self.low_watermark_moved = trio.Event()
-        """Set, and replaced by a fresh one, when a follower has told of a new log start, or other replicas count."""
+        """Set, and replaced by a fresh one, when a follower has told of a new log start, or
+        other replicas count.
+        """
         self._rules = Rules(lag_seconds)
         self._proposals: dict[TopicPartition, tuple[Partition, IsrChange]] = {}
         self._proposed = trio.Event()
@@ -120,16 +139,20 @@ class ReplicaService:
 
     @property
     def eligible(self) -> Callable[[NodeId], int | None]:
-        """The broker epoch of a node that is alive and not shutting down, None for any other: who may join an ISR."""
+        """The broker epoch of a node that is alive and not shutting down, None for any
+        other: who may join an ISR.
+        """
         return self._rules.eligible
 
     @eligible.setter
     def eligible(self, eligible: Callable[[NodeId], int | None]) -> None:
         self._rules.eligible = eligible
 
-    # -- what the metadata says ------------------------------------------------------------------------------------
+    # -- what the metadata says --------------------------------------------------------------------
 
-    def apply(self, assignments: Iterable[Assignment], settings: Mapping[str, TopicSettings]) -> None:
+    def apply(
+        self, assignments: Iterable[Assignment], settings: Mapping[str, TopicSettings]
+    ) -> None:
         """Open, lead or stop leading each partition as its newest assignment says."""
         offline_before = len(self.offline)
         for assignment in assignments:
@@ -158,10 +181,19 @@ class ReplicaService:
         self._low_watermark_may_have_moved()
 
     def _may_begin_anew(self, assignment: Assignment, partition: Partition | None) -> bool:
-        """Whether a log that cannot be used may be replaced by a copy of the leader's: nobody counts on what it holds."""
-        lost = assignment.topic_partition in self.offline if partition is None else partition.is_lost
+        """Whether a log that cannot be used may be replaced by a copy of the leader's:
+        nobody counts on what it holds.
+        """
+        lost = (
+            assignment.topic_partition in self.offline if partition is None else partition.is_lost
+        )
         others_lead = assignment.leader not in (self.node_id, NO_NODE)
-        return lost and others_lead and self.node_id not in assignment.isr and self.node_id not in assignment.elr
+        return (
+            lost
+            and others_lead
+            and self.node_id not in assignment.isr
+            and self.node_id not in assignment.elr
+        )
 
     def _open(self, assignment: Assignment, settings: TopicSettings) -> Partition | None:
         """The partition on its log; None where that cannot be opened, which is noted."""
@@ -172,7 +204,8 @@ class ReplicaService:
             self.offline[topic_partition] = str(error)
             self._retries.pop(topic_partition, None)
             if isinstance(error, MqError):  # a fence stays: the other replicas must do
-                if self.node_id in assignment.isr:  # of which somebody does not know, or not any more
+                # of which somebody does not know, or not any more
+                if self.node_id in assignment.isr:
                     self._reported.discard(topic_partition)
                 self._report_offline(assignment)
             else:  # a disk without space and too many open files pass
@@ -180,22 +213,33 @@ class ReplicaService:
                 self._retry_wanted.set()
             return None
         self._forget_offline(topic_partition)
-        partition = Partition(self.node_id, log, assignment, settings.min_insync_replicas, self._rules)
+        partition = Partition(
+            self.node_id, log, assignment, settings.min_insync_replicas, self._rules
+        )
         partition.set_in_contact(self.in_contact)
-        partition.high_watermark = min(max(self.logs.recovered_high_watermark(topic_partition), log.log_start_offset), log.log_end_offset)
-        self.by_name.setdefault(topic_partition.topic.encode(), {})[topic_partition.partition] = partition
+        partition.high_watermark = min(
+            max(self.logs.recovered_high_watermark(topic_partition), log.log_start_offset),
+            log.log_end_offset,
+        )
+        self.by_name.setdefault(topic_partition.topic.encode(), {})[topic_partition.partition] = (
+            partition
+        )
         self.by_id.setdefault(assignment.topic_id.bytes, {})[topic_partition.partition] = partition
         return partition
 
-    def _assign(self, partition: Partition, assignment: Assignment, settings: TopicSettings) -> None:
+    def _assign(
+        self, partition: Partition, assignment: Assignment, settings: TopicSettings
+    ) -> None:
         before = (partition.assignment.leader, partition.leader_epoch)
         led, in_sync = partition.is_leader, partition.isr | partition.lost_since(assignment)
         if partition.assign(assignment, settings.min_insync_replicas, self._clock.monotonic()):
             self._wake(partition)
         if led and partition.is_leader:
-            for node_id in sorted(in_sync - partition.isr - {self.node_id}):  # by the controller: it may have lost its log
+            # by the controller: it may have lost its log
+            for node_id in sorted(in_sync - partition.isr - {self.node_id}):
                 self.follower_sessions.drop(node_id)
-        if partition.is_lost and self.node_id in assignment.isr:  # its leader did not know, and took it in: tell once more
+        # its leader did not know, and took it in: tell once more
+        if partition.is_lost and self.node_id in assignment.isr:
             self._reported.discard(assignment.topic_partition)
             self.log_failed(partition)
         if before != (partition.assignment.leader, partition.leader_epoch):
@@ -215,7 +259,9 @@ class ReplicaService:
             self.on_role_changed(partition)
 
     def _after_isr(self, partition: Partition) -> None:
-        """Replicas or minimum changed: others may join now, and who waits for a commit that they are too few for is told so."""
+        """Replicas or minimum changed: others may join now, and who waits for a commit that
+        they are too few for is told so.
+        """
         change = partition.expand(self._clock.monotonic())
         if change is not None:
             self._propose(partition, change)
@@ -223,7 +269,9 @@ class ReplicaService:
             self._refuse_all(partition, partition.acks, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def brokers_changed(self) -> None:
-        """Nodes came, went or are shutting down: high watermarks need not wait for followers that can no longer join."""
+        """Nodes came, went or are shutting down: high watermarks need not wait for
+        followers that can no longer join.
+        """
         now = self._clock.monotonic()
         for partition in self.partitions():
             if partition.followers:
@@ -235,14 +283,18 @@ class ReplicaService:
             self._wake(partition)
 
     def judge_contact(self, now: float) -> None:
-        """Before anything is served at or after `contact_ends_at`, too: requests that waited while this process did not run."""
+        """Before anything is served at or after `contact_ends_at`, too: requests that
+        waited while this process did not run.
+        """
         self.contact_ends_at = self.contact_until()
         self.set_in_contact(now < self.contact_ends_at)
 
     def set_in_contact(self, in_contact: bool) -> None:
-        """Whether this node hears from a controller that has its majority; without it, what it leads may have another leader by now.
+        """Whether this node hears from a controller that has its majority; without it, what it
+        leads may have another leader by now.
 
-        Producers and consumers are sent away then, those that wait included. Followers are served on: what they fetch is fenced by epochs.
+        Producers and consumers are sent away then, those that wait included. Followers are served
+        on: what they fetch is fenced by epochs.
         """
         if in_contact == self.in_contact:
             return
@@ -251,7 +303,9 @@ class ReplicaService:
             self.lost_contact_at = self._clock.monotonic()
         logger.log(
             logging.INFO if in_contact else logging.WARNING,
-            "in contact with the controller again" if in_contact else "no contact with the controller: clients are redirected",
+            "in contact with the controller again"
+            if in_contact
+            else "no contact with the controller: clients are redirected",
         )
         for partition in self.partitions():
             partition.set_in_contact(in_contact)
@@ -272,7 +326,12 @@ class ReplicaService:
 
     def _tell_offline(self) -> None:
         example, reason = next(reversed(self.offline.items()))
-        logger.error("partitions are offline count=%d for_example=%s reason=%s", len(self.offline), example, reason)
+        logger.error(
+            "partitions are offline count=%d for_example=%s reason=%s",
+            len(self.offline),
+            example,
+            reason,
+        )
 
     def configure(self, topic: str, settings: TopicSettings) -> None:
         """A topic's configuration changed."""
@@ -288,7 +347,10 @@ class ReplicaService:
             self._after_isr(partition)
 
     def _throttle(self, topic: str, settings: TopicSettings) -> None:
-        for throttle, entries in ((self.leader_throttle, settings.leader_throttled), (self.follower_throttle, settings.follower_throttled)):
+        for throttle, entries in (
+            (self.leader_throttle, settings.leader_throttled),
+            (self.follower_throttle, settings.follower_throttled),
+        ):
             try:
                 throttle.set_partitions(topic, throttled_partitions(entries, self.node_id))
             except ValueError as error:
@@ -301,7 +363,10 @@ class ReplicaService:
             self.remove(partition)
 
     def retire(self, topic: str) -> list[Partition]:
-        """The topic is gone from the metadata: nobody finds it now. Its partitions are to be removed before others take their names."""
+        """The topic is gone from the metadata: nobody finds it now.
+
+        Its partitions are to be removed before others take their names.
+        """
         self.leader_throttle.set_partitions(topic, frozenset())
         self.follower_throttle.set_partitions(topic, frozenset())
         for offline in [one for one in self.offline if one.topic == topic]:
@@ -318,27 +383,39 @@ class ReplicaService:
         self.logs.delete(partition.assignment.topic_partition)
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """A partition that is not held here any more and not open: its log goes, also one that was found at the start and never opened."""
+        """A partition that is not held here any more and not open: its log goes, also one
+        that was found at the start and never opened.
+        """
         self._forget_offline(topic_partition)
         self.logs.delete(topic_partition)
 
     def remove_strays(self, known: Mapping[TopicPartition, UUID]) -> list[TopicPartition]:
-        """Remove logs on disk that no assignment to this node explains: their topics went while it was down.
+        """Remove logs on disk that no assignment to this node explains: their topics went while it
+        was down.
 
-        Then the reverse: what is assigned, was here, and is gone stays offline. Once, before the first assignment is carried out.
+        Then the reverse: what is assigned, was here, and is gone stays offline. Once, before the
+        first assignment is carried out.
         """
         strays = [tp for tp, log in self.logs.logs.items() if known.get(tp) != log.topic_id]
         for stray in strays:
-            logger.warning("removing the log of a partition that this node no longer holds partition=%s", stray)
+            logger.warning(
+                "removing the log of a partition that this node no longer holds partition=%s", stray
+            )
             self.logs.delete(stray)
         self.logs.settle_missing(known)
         return strays
 
     def _close(self, partition: Partition, code: ErrorCode) -> None:
-        """Nobody finds the partition here any more; who waits on it is told `code`. Its log is the caller's."""
+        """Nobody finds the partition here any more; who waits on it is told `code`.
+
+        Its log is the caller's.
+        """
         topic_partition = partition.assignment.topic_partition
         partition.is_leader = partition.serves = False
-        for table, key in ((self.by_name, topic_partition.topic.encode()), (self.by_id, partition.assignment.topic_id.bytes)):
+        for table, key in (
+            (self.by_name, topic_partition.topic.encode()),
+            (self.by_id, partition.assignment.topic_id.bytes),
+        ):
             partitions = table[key]
             del partitions[topic_partition.partition]
             if not partitions:
@@ -356,52 +433,76 @@ class ReplicaService:
         self._tell_role(partition)
 
     def _refuse_waiting(self, partition: Partition, code: ErrorCode) -> None:
-        """Send whoever waits here away: the outcome is unknown, the client finds out from the next leader."""
+        """Send whoever waits here away: the outcome is unknown, the client finds out from
+        the next leader.
+        """
         self._refuse_all(partition, partition.acks, code)
         self._refuse_all(partition, partition.syncs, code)
         for waiter in list(partition.fetches):
             waiter.free()
 
     @staticmethod
-    def _refuse_all(partition: Partition, waiting: deque[tuple[Append, ProduceTicket]], code: ErrorCode) -> None:
+    def _refuse_all(
+        partition: Partition, waiting: deque[tuple[Append, ProduceTicket]], code: ErrorCode
+    ) -> None:
         while waiting:
             append, ticket = waiting.popleft()
             if not ticket.freed:
                 ticket.refuse(append, code)
                 ticket.settle()
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         return self.by_name.get(topic_partition.topic.encode(), {}).get(topic_partition.partition)
 
     def partitions(self) -> list[Partition]:
-        return [partition for partitions in self.by_name.values() for partition in partitions.values()]
+        return [
+            partition for partitions in self.by_name.values() for partition in partitions.values()
+        ]
 
     def statistics(self) -> ReplicaStatistics:
         partitions = self.partitions()
         return ReplicaStatistics(
             partitions=len(partitions),
             leaders=sum(partition.is_leader for partition in partitions),
-            parked_produces=sum(len(partition.acks) + len(partition.syncs) for partition in partitions),
-            parked_fetches=len({id(waiter) for partition in partitions for waiter in partition.fetches if not waiter.freed}),
+            parked_produces=sum(
+                len(partition.acks) + len(partition.syncs) for partition in partitions
+            ),
+            parked_fetches=len(
+                {
+                    id(waiter)
+                    for partition in partitions
+                    for waiter in partition.fetches
+                    if not waiter.freed
+                }
+            ),
             fetch_sessions=len(self.sessions),
             offline=len(self.offline),
         )
 
-    # -- the turn --------------------------------------------------------------------------------------------------
+    # -- the turn ----------------------------------------------------------------------------------
 
-    def append_nowait(self, partition: Partition, records: memoryview, acks: int, now_ms: int, client: bool = True) -> Appended:
-        """Queue one batch, a coordinator's or a `client`'s; `records` must stay as it is until `end_of_turn`. MqError: refused."""
+    def append_nowait(
+        self, partition: Partition, records: memoryview, acks: int, now_ms: int, client: bool = True
+    ) -> Appended:
+        """Queue one batch, a coordinator's or a `client`'s; `records` must stay as it is
+        until `end_of_turn`. MqError: refused.
+        """
         if not partition.serves or (acks == -1 and partition.short_of_replicas):
             partition.check_append(acks)
         if partition.watches and not partition.touched:
             partition.before_write()
         log = partition.log
-        if log.touched:  # the service knows already that this log has something to write in this turn
-            appended = plan_append(log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client)
+        # the service knows already that this log has something to write in this turn
+        if log.touched:
+            appended = plan_append(
+                log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client
+            )
         else:
-            appended = self.logs.append_nowait(log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client)
+            appended = self.logs.append_nowait(
+                log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client
+            )
         partition.news_bytes += len(records)
         if not partition.touched:
             partition.touched = True
@@ -409,11 +510,17 @@ class ReplicaService:
         return appended
 
     def append_marker_nowait(
-        self, partition: Partition, producer: tuple[int, int], coordinator_epoch: int, committed: bool, now_ms: int,
+        self,
+        partition: Partition,
+        producer: tuple[int, int],
+        coordinator_epoch: int,
+        committed: bool,
+        now_ms: int,
         transaction_version: int = 0,
-    ) -> Appended:  # fmt: skip
-        """Queue the marker that ends a transaction of `producer` (id, epoch of the marker). MqError as `append_nowait` with acks=-1, and
-        those of `Producers.check_marker`."""
+    ) -> Appended:
+        """Queue the marker that ends a transaction of `producer` (id, epoch of the marker). MqError
+        as `append_nowait` with acks=-1, and those of `Producers.check_marker`.
+        """
         partition.check_append(-1)
         partition.log.producers.check_marker(*producer, coordinator_epoch, transaction_version)
         marker = build_end_marker(*producer, EndMarker(committed, coordinator_epoch), now_ms)
@@ -424,7 +531,10 @@ class ReplicaService:
         self._tickets.append(ticket)
 
     def end_of_turn(self) -> None:
-        """Write what the turn queued, and free whoever waited for it. Harmless when nothing was queued."""
+        """Write what the turn queued, and free whoever waited for it.
+
+        Harmless when nothing was queued.
+        """
         touched, tickets = self._touched, self._tickets
         if not touched and not tickets:
             return
@@ -468,7 +578,9 @@ class ReplicaService:
             self._wake(partition)
 
     def _after_failed_write(self, partition: Partition) -> None:
-        """The log was put back to what is on disk: whoever waited for offsets beyond that is told so."""
+        """The log was put back to what is on disk: whoever waited for offsets beyond that
+        is told so.
+        """
         end = partition.log.log_end_offset
         if partition.is_leader:  # the cut took the epoch along, where nothing was written in it
             partition.log.epochs.assign(partition.leader_epoch, end)
@@ -496,7 +608,9 @@ class ReplicaService:
             self._wake(partition)
 
     def on_log_start_moved(self, log: PartitionLog) -> None:
-        """Retention has removed records of a log: followers of an idle partition would not learn it otherwise."""
+        """Retention has removed records of a log: followers of an idle partition would not
+        learn it otherwise.
+        """
         partition = self.get(log.topic_partition)
         if partition is not None and partition.log is log:
             self._tell_followers([partition])
@@ -509,7 +623,10 @@ class ReplicaService:
                 self.log_failed(partition)
 
     def log_failed(self, partition: Partition) -> None:
-        """The log may have become useless: if so, stop following, and have others lead. Harmless when it is not, or was told."""
+        """The log may have become useless: if so, stop following, and have others lead.
+
+        Harmless when it is not, or was told.
+        """
         if partition.is_lost:
             if self.fetchers is not None:
                 self.fetchers.unfollow(partition)
@@ -528,29 +645,49 @@ class ReplicaService:
                 waiter.bytes_wanted -= stable_news if waiter.read_committed else news
                 if waiter.bytes_wanted <= 0:
                     waiter.free()
-        partition.news_bytes = partition.uncommitted_bytes() if high_watermark < partition.log.written_end_offset else 0
+        partition.news_bytes = (
+            partition.uncommitted_bytes()
+            if high_watermark < partition.log.written_end_offset
+            else 0
+        )
         if self.tells_high_watermarks:
             self._tell_followers([partition])
         else:
             for watch in partition.watches:
-                watch.note()  # they hear of the high watermark with their next answer, which is never far
+                # they hear of the high watermark with their next answer, which is never far
+                watch.note()
 
     @staticmethod
     def _tell_followers(partitions: Sequence[Partition]) -> None:
-        """There is something new in these: followers that wait are answered, each once, with all of it."""
-        sessions = dict.fromkeys(watch.note() for partition in partitions for watch in partition.watches)
+        """There is something new in these: followers that wait are answered, each once,
+        with all of it.
+        """
+        sessions = dict.fromkeys(
+            watch.note() for partition in partitions for watch in partition.watches
+        )
         for session in sessions:
             session.wake()
 
-    # -- followers -------------------------------------------------------------------------------------------------
+    # -- followers ---------------------------------------------------------------------------------
 
     def follower_fetched(
-        self, partition: Partition, node_id: NodeId, broker_epoch: int, offset: Offset, log_start: Offset, session: Fetching | None = None
+        self,
+        partition: Partition,
+        node_id: NodeId,
+        broker_epoch: int,
+        offset: Offset,
+        log_start: Offset,
+        session: Fetching | None = None,
     ) -> None:
-        """A follower's fetch was found in order: it has everything below `offset`. Moves the high watermark, proposes that it joins."""
+        """A follower's fetch was found in order: it has everything below `offset`.
+
+        Moves the high watermark, proposes that it joins.
+        """
         follower = partition.followers[node_id]
         start_before = follower.log_start_offset
-        moved, proposal = partition.follower_fetched(node_id, broker_epoch, offset, log_start, self._clock.monotonic(), session)
+        moved, proposal = partition.follower_fetched(
+            node_id, broker_epoch, offset, log_start, self._clock.monotonic(), session
+        )
         if proposal is not None:
             self._propose(partition, proposal)
         if moved:
@@ -563,17 +700,24 @@ class ReplicaService:
         moved.set()
 
     def follower_advanced(self, partition: Partition) -> None:
-        """This node follows, and `Partition.follower_progress` had news: take over the log start, wake consumers that read here."""
+        """This node follows, and `Partition.follower_progress` had news: take over the log
+        start, wake consumers that read here.
+        """
         log = partition.log
         if partition.leader_log_start_offset > log.log_start_offset:
-            self.logs.delete_records(log, min(partition.leader_log_start_offset, log.written_end_offset))
+            self.logs.delete_records(
+                log, min(partition.leader_log_start_offset, log.written_end_offset)
+            )
         partition.log_replaced()
         for waiter in list(partition.fetches):
             waiter.bytes_wanted = 0
             waiter.free()
 
     def delete_records(self, partition: Partition, offset: Offset) -> None:
-        """Let a partition that this node leads begin at `offset`, and tell its followers. MqError as `LogService.delete_records`."""
+        """Let a partition that this node leads begin at `offset`, and tell its followers.
+
+        MqError as `LogService.delete_records`.
+        """
         self.logs.delete_records(partition.log, offset)
         self._tell_followers([partition])
 
@@ -582,7 +726,9 @@ class ReplicaService:
         self._proposed.set()
 
     async def _run_isr_changes(self) -> None:
-        """Carry proposals to the controller, and its answers back; one request at a time, with a pause after one that did not help."""
+        """Carry proposals to the controller, and its answers back; one request at a time,
+        with a pause after one that did not help.
+        """
         pause, longest = ISR_RETRY_SECONDS
         while True:
             await self._proposed.wait()
@@ -593,14 +739,20 @@ class ReplicaService:
                 pause = min(2 * pause, longest)
 
     async def _send_proposals(self) -> bool:
-        """Send what is in flight, as far as it goes into one request; tells whether all of that was decided."""
+        """Send what is in flight, as far as it goes into one request; tells whether all of
+        that was decided.
+        """
         sent = dict(islice(self._proposals.items(), ISR_CHANGES_AT_ONCE))
         outcomes: dict[TopicPartition, IsrOutcome] = {}
         if self.alter_partitions is not None:
             try:
                 found = await self.alter_partitions([change for _, change in sent.values()])
             except MqError as error:
-                logger.warning("cannot change in-sync replicas, will retry partitions=%d reason=%s", len(sent), error)
+                logger.warning(
+                    "cannot change in-sync replicas, will retry partitions=%d reason=%s",
+                    len(sent),
+                    error,
+                )
             else:
                 outcomes = {outcome.topic_partition: outcome for outcome in found}
         now = self._clock.monotonic()
@@ -615,7 +767,11 @@ class ReplicaService:
             if verdict in (Verdict.COMMITTED, Verdict.DROPPED):
                 decided = decided and verdict is Verdict.COMMITTED
                 if verdict is Verdict.COMMITTED:
-                    logger.info("in-sync replicas changed partition=%s isr=%s", topic_partition, sorted(partition.isr))
+                    logger.info(
+                        "in-sync replicas changed partition=%s isr=%s",
+                        topic_partition,
+                        sorted(partition.isr),
+                    )
                 if partition.isr_settled(now):
                     self._wake(partition)
                 self._after_isr(partition)
@@ -641,10 +797,14 @@ class ReplicaService:
                 if change is not None:
                     self._propose(partition, change)
                 self._count(partition, now)
-            if partition.log.failure is not None and self.get(partition.assignment.topic_partition) is partition:  # or its log is gone
+            # or its log is gone
+            if (
+                partition.log.failure is not None
+                and self.get(partition.assignment.topic_partition) is partition
+            ):
                 self.log_failed(partition)
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def park(self, waiter: FetchWaiter, partitions: Iterable[Partition]) -> None:
         """Hold a fetch until one of its partitions has news or its deadline comes."""
@@ -657,7 +817,9 @@ class ReplicaService:
             self._earlier.set()
 
     async def run(self) -> None:
-        """Free what waited too long, checkpoint the high watermarks, keep the in-sync replicas true; until cancelled."""
+        """Free what waited too long, checkpoint the high watermarks, keep the in-sync
+        replicas true; until cancelled.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_deadlines)
             nursery.start_soon(self._run_checkpoints)
@@ -675,8 +837,13 @@ class ReplicaService:
                     if not append[0].is_settled(append[1]):
                         ticket.refuse(append, ErrorCode.REQUEST_TIMED_OUT)
                 ticket.free()
-            deadlines = [self._fetch_deadlines.next_deadline(), self._produce_deadlines.next_deadline()]
-            self._sleeping_until = min((one for one in deadlines if one is not None), default=math.inf)
+            deadlines = [
+                self._fetch_deadlines.next_deadline(),
+                self._produce_deadlines.next_deadline(),
+            ]
+            self._sleeping_until = min(
+                (one for one in deadlines if one is not None), default=math.inf
+            )
             self._earlier = trio.Event()
             with trio.move_on_after(max(0.0, self._sleeping_until - self._clock.monotonic())):
                 await self._earlier.wait()
@@ -688,7 +855,9 @@ class ReplicaService:
             self.checkpoint_high_watermarks()
 
     async def _run_retries(self) -> None:
-        """Every few seconds, open what could not be opened; when one fails, the others wait for the next round."""
+        """Every few seconds, open what could not be opened; when one fails, the others wait
+        for the next round.
+        """
         while True:
             await self._retry_wanted.wait()
             self._retry_wanted = trio.Event()
@@ -704,8 +873,14 @@ class ReplicaService:
             if self._retries:
                 self._retry_wanted.set()
             if len(self.offline) < before:
-                logger.info("partitions are online again count=%d still_offline=%d", before - len(self.offline), len(self.offline))
+                logger.info(
+                    "partitions are online again count=%d still_offline=%d",
+                    before - len(self.offline),
+                    len(self.offline),
+                )
 
     def checkpoint_high_watermarks(self) -> None:
         for partition in self.partitions():
-            self.logs.checkpoint_high_watermark(partition.assignment.topic_partition, partition.high_watermark)
+            self.logs.checkpoint_high_watermark(
+                partition.assignment.topic_partition, partition.high_watermark
+            )

@@ -1,12 +1,14 @@
-"""How fast replicas may be copied: one side's rate, measured as Apache Kafka does (KIP-73). Pure; `now` in seconds comes in.
+"""How fast replicas may be copied: one side's rate, measured as Apache Kafka does (KIP-73). Pure;
+`now` in seconds comes in.
 
-The rate is what was recorded within the last `WINDOWS` windows of `WINDOW_SECONDS`, over the time since the oldest of them
-began (at least one window). Above the bound nothing more is asked for or given until it has fallen: bytes are counted
-after they were moved, so one answer may overshoot, and the pause after it is as long as that takes.
+The rate is what was recorded within the last `WINDOWS` windows of `WINDOW_SECONDS`, over the time
+since the oldest of them began (at least one window). Above the bound nothing more is asked for or
+given until it has fallen: bytes are counted after they were moved, so one answer may overshoot, and
+the pause after it is as long as that takes.
 
-A node has two of these: `leader.replication.throttled.rate` bounds what it gives to followers that are not in sync,
-`follower.replication.throttled.rate` what it fetches for replicas that are not in sync. Both apply only to replicas that the
-topic's `*.replication.throttled.replicas` names.
+A node has two of these: `leader.replication.throttled.rate` bounds what it gives to followers that
+are not in sync, `follower.replication.throttled.rate` what it fetches for replicas that are not in
+sync. Both apply only to replicas that the topic's `*.replication.throttled.replicas` names.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ EVERY_PARTITION = None
 
 
 def throttled_partitions(entries: Iterable[str], node_id: NodeId) -> frozenset[int] | None:
-    """The partitions whose replica on `node_id` a list of `partition:node` names; EVERY_PARTITION for `*`.
+    """The partitions whose replica on `node_id` a list of `partition:node` names; EVERY_PARTITION
+    for `*`.
 
     ValueError for an entry that is neither.
     """
@@ -58,7 +61,9 @@ class Throttle:
         self._bytes_per_second = bytes_per_second
 
     def set_partitions(self, topic: str, partitions: frozenset[int] | None) -> None:
-        """Which partitions of a topic are throttled here, as `throttled_partitions` tells; an empty set: none."""
+        """Which partitions of a topic are throttled here, as `throttled_partitions` tells;
+        an empty set: none.
+        """
         if partitions is EVERY_PARTITION or partitions:
             self._partitions[topic] = partitions
         else:
@@ -86,7 +91,9 @@ class Throttle:
         self._purge(now)
         if not self._windows:
             return 0.0
-        return sum(size for _, size in self._windows) / max(now - self._windows[0][0], WINDOW_SECONDS)
+        return sum(size for _, size in self._windows) / max(
+            now - self._windows[0][0], WINDOW_SECONDS
+        )
 
     def allows(self, now: float) -> bool:
         """Whether more may be moved now."""

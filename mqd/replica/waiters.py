@@ -1,7 +1,8 @@
-"""Parked work: produce requests that wait for their records to be committed, fetches that wait for records to come.
+"""Parked work: produce requests that wait for their records to be committed, fetches that wait for
+records to come.
 
-Pure: deadlines are numbers, and a ticket is freed by whoever settles it. Every ticket is freed exactly once: by what
-it waits for, by its deadline, or by a refusal.
+Pure: deadlines are numbers, and a ticket is freed by whoever settles it. Every ticket is freed
+exactly once: by what it waits for, by its deadline, or by a refusal.
 """
 
 from __future__ import annotations
@@ -21,14 +22,19 @@ if TYPE_CHECKING:
 _LEFT_AT_ONCE = 10 * DECODED_AT_ONCE_ROWS
 
 Append = tuple["Partition", Offset, list[Any], int]
-"""One batch of a produce request: where it went, what it waits for, and the answer's rows and index of its row.
+"""One batch of a produce request: where it went, what it waits for, and the answer's rows and index
+of its row.
 
-It waits for the high watermark to reach the offset; at -1 for nothing, written is enough; below that (`until_durable`) for
-this replica alone to have it on stable storage. A plain tuple: there is one for every batch."""
+It waits for the high watermark to reach the offset; at -1 for nothing, written is enough; below
+that (`until_durable`) for this replica alone to have it on stable storage. A plain tuple: there is
+one for every batch.
+"""
 
 
 def until_durable(end_offset: Offset) -> Offset:
-    """What an `Append` says that waits for the leader's own fdatasync up to `end_offset`, and for no follower. Its own inverse."""
+    """What an `Append` says that waits for the leader's own fdatasync up to `end_offset`,
+    and for no follower. Its own inverse.
+    """
     return -2 - end_offset
 
 
@@ -70,9 +76,19 @@ class ProduceTicket(ABC):
 
 
 class FetchWaiter:
-    """One fetch that found less than it wants: woken by bytes, by its deadline, or by what comes behind it."""
+    """One fetch that found less than it wants: woken by bytes, by its deadline, or by what
+    comes behind it.
+    """
 
-    __slots__ = ("bytes_wanted", "deadline", "freed", "leaves_later", "partitions", "read_committed", "release")
+    __slots__ = (
+        "bytes_wanted",
+        "deadline",
+        "freed",
+        "leaves_later",
+        "partitions",
+        "read_committed",
+        "release",
+    )
 
     def __init__(
         self,
@@ -86,7 +102,9 @@ class FetchWaiter:
         self.release = release
         """Called once: plans the fetch again and answers it."""
         self.leaves_later = leaves_later
-        """Whether the owner calls `leave` or `leaving` after `release`: one append may free many fetches of 10,000 partitions each."""
+        """Whether the owner calls `leave` or `leaving` after `release`: one append may free
+        many fetches of 10,000 partitions each.
+        """
         self.read_committed = read_committed
         """Whether bytes count only when no open transaction holds them back."""
         self.bytes_wanted = bytes_wanted
@@ -106,7 +124,9 @@ class FetchWaiter:
             pass
 
     def leaving(self) -> Generator[int, None, None]:
-        """The same, a slice at a time: yields a number of rows that are as much work as what was done since."""
+        """The same, a slice at a time: yields a number of rows that are as much work as
+        what was done since.
+        """
         partitions, self.partitions = self.partitions, []
         for number, partition in enumerate(partitions):
             partition.fetches.pop(self, None)
@@ -138,7 +158,10 @@ WaiterT = TypeVar("WaiterT", bound=Waits)
 
 
 class Deadlines(Generic[WaiterT]):
-    """Waiters by deadline. A freed waiter stays in the heap until its time or until half of the heap is such."""
+    """Waiters by deadline.
+
+    A freed waiter stays in the heap until its time or until half of the heap is such.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, WaiterT]] = []

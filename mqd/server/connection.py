@@ -1,14 +1,17 @@
-"""One connection of the server: bytes in, whole frames to the dispatcher, answers out in the order of the requests.
+"""One connection of the server: bytes in, whole frames to the dispatcher, answers out in the order
+of the requests.
 
-No task belongs to a connection. The poller calls `on_readable` and `on_writable`; whatever finishes later (a commit, a
-parked fetch, an administrative request in a task) completes its `Slot`, and the connection sends what is ready from
-the front of its queue. Everything here runs on the event loop's thread and never waits.
+No task belongs to a connection. The poller calls `on_readable` and `on_writable`; whatever finishes
+later (a commit, a parked fetch, an administrative request in a task) completes its `Slot`, and the
+connection sends what is ready from the front of its queue. Everything here runs on the event loop's
+thread and never waits.
 
 Invariants:
 - Answers leave in the order in which their requests came, each once (I9).
-- Bytes handed to the dispatcher stay untouched until the turn ends: records are appended from where they were received.
-- What a connection can hold is bounded: unanswered requests, unsent bytes, and one unfinished frame that grows only as
-  its bytes really arrive (I14).
+- Bytes handed to the dispatcher stay untouched until the turn ends: records are appended from where
+  they were received.
+- What a connection can hold is bounded: unanswered requests, unsent bytes, and one unfinished frame
+  that grows only as its bytes really arrive (I14).
 """
 
 from __future__ import annotations
@@ -41,19 +44,27 @@ logger = logging.getLogger(__name__)
 _INT32 = Struct(">i").unpack_from
 
 _SMALL_RECEIVE_BYTES = 16 * KIB
-"""How much to receive where a large frame is expected to begin: what is received here is copied once."""
+"""How much to receive where a large frame is expected to begin: what is received here is
+copied once.
+"""
 _LARGE_FRAME_BYTES = 128 * KIB
 _FRAME_BUFFER_BYTES_MIN = 64 * KIB
 _NOTHING = memoryview(b"")
 _JOIN_BYTES_MAX = 256 * KIB
 """Small answers are joined up to this and sent with one call."""
-_HTTP_STARTS = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI "))
-"""The first four bytes of HTTP requests, by their methods (RFC 9110, RFC 5789); the last is how HTTP/2 begins (RFC 9113)."""
+_HTTP_STARTS = frozenset(
+    (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
+)
+"""The first four bytes of HTTP requests, by their methods (RFC 9110, RFC 5789); the last is
+how HTTP/2 begins (RFC 9113).
+"""
 _TLS_HANDSHAKE = b"\x16\x03"
 """How a TLS client begins (RFC 8446)."""
 
 RESUME = 0
-"""Instead of events: the connection used up its slice of an earlier turn, and gets one in this turn."""
+"""Instead of events: the connection used up its slice of an earlier turn, and gets one in
+this turn.
+"""
 
 Part = bytes | bytearray | memoryview | FileRange
 
@@ -61,8 +72,9 @@ Part = bytes | bytearray | memoryview | FileRange
 class Arena:
     """The buffer that all connections receive into during one turn of the loop.
 
-    It is used from front to back and starts over when the turn has ended, so a thousand idle connections cost no
-    buffer at all, and records can be written to the log from where they were received.
+    It is used from front to back and starts over when the turn has ended, so a thousand idle
+    connections cost no buffer at all, and records can be written to the log from where they were
+    received.
     """
 
     __slots__ = ("buffer", "position", "size", "view")
@@ -91,7 +103,10 @@ class Cancellable(Protocol):
 
 
 class Answer(Protocol):
-    """A place in a connection's queue of answers. Whoever sets `parts` calls `Connection.answered`."""
+    """A place in a connection's queue of answers.
+
+    Whoever sets `parts` calls `Connection.answered`.
+    """
 
     parts: list[Part] | None
 
@@ -115,8 +130,11 @@ class Slot:
 class Dispatcher(Protocol):
     """Who makes answers out of frames (server/dispatch.py)."""
 
-    def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
-        """Take up the request in buffer[start:end], or return False: it must wait for an answer before it.
+    def dispatch(
+        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int
+    ) -> bool:
+        """Take up the request in buffer[start:end], or return False: it must wait for an answer
+        before it.
 
         Raises ProtocolError where the connection must be closed.
         """
@@ -183,7 +201,10 @@ def _foreign(size: int) -> str | None:
     if start in _HTTP_STARTS:
         return "an HTTP request: this port speaks the Kafka protocol, connect with a Kafka client"
     if start.startswith(_TLS_HANDSHAKE):
-        return "a TLS handshake: this port speaks the Kafka protocol without TLS, set security.protocol=PLAINTEXT in the client"
+        return (
+            "a TLS handshake: this port speaks the Kafka protocol without TLS, set "
+            "security.protocol=PLAINTEXT in the client"
+        )
     return None
 
 
@@ -241,22 +262,34 @@ class Connection:
         """On the peer listener: the introduction, from its first word on."""
         self.since = now
         self.work: Cancellable | None = None
-        """What a task does for this connection, and for nobody else: it ends when the connection closes."""
+        """What a task does for this connection, and for nobody else: it ends when the
+        connection closes.
+        """
         self.task_bytes = 0
-        """Of a large request that has arrived and is not answered: a task has it, or it waits for one."""
+        """Of a large request that has arrived and is not answered: a task has it, or it
+        waits for one.
+        """
         self.stranger_requests = 0
         """On the peer listener: requests before the introduction was complete."""
-        self.frame_bytes_max = STRANGER_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max
+        self.frame_bytes_max = (
+            STRANGER_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max
+        )
         self.client_id: bytes | bytearray = b""
         """What the last request called its client, in UTF-8: checked once, not at each request."""
         self.open = True
         self.must_yield = False
-        """Its requests have taken long enough in this turn: those that are left wait for the next."""
+        """Its requests have taken long enough in this turn: those that are left wait for
+        the next.
+        """
         self.barrier = False
-        """A request is being answered by a task: those behind it wait, as clients expect of administrative requests."""
+        """A request is being answered by a task: those behind it wait, as clients expect of
+        administrative requests.
+        """
         self.slots: deque[Answer] = deque()
         self.parked: Freeable | None = None
-        """The waiter of the one fetch that may be parked here, freed early when a request comes behind it."""
+        """The waiter of the one fetch that may be parked here, freed early when a request
+        comes behind it.
+        """
         self.last_active = now
         self.frame_since: float | None = None
         """Since when a frame has been arriving, for the time limit on it."""
@@ -267,7 +300,9 @@ class Connection:
         self.sent_at = now
         """When the peer last took a byte of an answer, or the first of those that wait was made."""
         self.used = 0.0
-        """Seconds of the event loop that its requests have used, or the virtual time at which it was served (Server._turn)."""
+        """Seconds of the event loop that its requests have used, or the virtual time at
+        which it was served (Server._turn).
+        """
         self._events = READABLE
         self._closing = False
         self._large = False
@@ -284,10 +319,13 @@ class Connection:
         self._frame_end = 0
         owner.poller.watch(sock, self, READABLE)
 
-    # -- receiving -------------------------------------------------------------------------------------------------
+    # -- receiving ---------------------------------------------------------------------------------
 
     def on_ready(self, events: int) -> None:
-        """The poller's call: this socket can be read, written, or is gone. Whatever its peer did wrong costs it this connection only."""
+        """The poller's call: this socket can be read, written, or is gone.
+
+        Whatever its peer did wrong costs it this connection only.
+        """
         if not self.open:
             return
         if events == RESUME:
@@ -313,11 +351,16 @@ class Connection:
 
     def refuse(self, error: ProtocolError) -> None:
         """Close the connection, because what its peer sent is not a request that it may send."""
-        logger.warning("closing a connection peer=%s listener=%s reason=%s", self.peer, self.listener, error)
+        logger.warning(
+            "closing a connection peer=%s listener=%s reason=%s", self.peer, self.listener, error
+        )
         self.close()
 
     def _failed(self, error: Exception) -> None:
-        """Receiving or handling a request failed: by its peer, by the network, or by a bug. Raises again where the node must stop."""
+        """Receiving or handling a request failed: by its peer, by the network, or by a bug.
+
+        Raises again where the node must stop.
+        """
         if isinstance(error, ProtocolError):
             self.refuse(error)
         elif isinstance(error, OSError):
@@ -355,7 +398,9 @@ class Connection:
             return
         if len(self._frame) == self._frame_end and not self._grow(wanted):
             return
-        received = self.sock.receive_into(self._frame_view[self._frame_end : min(wanted, len(self._frame))])
+        received = self.sock.receive_into(
+            self._frame_view[self._frame_end : min(wanted, len(self._frame))]
+        )
         if not received:
             self._end_of_stream()
             return
@@ -364,7 +409,9 @@ class Connection:
             self._handle_kept()
 
     def _first_frame_end(self) -> int:
-        """Where the first of the kept frames ends, in `_frame`; the end of its length while that is not there yet."""
+        """Where the first of the kept frames ends, in `_frame`; the end of its length while
+        that is not there yet.
+        """
         assert self._frame is not None
         if self._frame_end - self._frame_start < 4:
             return self._frame_start + 4
@@ -377,7 +424,10 @@ class Connection:
 
     def _checked_size(self, size: int) -> int:
         if size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
-            raise ProtocolError(_foreign(size) or f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.frame_bytes_max})")
+            raise ProtocolError(
+                _foreign(size)
+                or f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.frame_bytes_max})"
+            )
         return size
 
     def _keep(self, rest: memoryview) -> None:
@@ -392,7 +442,9 @@ class Connection:
         self.frame_since = self.owner.now
 
     def _grow(self, wanted: int) -> bool:
-        """Room for more of the frame: four times what really came, so that a declared length alone costs nothing."""
+        """Room for more of the frame: four times what really came, so that a declared
+        length alone costs nothing.
+        """
         assert self._frame is not None
         size = min(wanted - self._frame_start, 4 * max(self._frame_end, _FRAME_BUFFER_BYTES_MIN))
         if not self.pool.has_room(self, size):
@@ -403,9 +455,11 @@ class Connection:
         return True
 
     def _set_frame(self, size: int) -> None:
-        """A buffer of at least `size` bytes with the kept ones at its front: the one of the frame before, or a new one.
+        """A buffer of at least `size` bytes with the kept ones at its front: the one of the frame
+        before, or a new one.
 
-        Never one whose bytes were dispatched in this turn: its records may still wait to be written.
+        Never one whose bytes were dispatched in this turn: its records may still wait to be
+        written.
         """
         frame = self._spare
         if frame is not None and self._spare_turn != self.owner.turns and len(frame) >= size:
@@ -424,7 +478,10 @@ class Connection:
         self._frame_view = view
 
     def _drop_frame(self) -> None:
-        """The kept bytes are handled. A large buffer stays for the next frame, as large ones rarely come alone."""
+        """The kept bytes are handled.
+
+        A large buffer stays for the next frame, as large ones rarely come alone.
+        """
         if self._frame is not None:
             self.drop_spare()
             if len(self._frame) > _FRAME_BUFFER_BYTES_MIN and not self._frame_is_kept:
@@ -439,7 +496,9 @@ class Connection:
         self.frame_since = None
 
     def keep_frame(self, buffer: bytearray) -> bool:
-        """Leave the bytes that were dispatched untouched after the turn, too; False where they must be copied: `buffer` is the arena."""
+        """Leave the bytes that were dispatched untouched after the turn, too; False where
+        they must be copied: `buffer` is the arena.
+        """
         if buffer is not self._frame:
             return False
         self._frame_is_kept = True
@@ -465,7 +524,9 @@ class Connection:
             self.frame_since = self.owner.now
 
     def _handle_frames(self, buffer: bytearray, view: memoryview, start: int, end: int) -> int:
-        """Dispatch every whole frame in buffer[start:end]; returns the position of the first byte not handled."""
+        """Dispatch every whole frame in buffer[start:end]; returns the position of the
+        first byte not handled.
+        """
         dispatch = self.owner.dispatcher.dispatch
         slots = self.slots
         events = self._events
@@ -476,7 +537,11 @@ class Connection:
             if frame_end > end or size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
                 self._checked_size(size)
                 break
-            if self.barrier or len(slots) >= IN_FLIGHT_REQUESTS_MAX or (events & WRITABLE and self.held):
+            if (
+                self.barrier
+                or len(slots) >= IN_FLIGHT_REQUESTS_MAX
+                or (events & WRITABLE and self.held)
+            ):
                 self._pause()
                 break
             if not dispatch(self, buffer, view, start + 4, frame_end):
@@ -507,7 +572,9 @@ class Connection:
         return self.unsent_bytes > self.answers.connection_bytes_max
 
     def hold(self, size: int) -> None:
-        """A task holds so many bytes of a request of this connection from now on, also when it has closed."""
+        """A task holds so many bytes of a request of this connection from now on, also when
+        it has closed.
+        """
         more = size - self.task_bytes
         self.task_bytes = size
         self.pool.bytes += more
@@ -517,7 +584,9 @@ class Connection:
     @property
     def held_bytes(self) -> int:
         """Memory of the unfinished frame, and of the buffer for the next one."""
-        return (len(self._frame) if self._frame is not None else 0) + (len(self._spare) if self._spare is not None else 0)
+        return (len(self._frame) if self._frame is not None else 0) + (
+            len(self._spare) if self._spare is not None else 0
+        )
 
     @property
     def arrived_bytes(self) -> int:
@@ -539,7 +608,10 @@ class Connection:
             self._watch(self._events | READABLE)
 
     def resume(self) -> None:
-        """What held this connection back is gone: handle what was kept, then read on. The caller ends the turn."""
+        """What held this connection back is gone: handle what was kept, then read on.
+
+        The caller ends the turn.
+        """
         if not self.open:
             return
         if self._has_whole_frame:
@@ -551,14 +623,19 @@ class Connection:
             self._watch(self._events | READABLE)
 
     def introduced(self, node_id: int) -> None:
-        """It is this node of the cluster: heard like any, from the next request on. Raises ProtocolError where there are too many."""
+        """It is this node of the cluster: heard like any, from the next request on.
+
+        Raises ProtocolError where there are too many.
+        """
         self.owner.introduced(self)
         self.peer_node = node_id
         self.frame_bytes_max = self.owner.request_bytes_max
 
     @property
     def received_at(self) -> float:
-        """Monotonic seconds: when a request last came or an answer left; -inf once nothing more can come."""
+        """Monotonic seconds: when a request last came or an answer left; -inf once nothing
+        more can come.
+        """
         return self.last_active if self.open and not self._closing else -math.inf
 
     @property
@@ -577,11 +654,16 @@ class Connection:
         return self.listener == PEER and self.peer_node is None
 
     def finish(self) -> None:
-        """Hear no more of this peer; what it asked for is still answered, then the connection closes."""
+        """Hear no more of this peer; what it asked for is still answered, then the
+        connection closes.
+        """
         self._end_of_stream()
 
     def _end_of_stream(self) -> None:
-        """The peer sends no more. What it asked for is still answered, then the connection closes."""
+        """The peer sends no more.
+
+        What it asked for is still answered, then the connection closes.
+        """
         self._closing = True
         self._pause()
         self._drop_frame()
@@ -589,7 +671,7 @@ class Connection:
             self.parked.free()
         self._close_when_done()
 
-    # -- sending ---------------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------
 
     def slot(self) -> Slot:
         """Take the next place in the queue of answers."""
@@ -665,7 +747,11 @@ class Connection:
 
     def _note_unsent(self) -> None:
         """Count what waits to be sent."""
-        size = sum(len(part) for part in self._sending if not isinstance(part, FileRange)) if self._sending else 0
+        size = (
+            sum(len(part) for part in self._sending if not isinstance(part, FileRange))
+            if self._sending
+            else 0
+        )
         self.answers.bytes += size - self.unsent_bytes
         self.unsent_bytes = size
 
@@ -675,7 +761,9 @@ class Connection:
             self._note_unsent()
 
     def _send_more(self) -> None:
-        """Send until all or enough is sent, or the peer reads too slowly; then the poller calls again."""
+        """Send until all or enough is sent, or the peer reads too slowly; then the poller
+        calls again.
+        """
         sending = self._sending
         sock = self.sock
         total = 0
@@ -689,7 +777,9 @@ class Connection:
                     if isinstance(piece, FileRange):
                         sent = sock.send_file(piece.file, piece.position, piece.size)
                         if sent < piece.size:
-                            sending.appendleft(FileRange(piece.file, piece.position + sent, piece.size - sent))
+                            sending.appendleft(
+                                FileRange(piece.file, piece.position + sent, piece.size - sent)
+                            )
                     else:
                         sent = sock.send_more(piece) if sending else sock.send(piece)
                         if sent < len(piece):
@@ -708,7 +798,10 @@ class Connection:
             self._watch(self._events & ~WRITABLE)
 
     def _next_piece(self) -> Part:
-        """What one call can send: a large range, or all small parts up to it as one. Small ranges are read here."""
+        """What one call can send: a large range, or all small parts up to it as one.
+
+        Small ranges are read here.
+        """
         sending = self._sending
         part = sending.popleft()
         if not self._ranges:
@@ -738,7 +831,7 @@ class Connection:
             raise OSError(f"{part.file.path} ends before position {part.position + part.size}")
         return data
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def _watch(self, events: int) -> None:
         if self.open and events != self._events:

@@ -1,4 +1,6 @@
-"""Both coordinators of this node, with what they need to know of the rest: topics, options, and who leads the internal topics."""
+"""Both coordinators of this node, with what they need to know of the rest: topics, options,
+and who leads the internal topics.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.io.memory import memory_bytes
-from mqd.limits import GROUPS_MEMORY_BYTES_MIN, GROUPS_MEMORY_SHARE, TRANSACTIONS_MEMORY_BYTES_MIN, TRANSACTIONS_MEMORY_SHARE
+from mqd.limits import (
+    GROUPS_MEMORY_BYTES_MIN,
+    GROUPS_MEMORY_SHARE,
+    TRANSACTIONS_MEMORY_BYTES_MIN,
+    TRANSACTIONS_MEMORY_SHARE,
+)
 from mqd.log.service import LogService
 from mqd.protocol import apis
 from mqd.replica.partition import Partition
@@ -33,7 +40,14 @@ from mqd.server.forward import Forwarder
 from mqd.server.handlers.seal_transactions import seal
 from mqd.server.handlers.write_txn_markers import write_markers
 from mqd.server.topics_view import ImageTopics
-from mqd.types import GROUPS_TOPIC, NO_NODE, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, NodeId, TopicPartition
+from mqd.types import (
+    GROUPS_TOPIC,
+    NO_NODE,
+    NO_PRODUCER_ID,
+    TRANSACTIONS_TOPIC,
+    NodeId,
+    TopicPartition,
+)
 
 _MARKERS_VERSION = 2
 _SEALS_VERSION = 0
@@ -44,13 +58,22 @@ def call_of(context: Context, request: Any, *, spare_producer_id: int = NO_PRODU
     api = apis.by_key(context.header.api_key)
     assert api is not None
     host = "/" + context.peer.rpartition(":")[0]
-    return Call(api.name, context.header.api_version, request, context.header.client_id or "", host, spare_producer_id)
+    return Call(
+        api.name,
+        context.header.api_version,
+        request,
+        context.header.client_id or "",
+        host,
+        spare_producer_id,
+    )
 
 
 class _Options:
     """Options as they are now (GroupOptions)."""
 
-    def __init__(self, config: NodeConfig, image: Callable[[], MetadataImage], node_id: NodeId) -> None:
+    def __init__(
+        self, config: NodeConfig, image: Callable[[], MetadataImage], node_id: NodeId
+    ) -> None:
         self._current = CurrentConfig(config, image, node_id)
         self._image = image
 
@@ -84,7 +107,9 @@ class Coordinators:
         machine = memory_bytes()
 
         def share(topic: str, option: str, part: int, least: int) -> Callable[[], int]:
-            """Bytes that one shard may take: the option, or by default a part of the memory, divided by the partitions of the topic."""
+            """Bytes that one shard may take: the option, or by default a part of the
+            memory, divided by the partitions of the topic.
+            """
 
             def of_one_shard() -> int:
                 chosen: int | None = options.node(option)
@@ -101,7 +126,12 @@ class Coordinators:
                 lambda: str(entropy.uuid()),
                 memory,
                 name=f"{GROUPS_TOPIC}-{index}",
-                share=share(GROUPS_TOPIC, "group.coordinator.memory.bytes", GROUPS_MEMORY_SHARE, GROUPS_MEMORY_BYTES_MIN),
+                share=share(
+                    GROUPS_TOPIC,
+                    "group.coordinator.memory.bytes",
+                    GROUPS_MEMORY_SHARE,
+                    GROUPS_MEMORY_BYTES_MIN,
+                ),
             ),
             check=lambda call: requests.check(call, options),
             partitions=lambda: self._topics.partitions(GROUPS_TOPIC),
@@ -119,7 +149,10 @@ class Coordinators:
                 index,
                 transaction_version=lambda: image().features.get("transaction.version", 0),
                 share=share(
-                    TRANSACTIONS_TOPIC, "transaction.coordinator.memory.bytes", TRANSACTIONS_MEMORY_SHARE, TRANSACTIONS_MEMORY_BYTES_MIN
+                    TRANSACTIONS_TOPIC,
+                    "transaction.coordinator.memory.bytes",
+                    TRANSACTIONS_MEMORY_SHARE,
+                    TRANSACTIONS_MEMORY_BYTES_MIN,
                 ),
             ),
             check=lambda op: check(op, options),

@@ -1,18 +1,22 @@
 """From a frame to its answer: which API it is, who may ask for it here, and which handler answers.
 
-Produce and Fetch take the hot path: decoded by hand, answered in the turn that took them up. Every other API is decoded
-by its declaration and answered by `handlers/<name>.py`: at once, or in a task where the handler gives a coroutine, as
-those do that wait for the controller, and others when a request asks for much (slices.py). Behind such a task the
-connection's later requests wait, so that a client that created a topic finds it.
+Produce and Fetch take the hot path: decoded by hand, answered in the turn that took them up. Every
+other API is decoded by its declaration and answered by `handlers/<name>.py`: at once, or in a task
+where the handler gives a coroutine, as those do that wait for the controller, and others when a
+request asks for much (slices.py). Behind such a task the connection's later requests wait, so that
+a client that created a topic finds it.
 
-A request that no version of the protocol allows closes its connection, as Apache Kafka does - except ApiVersions, whose
-answer tells the client which versions to use. So does one that a listener does not serve: what only nodes ask of one another on the client
-listener; Produce, and Fetch by whoever is no replica, on the peer listener, where no node asks for them and no epoch would fence them.
+A request that no version of the protocol allows closes its connection, as Apache Kafka does -
+except ApiVersions, whose answer tells the client which versions to use. So does one that a listener
+does not serve: what only nodes ask of one another on the client listener; Produce, and Fetch by
+whoever is no replica, on the peer listener, where no node asks for them and no epoch would fence
+them.
 
-A node that is out of contact with the controller closes a client's connection behind its answer to Metadata, which names no
-leaders: librdkafka asks for them wherever it is connected, so it would ask this node alone for as long as it answers. Whoever
-comes back is let stay for longer each time. It may be that nobody leads anywhere, and clients wait longer after each
-connection that they lost (`reconnect.backoff.max.ms`) when the cluster is whole again.
+A node that is out of contact with the controller closes a client's connection behind its answer to
+Metadata, which names no leaders: librdkafka asks for them wherever it is connected, so it would ask
+this node alone for as long as it answers. Whoever comes back is let stay for longer each time. It
+may be that nobody leads anywhere, and clients wait longer after each connection that they lost
+(`reconnect.backoff.max.ms`) when the cluster is whole again.
 """
 
 from __future__ import annotations
@@ -104,7 +108,9 @@ SERVED = (
     "update_features",
     "write_txn_markers",
 )
-"""What both listeners serve besides Fetch: one module of `handlers/` each, with the name of its API. Produce is served to clients only."""
+"""What both listeners serve besides Fetch: one module of `handlers/` each, with the name of
+its API. Produce is served to clients only.
+"""
 
 SERVED_TO_PEERS = (
     "allocate_producer_ids",
@@ -130,7 +136,9 @@ READING = frozenset(
         "offset_for_leader_epoch",
     }
 )
-"""APIs that read the state of this broker and wait for nobody: their work ends when the connection closes."""
+"""APIs that read the state of this broker and wait for nobody: their work ends when the
+connection closes.
+"""
 
 LISTING = frozenset({"list_groups", "list_transactions"})
 """The same, for the state of the coordinators."""
@@ -150,13 +158,17 @@ class Handler:
         self.api: Api = api
         self.handle: Callable[[Context, Any], Any] = module.handle
         self.failed: Callable[[Any, MqError], Any] | None = getattr(module, "failed", None)
-        """The answer when the request as a whole is refused, or a generator that returns it (slices.py)."""
+        """The answer when the request as a whole is refused, or a generator that returns it
+        (slices.py).
+        """
         self.name = name
         self.reads = name in READING or name in LISTING
 
 
 class Places:
-    """How many requests of one listener are carried out in tasks at once: the rows of each take megabytes."""
+    """How many requests of one listener are carried out in tasks at once: the rows of each
+    take megabytes.
+    """
 
     def __init__(self) -> None:
         self._reading = trio.Semaphore(READ_AT_ONCE)
@@ -167,9 +179,11 @@ class Places:
     async def taken(
         self, connection: Connection, handler: Handler, *, large: bool
     ) -> AsyncIterator[Callable[[], None]]:
-        """Wait until a request may be carried out, or its connection has closed. `large`: its rows are decoded in slices.
+        """Wait until a request may be carried out, or its connection has closed. `large`: its rows
+        are decoded in slices.
 
-        Gives a function that leaves the place early."""
+        Gives a function that leaves the place early.
+        """
         place, is_taken = self._of(handler, large=large), False
 
         def leave() -> None:
@@ -216,8 +230,12 @@ class Dispatcher:
         self.bugs = 0
         """Connections that were closed because of an unexpected exception."""
 
-    def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
-        """Take up the request in buffer[start:end]; False where it must wait for a fetch before it."""
+    def dispatch(
+        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int
+    ) -> bool:
+        """Take up the request in buffer[start:end]; False where it must wait for a fetch
+        before it.
+        """
         if end - start < FRAME_BYTES_MIN + 2:
             raise ProtocolError(f"a request of {end - start} bytes has no header")
         api_key, version, correlation_id, client_id_bytes = _HEAD(buffer, start)
@@ -228,7 +246,9 @@ class Dispatcher:
                 raise _not_served(api_key, PEER)
         body = start + 10 + client_id_bytes if client_id_bytes > 0 else start + 10
         if body > end or client_id_bytes < -1:
-            raise ProtocolError(f"client id of {client_id_bytes} bytes in a request of {end - start}")
+            raise ProtocolError(
+                f"client id of {client_id_bytes} bytes in a request of {end - start}"
+            )
         client_id: bytes | bytearray = buffer[start + 10 : body]
         if client_id != connection.client_id:
             try:
@@ -238,7 +258,11 @@ class Dispatcher:
             connection.client_id = client_id
         if api_key == PRODUCE and 3 <= version <= 13:
             if version >= 9:
-                body = self._skip_header_tags(view, start, end) if body >= end or view[body] else body + 1
+                body = (
+                    self._skip_header_tags(view, start, end)
+                    if body >= end or view[body]
+                    else body + 1
+                )
             if connection.parked is not None:
                 connection.parked.free()
                 if connection.barrier:
@@ -248,11 +272,16 @@ class Dispatcher:
             return True
         if api_key == FETCH and 4 <= version <= 18:
             if version >= 12:
-                body = self._skip_header_tags(view, start, end) if body >= end or view[body] else body + 1
+                body = (
+                    self._skip_header_tags(view, start, end)
+                    if body >= end or view[body]
+                    else body + 1
+                )
             taken = self._fetch(connection, view, body, end, version, correlation_id)
             self.requests += taken
             return taken
-        if connection.parked is not None:  # a request stands behind a parked fetch: it answers with what there is
+        # a request stands behind a parked fetch: it answers with what there is
+        if connection.parked is not None:
             connection.parked.free()
             if connection.barrier:
                 return False
@@ -265,7 +294,7 @@ class Dispatcher:
         """Where the body begins, when there may be tagged fields before it."""
         return start + decode_request_header(view[start:end]).body_position
 
-    # -- everything but Produce and Fetch --------------------------------------------------------------------------
+    # -- everything but Produce and Fetch ----------------------------------------------------------
 
     def _request(self, connection: Connection, api_key: int, frame: memoryview) -> None:
         handler = self._handlers[connection.listener].get(api_key)
@@ -285,7 +314,9 @@ class Dispatcher:
             return
         if len(frame) - header.body_position > DECODED_AT_ONCE_BYTES_MAX:
             connection.barrier = True
-            self._spawn(self._answer_large, connection, connection.slot(), handler, header, bytes(frame))
+            self._spawn(
+                self._answer_large, connection, connection.slot(), handler, header, bytes(frame)
+            )
             return
         request = api.decode_request(header.api_version, frame, header.body_position)
         slot = connection.slot()
@@ -298,23 +329,46 @@ class Dispatcher:
                 answer = all_slices(answer)
             if isinstance(answer, CoroutineType):
                 connection.barrier = True
-                self._spawn(self._answer_in_task, connection, slot, handler, header, request, answer)
+                self._spawn(
+                    self._answer_in_task, connection, slot, handler, header, request, answer
+                )
             else:
-                self._complete(slot, handler, header, handler.api.encode_response(header.api_version, answer))
+                self._complete(
+                    slot, handler, header, handler.api.encode_response(header.api_version, answer)
+                )
         except Exception:
             self.bug(connection, handler.api.name)
 
     def _context(
-        self, connection: Connection, header: RequestHeader, waits: Callable[[], None] = lambda: None
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        waits: Callable[[], None] = lambda: None,
     ) -> Context:
         now = self._node.clock.monotonic()
-        return Context(self._node, header, connection.listener, connection.peer, now, connection.peer_node, waits)
+        return Context(
+            self._node,
+            header,
+            connection.listener,
+            connection.peer,
+            now,
+            connection.peer_node,
+            waits,
+        )
 
-    async def _answer_large(self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, frame: bytes) -> None:
+    async def _answer_large(
+        self,
+        connection: Connection,
+        slot: Slot,
+        handler: Handler,
+        header: RequestHeader,
+        frame: bytes,
+    ) -> None:
         """A task: decode in slices, then answer. Later requests of the connection wait.
 
         The frame is given up when it is decoded. A request that waits for other clients (JoinGroup,
-        SyncGroup) leaves its place first: a thousand may wait, and none may keep another from joining.
+        SyncGroup) leaves its place first: a thousand may wait, and none may keep another from
+        joining.
         """
         places = self._places[connection.listener]
         connection.hold(len(frame))
@@ -375,7 +429,13 @@ class Dispatcher:
             work.close()
 
     async def _answer(
-        self, connection: Connection, slot: Slot, handler: Handler, header: RequestHeader, request: Any, work: Awaitable[Answer]
+        self,
+        connection: Connection,
+        slot: Slot,
+        handler: Handler,
+        header: RequestHeader,
+        request: Any,
+        work: Awaitable[Answer],
     ) -> None:
         try:
             try:
@@ -401,13 +461,19 @@ class Dispatcher:
 
     @staticmethod
     def _refused(handler: Handler, request: Any, error: MqError) -> Any:
-        assert handler.failed is not None, f"{handler.api.name} refuses whole requests and does not say how"
+        assert handler.failed is not None, (
+            f"{handler.api.name} refuses whole requests and does not say how"
+        )
         return handler.failed(request, error)
 
     def bug(self, connection: Connection, api: str) -> None:
-        """Called where an exception was caught that nobody expected (bugs.py): log it, and close the connection."""
+        """Called where an exception was caught that nobody expected (bugs.py): log it, and
+        close the connection.
+        """
         self.bugs += 1
-        logger.exception("bug in a handler, closing the connection api=%s peer=%s", api, connection.peer)
+        logger.exception(
+            "bug in a handler, closing the connection api=%s peer=%s", api, connection.peer
+        )
         connection.close()
 
     def _complete(self, slot: Slot, handler: Handler, header: RequestHeader, body: bytes) -> None:
@@ -419,13 +485,16 @@ class Dispatcher:
                 connection.finish()
 
     def _should_go(self, connection: Connection) -> bool:
-        """Whether a client is sent to other nodes: at once if it was here before the contact was lost, else after as long as that was ago
-        when it came."""
+        """Whether a client is sent to other nodes: at once if it was here before the contact was
+        lost, else after as long as that was ago when it came.
+        """
         replica = self._node.replica
         if replica.in_contact or connection.listener != CLIENT:
             return False
         came_after = connection.since - replica.lost_contact_at
-        return came_after < 0 or connection.owner.now - connection.since >= max(_BACK_SECONDS_MIN, came_after)
+        return came_after < 0 or connection.owner.now - connection.since >= max(
+            _BACK_SECONDS_MIN, came_after
+        )
 
 
 @contextmanager
@@ -444,7 +513,9 @@ def _not_served(api_key: int, listener: str) -> ProtocolError:
 
 
 def _unknown_version(api: Api) -> Answer:
-    """ApiVersions in a version that we do not know: told in version 0, with the range to choose from (KIP-511)."""
+    """ApiVersions in a version that we do not know: told in version 0, with the range to
+    choose from (KIP-511).
+    """
     low, high = api.advertised or api.versions
     return {
         "error_code": int(ErrorCode.UNSUPPORTED_VERSION),

@@ -1,8 +1,9 @@
-"""Connections of this node to the peer listeners of others: one a peer for requests to the controller, more for whoever dials.
+"""Connections of this node to the peer listeners of others: one a peer for requests to the
+controller, more for whoever dials.
 
-The peer hears nobody who has not introduced himself, so that is done first. A connection on which an answer is due and nothing came for
-a while is not used for further requests: what hangs behind a cut cable or in a stopped process would hang for all. Who waits on it
-goes on waiting.
+The peer hears nobody who has not introduced himself, so that is done first. A connection on which
+an answer is due and nothing came for a while is not used for further requests: what hangs behind a
+cut cable or in a stopped process would hang for all. Who waits on it goes on waiting.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ Introduce = Callable[[Stream, int], Awaitable[None]]
 
 
 class Forwarder:
-    """Callable: (node id, API name, version, request) -> response. OSError when the node cannot be reached."""
+    """Callable: (node id, API name, version, request) -> response.
+
+    OSError when the node cannot be reached.
+    """
 
     def __init__(self, peers: Peers, node_id: int, network: Network, introduce: Introduce) -> None:
         """`introduce(stream, node id)`: makes this node known there, on a fresh connection."""
@@ -51,7 +55,9 @@ class Forwarder:
             self._nursery = nursery
             await trio.sleep_forever()
 
-    async def __call__(self, node_id: NodeId, api_name: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def __call__(
+        self, node_id: NodeId, api_name: str, version: int, request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         api = apis.by_name(api_name)
         assert api is not None, api_name
         try:
@@ -61,14 +67,21 @@ class Forwarder:
         except ClientError as error:
             raise OSError(f"node {node_id} cannot be asked: {error}") from error
         try:
-            response: Mapping[str, Any] = await finished_soon(api.decode_response_in_slices(version, frame, position))
+            response: Mapping[str, Any] = await finished_soon(
+                api.decode_response_in_slices(version, frame, position)
+            )
         except ProtocolError as error:
             connection.close(f"its answer cannot be decoded: {error}")
-            raise OSError(f"node {node_id} cannot be asked: its answer cannot be decoded: {error}") from error
+            raise OSError(
+                f"node {node_id} cannot be asked: its answer cannot be decoded: {error}"
+            ) from error
         return response
 
     async def dial(self, node_id: NodeId) -> Line:
-        """A fresh connection of the caller's own, which the caller closes. OSError when it cannot be had."""
+        """A fresh connection of the caller's own, which the caller closes.
+
+        OSError when it cannot be had.
+        """
         peer = self._peers.nodes[node_id]
         try:
             stream = await connect_stream(

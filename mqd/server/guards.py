@@ -1,8 +1,10 @@
-"""Guards behind which batches wait for the transaction coordinator's word (verification.py), of all partitions of a node.
+"""Guards behind which batches wait for the transaction coordinator's word (verification.py), of all
+partitions of a node.
 
-A guard on which nobody waits outlives its refusal: the batch comes again, and none that was sent behind it may begin the transaction
-meanwhile. A client that is refused again and again, each time as another producer, leaves one each time: of these the last are kept.
-Who lost his may be told that his batches are out of order, and begins his transaction anew.
+A guard on which nobody waits outlives its refusal: the batch comes again, and none that was sent
+behind it may begin the transaction meanwhile. A client that is refused again and again, each time
+as another producer, leaves one each time: of these the last are kept. Who lost his may be told that
+his batches are out of order, and begins his transaction anew.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ class Guards:
         self._waits: dict[Guard, int] = {}
         """How many requests wait behind it."""
         self._kept: dict[Guard, tuple[Producers, int]] = {}
-        """Where it is, the least recently used first; some were used up by their transactions since."""
+        """Where it is, the least recently used first; some were used up by their
+        transactions since.
+        """
 
     def take(self, guard: Guard) -> None:
         """One request more waits behind it."""

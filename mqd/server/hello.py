@@ -1,8 +1,10 @@
-"""The peer listener's own requests: another node introduces itself, then sends Raft messages on the same connection.
+"""The peer listener's own requests: another node introduces itself, then sends Raft messages on the
+same connection.
 
-They travel in Kafka frames with private API keys, so that one listener, one framing and one set of limits serve all; the
-bodies are mqd/raft/'s (introduction.py, codec.py). From a connection that has not introduced itself nothing is heard but ApiVersions,
-with which whoever watches a node may see that it lives, in few and small frames; and it has little time.
+They travel in Kafka frames with private API keys, so that one listener, one framing and one set of
+limits serve all; the bodies are mqd/raft/'s (introduction.py, codec.py). From a connection that has
+not introduced itself nothing is heard but ApiVersions, with which whoever watches a node may see
+that it lives, in few and small frames; and it has little time.
 """
 
 from __future__ import annotations
@@ -22,9 +24,14 @@ _HEAD = Struct(">hhih").unpack_from
 
 
 def check_stranger(connection: Connection, api_key: int) -> None:
-    """Raise ProtocolError for what a connection of the peer listener may not ask before it has introduced itself."""
+    """Raise ProtocolError for what a connection of the peer listener may not ask before it
+    has introduced itself.
+    """
     if api_key not in (HANDSHAKE, API_VERSIONS):
-        raise ProtocolError(f"a request with API key {api_key} before an introduction: this port is for the nodes of the cluster")
+        raise ProtocolError(
+            f"a request with API key {api_key} before an introduction: this port is for the "
+            "nodes of the cluster"
+        )
     connection.stranger_requests += 1
     if connection.stranger_requests > STRANGER_REQUESTS_MAX:
         raise ProtocolError(f"more than {STRANGER_REQUESTS_MAX} requests before an introduction")
@@ -35,7 +42,10 @@ def is_private(api_key: int) -> bool:
 
 
 def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) -> None:
-    """Take one private request; only an introduction is answered. Raises ProtocolError where the connection must be closed."""
+    """Take one private request; only an introduction is answered.
+
+    Raises ProtocolError where the connection must be closed.
+    """
     _, _, correlation_id, client_id_bytes = _HEAD(frame)
     body = frame[10 + max(0, client_id_bytes) :]
     visit = connection.visit

@@ -1,9 +1,11 @@
-"""How much is left for groups to read: what the coordinator tells beside the offsets they committed (OffsetFetch, `lag_wanted`).
+"""How much is left for groups to read: what the coordinator tells beside the offsets they committed
+(OffsetFetch, `lag_wanted`).
 
-With Apache Kafka, whoever wants to know asks every leader for the ends of its logs himself. Here the node that has the offsets does
-it, for all groups of a request together: of partitions that it leads from memory, of the others with one pair of ListOffsets
-a leader. A partition without a leader, or whose leader does not answer or does not know yet how much is committed, has no lag
-(-1), and holds up no other.
+With Apache Kafka, whoever wants to know asks every leader for the ends of its logs himself. Here
+the node that has the offsets does it, for all groups of a request together: of partitions that it
+leads from memory, of the others with one pair of ListOffsets a leader. A partition without a
+leader, or whose leader does not answer or does not know yet how much is committed, has no lag (-1),
+and holds up no other.
 """
 
 from __future__ import annotations
@@ -30,10 +32,14 @@ Bounds = dict[TopicPartition, list[int]]
 """Where a log begins and ends; NO_OFFSET for what is not known."""
 
 
-async def tell_lag(node: Node, groups: Sequence[Mapping[str, Any]], *, read_committed: bool) -> None:
+async def tell_lag(
+    node: Node, groups: Sequence[Mapping[str, Any]], *, read_committed: bool
+) -> None:
     """Fill in the lag of each row of OffsetFetch's answers for these groups."""
     rows = await listed_in_slices(_rows(node, groups))
-    bounds = await log_bounds(node, dict.fromkeys(place for place, _ in rows), read_committed=read_committed)
+    bounds = await log_bounds(
+        node, dict.fromkeys(place for place, _ in rows), read_committed=read_committed
+    )
 
     def filled() -> Iterator[None]:
         for place, row in rows:
@@ -46,7 +52,9 @@ async def tell_lag(node: Node, groups: Sequence[Mapping[str, Any]], *, read_comm
     await listed_in_slices(filled())
 
 
-def _rows(node: Node, groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[TopicPartition, dict[str, Any]]]:
+def _rows(
+    node: Node, groups: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[TopicPartition, dict[str, Any]]]:
     for group in groups:
         for topic in group["topics"]:
             name = topic.get("name")
@@ -58,8 +66,12 @@ def _rows(node: Node, groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Top
                     yield TopicPartition(name, row["partition_index"]), row
 
 
-async def log_bounds(node: Node, partitions: Iterable[TopicPartition], *, read_committed: bool) -> Bounds:
-    """Where the logs begin and end, as their leaders know it; `read_committed` ends at the last stable offset. Others are left out."""
+async def log_bounds(
+    node: Node, partitions: Iterable[TopicPartition], *, read_committed: bool
+) -> Bounds:
+    """Where the logs begin and end, as their leaders know it; `read_committed` ends at the
+    last stable offset. Others are left out.
+    """
     bounds: Bounds = {}
     elsewhere: dict[NodeId, list[TopicPartition]] = {}
 
@@ -68,8 +80,14 @@ async def log_bounds(node: Node, partitions: Iterable[TopicPartition], *, read_c
             assigned = node.image.partition(*place)
             if assigned is not None and assigned.leader == node.node_id:
                 partition = node.replica.get(place)
-                if partition is not None and partition.serves and partition.high_watermark >= partition.epoch_start_offset:
-                    end = partition.last_stable_offset if read_committed else partition.high_watermark
+                if (
+                    partition is not None
+                    and partition.serves
+                    and partition.high_watermark >= partition.epoch_start_offset
+                ):
+                    end = (
+                        partition.last_stable_offset if read_committed else partition.high_watermark
+                    )
                     bounds[place] = [partition.log.log_start_offset, end]
             elif assigned is not None and assigned.leader != NO_NODE:
                 elsewhere.setdefault(assigned.leader, []).append(place)
@@ -82,21 +100,34 @@ async def log_bounds(node: Node, partitions: Iterable[TopicPartition], *, read_c
     return {place: pair for place, pair in bounds.items() if NO_OFFSET not in pair}
 
 
-async def _ask(node: Node, leader: NodeId, places: Sequence[TopicPartition], read_committed: bool, bounds: Bounds) -> None:
+async def _ask(
+    node: Node,
+    leader: NodeId,
+    places: Sequence[TopicPartition],
+    read_committed: bool,
+    bounds: Bounds,
+) -> None:
     """Nothing is raised: what the leader does not say stays unknown."""
     with trio.move_on_after(ASK_SECONDS):
         for first in range(0, len(places), _ASKED_AT_ONCE):
             asked = places[first : first + _ASKED_AT_ONCE]
             for position, timestamp in enumerate((_EARLIEST, _LATEST)):
                 try:
-                    answer = await node.forward(leader, "ListOffsets", _LIST_OFFSETS_VERSION, _question(asked, timestamp, read_committed))
+                    answer = await node.forward(
+                        leader,
+                        "ListOffsets",
+                        _LIST_OFFSETS_VERSION,
+                        _question(asked, timestamp, read_committed),
+                    )
                 except (OSError, MqError):
                     return
                 for place, offset in _offsets(answer):
                     bounds.setdefault(place, [NO_OFFSET, NO_OFFSET])[position] = offset
 
 
-def _question(places: Sequence[TopicPartition], timestamp: int, read_committed: bool) -> dict[str, Any]:
+def _question(
+    places: Sequence[TopicPartition], timestamp: int, read_committed: bool
+) -> dict[str, Any]:
     topics: dict[str, list[dict[str, int]]] = {}
     for name, index in places:
         row = {"partition_index": index, "current_leader_epoch": NO_EPOCH, "timestamp": timestamp}

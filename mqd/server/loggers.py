@@ -1,4 +1,5 @@
-"""The loggers of this process as Kafka's tools see them: the configuration keys of a BROKER_LOGGER resource.
+"""The loggers of this process as Kafka's tools see them: the configuration keys of a BROKER_LOGGER
+resource.
 
 Kafka's level names, Python's loggers; TRACE and FATAL are DEBUG and CRITICAL by another name.
 """
@@ -27,7 +28,10 @@ _NAMES = {level: name for name, level in reversed(LEVELS.items()) if name != "TR
 def logger_levels() -> dict[str, str]:
     """Every logger that exists, with the level in force."""
     loggers = {name: logging.getLogger(name) for name in sorted(logging.root.manager.loggerDict)}
-    return {name: _name(logger.getEffectiveLevel()) for name, logger in {ROOT: logging.root, **loggers}.items()}
+    return {
+        name: _name(logger.getEffectiveLevel())
+        for name, logger in {ROOT: logging.root, **loggers}.items()
+    }
 
 
 def set_logger_level(name: str, level: str | None) -> None:

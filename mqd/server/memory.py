@@ -1,10 +1,13 @@
-"""One budget for what connections make a node hold: requests, unsent answers, parked fetches. A core.
+"""One budget for what connections make a node hold: requests, unsent answers, parked fetches. A
+core.
 
-`memory.budget.bytes` is the sum; each class has a share of it (`Shares`). Groups and transactions have bounds of their own
-(coordinator/account.py), fetch sessions too (limits.py). Nodes of the cluster have a pool of frames that no client can fill.
+`memory.budget.bytes` is the sum; each class has a share of it (`Shares`). Groups and transactions
+have bounds of their own (coordinator/account.py), fetch sessions too (limits.py). Nodes of the
+cluster have a pool of frames that no client can fill.
 
-Where a share is used up, the connections that hold the most are read no further, and then closed with a line in the log: a
-connection that sends a request waits for another one's memory for `EVICT_SECONDS` at most.
+Where a share is used up, the connections that hold the most are read no further, and then closed
+with a line in the log: a connection that sends a request waits for another one's memory for
+`EVICT_SECONDS` at most.
 """
 
 from __future__ import annotations
@@ -19,13 +22,18 @@ from mqd.limits import MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
 DEFAULT_PART = 4
 """The default budget is this part of the machine's memory, or of the control group's."""
 BUDGET_BYTES_MIN = 64 * MIB
-"""The default is no less than this. The option may be: a node works with any budget, one large request at a time."""
+"""The default is no less than this.
+
+The option may be: a node works with any budget, one large request at a time.
+"""
 EVICT_SECONDS = 0.25
 """How long a connection waits for memory before another one is closed for it."""
 PARKED_ROW_BYTES = 400
 """What a partition of a parked fetch takes."""
 _TASKS_PART = 4
-"""Requests in tasks go first where they hold more than this part: parked fetches have half at most."""
+"""Requests in tasks go first where they hold more than this part: parked fetches have half
+at most.
+"""
 STALLED_SECONDS = 1.0
 """A frame that has been arriving for longer is judged by its rate: the slowest goes first."""
 
@@ -73,7 +81,8 @@ class Holder(Protocol):
 class FramePool:
     """Memory of the unfinished requests of one listener, and of large ones that tasks hold.
 
-    One connection at a time may go beyond the limit, or half-received frames could wait for one another for ever.
+    One connection at a time may go beyond the limit, or half-received frames could wait for one
+    another for ever.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -100,7 +109,9 @@ class FramePool:
         return self._beyond is holder
 
     def may_park(self, rows: int) -> bool:
-        """Whether a fetch of so many partitions may wait here for records: parked fetches get half of the pool."""
+        """Whether a fetch of so many partitions may wait here for records: parked fetches
+        get half of the pool.
+        """
         return self._parked + self._parked_size(rows) <= self.bytes_max // 2
 
     def park(self, rows: int) -> None:
@@ -125,19 +136,24 @@ class FramePool:
         """Let connections read again while there is room for what they want."""
         while self._waiting:
             holder, size, _ = self._waiting[0]
-            if holder.open and self.bytes + self._parked + size > self.bytes_max and self._beyond is not None:
+            if (
+                holder.open
+                and self.bytes + self._parked + size > self.bytes_max
+                and self._beyond is not None
+            ):
                 return
             self._waiting.popleft()
             if holder.open:
                 holder.read_again()
 
     def to_evict(self, holders: Iterable[Holder], now: float) -> Holder | None:
-        """The connection to close for the one that has waited longest; None while nobody has waited long enough, or while
-        what closed connections leave is enough.
+        """The connection to close for the one that has waited longest; None while nobody has waited
+        long enough, or while what closed connections leave is enough.
 
-        Where tasks hold more than what is arriving, and more than a quarter of the pool: the one whose task holds the most.
-        Else of frames that have been arriving for longer than STALLED_SECONDS the slowest; else the one that holds the most,
-        if that is more than what is wanted.
+        Where tasks hold more than what is arriving, and more than a quarter of the pool: the one
+        whose task holds the most. Else of frames that have been arriving for longer than
+        STALLED_SECONDS the slowest; else the one that holds the most, if that is more than what is
+        wanted.
         """
         while self._waiting and not self._waiting[0][0].open:
             self._waiting.popleft()
@@ -147,7 +163,11 @@ class FramePool:
         if self.leaving and self.bytes - self.leaving + self._parked + wanted <= self.bytes_max:
             return None
         holders = list(holders)
-        others = [one for one in holders if one is not waiting and one.held_bytes and one.frame_since is not None]
+        others = [
+            one
+            for one in holders
+            if one is not waiting and one.held_bytes and one.frame_since is not None
+        ]
         in_tasks = sum(one.task_bytes for one in holders)
         if in_tasks > max(sum(one.held_bytes for one in others), self.bytes_max // _TASKS_PART):
             return max(holders, key=lambda one: one.task_bytes)

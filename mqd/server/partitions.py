@@ -1,4 +1,6 @@
-"""Where a partition is when it is not here: what Produce, Fetch and the partition-wise requests answer alike."""
+"""Where a partition is when it is not here: what Produce, Fetch and the partition-wise
+requests answer alike.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,16 @@ FetchRow = tuple[Any, ...]
 _NO_PREFERRED_REPLICA = -1
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-"""Errors beside which a fetch has an empty list of aborted transactions, not null, as with Apache Kafka."""
+"""Errors beside which a fetch has an empty list of aborted transactions, not null, as with
+Apache Kafka.
+"""
 _NO_TRANSACTIONS: list[Any] = []
 
 
 def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_EPOCH) -> Partition:
-    """The partition, where this node leads it in the epoch that the asker believes in; MqError otherwise."""
+    """The partition, where this node leads it in the epoch that the asker believes in;
+    MqError otherwise.
+    """
     partition = node.replica.get(TopicPartition(topic, index))
     if partition is None:
         raise unknown_partition(node, topic.encode(), None, index)
@@ -33,14 +39,20 @@ def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_E
 
 
 def endpoints(node: Node, node_ids: Iterable[int]) -> list[Endpoint]:
-    """(node id, host, port, rack) of those nodes that are registered, as answers to stale clients name them (KIP-951)."""
+    """(node id, host, port, rack) of those nodes that are registered, as answers to stale
+    clients name them (KIP-951).
+    """
     brokers = node.image.brokers
     found = [brokers[NodeId(node_id)] for node_id in node_ids if node_id in brokers]
     return [(broker.node_id, broker.host, broker.port, broker.rack) for broker in found]
 
 
-def unknown_partition(node: Node, name: bytes | None, topic_id: bytes | None, index: int) -> MqError:
-    """Why this node cannot serve a partition: it does not exist, another node leads it, or its disk is gone."""
+def unknown_partition(
+    node: Node, name: bytes | None, topic_id: bytes | None, index: int
+) -> MqError:
+    """Why this node cannot serve a partition: it does not exist, another node leads it, or
+    its disk is gone.
+    """
     image = node.image
     if name is None:
         topic = image.topics_by_id.get(UUID(bytes=topic_id))
@@ -53,22 +65,37 @@ def unknown_partition(node: Node, name: bytes | None, topic_id: bytes | None, in
     reason = node.replica.offline.get(TopicPartition(topic.name, index))
     if reason is not None:
         return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-    return MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {topic.partitions[index].leader} leads this partition")
+    return MqError(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        f"node {topic.partitions[index].leader} leads this partition",
+    )
 
 
 def current_leader(
-    node: Node, partition: Partition | None, name: bytes | None = None, topic_id: bytes | None = None, index: int = 0
+    node: Node,
+    partition: Partition | None,
+    name: bytes | None = None,
+    topic_id: bytes | None = None,
+    index: int = 0,
 ) -> tuple[int, int] | None:
-    """(node, leader epoch) to name to a client that asked the wrong node (KIP-951), from the partition or from the metadata.
+    """(node, leader epoch) to name to a client that asked the wrong node (KIP-951), from the
+    partition or from the metadata.
 
-    None where nobody leads, or where this node would name itself: it may not lead any more, and nobody tells it who does.
+    None where nobody leads, or where this node would name itself: it may not lead any more, and
+    nobody tells it who does.
     """
     if partition is not None:
         leader, epoch = partition.assignment.leader, partition.leader_epoch
-        return None if (partition.is_leader and not partition.serves) or leader == NO_NODE else (leader, epoch)
+        return (
+            None
+            if (partition.is_leader and not partition.serves) or leader == NO_NODE
+            else (leader, epoch)
+        )
     image = node.image
     topic = (
-        image.topics_by_id.get(UUID(bytes=topic_id)) if topic_id is not None else image.topics.get((name or b"").decode(errors="replace"))
+        image.topics_by_id.get(UUID(bytes=topic_id))
+        if topic_id is not None
+        else image.topics.get((name or b"").decode(errors="replace"))
     )
     if topic is None or not 0 <= index < len(topic.partitions):
         return None
@@ -77,14 +104,25 @@ def current_leader(
 
 
 def fetch_topics(rows: Mapping[bytes, list[FetchRow]], *, by_id: bool) -> list[FetchAnswerTopic]:
-    """The topics of a fetch response, each with its rows: named by id or by name, as its version does."""
-    return [(None, topic, found) if by_id else (topic, None, found) for topic, found in rows.items()]
+    """The topics of a fetch response, each with its rows: named by id or by name, as its
+    version does.
+    """
+    return [
+        (None, topic, found) if by_id else (topic, None, found) for topic, found in rows.items()
+    ]
 
 
 def refused_fetch_row(
-    node: Node, index: int, error: MqError, partition: Partition | None, name: bytes | None = None, topic_id: bytes | None = None
+    node: Node,
+    index: int,
+    error: MqError,
+    partition: Partition | None,
+    name: bytes | None = None,
+    topic_id: bytes | None = None,
 ) -> FetchRow:
-    """The row of a partition that a fetch got nothing from; to a stale asker it names the leader."""
+    """The row of a partition that a fetch got nothing from; to a stale asker it names the
+    leader.
+    """
     aborted = _NO_TRANSACTIONS if error.code in _UNKNOWN else None
     row: FetchRow = (index, int(error.code), -1, -1, -1, aborted, _NO_PREFERRED_REPLICA, [])
     if error.code in _MOVED:

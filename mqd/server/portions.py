@@ -1,7 +1,9 @@
-"""Requests of many rows to a coordinator: each decision is one step of the event loop, so it gets a portion of the rows.
+"""Requests of many rows to a coordinator: each decision is one step of the event loop, so it gets a
+portion of the rows.
 
-A portion is a request of its own, with the same answer for each row. A request is not atomic across its portions: where one is refused,
-what came before it is done. Kafka's answers have an error code for each row, so clients see which rows to repeat.
+A portion is a request of its own, with the same answer for each row. A request is not atomic across
+its portions: where one is refused, what came before it is done. Kafka's answers have an error code
+for each row, so clients see which rows to repeat.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ Refusal = Callable[[Any, MqError], Generator[int, None, Mapping[str, Any]]]
 
 
 def in_portions(topics: Sequence[Any], field: str = "partitions") -> Iterator[list[Any]]:
-    """The rows of a request by topics, in lists of at most `PORTION_ROWS` topics and partitions. `field`: the partitions of a topic."""
+    """The rows of a request by topics, in lists of at most `PORTION_ROWS` topics and partitions.
+
+    `field`: the partitions of a topic.
+    """
     portion: list[Any] = []
     room = PORTION_ROWS
     for topic in topics:
@@ -30,7 +35,9 @@ def in_portions(topics: Sequence[Any], field: str = "partitions") -> Iterator[li
         first = 0
         while True:
             taken = partitions[first : first + max(1, room - 1)]
-            portion.append(topic if len(taken) == len(partitions) else with_fields(topic, **{field: taken}))
+            portion.append(
+                topic if len(taken) == len(partitions) else with_fields(topic, **{field: taken})
+            )
             first += len(taken)
             room -= 1 + len(taken)
             if room <= 1:
@@ -50,17 +57,24 @@ def with_fields(row: Any, **fields: Any) -> Any:
 
 
 async def list_in_portions(request: Any, field: str, call: Call) -> Mapping[str, Any]:
-    """The same for a request whose rows are the list `field`, as they are in its answer. Raises what `call` raises for any portion."""
+    """The same for a request whose rows are the list `field`, as they are in its answer.
+
+    Raises what `call` raises for any portion.
+    """
     rows = request[field]
     answer = dict(await call(with_fields(request, **{field: rows[:PORTION_ROWS]})))
     found = list(answer[field])
     for start in range(PORTION_ROWS, len(rows), PORTION_ROWS):
         await others_first()
-        found += (await call(with_fields(request, **{field: rows[start : start + PORTION_ROWS]})))[field]
+        found += (await call(with_fields(request, **{field: rows[start : start + PORTION_ROWS]})))[
+            field
+        ]
     return {**answer, field: found}
 
 
-async def answered_in_portions(request: Any, call: Call, failed: Refusal, *, key: str = "name") -> Mapping[str, Any]:
+async def answered_in_portions(
+    request: Any, call: Call, failed: Refusal, *, key: str = "name"
+) -> Mapping[str, Any]:
     """The answer by topics of a request by topics, which `key` tells apart.
 
     Raises what `call` raises for the first portion; `failed` answers for later ones, in slices.

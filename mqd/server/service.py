@@ -1,7 +1,9 @@
-"""The server: accepts connections on two listeners and runs the turns in which their requests are answered.
+"""The server: accepts connections on two listeners and runs the turns in which their requests are
+answered.
 
-A turn takes up everything that is ready - frames of many connections, each within its bound - then writes what they
-appended, and sends what can be answered, each connection's answers with one call. Nothing in a turn waits.
+A turn takes up everything that is ready - frames of many connections, each within its bound - then
+writes what they appended, and sends what can be answered, each connection's answers with one call.
+Nothing in a turn waits.
 """
 
 from __future__ import annotations
@@ -40,8 +42,10 @@ logger = logging.getLogger(__name__)
 
 _TURNS_BEFORE_OTHERS = 8
 _SECONDS_BEFORE_OTHERS = 0.01
-"""Turns in a row while sockets stay ready, and how old the first of them may be, before the node's other tasks get the loop. What those
-tasks answer (heartbeats, commits) takes several rounds: a producer that floods the node must not cost a group its members."""
+"""Turns in a row while sockets stay ready, and how old the first of them may be, before the node's
+other tasks get the loop. What those tasks answer (heartbeats, commits) takes several rounds: a
+producer that floods the node must not cost a group its members.
+"""
 _SWEEP_SECONDS = 1.0
 _SPARE_SECONDS = 2.0
 """How long a quiet connection keeps the buffer of a large frame for the next one."""
@@ -91,7 +95,11 @@ class Server:
         self._connections_per_address_max = node.config.integer("max.connections.per.ip")
         self._dirty: list[Connection] = []
         budget = node.config["memory.budget.bytes"]
-        shares = Shares.of(budget if isinstance(budget, int) else max(memory_bytes() // DEFAULT_PART, BUDGET_BYTES_MIN))
+        shares = Shares.of(
+            budget
+            if isinstance(budget, int)
+            else max(memory_bytes() // DEFAULT_PART, BUDGET_BYTES_MIN)
+        )
         self._pools = {CLIENT: FramePool(shares.frames), PEER: FramePool(PEER_FRAMES_BYTES_MAX)}
         self._answers = {CLIENT: Answers(shares.answers), PEER: Answers(PEER_ANSWERS_BYTES_MAX)}
         self._memory_wanted = trio.Event()
@@ -104,7 +112,9 @@ class Server:
         self._was_cut = False
         """The last turn ended before all connections that were ready had a slice."""
         self._virtual_time = 0.0
-        """The time used, in seconds, by the connection that was served last: where a connection that was idle starts."""
+        """The time used, in seconds, by the connection that was served last: where a
+        connection that was idle starts.
+        """
         self._extra_turn_wanted = trio.Event()
         self.turns = 0
         self._refused = 0
@@ -126,10 +136,16 @@ class Server:
         assert self._nursery is not None
         self._nursery.start_soon(function, *args)  # type: ignore[arg-type]
 
-    # -- turns -----------------------------------------------------------------------------------------------------
+    # -- turns -------------------------------------------------------------------------------------
 
-    async def run(self, listeners: list[tuple[Listener, str]], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve `(listener, kind)`, and those that `listen` adds, until cancelled; then every connection is closed."""
+    async def run(
+        self,
+        listeners: list[tuple[Listener, str]],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve `(listener, kind)`, and those that `listen` adds, until cancelled; then
+        every connection is closed.
+        """
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -164,11 +180,13 @@ class Server:
                 began = min(began, self.now)
 
     def _turn(self, ready: list[tuple[Ready, int]]) -> None:
-        """Serve `ready`, (connection, events), and the connections that were held back, until all had a slice or time is up.
+        """Serve `ready`, (connection, events), and the connections that were held back, until all
+        had a slice or time is up.
 
-        Where connections compete, the one that has used the least time goes first, so one that sends little waits for one slice
-        at most: start-time fair queuing (Goyal, Vin and Cheng, 1996). A connection that was idle starts at the current virtual
-        time. Connections that are not served stay ready, or held back, for the next turn.
+        Where connections compete, the one that has used the least time goes first, so one that
+        sends little waits for one slice at most: start-time fair queuing (Goyal, Vin and Cheng,
+        1996). A connection that was idle starts at the current virtual time. Connections that are
+        not served stay ready, or held back, for the next turn.
         """
         self._begin_turn()
         if self._held_back or self._was_cut:
@@ -182,7 +200,11 @@ class Server:
         for position, (connection, events) in enumerate(ready):
             if now > ends_at:
                 self._was_cut = True
-                self._held_back += [left for left, its_events in ready[position:] if its_events == RESUME]  # type: ignore[misc]
+                self._held_back += [
+                    left  # type: ignore[misc]
+                    for left, its_events in ready[position:]
+                    if its_events == RESUME
+                ]
                 break
             if arena.full:
                 self._end_turn()
@@ -207,7 +229,9 @@ class Server:
         self._in_turn = True
 
     def _end_turn(self) -> None:
-        """Write what was appended, send what can be answered; again, while that lets held-back requests go on."""
+        """Write what was appended, send what can be answered; again, while that lets
+        held-back requests go on.
+        """
         end_of_turn = self._node.replica.end_of_turn
         end_of_turn()
         while self._dirty:
@@ -219,25 +243,31 @@ class Server:
         self.arena.position = 0
 
     def dirty(self, connection: Connection) -> None:
-        """Outside a turn (a deadline, a commit, a task that ended), one is made as soon as the loop comes round."""
+        """Outside a turn (a deadline, a commit, a task that ended), one is made as soon as
+        the loop comes round.
+        """
         self._dirty.append(connection)
         if not self._in_turn:
             self._extra_turn_wanted.set()
 
     async def _extra_turns(self) -> None:
-        """Turns between those of `_serve`: for answers that came late, and for connections that let others go first."""
+        """Turns between those of `_serve`: for answers that came late, and for connections
+        that let others go first.
+        """
         while True:
             await self._extra_turn_wanted.wait()
             self._extra_turn_wanted = trio.Event()
             self._turn(self.poller.ready_nowait() if self._held_back else [])
 
-    # -- connections -----------------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------
 
     async def _accept(self, listener: Listener, kind: str) -> None:
         while True:
             sock = await listener.accept()
             try:
-                refusal = await self._peer_refusal(sock) if kind == PEER else self._client_refusal(sock)
+                refusal = (
+                    await self._peer_refusal(sock) if kind == PEER else self._client_refusal(sock)
+                )
             except BaseException:
                 sock.close()
                 raise
@@ -256,7 +286,9 @@ class Server:
                 self._addresses.add(connection, _address(sock))
 
     async def _peer_refusal(self, sock: Socket) -> str | None:
-        """Why the peer listener has no place for this connection; the oldest of its pool makes room where it can."""
+        """Why the peer listener has no place for this connection; the oldest of its pool
+        makes room where it can.
+        """
         address = _address(sock)
         while True:
             try:
@@ -279,14 +311,18 @@ class Server:
         if now - self._crowd_told_at >= _CROWD_TOLD_EVERY_SECONDS:
             self._crowd_told_at = now
             logger.warning(
-                "%d connections to the peer listener have not completed the introduction: closing the oldest; allow only the nodes of the"
+                "%d connections to the peer listener have not completed the introduction: "
+                "closing the oldest; allow only the nodes of the"
                 " cluster to reach this port peer=%s",
                 len(self._strangers),
                 oldest.peer,
             )
 
     def introduced(self, connection: Connection) -> None:
-        """A stranger has become a node of the cluster. Raises ProtocolError where there are too many connections of nodes."""
+        """A stranger has become a node of the cluster.
+
+        Raises ProtocolError where there are too many connections of nodes.
+        """
         if self._by_kind[PEER] - len(self._strangers) >= PEER_CONNECTIONS_MAX:
             raise ProtocolError(f"{PEER_CONNECTIONS_MAX} connections of other nodes are open")
         self._strangers.introduced(connection, _address(connection.sock))
@@ -305,7 +341,8 @@ class Server:
             return f"{of_kind} connections are open and max.connections allows no more"
         self._evicted += 1
         logger.warning(
-            "closing a connection peer=%s reason=max.connections is reached, its address has the most"
+            "closing a connection peer=%s reason=max.connections is reached, its address has "
+            "the most"
             " connections (%d), and this one is idle the longest: its place goes to %s",
             idle.peer,
             self._addresses[_address(idle.sock)],
@@ -348,7 +385,9 @@ class Server:
         self._memory_wanted.set()
 
     async def _share_memory(self) -> None:
-        """Let connections read again when there is memory for them; close others where there is none."""
+        """Let connections read again when there is memory for them; close others where
+        there is none.
+        """
         while True:
             if not any(pool.is_wanted for pool in self._pools.values()):
                 await self._memory_wanted.wait()
@@ -357,33 +396,55 @@ class Server:
             now = self._node.clock.monotonic()
             for kind, pool in self._pools.items():
                 pool.grant()
-                victim = pool.to_evict([one for one in self._connections if one.listener == kind], now)
+                victim = pool.to_evict(
+                    [one for one in self._connections if one.listener == kind], now
+                )
                 if victim is not None:
                     assert isinstance(victim, Connection)
                     held, state = victim.held_bytes, "incomplete"
                     if victim.task_bytes > held:
                         held, state = victim.task_bytes, "unanswered"
-                    self._evict(victim, f"other connections need the {held} bytes of its {state} request")
+                    self._evict(
+                        victim, f"other connections need the {held} bytes of its {state} request"
+                    )
                     pool.grant()
 
     def _evict(self, connection: Connection, reason: str) -> None:
         self._evicted += 1
-        logger.warning("closing a connection peer=%s listener=%s reason=%s", connection.peer, connection.listener, reason)
+        logger.warning(
+            "closing a connection peer=%s listener=%s reason=%s",
+            connection.peer,
+            connection.listener,
+            reason,
+        )
         connection.close()
 
     def _bound_answers(self, now: float) -> None:
-        """Close connections that do not take their answers: those that stall, and the greediest while all together hold too much."""
+        """Close connections that do not take their answers: those that stall, and the
+        greediest while all together hold too much.
+        """
         for connection in list(self._connections):
             if connection.is_sending and now - connection.sent_at > self._stall_seconds:
                 self._stalled += 1
-                self._evict(connection, f"it has read no response bytes for {self._stall_seconds:g} s")
+                self._evict(
+                    connection, f"it has read no response bytes for {self._stall_seconds:g} s"
+                )
         for kind, answers in self._answers.items():
             while answers.is_over:
-                greediest = max((one for one in self._connections if one.listener == kind), key=lambda one: one.unsent_bytes)
-                self._evict(greediest, f"{greediest.unsent_bytes} bytes of unsent answers exceed the memory for all connections")
+                greediest = max(
+                    (one for one in self._connections if one.listener == kind),
+                    key=lambda one: one.unsent_bytes,
+                )
+                self._evict(
+                    greediest,
+                    f"{greediest.unsent_bytes} bytes of unsent answers exceed the memory for "
+                    "all connections",
+                )
 
     async def _sweep(self) -> None:
-        """Close connections that are idle for too long, never finish a frame, or do not take their answers."""
+        """Close connections that are idle for too long, never finish a frame, or do not
+        take their answers.
+        """
         idle_ms = self._node.config.integer("connections.max.idle.ms")
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf
         while True:
@@ -392,14 +453,24 @@ class Server:
             self._bound_answers(now)
             for connection in list(self._connections):
                 if connection.frame_is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
-                    logger.warning("closing a connection peer=%s reason=a request was not complete in time", connection.peer)
+                    logger.warning(
+                        "closing a connection peer=%s reason=a request was not complete in time",
+                        connection.peer,
+                    )
                     connection.close()
                 elif connection.is_stranger and now - connection.since > STRANGER_SECONDS_MAX:
-                    logger.debug("closing a connection peer=%s reason=no introduction in time", connection.peer)
+                    logger.debug(
+                        "closing a connection peer=%s reason=no introduction in time",
+                        connection.peer,
+                    )
                     connection.close()
                 elif now - connection.last_active > _SPARE_SECONDS:
                     connection.drop_spare()
-                if now - connection.last_active > idle_seconds and not connection.answering and connection.open:
+                if (
+                    now - connection.last_active > idle_seconds
+                    and not connection.answering
+                    and connection.open
+                ):
                     logger.debug("closing an idle connection peer=%s", connection.peer)
                     connection.close()
 

@@ -1,4 +1,6 @@
-"""Requests that name several groups: each shard is asked about its own, and a group whose shard is not here is told so by itself."""
+"""Requests that name several groups: each shard is asked about its own, and a group whose
+shard is not here is told so by itself.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,11 @@ from mqd.server.coordinators import call_of
 from mqd.server.slices import KEY_CHARS_A_ROW, listed_in_slices
 
 
-async def ask_each(context: Context, asked: str, group_ids: Iterable[str], answered: str) -> list[dict[str, Any]]:
-    """A row for each group that the request's field `asked` names, in its order, from the field `answered` of what the shards say.
+async def ask_each(
+    context: Context, asked: str, group_ids: Iterable[str], answered: str
+) -> list[dict[str, Any]]:
+    """A row for each group that the request's field `asked` names, in its order, from the field
+    `answered` of what the shards say.
 
     A shard is asked about so many groups at once that others are not kept waiting.
     """
@@ -22,7 +27,9 @@ async def ask_each(context: Context, asked: str, group_ids: Iterable[str], answe
     rows: dict[str, dict[str, Any]] = {}
     by_shard: dict[int, list[str]] = {}
     wanted = ((group_id, groups.partition_of(group_id)) for group_id in dict.fromkeys(group_ids))
-    for group_id, index in await listed_in_slices(wanted, lambda pair: 1 + len(pair[0]) // KEY_CHARS_A_ROW):
+    for group_id, index in await listed_in_slices(
+        wanted, lambda pair: 1 + len(pair[0]) // KEY_CHARS_A_ROW
+    ):
         rows[group_id] = {}
         by_shard.setdefault(index, []).append(group_id)
     call = call_of(context, None)
@@ -30,7 +37,9 @@ async def ask_each(context: Context, asked: str, group_ids: Iterable[str], answe
         for start in range(0, len(names), COORDINATED_GROUPS_AT_ONCE):
             some = names[start : start + COORDINATED_GROUPS_AT_ONCE]
             try:
-                answer = await groups.call_shard(index, call._replace(request=SimpleNamespace(**{asked: some})))
+                answer = await groups.call_shard(
+                    index, call._replace(request=SimpleNamespace(**{asked: some}))
+                )
                 rows.update((row["group_id"], row) for row in answer[answered])
             except MqError as error:
                 rows.update((name, {"group_id": name, "error_code": error.code}) for name in some)

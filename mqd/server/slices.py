@@ -1,10 +1,10 @@
 """Large requests, answered a slice at a time: between two slices everybody else has a turn.
 
-A handler that may meet thousands of rows returns a coroutine for those, which holds back the requests behind it on its own
-connection and nobody else's; its answer is encoded in slices too.
+A handler that may meet thousands of rows returns a coroutine for those, which holds back the
+requests behind it on its own connection and nobody else's; its answer is encoded in slices too.
 
-A handler may also be a generator that returns the answer and yields how many rows it made since: dispatch.py runs it to its end for a small
-request, and in slices for a large one.
+A handler may also be a generator that returns the answer and yields how many rows it made since:
+dispatch.py runs it to its end for a small request, and in slices for a large one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import trio
 from mqd.protocol.bricks import WHOLE_SLICE
 
 SLICE_ROWS = WHOLE_SLICE
-"""Rows between two checkpoints, and from how many on slices are worth a task: one to three milliseconds."""
+"""Rows between two checkpoints, and from how many on slices are worth a task: one to three
+milliseconds.
+"""
 
 KEY_CHARS_A_ROW = 30
 """So many characters of a group's or a transaction's name to hash are as much work as a row."""
@@ -28,7 +30,9 @@ Result = TypeVar("Result")
 
 
 _one_at_a_time: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("slices")
-"""One slice a pass of the event loop, in the order in which they are wanted: many large requests hold up others no longer than one."""
+"""One slice a pass of the event loop, in the order in which they are wanted: many large
+requests hold up others no longer than one.
+"""
 
 
 def _lock() -> trio.Lock:
@@ -79,7 +83,9 @@ async def others_first() -> None:
 
 
 class Pace:
-    """For a loop that awaits: `await pace.row()` lets others go first after each `SLICE_ROWS` rows."""
+    """For a loop that awaits: `await pace.row()` lets others go first after each
+    `SLICE_ROWS` rows.
+    """
 
     def __init__(self) -> None:
         self._weight = 0
@@ -91,8 +97,13 @@ class Pace:
             await others_first()
 
 
-async def listed_in_slices(rows: Iterable[Row], weigh: Callable[[Row], int] = lambda row: 1) -> list[Row]:
-    """`rows` as a list, made in slices of `SLICE_ROWS` by weight. What they are made from must bear changes between two of them."""
+async def listed_in_slices(
+    rows: Iterable[Row], weigh: Callable[[Row], int] = lambda row: 1
+) -> list[Row]:
+    """`rows` as a list, made in slices of `SLICE_ROWS` by weight.
+
+    What they are made from must bear changes between two of them.
+    """
 
     def listed() -> Generator[int, None, list[Row]]:
         made = []
@@ -134,7 +145,9 @@ def first_slice(work: Generator[int, None, Result]) -> tuple[Result] | None:
 
 
 async def finished_soon(work: Generator[int, None, Result]) -> Result:
-    """As `finished_in_slices`, with the first slice at once, whoever else waits for one: most work is no larger."""
+    """As `finished_in_slices`, with the first slice at once, whoever else waits for one:
+    most work is no larger.
+    """
     finished = first_slice(work)
     if finished is not None:
         return finished[0]

@@ -1,10 +1,12 @@
-"""Connections of the peer listener that have not introduced themselves, and who gets a place among them. Pure.
+"""Connections of the peer listener that have not introduced themselves, and who gets a place among
+them. Pure.
 
-Two pools, so that a flood keeps no node out. One is for addresses of the cluster: those of the peers file, and any from which a node has
-introduced itself in this life. When it is full, the oldest connection gives way to the newest once it had `STRANGER_SECONDS_MIN` for its
-introduction; until then the newest waits. The other pool is for all other addresses. No address has more than
-`STRANGERS_PER_ADDRESS_MAX` places there. When it is full, the oldest gives way likewise; but the newest does not wait, because a connection
-of a node may be behind it in the backlog: it is closed.
+Two pools, so that a flood keeps no node out. One is for addresses of the cluster: those of the
+peers file, and any from which a node has introduced itself in this life. When it is full, the
+oldest connection gives way to the newest once it had `STRANGER_SECONDS_MIN` for its introduction;
+until then the newest waits. The other pool is for all other addresses. No address has more than
+`STRANGERS_PER_ADDRESS_MAX` places there. When it is full, the oldest gives way likewise; but the
+newest does not wait, because a connection of a node may be behind it in the backlog: it is closed.
 
 A host name of the peers file counts from the first introduction on, an IP address at once.
 """
@@ -15,7 +17,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from mqd.limits import STRANGER_SECONDS_MIN, STRANGERS_ELSEWHERE_MAX, STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX
+from mqd.limits import (
+    STRANGER_SECONDS_MIN,
+    STRANGERS_ELSEWHERE_MAX,
+    STRANGERS_MAX,
+    STRANGERS_PER_ADDRESS_MAX,
+)
 
 
 class Stranger(Protocol):
@@ -51,12 +58,18 @@ class Strangers(Generic[StrangerT]):
         return _plain(address) in self._known
 
     def place_taken_by(self, address: str) -> StrangerT | None:
-        """The oldest connection, where the pool of `address` is full; None where it has a place. Raises Full."""
+        """The oldest connection, where the pool of `address` is full; None where it has a place.
+
+        Raises Full.
+        """
         address = _plain(address)
         if address in self._known:
             return next(iter(self._near)) if len(self._near) >= STRANGERS_MAX else None
         if self._far_by_address[address] >= STRANGERS_PER_ADDRESS_MAX:
-            raise Full(f"{STRANGERS_PER_ADDRESS_MAX} connections from this address have not introduced themselves")
+            raise Full(
+                f"{STRANGERS_PER_ADDRESS_MAX} connections from this address have not "
+                "introduced themselves"
+            )
         return next(iter(self._far)) if len(self._far) >= STRANGERS_ELSEWHERE_MAX else None
 
     def may_go(self, stranger: StrangerT, now: float) -> bool:

@@ -1,7 +1,8 @@
 """The topics, as coordinators see them (coordinator/shard.py, TopicsView).
 
-Where replicas stand is asked for each partition, by every group that reads it, after each change of anything: it is looked up once a
-topic, and kept until something of that is another. Who leads a partition, or is in sync, is nothing of that.
+Where replicas stand is asked for each partition, by every group that reads it, after each change of
+anything: it is looked up once a topic, and kept until something of that is another. Who leads a
+partition, or is in sync, is nothing of that.
 """
 
 from __future__ import annotations
@@ -52,14 +53,18 @@ class ImageTopics:
             topic = self._image().topics.get(name)
             if topic is None:
                 return ()
-            known = self._known[name] = [self._racks_of(partition.replicas) for partition in topic.partitions]
+            known = self._known[name] = [
+                self._racks_of(partition.replicas) for partition in topic.partitions
+            ]
         return known
 
     def _racks_of(self, replicas: tuple[NodeId, ...]) -> Racks:
         found = self._racks.get(replicas)
         if found is None:
             brokers = [self._image().brokers.get(node_id) for node_id in replicas]
-            found = self._racks[replicas] = frozenset(one.rack for one in brokers if one is not None and one.rack is not None)
+            found = self._racks[replicas] = frozenset(
+                one.rack for one in brokers if one is not None and one.rack is not None
+            )
         return found
 
     def digest(self, name: str) -> bytes:
@@ -77,7 +82,12 @@ class ImageTopics:
 
     def changed(self, delta: Delta) -> bool:
         """The metadata is another. Whether any of this may be."""
-        if not (delta.topics_created or delta.topics_deleted or delta.partitions_changed or delta.brokers_changed):
+        if not (
+            delta.topics_created
+            or delta.topics_deleted
+            or delta.partitions_changed
+            or delta.brokers_changed
+        ):
             return False
         self.version += 1
         image = self._image()
@@ -93,7 +103,11 @@ class ImageTopics:
             known = self._known.get(name)
             if known is not None:
                 partition = image.partition(name, index)
-                if partition is None or index >= len(known) or known[index] != self._racks_of(partition.replicas):
+                if (
+                    partition is None
+                    or index >= len(known)
+                    or known[index] != self._racks_of(partition.replicas)
+                ):
                     self._forget(name)
         return True
 

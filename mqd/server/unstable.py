@@ -1,6 +1,8 @@
-"""Versions of APIs that Apache Kafka marks as unstable, and that a node serves only where an option enables them.
+"""Versions of APIs that Apache Kafka marks as unstable, and that a node serves only where an option
+enables them.
 
-A request of such a version is otherwise answered like one of a version that does not exist, and ApiVersions does not show it.
+A request of such a version is otherwise answered like one of a version that does not exist, and
+ApiVersions does not show it.
 """
 
 from __future__ import annotations
@@ -22,5 +24,9 @@ def enabled(config: NodeConfig) -> frozenset[int]:
 
 
 def versions_until(config: NodeConfig) -> dict[int, int]:
-    """API key -> the last version that this node serves, where that is not the last one that is spoken."""
-    return {key: last for key, (last, option) in _STABLE_UNTIL.items() if not config.boolean(option)}
+    """API key -> the last version that this node serves, where that is not the last one
+    that is spoken.
+    """
+    return {
+        key: last for key, (last, option) in _STABLE_UNTIL.items() if not config.boolean(option)
+    }

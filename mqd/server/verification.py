@@ -1,10 +1,13 @@
-"""Is this partition part of the producer's transaction? The transaction coordinator is asked before the first append (KIP-890).
+"""Is this partition part of the producer's transaction? The transaction coordinator is asked before
+the first append (KIP-890).
 
-Without that, a batch that was delayed beyond its transaction would begin one that nobody ever ends, and nothing behind it would be
-read by those who read committed records only. Producers of transactions version 2 never say beforehand which partitions
-they write: for them the coordinator adds the partition, instead of confirming that it was added.
+Without that, a batch that was delayed beyond its transaction would begin one that nobody ever ends,
+and nothing behind it would be read by those who read committed records only. Producers of
+transactions version 2 never say beforehand which partitions they write: for them the coordinator
+adds the partition, instead of confirming that it was added.
 
-The coordinator's word counts for the guard under which it was asked for (log/producers.py), and only as long as no marker came meanwhile.
+The coordinator's word counts for the guard under which it was asked for (log/producers.py), and
+only as long as no marker came meanwhile.
 """
 
 from __future__ import annotations
@@ -44,11 +47,19 @@ class Speaks(Enum):
     ABORTABLE = 1
     """It knows TRANSACTION_ABORTABLE."""
     ADDS = 2
-    """The request itself adds partitions to the transaction, and epochs change with each transaction."""
+    """The request itself adds partitions to the transaction, and epochs change with each
+    transaction.
+    """
 
     @classmethod
     def of(cls, version: int, abortable_from: int, adds_from: int) -> Speaks:
-        return cls.ADDS if version >= adds_from else cls.ABORTABLE if version >= abortable_from else cls.OLD_ERRORS
+        return (
+            cls.ADDS
+            if version >= adds_from
+            else cls.ABORTABLE
+            if version >= abortable_from
+            else cls.OLD_ERRORS
+        )
 
 
 class Word:
@@ -56,7 +67,9 @@ class Word:
 
     __slots__ = ("_guards", "_producer_id", "refusals")
 
-    def __init__(self, refusals: dict[Partition, ErrorCode], producer_id: int, guards: dict[Partition, Guard]) -> None:
+    def __init__(
+        self, refusals: dict[Partition, ErrorCode], producer_id: int, guards: dict[Partition, Guard]
+    ) -> None:
         self.refusals = refusals
         """Which of them are not part of the transaction, and why."""
         self._producer_id = producer_id
@@ -68,14 +81,18 @@ class Word:
         return any(
             partition.log.producers.guards.get(self._producer_id) is not guard
             for partition, guard in self._guards.items()
-            if partition not in self.refusals and not partition.log.producers.in_transaction(self._producer_id, guard.epoch)
+            if partition not in self.refusals
+            and not partition.log.producers.in_transaction(self._producer_id, guard.epoch)
         )
 
     @contextmanager
     def counts(self) -> Iterator[None]:
         """Within it, and nothing waits there, what was confirmed may begin its transaction."""
         for partition, guard in self._guards.items():
-            guard.confirmed = partition not in self.refusals and partition.log.producers.guards.get(self._producer_id) is guard
+            guard.confirmed = (
+                partition not in self.refusals
+                and partition.log.producers.guards.get(self._producer_id) is guard
+            )
         try:
             yield
         finally:
@@ -97,14 +114,20 @@ class Verification:
 
     @asynccontextmanager
     async def asked(
-        self, transactional_id: str, producer: Producer, wanted: Mapping[Partition, int], speaks: Speaks
+        self,
+        transactional_id: str,
+        producer: Producer,
+        wanted: Mapping[Partition, int],
+        speaks: Speaks,
     ) -> AsyncIterator[Word]:
-        """Within it stands the coordinator's word: may batches with these base sequences begin the producer's transaction in their
-        partitions? Nothing is raised.
+        """Within it stands the coordinator's word: may batches with these base sequences begin the
+        producer's transaction in their partitions? Nothing is raised.
 
-        Refused with NETWORK_EXCEPTION where the coordinator cannot be asked. Those who add partitions need not have waited for the markers
-        of the transaction before this one: while it is being completed (CONCURRENT_TRANSACTIONS) they are given a moment. When such
-        a marker comes to one of these partitions meanwhile, the coordinator is asked anew: their epoch tells the transactions apart.
+        Refused with NETWORK_EXCEPTION where the coordinator cannot be asked. Those who add
+        partitions need not have waited for the markers of the transaction before this one: while it
+        is being completed (CONCURRENT_TRANSACTIONS) they are given a moment. When such a marker
+        comes to one of these partitions meanwhile, the coordinator is asked anew: their epoch tells
+        the transactions apart.
         """
         held: dict[Guard, Partition] = {}
         try:
@@ -128,7 +151,9 @@ class Verification:
         while True:
             guards: dict[Partition, Guard] = {}
             for partition, sequence in wanted.items():
-                guard = partition.log.producers.guard(*producer, sequence, speaks is Speaks.ADDS, clock.wall_ms())
+                guard = partition.log.producers.guard(
+                    *producer, sequence, speaks is Speaks.ADDS, clock.wall_ms()
+                )
                 if guard is not None:
                     guards[partition] = guard
                     if guard not in held:
@@ -138,7 +163,11 @@ class Verification:
                 return Word({}, producer[0], guards)
             places = {partition.assignment.topic_partition: partition for partition in guards}
             refused = await self._ask_once(transactional_id, producer, places, speaks)
-            word = Word({places[place]: code for place, code in refused.items() if place in places}, producer[0], guards)
+            word = Word(
+                {places[place]: code for place, code in refused.items() if place in places},
+                producer[0],
+                guards,
+            )
             asked += 1
             if speaks is not Speaks.ADDS:
                 return word
@@ -150,7 +179,11 @@ class Verification:
                 return word
 
     async def _ask_once(
-        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition], speaks: Speaks
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        speaks: Speaks,
     ) -> dict[TopicPartition, ErrorCode]:
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
@@ -166,15 +199,23 @@ class Verification:
         response: Mapping[str, Any] | None = None
         with trio.move_on_after(ASK_SECONDS):
             try:
-                response = await self._coordinator_says(transactional_id, {"transactions": [transaction]})
+                response = await self._coordinator_says(
+                    transactional_id, {"transactions": [transaction]}
+                )
             except MqError as error:
                 code = error.code
             except OSError:
                 pass
         if response is not None and not response["error_code"]:
-            found = [row for result in response["results_by_transaction"] for row in result["topic_results"]]
+            found = [
+                row
+                for result in response["results_by_transaction"]
+                for row in result["topic_results"]
+            ]
             return {
-                TopicPartition(topic["name"], row["partition_index"]): _understood(ErrorCode(row["partition_error_code"]), speaks)
+                TopicPartition(topic["name"], row["partition_index"]): _understood(
+                    ErrorCode(row["partition_error_code"]), speaks
+                )
                 for topic in found
                 for row in topic["results_by_partition"]
                 if row["partition_error_code"]
@@ -183,10 +224,16 @@ class Verification:
             code = ErrorCode(response["error_code"])
         return dict.fromkeys(partitions, _understood(code, speaks))
 
-    async def _coordinator_says(self, transactional_id: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """MqError COORDINATOR_NOT_AVAILABLE where nobody coordinates it; OSError where that node cannot be asked."""
+    async def _coordinator_says(
+        self, transactional_id: str, request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """MqError COORDINATOR_NOT_AVAILABLE where nobody coordinates it; OSError where that
+        node cannot be asked.
+        """
         node = self._node
-        found = node.image.partition(TRANSACTIONS_TOPIC, node.transactions.partition_of(transactional_id))
+        found = node.image.partition(
+            TRANSACTIONS_TOPIC, node.transactions.partition_of(transactional_id)
+        )
         if found is None or found.leader == NO_NODE:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if found.leader == node.node_id:
@@ -198,7 +245,9 @@ def _understood(code: ErrorCode, speaks: Speaks) -> ErrorCode:
     """As Apache Kafka words the coordinator's refusal to a producer."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED or (code is ErrorCode.TRANSACTION_ABORTABLE and speaks is Speaks.OLD_ERRORS):
+    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED or (
+        code is ErrorCode.TRANSACTION_ABORTABLE and speaks is Speaks.OLD_ERRORS
+    ):
         return ErrorCode.INVALID_TXN_STATE
     return code
 
@@ -214,9 +263,14 @@ _PASSES = frozenset(
 
 
 def produce_refusal(code: ErrorCode, speaks: Speaks) -> MqError:
-    """What a producer is told: one that cannot know these errors must try again, and need not refresh its metadata for it."""
+    """What a producer is told: one that cannot know these errors must try again, and need
+    not refresh its metadata for it.
+    """
     if code in _PASSES or (code is ErrorCode.CONCURRENT_TRANSACTIONS and speaks is not Speaks.ADDS):
-        reason = f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}"
+        reason = (
+            "Unable to verify the partition has been added to the transaction. "
+            f"Underlying error: {code.name}"
+        )
         return MqError(ErrorCode.NOT_ENOUGH_REPLICAS, reason)
     if code is ErrorCode.INVALID_TXN_STATE:
         return MqError(code, "Partition was not added to the transaction")
@@ -224,18 +278,31 @@ def produce_refusal(code: ErrorCode, speaks: Speaks) -> MqError:
 
 
 @asynccontextmanager
-async def offsets_confirmed(node: Node, group_id: str, transactional_id: str, producer: Producer, speaks: Speaks) -> AsyncIterator[None]:
-    """Within it, the coordinator of the group may append offsets of this transaction. Where it is not here, it says so itself.
+async def offsets_confirmed(
+    node: Node, group_id: str, transactional_id: str, producer: Producer, speaks: Speaks
+) -> AsyncIterator[None]:
+    """Within it, the coordinator of the group may append offsets of this transaction. Where it is
+    not here, it says so itself.
 
-    MqError where the partition is not part of the transaction; COORDINATOR_LOAD_IN_PROGRESS where nobody can tell now, for that has
-    clients try again without looking for another coordinator.
+    MqError where the partition is not part of the transaction; COORDINATOR_LOAD_IN_PROGRESS where
+    nobody can tell now, for that has clients try again without looking for another coordinator.
     """
     partition = node.replica.get(TopicPartition(GROUPS_TOPIC, node.groups.partition_of(group_id)))
-    if partition is None or not partition.serves or partition.log.producers.in_transaction(*producer):
+    if (
+        partition is None
+        or not partition.serves
+        or partition.log.producers.in_transaction(*producer)
+    ):
         yield
         return
-    async with Verification(node).asked(transactional_id, producer, {partition: _NO_SEQUENCE}, speaks) as word:
+    async with Verification(node).asked(
+        transactional_id, producer, {partition: _NO_SEQUENCE}, speaks
+    ) as word:
         for refused in word.refusals.values():
-            raise MqError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if refused is ErrorCode.NETWORK_EXCEPTION else refused)
+            raise MqError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                if refused is ErrorCode.NETWORK_EXCEPTION
+                else refused
+            )
         with word.counts():
             yield

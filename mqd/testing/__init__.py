@@ -1,7 +1,8 @@
-"""A real cluster inside one process: the shipping daemon on virtual time, a network and disks in memory, and one seed.
+"""A real cluster inside one process: the shipping daemon on virtual time, a network and disks in
+memory, and one seed.
 
-Whatever speaks to a cluster through `mqd.client` can be tested with it, against dying nodes, partitions and power cuts, in a
-fraction of the time that passes there:
+Whatever speaks to a cluster through `mqd.client` can be tested with it, against dying nodes,
+partitions and power cuts, in a fraction of the time that passes there:
 
     import trio
     from mqd.client import Admin, open_producer
@@ -21,20 +22,32 @@ fraction of the time that passes there:
 
     assert run(survives_a_restart, seed=42) == 1
 
-`run` is `trio.run` with a clock that jumps to the next event, a scheduler in the order of the seed, and a world in which `Cluster` works.
-`@simulated(seed=42)` does the same for a pytest test; `pytest.mark.parametrize` over seeds and `run` make a search of it.
-The same seed gives the same run, event by event: `cluster.trace.digest` says so. A test must play along: what it draws comes
-from `cluster.world.random("purpose")`, what it reads of time from `trio.current_time()` or `cluster.clock`, and it does not
-iterate over sets of strings.
+`run` is `trio.run` with a clock that jumps to the next event, a scheduler in the order of the seed,
+and a world in which `Cluster` works. `@simulated(seed=42)` does the same for a pytest test;
+`pytest.mark.parametrize` over seeds and `run` make a search of it. The same seed gives the same
+run, event by event: `cluster.trace.digest` says so. A test must play along: what it draws comes
+from `cluster.world.random("purpose")`, what it reads of time from `trio.current_time()` or
+`cluster.clock`, and it does not iterate over sets of strings.
 
-What can happen to a node: `kill`, `power_cut`, both in the middle of a write, `stop`, `start`, `pause`, `skew`; to its disk
-(`cluster.disk(1)`): failing syncs, reads and writes, no space, flipped bits; to the network (`cluster.network`): partitions, held and slow
-links, broken connections. `cluster.on_event` is called after each step of a node, for invariants; `cluster.daemon(1)` are its live parts.
-MQD_TESTING_LOG=INFO writes what the nodes log, with virtual times; without it the last lines are added to an exception.
+What can happen to a node: `kill`, `power_cut`, both in the middle of a write, `stop`, `start`,
+`pause`, `skew`; to its disk (`cluster.disk(1)`): failing syncs, reads and writes, no space, flipped
+bits; to the network (`cluster.network`): partitions, held and slow links, broken connections.
+`cluster.on_event` is called after each step of a node, for invariants; `cluster.daemon(1)` are its
+live parts. MQD_TESTING_LOG=INFO writes what the nodes log, with virtual times; without it the last
+lines are added to an exception.
 """
 
 from mqd.testing.cluster import Cluster, ClusterNetwork, SimulatedNode
 from mqd.testing.disk import MemoryDisk
 from mqd.testing.world import World, current_world, run, simulated
 
-__all__ = ["Cluster", "ClusterNetwork", "MemoryDisk", "SimulatedNode", "World", "current_world", "run", "simulated"]
+__all__ = [
+    "Cluster",
+    "ClusterNetwork",
+    "MemoryDisk",
+    "SimulatedNode",
+    "World",
+    "current_world",
+    "run",
+    "simulated",
+]

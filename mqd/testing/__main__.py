@@ -1,13 +1,19 @@
 """Simulate clusters under faults, one run a seed: `python -m mqd.testing --seeds 0-99 --nodes 3`.
 
-    python -m mqd.testing --seeds 0-999 --nodes 5 --jobs 2        many seeds; ends at the first one with a violation, with exit code 1
+    python -m mqd.testing --seeds 0-999 --nodes 5 --jobs 2        many seeds; ends at the first one
+                                                                  with a violation, with exit code 1
     python -m mqd.testing --seeds 0-999 --nodes 5 --keep-going    all of them, whatever is found
     python -m mqd.testing --seeds 0-99 --nodes 3 --observers 1    with a node that does not vote
-    python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt  one seed again, every event in a file
-    python -m mqd.testing --list-bugs                             defects that can be planted, each of which must be found
-    python -m mqd.testing --seeds 0-149 --bug NAME                one of them is planted, and found within these; ends at the first find
+    python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt  one seed again, every event in
+                                                                  a file
+    python -m mqd.testing --list-bugs                             defects that can be planted, each
+                                                                  of which must be found
+    python -m mqd.testing --seeds 0-149 --bug NAME                one of them is planted, and found
+                                                                  within these; ends at the first
+                                                                  find
 
-The planted defects are part of the tests: `--bug` and `--list-bugs` need a source tree, and run from its root.
+The planted defects are part of the tests: `--bug` and `--list-bugs` need a source tree, and run
+from its root.
 """
 
 from __future__ import annotations
@@ -23,7 +29,19 @@ from mqd.testing.jobs import bugs, results
 from mqd.testing.plots import PLOTS
 from mqd.testing.runner import LOADS, SECONDS_OF_SAFETY, Result, Settings
 
-SHOWN = ("acknowledged", "read", "elections", "leader_changes", "isr_changes", "truncations", "kill", "power", "stop", "pause", "partition")
+SHOWN = (
+    "acknowledged",
+    "read",
+    "elections",
+    "leader_changes",
+    "isr_changes",
+    "truncations",
+    "kill",
+    "power",
+    "stop",
+    "pause",
+    "partition",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = range(int(first), int(last or first) + 1)
     bug = None if options.bug is None else bugs()[options.bug]
     options.nodes = options.nodes or (3 if bug is None else bug.nodes)
-    chosen = (options.nodes, options.observers, options.seconds, options.bug, options.plot, options.load)
+    chosen = (
+        options.nodes,
+        options.observers,
+        options.seconds,
+        options.bug,
+        options.plot,
+        options.load,
+    )
     settings = [Settings(seed, *chosen) for seed in seeds]
     if options.trace is not None and len(settings) > 1:
         print("--trace takes one seed", file=sys.stderr)
@@ -54,7 +79,11 @@ def main(arguments: list[str] | None = None) -> int:
             if not options.keep_going:
                 break
         elif options.verbose:
-            print(f"seed {result.settings.seed}: {result.real_seconds:.1f} s, {result.digest}, {dict(result.counts)}", flush=True)
+            print(
+                f"seed {result.settings.seed}: {result.real_seconds:.1f} s, {result.digest}, "
+                f"{dict(result.counts)}",
+                flush=True,
+            )
         if sys.stderr.isatty():
             print(f"\r{totals.seeds} of {len(settings)} seeds", end="", file=sys.stderr, flush=True)
     if sys.stderr.isatty():
@@ -62,10 +91,17 @@ def main(arguments: list[str] | None = None) -> int:
     print(totals.text(options.nodes, options.observers, time.perf_counter() - began))
     print(totals.coverage())
     if bad:
-        print(f"violations in {len(bad)} of {totals.seeds} seeds, by number: {' '.join(str(result.settings.seed) for result in bad[:50])}")
+        print(
+            f"violations in {len(bad)} of {totals.seeds} seeds, by number: "
+            f"{' '.join(str(result.settings.seed) for result in bad[:50])}"
+        )
     never = [event for event in EVENTS if not totals.counts[event]]
     if options.require_coverage and never:
-        print(f"events that never happened: {', '.join(never)}; run more seeds, or look at mqd/testing/thresholds.py", file=sys.stderr)
+        print(
+            f"events that never happened: {', '.join(never)}; run more seeds, or look at "
+            "mqd/testing/thresholds.py",
+            file=sys.stderr,
+        )
         return 1
     return int(bool(bad))
 
@@ -91,17 +127,28 @@ class Totals:
 
     def coverage(self) -> str:
         """The table of rare events: how often each happened, and in how many seeds."""
-        rows = [f"  {event.replace('_', ' '):<20} {self.counts[event]:>8} {self.seeds_with[event]:>8}" for event in EVENTS]
+        rows = [
+            f"  {event.replace('_', ' '):<20} {self.counts[event]:>8} {self.seeds_with[event]:>8}"
+            for event in EVENTS
+        ]
         return "\n".join([f"  {'event':<20} {'times':>8} {'seeds':>8}", *rows])
 
     def text(self, nodes: int, observers: int, real_seconds: float) -> str:
         cluster = f"{nodes} nodes" + (f" and {observers} that do not vote" if observers else "")
         shown = ", ".join(f"{name.replace('_', ' ')} {self.counts[name]}" for name in SHOWN)
         converged = sorted(self.converged)
-        half = f", whole again after {converged[len(converged) // 2]:.1f} s (median), {converged[-1]:.1f} s (longest)" if converged else ""
+        half = (
+            f", whole again after {converged[len(converged) // 2]:.1f} s (median), "
+            f"{converged[-1]:.1f} s (longest)"
+            if converged
+            else ""
+        )
         return (
-            f"{self.seeds} seeds of {cluster}: {self.events} events, {self.simulated_seconds / 3600:.2f} simulated hours "
-            f"in {real_seconds:.0f} s ({self.simulated_seconds / max(real_seconds, 0.001):.1f} times real time){half}\n{shown}"
+            f"{self.seeds} seeds of {cluster}: {self.events} events, "
+            f"{self.simulated_seconds / 3600:.2f} simulated hours "
+            f"in {real_seconds:.0f} s "
+            f"({self.simulated_seconds / max(real_seconds, 0.001):.1f} times real "
+            f"time){half}\n{shown}"
         )
 
 
@@ -115,16 +162,34 @@ def _tell(result: Result) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m mqd.testing", description="Simulate clusters under faults, one run a seed.")
+    parser = argparse.ArgumentParser(
+        prog="python -m mqd.testing", description="Simulate clusters under faults, one run a seed."
+    )
     parser.add_argument("--seeds", default="0-9", help="first-last, or one")
-    parser.add_argument("--nodes", type=int, help="[default: 3, or as many as the planted defect names]")
-    parser.add_argument("--seconds", type=float, default=SECONDS_OF_SAFETY, help="of virtual time under faults")
-    parser.add_argument("--observers", type=int, default=0, help="nodes beside them that do not vote")
+    parser.add_argument(
+        "--nodes", type=int, help="[default: 3, or as many as the planted defect names]"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS_OF_SAFETY, help="of virtual time under faults"
+    )
+    parser.add_argument(
+        "--observers", type=int, default=0, help="nodes beside them that do not vote"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--require-coverage", action="store_true", help="fail if an event of the coverage table never happened")
-    parser.add_argument("--keep-going", action="store_true", help="do not end at the first seed with a violation")
+    parser.add_argument(
+        "--require-coverage",
+        action="store_true",
+        help="fail if an event of the coverage table never happened",
+    )
+    parser.add_argument(
+        "--keep-going", action="store_true", help="do not end at the first seed with a violation"
+    )
     parser.add_argument("--bug", help="plant this defect: how many seeds until it is found")
-    parser.add_argument("--plot", choices=sorted(PLOTS), help="play this sequence of faults, whatever the seed would")
+    parser.add_argument(
+        "--plot",
+        choices=sorted(PLOTS),
+        help="play this sequence of faults, whatever the seed would",
+    )
     parser.add_argument("--load", choices=LOADS, help="what clients do, whatever the seed would")
     parser.add_argument("--list-bugs", action="store_true")
     parser.add_argument("--trace", type=Path, help="write every event of the one seed to this file")

@@ -1,13 +1,17 @@
-"""What clients were told, against what the cluster holds in the end: every way in which the two can quarrel.
+"""What clients were told, against what the cluster holds in the end: every way in which the two can
+quarrel.
 
-A history is written down while clients run: each send begins as *pending* and ends as *ok* (acknowledged at an offset), *fail*
-(refused: surely not stored) or *info* (nobody can tell: a timeout, a broken connection, NOT_LEADER_OR_FOLLOWER,
-NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT; KAFKA-13574). What is still pending at the end counts as info. Each poll notes the
-records that it returned, and what the broker said of its log. Values are unique, so a value names its send.
+A history is written down while clients run: each send begins as *pending* and ends as *ok*
+(acknowledged at an offset), *fail* (refused: surely not stored) or *info* (nobody can tell: a
+timeout, a broken connection, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+REQUEST_TIMED_OUT; KAFKA-13574). What is still pending at the end counts as info. Each poll notes
+the records that it returned, and what the broker said of its log. Values are unique, so a value
+names its send.
 
-`History.check(final)` compares both with the final log of each partition, as read from its beginning after everything has healed.
-The anomalies are those of Jepsen's Kafka workload, as far as they apply without transactions, and the offset given with the
-acknowledgement, gaps, and high watermarks that go back, besides. Pure: no client, no clock; writes nothing but itself.
+`History.check(final)` compares both with the final log of each partition, as read from its
+beginning after everything has healed. The anomalies are those of Jepsen's Kafka workload, as far as
+they apply without transactions, and the offset given with the acknowledgement, gaps, and high
+watermarks that go back, besides. Pure: no client, no clock; writes nothing but itself.
 """
 
 from __future__ import annotations
@@ -42,9 +46,11 @@ class Promise(Enum):
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """One record on its way. `session` is the stretch of one producer within which order is promised: with idempotence its
-    whole life (a record of unknown outcome may come late, any other is behind those that were acknowledged before it was sent),
-    without it one connection, to which nothing is sent twice."""
+    """One record on its way. `session` is the stretch of one producer within which order is
+    promised: with idempotence its whole life (a record of unknown outcome may come late, any other
+    is behind those that were acknowledged before it was sent), without it one connection, to which
+    nothing is sent twice.
+    """
 
     session: str
     partition: TopicPartition
@@ -71,7 +77,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One promise broken in one partition. `examples` are the first few values or numbers that show it."""
+    """One promise broken in one partition.
+
+    `examples` are the first few values or numbers that show it.
+    """
 
     kind: str
     partition: TopicPartition
@@ -82,7 +91,10 @@ class Anomaly:
 
     def __str__(self) -> str:
         meaning = self.meaning or MEANINGS[self.kind]
-        return f"{self.kind}: {self.partition}, {self.count} time(s): {meaning} (first: {', '.join(self.examples)})"
+        return (
+            f"{self.kind}: {self.partition}, {self.count} time(s): {meaning} (first: "
+            f"{', '.join(self.examples)})"
+        )
 
 
 MEANINGS = {
@@ -98,12 +110,14 @@ MEANINGS = {
     "poll-skip": "a consumer was led past records",
     "poll-back": "a consumer was given a record again, or an older one",
     "watermark-back": "one leader in one epoch told a consumer a lower high watermark than before",
-    "watermarks-disagree": "log start <= last stable offset <= high watermark does not hold in an answer",
+    "watermarks-disagree": "log start <= last stable offset <= high watermark does not hold "
+    "in an answer",
     "beyond-watermark": "a record was served at or above the high watermark of the same answer",
     "beyond-epoch": "a fetch in one leader epoch was given records of a later one (KIP-320)",
     "out-of-range": "a consumer that had read up to an offset was told that it is out of range",
     "unreadable": "a consumer was given damaged batches, or refused for good",
-    "ack-not-committed": "acknowledged with acks=all, while no replica's high watermark had passed it",
+    "ack-not-committed": "acknowledged with acks=all, while no replica's high watermark had "
+    "passed it",
 }
 
 
@@ -131,7 +145,10 @@ class History:
     # -- what clients do
 
     def send(self, session: str, partition: TopicPartition, value: bytes, promise: Promise) -> Send:
-        """A record is handed to a client. Sends of one session are noted in the order in which they are made."""
+        """A record is handed to a client.
+
+        Sends of one session are noted in the order in which they are made.
+        """
         assert value not in self._by_value, value
         made = self._by_value[value] = Send(session, partition, value, promise)
         self.sends.append(made)
@@ -141,19 +158,35 @@ class History:
         """A consumer takes its place: at its start, and again after each seek."""
         self._readers[consumer, partition] = _Reader(offset)
 
-    def polled(self, consumer: str, partition: TopicPartition, records: Iterable[tuple[int, bytes]], high_watermark: int | None) -> None:
-        """(offset, value) of each record that one poll returned, in its order, and the high watermark of that answer; None where the
-        client tells that of a newer answer (what it has fetched ahead may lie beyond it: a new leader's may be lower)."""
+    def polled(
+        self,
+        consumer: str,
+        partition: TopicPartition,
+        records: Iterable[tuple[int, bytes]],
+        high_watermark: int | None,
+    ) -> None:
+        """(offset, value) of each record that one poll returned, in its order, and the high
+        watermark of that answer; None where the client tells that of a newer answer (what it has
+        fetched ahead may lie beyond it: a new leader's may be lower).
+        """
         reader = self._readers[consumer, partition]
         seen = self._seen.setdefault(partition, {})
         for offset, value in records:
             self.reads += 1
             if offset > reader.next_offset:
-                self._note("poll-skip", partition, f"{consumer}: {offset} after {reader.next_offset - 1}")
+                self._note(
+                    "poll-skip", partition, f"{consumer}: {offset} after {reader.next_offset - 1}"
+                )
             elif offset < reader.next_offset:
-                self._note("poll-back", partition, f"{consumer}: {offset} after {reader.next_offset - 1}")
+                self._note(
+                    "poll-back", partition, f"{consumer}: {offset} after {reader.next_offset - 1}"
+                )
             if high_watermark is not None and offset >= high_watermark:
-                self._note("beyond-watermark", partition, f"{consumer}: {offset}, high watermark {high_watermark}")
+                self._note(
+                    "beyond-watermark",
+                    partition,
+                    f"{consumer}: {offset}, high watermark {high_watermark}",
+                )
             reader.next_offset = offset + 1
             seen.setdefault(offset, set()).add(value)
 
@@ -168,24 +201,38 @@ class History:
         last_stable: int,
         high_watermark: int,
     ) -> None:
-        """What one answer of one node says of its log. It may go back when another node or another epoch answers: a new leader
-        learns the high watermark from its followers (KIP-207), and no record goes back with it."""
+        """What one answer of one node says of its log. It may go back when another node or another
+        epoch answers: a new leader learns the high watermark from its followers (KIP-207), and no
+        record goes back with it.
+        """
         if not log_start <= last_stable <= high_watermark:
-            self._note("watermarks-disagree", partition, f"{consumer}: {log_start}, {last_stable}, {high_watermark}")
+            self._note(
+                "watermarks-disagree",
+                partition,
+                f"{consumer}: {log_start}, {last_stable}, {high_watermark}",
+            )
         watermarks = self._readers[consumer, partition].watermarks
         before = watermarks.get((node, leader_epoch), NO_OFFSET)
         if high_watermark < before:
-            self._note("watermark-back", partition, f"{consumer}: {before} to {high_watermark} by node {node} in epoch {leader_epoch}")
+            self._note(
+                "watermark-back",
+                partition,
+                f"{consumer}: {before} to {high_watermark} by node {node} in epoch {leader_epoch}",
+            )
         watermarks[node, leader_epoch] = high_watermark
 
     def restarted(self, node: int) -> None:
-        """A node began a new life: what it said in the one before does not bind it (a checkpoint is older than the memory)."""
+        """A node began a new life: what it said in the one before does not bind it (a
+        checkpoint is older than the memory).
+        """
         for reader in self._readers.values():
             for key in [key for key in reader.watermarks if key[0] == node]:
                 del reader.watermarks[key]
 
     def out_of_range(self, consumer: str, partition: TopicPartition, why: str) -> None:
-        """A consumer that read everything below an offset was told, by a leader, that there is no such offset."""
+        """A consumer that read everything below an offset was told, by a leader, that there
+        is no such offset.
+        """
         self._note("out-of-range", partition, f"{consumer}: {why}")
 
     def unreadable(self, consumer: str, partition: TopicPartition, why: str) -> None:
@@ -193,11 +240,15 @@ class History:
         self._note("unreadable", partition, f"{consumer}: {why}")
 
     def beyond_epoch(self, consumer: str, partition: TopicPartition, why: str) -> None:
-        """A node that holds records of a later leader epoch answered a fetch that names an earlier one, instead of fencing it."""
+        """A node that holds records of a later leader epoch answered a fetch that names an
+        earlier one, instead of fencing it.
+        """
         self._note("beyond-epoch", partition, f"{consumer}: {why}")
 
     def not_committed(self, partition: TopicPartition, offset: int) -> None:
-        """An acknowledgement with acks=all came although nobody's high watermark had passed `offset`."""
+        """An acknowledgement with acks=all came although nobody's high watermark had passed
+        `offset`.
+        """
         self._note("ack-not-committed", partition, str(offset))
 
     def _note(self, kind: str, partition: TopicPartition, example: str) -> None:
@@ -206,15 +257,20 @@ class History:
     # -- the verdict
 
     def check(self, final: Mapping[TopicPartition, Sequence[tuple[int, bytes]]]) -> list[Anomaly]:
-        """Every anomaly. `final` is (offset, value) of all records of each partition that is there at the end, from offset 0 on;
-        sends to partitions that are not in it (deleted topics) are left out."""
+        """Every anomaly. `final` is (offset, value) of all records of each partition that is there
+        at the end, from offset 0 on; sends to partitions that are not in it (deleted topics) are
+        left out.
+        """
         sends: dict[TopicPartition, list[Send]] = {}
         for send in self.sends:
             sends.setdefault(send.partition, []).append(send)
         for partition, log in final.items():
             self._check_log(partition, log)
             self._check_sends(partition, log, sends.get(partition, []))
-        return [Anomaly(kind, partition, len(rows), tuple(rows[:SHOWN_MAX])) for (kind, partition), rows in sorted(self._found.items())]
+        return [
+            Anomaly(kind, partition, len(rows), tuple(rows[:SHOWN_MAX]))
+            for (kind, partition), rows in sorted(self._found.items())
+        ]
 
     def _check_log(self, partition: TopicPartition, log: Sequence[tuple[int, bytes]]) -> None:
         expected = 0
@@ -235,7 +291,9 @@ class History:
             if len(values) > 1:
                 self._note("inconsistent", partition, f"{offset}: {sorted(values)}")
             elif offset in rows and {rows[offset]} != values:
-                self._note("inconsistent", partition, f"{offset}: {sorted(values | {rows[offset]})}")
+                self._note(
+                    "inconsistent", partition, f"{offset}: {sorted(values | {rows[offset]})}"
+                )
             elif offset not in rows:
                 self._note("lost-read", partition, f"{min(values)!r} at {offset}")
 
@@ -246,7 +304,9 @@ class History:
         elif send.outcome is Outcome.FAIL:
             self._note("aborted-read", partition, repr(value))
 
-    def _check_sends(self, partition: TopicPartition, log: Sequence[tuple[int, bytes]], sends: Sequence[Send]) -> None:
+    def _check_sends(
+        self, partition: TopicPartition, log: Sequence[tuple[int, bytes]], sends: Sequence[Send]
+    ) -> None:
         place: dict[bytes, int] = {}
         for offset, value in log:
             place.setdefault(value, offset)
@@ -259,8 +319,18 @@ class History:
                 continue
             before, earlier = highest.get(send.session, (-1, b""))
             if at < before:
-                self._note("reordered", partition, f"{send.value!r} at {at}, but {earlier!r} at {before}")
-            if send.outcome is Outcome.OK and send.promise is Promise.ALL and send.offset not in (NO_OFFSET, at):
-                self._note("misplaced", partition, f"{send.value!r} acknowledged at {send.offset}, found at {at}")
+                self._note(
+                    "reordered", partition, f"{send.value!r} at {at}, but {earlier!r} at {before}"
+                )
+            if (
+                send.outcome is Outcome.OK
+                and send.promise is Promise.ALL
+                and send.offset not in (NO_OFFSET, at)
+            ):
+                self._note(
+                    "misplaced",
+                    partition,
+                    f"{send.value!r} acknowledged at {send.offset}, found at {at}",
+                )
             if send.outcome is Outcome.OK or send.promise is Promise.ORDER:
                 highest[send.session] = max((at, send.value), (before, earlier))

@@ -1,4 +1,6 @@
-"""What the clients of the simulated cluster have in common: pauses, a bare fetch, looking again for a leader, and what they wait for."""
+"""What the clients of the simulated cluster have in common: pauses, a bare fetch, looking
+again for a leader, and what they wait for.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,18 @@ async def refresh(client: ClusterClient, partition: TopicPartition) -> None:
 
 
 async def fetch(
-    client: ClusterClient, name: str, node: int, partition: TopicPartition, offset: int, epoch: int, *, read_committed: bool = False
+    client: ClusterClient,
+    name: str,
+    node: int,
+    partition: TopicPartition,
+    offset: int,
+    epoch: int,
+    *,
+    read_committed: bool = False,
 ) -> Any:
-    """One fetch of one partition, from its leader or a follower: the row of the answer, which may hold an error. MqError, ProtocolError."""
+    """One fetch of one partition, from its leader or a follower: the row of the answer,
+    which may hold an error. MqError, ProtocolError.
+    """
     connection = await client.connection_to_node(node, purpose=name)
     row = {
         "partition": partition.partition,

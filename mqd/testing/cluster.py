@@ -1,4 +1,6 @@
-"""A cluster of shipping nodes inside one simulated world: started, killed, paused, cut off, and asked by clients."""
+"""A cluster of shipping nodes inside one simulated world: started, killed, paused, cut off,
+and asked by clients.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from mqd.testing.world import World, current_world
 CLIENT_PORT = 9092
 PEER_PORT = 9093
 READY_SECONDS = 60.0
-"""Virtual seconds in which a node must serve after it was started, and in which the tasks of a dead one must end."""
+"""Virtual seconds in which a node must serve after it was started, and in which the tasks
+of a dead one must end.
+"""
 _WALL_MS_AT_START = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
 _START_SPREAD_SECONDS = 0.05
@@ -40,8 +44,9 @@ Place = int | str
 class NodeClock:
     """A node's Clock (io/clock.py): the world's time, and a wall clock that may be wrong.
 
-    With a price, time passes while the node's code runs: between two readings of the clock, which fair turns and slices take after
-    each piece of work. The world's time stands still meanwhile, so the node is `ahead` of it, and must wait before it runs again.
+    With a price, time passes while the node's code runs: between two readings of the clock, which
+    fair turns and slices take after each piece of work. The world's time stands still meanwhile, so
+    the node is `ahead` of it, and must wait before it runs again.
     """
 
     def __init__(self, clock: VirtualClock, chance: random.Random | None = None) -> None:
@@ -57,7 +62,9 @@ class NodeClock:
         if not self.price_seconds:
             return self._clock.now
         assert self._chance is not None
-        self._ahead_at = max(self._ahead_at, self._clock.now) + self.price_seconds * self._chance.random() ** 3
+        self._ahead_at = (
+            max(self._ahead_at, self._clock.now) + self.price_seconds * self._chance.random() ** 3
+        )
         return self._ahead_at
 
     @property
@@ -74,7 +81,9 @@ class SimulatedNode:
 
     def __init__(self, cluster: Cluster, node_id: int) -> None:
         self.id = node_id
-        self.disk = MemoryDisk(node_id, cluster.world.clock, cluster.world.random(f"disk-{node_id}"))
+        self.disk = MemoryDisk(
+            node_id, cluster.world.clock, cluster.world.random(f"disk-{node_id}")
+        )
         self.clock = NodeClock(cluster.world.clock, cluster.world.random(f"cpu-{node_id}"))
         self.host: Host = cluster.fabric.host(str(node_id), f"10.0.0.{node_id}")
         self.options: dict[str, str] = {}
@@ -112,7 +121,8 @@ class SimulatedNode:
     # -- life
 
     async def start(self, *, wait: bool = True) -> None:
-        """Start a process on its disk, as it is; returns when it serves. RuntimeError when it does not.
+        """Start a process on its disk, as it is; returns when it serves. RuntimeError when it does
+        not.
 
         Powers the machine on when it was cut off. Quiet when the node runs already.
         """
@@ -120,7 +130,10 @@ class SimulatedNode:
             with trio.move_on_after(READY_SECONDS) as late:
                 await self._gone.wait()
             if late.cancelled_caught:
-                raise RuntimeError(f"node {self.id} was killed {READY_SECONDS:g} s ago, and some of its tasks still do not end")
+                raise RuntimeError(
+                    f"node {self.id} was killed {READY_SECONDS:g} s ago, and some of its "
+                    "tasks still do not end"
+                )
             self._begin()
         if wait:
             await self.wait_ready()
@@ -144,14 +157,23 @@ class SimulatedNode:
             owns_process=False,
         )
         options = StartOptions(cluster.peers, self.id, _DATA, cluster.config(self.id))
-        cluster.nursery.start_soon(self._live, process, options, seams, self._scope, self._gone, name=f"node {self.id}")
+        cluster.nursery.start_soon(
+            self._live, process, options, seams, self._scope, self._gone, name=f"node {self.id}"
+        )
 
     def _announced(self, process: Process) -> None:
         if process.alive:
             self._cluster.world.trace.add(self.id, "ready")
             self._ready.set()
 
-    async def _live(self, process: Process, options: StartOptions, seams: daemon.Seams, scope: trio.CancelScope, gone: trio.Event) -> None:
+    async def _live(
+        self,
+        process: Process,
+        options: StartOptions,
+        seams: daemon.Seams,
+        scope: trio.CancelScope,
+        gone: trio.Event,
+    ) -> None:
         current_node.set(process)
         failure: BaseException | None = None
         try:
@@ -175,7 +197,9 @@ class SimulatedNode:
         self._cluster.fabric.process_ended(self.host)
         self.failure = failure
         world = self._cluster.world
-        world.trace.add(self.id, "stopped" if failure is None else f"failed {type(failure).__name__}")
+        world.trace.add(
+            self.id, "stopped" if failure is None else f"failed {type(failure).__name__}"
+        )
         if failure is not None and not _is_of_disk(failure):
             world.fail(failure)
 
@@ -186,7 +210,9 @@ class SimulatedNode:
                 for event in (self._ready, self._gone):
                     nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
         if not self.ready:
-            raise RuntimeError(f"node {self.id} does not serve: {self.failure or 'it is still starting'}") from self.failure
+            raise RuntimeError(
+                f"node {self.id} does not serve: {self.failure or 'it is still starting'}"
+            ) from self.failure
 
     async def wait_gone(self) -> None:
         """Wait until no task of its process is left."""
@@ -200,12 +226,16 @@ class SimulatedNode:
         await self._gone.wait()
 
     def kill(self) -> None:
-        """The process ends at once, as by SIGKILL: what it wrote stays, its connections are closed by the system."""
+        """The process ends at once, as by SIGKILL: what it wrote stays, its connections are
+        closed by the system.
+        """
         self._die("kill")
         self._cluster.fabric.process_ended(self.host)
 
     def power_cut(self) -> None:
-        """The machine ends at once: of what was not synced chance decides what is left, and nobody hears from it any more."""
+        """The machine ends at once: of what was not synced chance decides what is left, and
+        nobody hears from it any more.
+        """
         self._die("power cut")
         self._cluster.fabric.power_cut(self.host)
         self.disk.power_cut()
@@ -231,7 +261,9 @@ class SimulatedNode:
     # -- disturbances
 
     def pause(self, seconds: float) -> None:
-        """None of its tasks runs for so long, as after SIGSTOP; its system still takes what arrives."""
+        """None of its tasks runs for so long, as after SIGSTOP; its system still takes what
+        arrives.
+        """
         if self.running:
             assert self._process is not None
             self._cluster.world.trace.add(self.id, f"pause {seconds:.6f}")
@@ -243,13 +275,18 @@ class SimulatedNode:
             self._cluster.resume(self._process)
 
     def skew(self, seconds: float) -> None:
-        """Its wall clock is wrong by so much from now on, ahead or (negative) behind. Its monotonic clock goes on evenly."""
+        """Its wall clock is wrong by so much from now on, ahead or (negative) behind.
+
+        Its monotonic clock goes on evenly.
+        """
         self._cluster.world.trace.add(self.id, f"skew {seconds:.6f}")
         self.clock.skew_seconds = seconds
 
 
 class ClusterNetwork:
-    """What a test does to the links between nodes (by id) and clients (by name: "c1", "c2" in the order of their making)."""
+    """What a test does to the links between nodes (by id) and clients (by name: "c1", "c2"
+    in the order of their making).
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -260,12 +297,15 @@ class ClusterNetwork:
         return self._cluster.hosts[place]
 
     def partition(self, *groups: Collection[Place], breaks: bool | None = None) -> None:
-        """Nothing passes between the groups, until `heal`. Places that no group names reach everybody.
+        """Nothing passes between the groups, until `heal`. Places that no group names reach
+        everybody.
 
-        What is under way is held, and connections live on silently; or (`breaks`) they are reset at once, as some
-        routers do. By default chance decides which.
+        What is under way is held, and connections live on silently; or (`breaks`) they are reset at
+        once, as some routers do. By default chance decides which.
         """
-        self._cluster.world.trace.add("-", f"partition {' | '.join(' '.join(map(str, _ordered(group))) for group in groups)}")
+        self._cluster.world.trace.add(
+            "-", f"partition {' | '.join(' '.join(map(str, _ordered(group))) for group in groups)}"
+        )
         breaks = self._random.random() < 0.3 if breaks is None else breaks
         for index, group in enumerate(groups):
             for other in groups[index + 1 :]:
@@ -278,7 +318,9 @@ class ClusterNetwork:
 
     def isolate(self, node_id: Place, *, breaks: bool | None = None) -> None:
         """Cut one node off from all other nodes; clients still reach it."""
-        self.partition([node_id], [other for other in self._cluster.nodes if other != node_id], breaks=breaks)
+        self.partition(
+            [node_id], [other for other in self._cluster.nodes if other != node_id], breaks=breaks
+        )
 
     def stall(self, source: Place, target: Place) -> None:
         """Nothing from `source` arrives at `target`; the other way is open. `heal` ends it."""
@@ -303,10 +345,12 @@ class ClusterNetwork:
 
 
 class Cluster:
-    """Nodes 1 to `nodes`, then `observers` (nodes that do not vote), on machines of their own, for the length of an `async with` block.
+    """Nodes 1 to `nodes`, then `observers` (nodes that do not vote), on machines of their own, for
+    the length of an `async with` block.
 
-    Only inside of `mqd.testing.run`. All nodes are started when the block begins, and serve. `options` are those of `mqd start -o`,
-    for all of them; `racks` names the racks, node by node. What the nodes hold is gone when the block ends.
+    Only inside of `mqd.testing.run`. All nodes are started when the block begins, and serve.
+    `options` are those of `mqd start -o`, for all of them; `racks` names the racks, node by node.
+    What the nodes hold is gone when the block ends.
     """
 
     def __init__(
@@ -322,7 +366,10 @@ class Cluster:
         """`seed` must be that of the run, which decides everything; it may be given to say so."""
         self.world: World = current_world()
         if seed is not None and seed != self.world.seed:
-            raise ValueError(f"the world has seed {self.world.seed}, not {seed}: give the seed to mqd.testing.run")
+            raise ValueError(
+                f"the world has seed {self.world.seed}, not {seed}: give the seed to "
+                "mqd.testing.run"
+            )
         self.options = dict(options or {})
         self.fabric = Fabric(self.world.clock, self.world.random("network"))
         self.peers = _peers(nodes, observers, racks or {})
@@ -352,14 +399,21 @@ class Cluster:
                 raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         for node in self.nodes.values():
             node.kill()
         self.nursery.cancel_scope.cancel()
         await self._manager.__aexit__(None, None, None)
 
     async def start(self) -> None:
-        """Start every node that is down, at about the same time, and wait until all of them serve."""
+        """Start every node that is down, at about the same time, and wait until all of them
+        serve.
+        """
         chance = self.world.random("starts")
         async with trio.open_nursery() as nursery:
             for node in self.nodes.values():
@@ -382,7 +436,9 @@ class Cluster:
         return self.nodes[node_id].daemon if self.nodes[node_id].running else None
 
     def contents(self, node_id: int, path: Path) -> bytes | bytearray:
-        """The bytes of a file on a node's disk as its processes see them, not to be changed; empty when there is no such file."""
+        """The bytes of a file on a node's disk as its processes see them, not to be
+        changed; empty when there is no such file.
+        """
         found = self.nodes[node_id].disk.find(path)
         return found.data if isinstance(found, Inode) else b""
 
@@ -390,7 +446,10 @@ class Cluster:
         return self.nodes[node_id].disk
 
     def on_event(self, callback: Callable[[int], object]) -> None:
-        """Call this with the node's id after each step of a task of a node. An exception that it raises ends the run."""
+        """Call this with the node's id after each step of a task of a node.
+
+        An exception that it raises ends the run.
+        """
         self.world.steps.observers.append(callback)
 
     # -- clients
@@ -401,12 +460,16 @@ class Cluster:
         return ",".join(f"{node.host}:{node.port}" for node in self.peers.nodes.values())
 
     def client_network(self, name: str | None = None) -> HostNetwork:
-        """A Network (mqd/io/net.py) on a machine of its own: "c1", "c2" and so on, unless `name` is given."""
+        """A Network (mqd/io/net.py) on a machine of its own: "c1", "c2" and so on, unless
+        `name` is given.
+        """
         self._clients += 1
         name = f"c{self._clients}" if name is None else name
         host = self.hosts.get(name)
         if host is None:
-            host = self.hosts[name] = self.fabric.host(name, f"10.0.{1 + self._clients // 250}.{self._clients % 250 + 1}")
+            host = self.hosts[name] = self.fabric.host(
+                name, f"10.0.{1 + self._clients // 250}.{self._clients % 250 + 1}"
+            )
         return HostNetwork(self.fabric, host, Process(0, name, self.world.clock))
 
     @asynccontextmanager
@@ -426,27 +489,44 @@ class Cluster:
         ) as client:
             yield client
 
-    async def client(self, name: str | None = None, *, request_timeout_s: float = 30.0, wait_s: float = 30.0) -> ClusterClient:
+    async def client(
+        self, name: str | None = None, *, request_timeout_s: float = 30.0, wait_s: float = 30.0
+    ) -> ClusterClient:
         """As `open_client`, until the cluster's block ends."""
 
         async def live(task_status: trio.TaskStatus[ClusterClient]) -> None:
-            async with self.open_client(name, request_timeout_s=request_timeout_s, wait_s=wait_s) as client:
+            async with self.open_client(
+                name, request_timeout_s=request_timeout_s, wait_s=wait_s
+            ) as client:
                 task_status.started(client)
                 await trio.sleep_forever()
 
         client: ClusterClient = await self.nursery.start(live)
         return client
 
-    async def connect(self, node_id: int, *, peer: bool = False, name: str | None = None, timeout_s: float = 10.0) -> PeerConnection:
-        """A raw connection to one node's client listener (`peer`: to the one for nodes), until the block ends."""
+    async def connect(
+        self, node_id: int, *, peer: bool = False, name: str | None = None, timeout_s: float = 10.0
+    ) -> PeerConnection:
+        """A raw connection to one node's client listener (`peer`: to the one for nodes),
+        until the block ends.
+        """
         node = self.peers.nodes[node_id]
         port = node.peer_port if peer else node.port
-        return await start_peer(self.nursery, self.client_network(name), node.host, port, timeout_s=timeout_s, negotiate=not peer)
+        return await start_peer(
+            self.nursery,
+            self.client_network(name),
+            node.host,
+            port,
+            timeout_s=timeout_s,
+            negotiate=not peer,
+        )
 
     # -- inside
 
     def config(self, node_id: int) -> NodeConfig:
-        return NodeConfig.load(None, {}, {**self.options, **self.nodes[node_id].options}).of_node(self.peers, node_id)
+        return NodeConfig.load(None, {}, {**self.options, **self.nodes[node_id].options}).of_node(
+            self.peers, node_id
+        )
 
     def pause(self, process: Process, seconds: float) -> None:
         if process not in self._paused:
@@ -460,7 +540,9 @@ class Cluster:
             self.world.clock.release(process)
 
     def price_work(self, seconds: float) -> None:
-        """From now on the code of nodes takes time: up to so many seconds between two readings of the clock (`NodeClock`)."""
+        """From now on the code of nodes takes time: up to so many seconds between two
+        readings of the clock (`NodeClock`).
+        """
         for node in self.nodes.values():
             node.clock.price_seconds = seconds
         if seconds:
@@ -478,7 +560,8 @@ class Cluster:
         self.world.clock.after(seconds, lambda: self._idle_again(node, process))
 
     def _idle_again(self, node: SimulatedNode, process: Process) -> None:
-        if process.alive and process is node.process and (seconds := node.clock.ahead) > 0.0:  # others of its tasks ran meanwhile
+        # others of its tasks ran meanwhile
+        if process.alive and process is node.process and (seconds := node.clock.ahead) > 0.0:
             self.world.clock.after(seconds, lambda: self._idle_again(node, process))
             return
         del self._busy[process]
@@ -497,7 +580,13 @@ def _ordered(places: Collection[Place]) -> list[Place]:
 def _peers(nodes: int, observers: int, racks: Mapping[int, str]) -> Peers:
     lines = ['cluster_id = "simulated"', 'cluster_secret = "what only simulated nodes know"']
     for node_id in range(1, nodes + observers + 1):
-        lines += ["[[node]]", f"id = {node_id}", f'host = "10.0.0.{node_id}"', f"port = {CLIENT_PORT}", f"peer_port = {PEER_PORT}"]
+        lines += [
+            "[[node]]",
+            f"id = {node_id}",
+            f'host = "10.0.0.{node_id}"',
+            f"port = {CLIENT_PORT}",
+            f"peer_port = {PEER_PORT}",
+        ]
         lines.append(f"voter = {'true' if node_id <= nodes else 'false'}")
         if node_id in racks:
             lines.append(f'rack = "{racks[node_id]}"')
@@ -512,7 +601,9 @@ def _split(error: BaseException) -> tuple[BaseException | None, BaseException | 
 
 
 def _is_of_disk(error: BaseException) -> bool:
-    """Whether a node ends with this when its disk fails or its start is refused: faults of the world, not of the node."""
+    """Whether a node ends with this when its disk fails or its start is refused: faults of
+    the world, not of the node.
+    """
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_of_disk, error.exceptions))
     return isinstance(error, (StartError, StorageError))

@@ -1,6 +1,8 @@
-"""What must hold inside of the coordinators, looked at after every event in which their records moved.
+"""What must hold inside of the coordinators, looked at after every event in which their records
+moved.
 
-Only the coordinator of the newest leader epoch counts: a deposed one may believe for a while what will never be committed.
+Only the coordinator of the newest leader epoch counts: a deposed one may believe for a while what
+will never be committed.
 """
 
 from __future__ import annotations
@@ -13,21 +15,30 @@ from mqd.testing.violation import Violation
 from mqd.types import TopicPartition
 
 Owned = Callable[[], Mapping[str, frozenset[TopicPartition]]]
-"""Member id -> what that member, which has not given it up and was not told that it lost it, may read."""
+"""Member id -> what that member, which has not given it up and was not told that it lost
+it, may read.
+"""
 
 
 class GroupProbe:
-    """Partitions of groups with server-side assignment (KIP-848) have one owner each, and members own what the coordinator says."""
+    """Partitions of groups with server-side assignment (KIP-848) have one owner each, and
+    members own what the coordinator says.
+    """
 
     def __init__(self, owned: Owned) -> None:
         self.looks = 0
         self._owned = owned
         self._seen: dict[tuple[int, int], tuple[Any, int]] = {}
         self._epochs: dict[Any, dict[str, int]] = {}
-        """Of the groups that a shard had when it was looked at: one that comes again, or was of the classic protocol, begins anew."""
+        """Of the groups that a shard had when it was looked at: one that comes again, or
+        was of the classic protocol, begins anew.
+        """
 
     def look(self, node_id: int, daemon: Any, newest: Callable[[UUID, int], Any]) -> None:
-        """After a step of this node. Raises Violation. `newest(topic id, partition)`: its newest image."""
+        """After a step of this node. Raises Violation.
+
+        `newest(topic id, partition)`: its newest image.
+        """
         for index, held in daemon.coordinators.groups._held.items():
             if held.loading:
                 continue
@@ -47,7 +58,10 @@ class GroupProbe:
                 now[group.group_id] = group.epoch
                 text = self._group(group, before.get(group.group_id, 0), daemon.machine.image)
                 if text is not None:
-                    where = f"on node {node_id}, at offset {held.end} in epoch {held.leader_epoch} of its log"
+                    where = (
+                        f"on node {node_id}, at offset {held.end} in epoch "
+                        f"{held.leader_epoch} of its log"
+                    )
                     raise Violation(f"group {group.group_id} {where}: {text}")
 
     def _group(self, group: Any, epoch_before: int, image: Any) -> str | None:
@@ -56,21 +70,30 @@ class GroupProbe:
         owners: dict[tuple[UUID, int], str] = {}
         for member in group.members.values():
             if member.epoch > group.epoch:
-                return f"member {member.member_id} has epoch {member.epoch}, the group {group.epoch}"
+                return (
+                    f"member {member.member_id} has epoch {member.epoch}, the group {group.epoch}"
+                )
             for what in (member.assigned, member.revoking):
                 for topic_id, partitions in what.items():
                     for partition in partitions:
                         owner = owners.setdefault((topic_id, partition), member.member_id)
                         if owner != member.member_id:
-                            return f"partition {partition} belongs to {owner} and to {member.member_id}"
+                            return (
+                                f"partition {partition} belongs to {owner} and to "
+                                f"{member.member_id}"
+                            )
         for member_id, mine in self._owned().items():
             member = group.members.get(member_id)
             if member is None or member.epoch < 0:  # it said, or is about to hear, that it is away
                 continue
-            if member.uses_classic and member.previous_epoch == 0:  # removed, and joins again: it is about to hear what it lost
+            # removed, and joins again: it is about to hear what it lost
+            if member.uses_classic and member.previous_epoch == 0:
                 continue
             for place in mine:
                 topic = image.topics.get(place.topic)
                 if topic is not None and owners.get((topic.topic_id, place.partition)) != member_id:
-                    return f"member {member_id} reads {place}, of which {owners.get((topic.topic_id, place.partition))} is the owner"
+                    return (
+                        f"member {member_id} reads {place}, of which "
+                        f"{owners.get((topic.topic_id, place.partition))} is the owner"
+                    )
         return None

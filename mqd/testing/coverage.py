@@ -1,4 +1,6 @@
-"""Which rare events happened inside the nodes of a run: a simulation that never reaches one proves nothing about it."""
+"""Which rare events happened inside the nodes of a run: a simulation that never reaches one
+proves nothing about it.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ class Coverage:
         self._daemons.append(daemon)
 
     def counts(self) -> Counter[str]:
-        """Event -> how often it happened, over all nodes and their lives. DeleteRecords, and refusals that only an answer
-        tells, are counted by the clients.
+        """Event -> how often it happened, over all nodes and their lives. DeleteRecords, and
+        refusals that only an answer tells, are counted by the clients.
         """
         counts: Counter[str] = Counter()
         for daemon in self._daemons:
@@ -47,7 +49,9 @@ class Coverage:
             if daemon.server is not None:
                 server = daemon.server.statistics()
                 counts["memory_waits"] += server.memory_waits
-                counts["evicted_connections"] += server.evicted_connections - server.stalled_connections
+                counts["evicted_connections"] += (
+                    server.evicted_connections - server.stalled_connections
+                )
                 counts["stalled_connections"] += server.stalled_connections
                 counts["refused_connections"] += server.refused_connections
                 counts["handler_bugs"] += server.bugs

@@ -1,10 +1,12 @@
 """A disk in memory that forgets what a real one may forget.
 
-What was written is seen by every later read, and outlives a process that is killed. A power cut keeps what was synced, and
-of the rest what chance decides: of a file each write since the last sync may be lost, kept, torn at any byte, or leave zeros
-where its bytes belong; of a directory each entry that was made, renamed or removed since its last sync may be there or not.
-A new file has a durable entry only after a sync of its directory. A failed sync drops what it should have written, and
-the next one says that all is well (Rebello et al., "Can Applications Recover from fsync Failures?", ATC '20).
+What was written is seen by every later read, and outlives a process that is killed. A power cut
+keeps what was synced, and of the rest what chance decides: of a file each write since the last sync
+may be lost, kept, torn at any byte, or leave zeros where its bytes belong; of a directory each
+entry that was made, renamed or removed since its last sync may be there or not. A new file has a
+durable entry only after a sync of its directory. A failed sync drops what it should have written,
+and the next one says that all is well (Rebello et al., "Can Applications Recover from fsync
+Failures?", ATC '20).
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ CAPACITY_BYTES = 1 << 40
 SYNC_SECONDS = (0.0002, 0.004)
 """How long a call takes that is offloaded, mostly; now and then up to ten times as long."""
 SPLIT_LIKELIHOOD = 0.25
-"""Of an offloaded call to pause at some of its disk calls (threads.py). The others happen at one moment: when they begin, when they
-end, or between."""
+"""Of an offloaded call to pause at some of its disk calls (threads.py). The others happen at one
+moment: when they begin, when they end, or between.
+"""
 
 
 class Inode:
@@ -64,9 +67,16 @@ class Inode:
                     pending = pending[: source.randrange(len(pending)) + 1]
                     pending[-1] = _torn(pending[-1], source)
                 case 3:  # blocks in any order
-                    pending = [_torn(write, source) if source.random() < 0.3 else write for write in pending if source.random() < 0.6]
+                    pending = [
+                        _torn(write, source) if source.random() < 0.3 else write
+                        for write in pending
+                        if source.random() < 0.6
+                    ]
                 case 4:  # the sizes were written, the data of some was not
-                    pending = [_zeroed(write, source) if source.random() < 0.5 else write for write in pending]
+                    pending = [
+                        _zeroed(write, source) if source.random() < 0.5 else write
+                        for write in pending
+                    ]
             for write in pending:
                 _apply(self.durable, *write)
         self.data = bytearray(self.durable)
@@ -124,10 +134,15 @@ class Directory:
         return copied
 
     def bytes(self) -> int:
-        return sum(entry.bytes() if isinstance(entry, Directory) else len(entry.data) for entry in self.names.values())
+        return sum(
+            entry.bytes() if isinstance(entry, Directory) else len(entry.data)
+            for entry in self.names.values()
+        )
 
 
-def _change(names: dict[str, Inode | Directory], changes: Sequence[tuple[str, Inode | Directory | None]]) -> None:
+def _change(
+    names: dict[str, Inode | Directory], changes: Sequence[tuple[str, Inode | Directory | None]]
+) -> None:
     for name, entry in changes:
         if entry is None:
             names.pop(name, None)
@@ -158,7 +173,10 @@ def _zeroed(write: tuple[int, bytes | None], source: random.Random) -> tuple[int
 
 
 class Faults:
-    """What goes wrong with a disk next. Numbers count down; `where` is a part of the path, "" for any."""
+    """What goes wrong with a disk next.
+
+    Numbers count down; `where` is a part of the path, "" for any.
+    """
 
     def __init__(self) -> None:
         self.syncs: list[str] = []
@@ -192,7 +210,9 @@ class MemoryDisk:
         self.slow_by = 0.0
         """Seconds on top of what each offloaded call takes."""
         self.slow_logs_by = 0.0
-        """Seconds on top of what a sync of logs takes (a call with a limiter), as if the metadata were on another device."""
+        """Seconds on top of what a sync of logs takes (a call with a limiter), as if the
+        metadata were on another device.
+        """
         self.locks: dict[Path, Process] = {}
         self.syncs = 0
         self.writes = 0
@@ -220,7 +240,10 @@ class MemoryDisk:
         self.boots += 1
 
     def lose_page_cache(self) -> None:
-        """The disk is detached and attached again: as a power cut, but the machine runs on. No process may be alive."""
+        """The disk is detached and attached again: as a power cut, but the machine runs on.
+
+        No process may be alive.
+        """
         self.root.lose_power(self.random)
         self.used = self.root.bytes()
         self._fuse = None
@@ -236,7 +259,9 @@ class MemoryDisk:
         self._fuse = None
 
     def fail_sync(self, where: str = "", times: int = 1) -> None:
-        """The next sync of a file whose path contains `where` fails with EIO; what it should have written is lost."""
+        """The next sync of a file whose path contains `where` fails with EIO; what it
+        should have written is lost.
+        """
         self.faults.syncs += [where] * times
 
     def fail_read(self, where: str = "", times: int = 1) -> None:
@@ -254,7 +279,10 @@ class MemoryDisk:
         self.faults.dead = ""
 
     def mend(self) -> None:
-        """No more faults: space is free, calls succeed and are quick. What was corrupted or lost stays so."""
+        """No more faults: space is free, calls succeed and are quick.
+
+        What was corrupted or lost stays so.
+        """
         self.faults = Faults()
         self.capacity = CAPACITY_BYTES
         self.slow_by = self.slow_logs_by = 0.0
@@ -268,7 +296,9 @@ class MemoryDisk:
         self.capacity = CAPACITY_BYTES
 
     def cut_in_write(self, after: int, then: Callable[[], None]) -> None:
-        """In the middle of the change (write, rename, removal, sync) after so many others `then` is called, which ends the process."""
+        """In the middle of the change (write, rename, removal, sync) after so many others
+        `then` is called, which ends the process.
+        """
         self._fuse = (after, then)
 
     def disarm(self) -> None:
@@ -443,7 +473,9 @@ class MemoryFile:
         if is_cut and disk.random.random() < 0.5:
             disk.blow()
         if disk.faults.syncs and disk.faults.take(disk.faults.syncs, self.path):
-            self._inode.pending = [write for write in self._inode.pending if disk.random.random() < 0.3]
+            self._inode.pending = [
+                write for write in self._inode.pending if disk.random.random() < 0.3
+            ]
             self._inode.sync()
             disk.trace.add(disk.name, f"sync failed {self.path}")
             raise _error(errno.EIO, self.path)
@@ -554,7 +586,11 @@ class ProcessDisk:
         if isinstance(replaced, Inode) and replaced is not moved:
             self._disk.used -= len(replaced.data)
         if source.parent == target.parent:
-            self._change(directory, (target.name, moved), *(((source.name, None),) if source.name != target.name else ()))
+            self._change(
+                directory,
+                (target.name, moved),
+                *(((source.name, None),) if source.name != target.name else ()),
+            )
         else:
             self._change(directory, (target.name, moved))
             self._change(self._disk.directory(source.parent), (source.name, None))
@@ -627,16 +663,24 @@ class ProcessDisk:
         return f"boot-{self._disk.name}-{self._disk.boots}"
 
     async def offload(
-        self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
+        self,
+        call: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+        limiter: trio.CapacityLimiter | None = None,
     ) -> ResultT:
-        """The call takes time, and the loop runs meanwhile. A caller that waits cannot be cancelled, as with a thread."""
+        """The call takes time, and the loop runs meanwhile.
+
+        A caller that waits cannot be cancelled, as with a thread.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         if limiter is None:
             return await self._offload(call, *args)
         async with limiter:
             return await self._offload(call, *args, longer=self._disk.slow_logs_by)
 
-    async def _offload(self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, longer: float = 0.0) -> ResultT:
+    async def _offload(
+        self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, longer: float = 0.0
+    ) -> ResultT:
         chance, process = self._disk.random, self._process
         seconds = self._disk.seconds() + longer
         share = max(0.0, min(1.0, chance.uniform(-0.25, 1.25)))
@@ -651,7 +695,10 @@ class ProcessDisk:
         return result
 
     async def _split(self, call: Callable[[], ResultT], seconds: float) -> ResultT:
-        """The call in a thread that pauses now and then. A process that dies meanwhile ends it at its next call of the disk."""
+        """The call in a thread that pauses now and then.
+
+        A process that dies meanwhile ends it at its next call of the disk.
+        """
         chance = self._disk.random
         work: threads.Work[ResultT] = threads.Work(call, chance)
         try:

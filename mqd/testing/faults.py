@@ -1,13 +1,16 @@
 """What goes wrong, and when: a seeded nemesis, and administration beside it.
 
-Faults overlap: each begins at a random time, lasts for a random time and ends by itself; `heal` ends all of them. Which families a seed
-uses, how often they strike and what a power cut may take is drawn once, as a `Plan`.
+Faults overlap: each begins at a random time, lasts for a random time and ends by itself; `heal`
+ends all of them. Which families a seed uses, how often they strike and what a power cut may take is
+drawn once, as a `Plan`.
 
-Power cuts need care. What a topic without `flush.before.ack` acknowledged is in the memory of its in-sync replicas, and is lost where
-all of them lose power (docs/INVARIANTS.md, I1). So there are three modes, in each of which nothing acknowledged may be lost:
+Power cuts need care. What a topic without `flush.before.ack` acknowledged is in the memory of its
+in-sync replicas, and is lost where all of them lose power (docs/INVARIANTS.md, I1). So there are
+three modes, in each of which nothing acknowledged may be lost:
 
 - KILL: any number of processes is killed; machines go on.
-- POWER_ONE: one node loses power, and no other until every replica is in sync again; processes are killed besides.
+- POWER_ONE: one node loses power, and no other until every replica is in sync again; processes are
+  killed besides.
 - POWER_ALL: any number of nodes loses power at once, and every topic has `flush.before.ack`.
 """
 
@@ -24,7 +27,14 @@ import trio
 
 from mqd.client.admin import CREATE_TOPICS, DELETE_TOPICS, Admin
 from mqd.client.cluster import ClusterClient
-from mqd.client.descriptions import END_OF_LOG, ConfigChange, ConfigOperation, ElectionType, Resource, ResourceType
+from mqd.client.descriptions import (
+    END_OF_LOG,
+    ConfigChange,
+    ConfigOperation,
+    ElectionType,
+    Resource,
+    ResourceType,
+)
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch import build_batch
 from mqd.raft.machine import Role
@@ -42,18 +52,37 @@ class Mode(Enum):
     POWER_ALL = "power-all"
 
 
-FAMILIES = ("kill", "power", "stop", "pause", "partition", "stall", "slow", "break", "skew", "sync", "full", "corrupt")
+FAMILIES = (
+    "kill",
+    "power",
+    "stop",
+    "pause",
+    "partition",
+    "stall",
+    "slow",
+    "break",
+    "skew",
+    "sync",
+    "full",
+    "corrupt",
+)
 SECONDS_OF_FAULTS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 """How long a node is down, paused or cut off: below, around and above a session."""
 BATCH_CHECKED_FROM = 21
 """The first byte of a batch that its CRC covers."""
 COORDINATORS_MIN_INSYNC = 2
-"""Where a topic does not say it, as those of the coordinators do not: runner.py gives the nodes this option."""
+"""Where a topic does not say it, as those of the coordinators do not: runner.py gives the
+nodes this option.
+"""
 SHORTENED = "x-short"
-"""The topic that loses its oldest records. DeleteRecords may remove what another replica has in another version: it was cut off from its
-leader, and its log agrees only from the new log start on. So records of this topic are compared with nothing."""
+"""The topic that loses its oldest records. DeleteRecords may remove what another replica has in
+another version: it was cut off from its leader, and its log agrees only from the new log start on.
+So records of this topic are compared with nothing.
+"""
 THROWAWAY = "x"
-"""The first letter of topics that administration makes and deletes; their records are nobody's business."""
+"""The first letter of topics that administration makes and deletes; their records are
+nobody's business.
+"""
 
 
 _RETENTION: tuple[dict[str, str], ...] = (
@@ -83,14 +112,25 @@ class Plan:
             families = [family for family in families if family != "corrupt"]
             if "power" not in families:
                 families.append("power")
-        return cls(mode, tuple(families or ["kill"]), chance.choice([0.3, 0.7, 1.5]), chance.choice([0.3, 1.0, 4.0]))
+        return cls(
+            mode,
+            tuple(families or ["kill"]),
+            chance.choice([0.3, 0.7, 1.5]),
+            chance.choice([0.3, 1.0, 4.0]),
+        )
 
 
 class Nemesis:
     """Strikes until `heal`. `counts` tells what it did."""
 
     def __init__(
-        self, cluster: Cluster, probes: Probes, plan: Plan, chance: random.Random, nursery: trio.Nursery, checked: list[TopicPartition]
+        self,
+        cluster: Cluster,
+        probes: Probes,
+        plan: Plan,
+        chance: random.Random,
+        nursery: trio.Nursery,
+        checked: list[TopicPartition],
     ) -> None:
         """`checked`: the partitions whose records must survive."""
         self.counts: Counter[str] = Counter()
@@ -117,7 +157,11 @@ class Nemesis:
         return sorted(self.cluster.nodes)
 
     def live(self) -> list[int]:
-        return [node_id for node_id in self.ids if self.cluster.nodes[node_id].running and node_id not in self._busy]
+        return [
+            node_id
+            for node_id in self.ids
+            if self.cluster.nodes[node_id].running and node_id not in self._busy
+        ]
 
     # -- life
 
@@ -184,13 +228,21 @@ class Nemesis:
                 continue
             daemon = self.cluster.daemon(node_id)
             status = daemon.raft.status() if daemon is not None else None
-            if status is not None and status.role is Role.LEADER and (best is None or status.term > best[0]):
+            if (
+                status is not None
+                and status.role is Role.LEADER
+                and (best is None or status.term > best[0])
+            ):
                 best = (status.term, node_id)
         return best[1] if best is not None else None
 
     def newest_image(self) -> Any:
         """The image of the live node that has applied most; None while there is no node."""
-        images = [daemon.machine.image for node_id in self.ids if (daemon := self.cluster.daemon(node_id)) is not None]
+        images = [
+            daemon.machine.image
+            for node_id in self.ids
+            if (daemon := self.cluster.daemon(node_id)) is not None
+        ]
         return max(images, key=lambda image: image.index, default=None)
 
     def _leader_of(self, partition: TopicPartition) -> int | None:
@@ -199,13 +251,19 @@ class Nemesis:
         return found.leader if found is not None else None
 
     def is_whole(self) -> bool:
-        """Whether all nodes live and every replica of every partition is in sync, as the controller knows it."""
+        """Whether all nodes live and every replica of every partition is in sync, as the
+        controller knows it.
+        """
         image = self.newest_image()
         if image is None or self._busy or len(self.live()) < len(self.ids):
             return False
         for node_id in self.ids:
             broker = image.brokers.get(node_id)
-            if broker is None or broker.fenced or broker.epoch <= self._epochs_before_cut.get(node_id, -1):
+            if (
+                broker is None
+                or broker.fenced
+                or broker.epoch <= self._epochs_before_cut.get(node_id, -1)
+            ):
                 return False
         return all(
             set(partition.isr) == set(partition.replicas) and partition.leader >= 0
@@ -245,7 +303,9 @@ class Nemesis:
             self._node(node_id).kill()
             self.later(self._duration(), self.start, node_id)
             if self._chance.random() < 0.2:
-                self.later(self._duration() + self._chance.uniform(0.001, 0.1), self._kill_again, node_id)
+                self.later(
+                    self._duration() + self._chance.uniform(0.001, 0.1), self._kill_again, node_id
+                )
 
     async def _kill_again(self, node_id: int) -> None:
         if node_id in self.live():
@@ -267,9 +327,12 @@ class Nemesis:
             targets.update(node_id for node_id in self.ids if self._chance.random() < 0.5)
             if self._chance.random() < 0.3:
                 targets.update(self.ids)
-        for node_id in sorted(target for target in targets if target is not None and target not in self._busy):
+        for node_id in sorted(
+            target for target in targets if target is not None and target not in self._busy
+        ):
             self.cut_power(node_id, self._duration())
-        if self._plan.mode is Mode.POWER_ONE and self._chance.random() < 0.5:  # who is left may be the one that lost something
+        # who is left may be the one that lost something
+        if self._plan.mode is Mode.POWER_ONE and self._chance.random() < 0.5:
             for node_id in self.live():
                 if self._chance.random() < 0.7:
                     self.counts["kill"] += 1
@@ -363,7 +426,10 @@ class Nemesis:
     # -- disks
 
     async def _sync(self) -> None:
-        """The next fsync of a node fails: it ends. The machine is switched off with it, for what was not synced is nowhere."""
+        """The next fsync of a node fails: it ends.
+
+        The machine is switched off with it, for what was not synced is nowhere.
+        """
         node_id = self._target()
         if node_id is None or (self._plan.mode is Mode.POWER_ONE and not self.is_whole()):
             return
@@ -380,27 +446,41 @@ class Nemesis:
         self.cut_power(node_id, seconds)
 
     async def _corrupt(self) -> None:
-        """A byte of a batch that its process has not synced is another after a kill, and sound batches follow: no torn tail.
+        """A byte of a batch that its process has not synced is another after a kill, and sound
+        batches follow: no torn tail.
 
-        Only where two replicas must be in sync: with one, the others may stop in order before the death is noticed, and what the
-        damaged replica alone was left to vouch for is lost, rightly. And only where every other node has a sound replica, whatever the
-        metadata says: of a second damage before the first one is told, nothing that is acknowledged need be left in the ISR.
+        Only where two replicas must be in sync: with one, the others may stop in order before the
+        death is noticed, and what the damaged replica alone was left to vouch for is lost, rightly.
+        And only where every other node has a sound replica, whatever the metadata says: of a second
+        damage before the first one is told, nothing that is acknowledged need be left in the ISR.
         """
         image = self.newest_image()
         if image is None or not self.is_whole():
             return
         partition, node_id = self._chance.choice(self.checked), self._chance.choice(self.ids)
-        if int(image.topic_configs(partition.topic).get("min.insync.replicas", COORDINATORS_MIN_INSYNC)) < 2:
+        if (
+            int(
+                image.topic_configs(partition.topic).get(
+                    "min.insync.replicas", COORDINATORS_MIN_INSYNC
+                )
+            )
+            < 2
+        ):
             return
         shadow = self._probes.shadow(node_id, partition)
         daemon = self.cluster.daemon(node_id)
         replica = daemon.replica.get(partition) if daemon is not None else None
-        if shadow is None or replica is None or not all(self._has_sound(other, partition) for other in self.ids if other != node_id):
+        if (
+            shadow is None
+            or replica is None
+            or not all(self._has_sound(other, partition) for other in self.ids if other != node_id)
+        ):
             return
         places = [
             (segment, position, batch.size)
             for batch, (segment, position) in zip(shadow.batches[:-1], shadow.places)
-            if batch.base_offset >= replica.log.durability.end_offset and segment == shadow.places[-1][0]
+            if batch.base_offset >= replica.log.durability.end_offset
+            and segment == shadow.places[-1][0]
         ]
         if not places:
             return
@@ -409,7 +489,9 @@ class Nemesis:
         self._node(node_id).kill()
         self._probes.set_aside(node_id, partition)
         path = replica.log.path / f"{segment:020d}.log"
-        self.cluster.disk(node_id).corrupt(path, position + self._chance.randrange(BATCH_CHECKED_FROM, size))
+        self.cluster.disk(node_id).corrupt(
+            path, position + self._chance.randrange(BATCH_CHECKED_FROM, size)
+        )
         self.later(self._duration(), self.start, node_id)
 
     def _has_sound(self, node_id: int, partition: TopicPartition) -> bool:
@@ -455,8 +537,15 @@ class Administration:
         self._number = 0
 
     async def run(self) -> None:
-        """Until cancelled: a topic comes, grows or goes, leaders are elected, replicas move, options change."""
-        deeds: list[Callable[[], Awaitable[object]]] = [self.create, self.create, self.delete, self.delete]
+        """Until cancelled: a topic comes, grows or goes, leaders are elected, replicas
+        move, options change.
+        """
+        deeds: list[Callable[[], Awaitable[object]]] = [
+            self.create,
+            self.create,
+            self.delete,
+            self.delete,
+        ]
         deeds += [self._elect, self._move, self._move, self._configure, self._grow]
         while True:
             await trio.sleep(self._chance.expovariate(1 / self._plan.admin_every))
@@ -468,7 +557,8 @@ class Administration:
     async def create(self, name: str | None = None) -> str | None:
         """A topic, with a new name or one that was deleted; its name when it is there.
 
-        One attempt: one that was given up may make the topic much later, after the deletion of what a second one had made.
+        One attempt: one that was given up may make the topic much later, after the deletion of what
+        a second one had made.
         """
         if name is None:
             self._number += 1
@@ -476,8 +566,16 @@ class Administration:
         partitions = self._chance.randrange(1, 4)
         self.deleted.discard(name)
         self.doubtful.add(name)
-        wish = {"name": name, "num_partitions": partitions, "replication_factor": 3, "assignments": [], "configs": []}
-        answer = await self.client.request_controller(CREATE_TOPICS, {"topics": [wish], "timeout_ms": 4000, "validate_only": False})
+        wish = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 3,
+            "assignments": [],
+            "configs": [],
+        }
+        answer = await self.client.request_controller(
+            CREATE_TOPICS, {"topics": [wish], "timeout_ms": 4000, "validate_only": False}
+        )
         if answer.topics[0].error_code:
             return None
         self.doubtful.discard(name)
@@ -486,8 +584,10 @@ class Administration:
         return name
 
     async def delete_once(self, name: str) -> bool:
-        """One attempt to delete that topic; whether it is gone, and may come again. An attempt that was given up may delete it much
-        later, and then what has its name by that time: who tries more than once must not make it again."""
+        """One attempt to delete that topic; whether it is gone, and may come again. An attempt that
+        was given up may delete it much later, and then what has its name by that time: who tries
+        more than once must not make it again.
+        """
         del self.created[name]
         self.doubtful.add(name)
         body = {"topics": [{"name": name}], "topic_names": [name], "timeout_ms": 1000}
@@ -517,7 +617,8 @@ class Administration:
         if not self.created:
             return
         name = self._chance.choice(sorted(self.created))
-        count = self.created.pop(name)  # so that no plot deletes it meanwhile: it would be noted down as there
+        # so that no plot deletes it meanwhile: it would be noted down as there
+        count = self.created.pop(name)
         try:
             if (await self._admin.add_partitions({name: count + 1}))[name] is None:
                 count += 1
@@ -526,9 +627,12 @@ class Administration:
             self.created[name] = count
 
     async def shorten(self) -> None:
-        """Until cancelled: a topic of its own is written, and loses its oldest records to retention and DeleteRecords."""
+        """Until cancelled: a topic of its own is written, and loses its oldest records to
+        retention and DeleteRecords.
+        """
         partition = TopicPartition(SHORTENED, 0)
-        flush = {"flush.before.ack": str(self._plan.mode is Mode.POWER_ALL).lower()}  # or all replicas lose records, and none may lead
+        # or all replicas lose records, and none may lead
+        flush = {"flush.before.ack": str(self._plan.mode is Mode.POWER_ALL).lower()}
         configs = self._chance.choice(_RETENTION) | flush
         is_there = False
         while True:
@@ -546,9 +650,12 @@ class Administration:
 
     async def _fill(self, partition: TopicPartition) -> None:
         leader = await self.client.leader(partition, deadline=trio.current_time() + 2.0)
-        batch = build_batch([(None, b"x" * self._chance.choice([10, 1_000]))], timestamp=self._wall_ms())
+        batch = build_batch(
+            [(None, b"x" * self._chance.choice([10, 1_000]))], timestamp=self._wall_ms()
+        )
         connection = await self.client.connection_to_leader(leader.node_id)
-        body = produce_body(partition, batch, acks=self._chance.choice([-1, 1]))  # 1: records are deleted that are not yet committed
+        # 1: records are deleted that are not yet committed
+        body = produce_body(partition, batch, acks=self._chance.choice([-1, 1]))
         answer = await self.client.request(connection, PRODUCE, body, at_most=PRODUCE_VERSION)
         if code := answer.responses[0].partition_responses[0].error_code:
             await self.client.refresh([partition.topic])
@@ -556,7 +663,9 @@ class Administration:
         self.counts["filled"] += 1
 
     async def _elect(self) -> None:
-        await self._admin.elect_leaders(ElectionType.PREFERRED, [self._chance.choice(self._checked)])
+        await self._admin.elect_leaders(
+            ElectionType.PREFERRED, [self._chance.choice(self._checked)]
+        )
         self.counts["elected"] += 1
 
     async def _move(self) -> None:
@@ -569,5 +678,7 @@ class Administration:
         topic = self._chance.choice(self._checked).topic
         value = self._chance.choice(["300", "2000", "60000"])
         resource = Resource(ResourceType.TOPIC, topic)
-        await self._admin.alter_configs({resource: [ConfigChange("segment.ms", ConfigOperation.SET, value)]})
+        await self._admin.alter_configs(
+            {resource: [ConfigChange("segment.ms", ConfigOperation.SET, value)]}
+        )
         self.counts["configured"] += 1

@@ -1,9 +1,12 @@
-"""What groups promised: one owner for a partition at a time, no commit of somebody who is not its owner, committed offsets that stay.
+"""What groups promised: one owner for a partition at a time, no commit of somebody who is not its
+owner, committed offsets that stay.
 
-Written down while members run, judged at the end with the offsets that are committed then. Pure: no client; time comes in.
+Written down while members run, judged at the end with the offsets that are committed then. Pure: no
+client; time comes in.
 
-An offset is a register: what is committed in the end was sent by some commit, and by none that was acknowledged before another commit that
-was acknowledged began. A commit whose fate nobody knows, or that took more than one attempt, may have come late.
+An offset is a register: what is committed in the end was sent by some commit, and by none that was
+acknowledged before another commit that was acknowledged began. A commit whose fate nobody knows, or
+that took more than one attempt, may have come late.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ GHOST = "ghost"
 
 MEANINGS = {
     "two-owners": "in one generation two members were told to read the same partition",
-    "stale-commit": "a commit of somebody who was the owner once, after another member had become it, was accepted",
+    "stale-commit": "a commit of somebody who was the owner once, after another member had "
+    "become it, was accepted",
     "commit-beyond-read": "an offset is committed beyond all that members of the group were given",
     "commit-lost": "the offset that is committed is not one that the last commits can have left",
     "commit-unknown": "an offset is committed that nobody has sent",
@@ -31,7 +35,10 @@ MEANINGS = {
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """One commit of one member. `began` and `ended` are places in the order of all that was written down."""
+    """One commit of one member.
+
+    `began` and `ended` are places in the order of all that was written down.
+    """
 
     offsets: Mapping[TopicPartition, int]
     began: int
@@ -48,7 +55,9 @@ class Ghost:
     metadata: GroupMetadata
     partition: TopicPartition
     ended: bool
-    """Whether its process ended then; else it let go of the partition, and may be a member in that generation still."""
+    """Whether its process ended then; else it let go of the partition, and may be a member
+    in that generation still.
+    """
 
 
 @dataclass(slots=True)
@@ -79,12 +88,18 @@ class GroupLedger:
 
     # -- what members do
 
-    def assigned(self, metadata: GroupMetadata, owned: Iterable[TopicPartition], *, classic: bool) -> None:
-        """A member was told what it may read from here on. Where the protocol is classic a generation gives a partition once; a static
-        member that comes back in the same generation has another member id (KIP-345)."""
+    def assigned(
+        self, metadata: GroupMetadata, owned: Iterable[TopicPartition], *, classic: bool
+    ) -> None:
+        """A member was told what it may read from here on. Where the protocol is classic a
+        generation gives a partition once; a static member that comes back in the same generation
+        has another member id (KIP-345).
+        """
         self.assignments += 1
         group, name = self._group(metadata.group_id), metadata.instance_id or metadata.member_id
-        group.reached[metadata.member_id] = max(metadata.generation, group.reached.get(metadata.member_id, 0))
+        group.reached[metadata.member_id] = max(
+            metadata.generation, group.reached.get(metadata.member_id, 0)
+        )
         for partition in owned:
             known = group.owners.get(partition)
             if known is None or known.generation < metadata.generation:
@@ -92,12 +107,23 @@ class GroupLedger:
             if classic:
                 owner = group.claims.setdefault((metadata.generation, partition), name)
                 if owner != name:
-                    self._note("two-owners", partition, f"{metadata.group_id}, generation {metadata.generation}: {owner} and {name}")
+                    self._note(
+                        "two-owners",
+                        partition,
+                        f"{metadata.group_id}, generation {metadata.generation}: {owner} and "
+                        f"{name}",
+                    )
 
-    def gone(self, metadata: GroupMetadata, partitions: Iterable[TopicPartition], *, ended: bool = False) -> None:
-        """A member does not read these any more: revoked or lost, or (`ended`) it had them until its end."""
+    def gone(
+        self, metadata: GroupMetadata, partitions: Iterable[TopicPartition], *, ended: bool = False
+    ) -> None:
+        """A member does not read these any more: revoked or lost, or (`ended`) it had them
+        until its end.
+        """
         if metadata.member_id and metadata.generation >= 0:
-            self._group(metadata.group_id).ghosts += [Ghost(metadata, partition, ended) for partition in partitions]
+            self._group(metadata.group_id).ghosts += [
+                Ghost(metadata, partition, ended) for partition in partitions
+            ]
 
     def given(self, group: str, partition: TopicPartition, offsets: Iterable[int]) -> None:
         """A member got these records."""
@@ -114,10 +140,12 @@ class GroupLedger:
         self.commits += 1
 
     def ghosts(self, group: str) -> list[Ghost]:
-        """Whose commits must be refused by now: in a later generation another member was told that the partition is its own.
+        """Whose commits must be refused by now: in a later generation another member was told that
+        the partition is its own.
 
-        When something was told says nothing: a member that was removed may hear late of what it had. And one that let go of a partition
-        and is to let go of more stays in its epoch meanwhile (KIP-848), in which it may commit whatever it wants, as in Apache Kafka.
+        When something was told says nothing: a member that was removed may hear late of what it
+        had. And one that let go of a partition and is to let go of more stays in its epoch
+        meanwhile (KIP-848), in which it may commit whatever it wants, as in Apache Kafka.
         """
         known = self._group(group)
         return [
@@ -126,7 +154,10 @@ class GroupLedger:
             if (owner := known.owners.get(ghost.partition)) is not None
             and owner.member_id != ghost.metadata.member_id
             and owner.generation > ghost.metadata.generation
-            and (ghost.ended or known.reached.get(ghost.metadata.member_id, 0) > ghost.metadata.generation)
+            and (
+                ghost.ended
+                or known.reached.get(ghost.metadata.member_id, 0) > ghost.metadata.generation
+            )
         ]
 
     def ghost_refused(self) -> None:
@@ -142,9 +173,15 @@ class GroupLedger:
     # -- the verdict
 
     def check(
-        self, committed: Mapping[str, Mapping[TopicPartition, tuple[int, str]]], logs: Mapping[TopicPartition, Iterable[int]]
+        self,
+        committed: Mapping[str, Mapping[TopicPartition, tuple[int, str]]],
+        logs: Mapping[TopicPartition, Iterable[int]],
     ) -> list[Anomaly]:
-        """Every anomaly. `committed`: (offset, metadata) of each group in the end; `logs`: the offsets of all records there are."""
+        """Every anomaly.
+
+        `committed`: (offset, metadata) of each group in the end; `logs`: the offsets of all records
+        there are.
+        """
         for name in sorted(self.groups.keys() | committed.keys()):
             group = self._group(name)
             for partition, offsets in logs.items():
@@ -153,25 +190,44 @@ class GroupLedger:
                 if found is not None:
                     given = group.given.get(partition, set())
                     if found[0] > max(given, default=-1) + 1:
-                        self._note("commit-beyond-read", partition, f"{name}: {found[0]}, read up to {max(given, default=-1)}")
+                        self._note(
+                            "commit-beyond-read",
+                            partition,
+                            f"{name}: {found[0]}, read up to {max(given, default=-1)}",
+                        )
                     for offset in offsets:
                         if offset < found[0] and offset not in given:
-                            self._note("group-skip", partition, f"{name}: {offset}, committed {found[0]}")
+                            self._note(
+                                "group-skip", partition, f"{name}: {offset}, committed {found[0]}"
+                            )
         return [
             Anomaly(kind, partition, len(rows), tuple(rows[:SHOWN_MAX]), MEANINGS[kind])
             for (kind, partition), rows in sorted(self._found.items())
         ]
 
-    def _check_register(self, name: str, group: _Group, partition: TopicPartition, found: tuple[int, str] | None) -> None:
+    def _check_register(
+        self, name: str, group: _Group, partition: TopicPartition, found: tuple[int, str] | None
+    ) -> None:
         commits = [commit for commit in group.commits if partition in commit.offsets]
-        newest = max((commit.began for commit in commits if commit.outcome is Outcome.OK), default=0)
+        newest = max(
+            (commit.began for commit in commits if commit.outcome is Outcome.OK), default=0
+        )
         possible = [commit for commit in commits if not commit.single or commit.ended >= newest]
-        allowed = {commit.offsets[partition] for commit in possible} | (set() if newest else {NO_OFFSET})
+        allowed = {commit.offsets[partition] for commit in possible} | (
+            set() if newest else {NO_OFFSET}
+        )
         offset, metadata = found if found is not None else (NO_OFFSET, "")
         if metadata == GHOST:
-            self._note("stale-commit", partition, f"{name}: offset {offset} is committed with the metadata of a ghost")
+            self._note(
+                "stale-commit",
+                partition,
+                f"{name}: offset {offset} is committed with the metadata of a ghost",
+            )
         elif offset not in allowed:
             kind = (
-                "commit-lost" if offset == NO_OFFSET or any(commit.offsets[partition] == offset for commit in commits) else "commit-unknown"
+                "commit-lost"
+                if offset == NO_OFFSET
+                or any(commit.offsets[partition] == offset for commit in commits)
+                else "commit-unknown"
             )
             self._note(kind, partition, f"{name}: {offset}, possible {sorted(allowed)}")

@@ -1,8 +1,10 @@
-"""Members of groups in the simulated cluster, which note down what they own, are given and commit (`group_ledger.GroupLedger`).
+"""Members of groups in the simulated cluster, which note down what they own, are given and commit
+(`group_ledger.GroupLedger`).
 
-A group speaks the classic protocol, KIP-848's, or both, each incarnation of a member as chance will have it (so the group migrates).
-Members come, commit now and then, leave, crash and stay away too long. Beside them ghosts: commits in the name of members that were
-the owners of a partition, and are not any more, none of which may be accepted.
+A group speaks the classic protocol, KIP-848's, or both, each incarnation of a member as chance will
+have it (so the group migrates). Members come, commit now and then, leave, crash and stay away too
+long. Beside them ghosts: commits in the name of members that were the owners of a partition, and
+are not any more, none of which may be accepted.
 """
 
 from __future__ import annotations
@@ -18,14 +20,31 @@ from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import Coordinator, KeyType
 from mqd.client.group_admin import GroupAdmin
 from mqd.client.group_consumer import GroupConsumer, open_group_consumer
-from mqd.client.offsets import NAMES_UP_TO, OFFSET_COMMIT, CommittedOffset, commit_body, commit_errors
+from mqd.client.offsets import (
+    NAMES_UP_TO,
+    OFFSET_COMMIT,
+    CommittedOffset,
+    commit_body,
+    commit_errors,
+)
 from mqd.errors import MqError
-from mqd.testing.clients import CALL_SECONDS, DRAIN_LOOK_SECONDS, FETCH_WAIT_MS, HEARTBEAT_MS, PAUSE_SECONDS, SESSION_MS, lives, pause
+from mqd.testing.clients import (
+    CALL_SECONDS,
+    DRAIN_LOOK_SECONDS,
+    FETCH_WAIT_MS,
+    HEARTBEAT_MS,
+    PAUSE_SECONDS,
+    SESSION_MS,
+    lives,
+    pause,
+)
 from mqd.testing.group_ledger import GHOST, GroupLedger
 from mqd.types import TopicPartition
 
 KINDS = ("classic", "eager", "consumer", "consumer", "mixed")
-"""What the members of a group speak: cooperative or eager assignors of the classic protocol, KIP-848's, or any."""
+"""What the members of a group speak: cooperative or eager assignors of the classic
+protocol, KIP-848's, or any.
+"""
 WORK_SECONDS = (0.02, 0.1, 0.4)
 """Mean times that a member works on a batch: as long it keeps what is to be revoked."""
 GHOST_SECONDS = 0.2
@@ -45,7 +64,10 @@ class Groups:
         end_of: Callable[[TopicPartition], int],
         request_seconds: float,
     ) -> None:
-        """`end_of(partition)`: the end of what is committed there. `request_seconds`: a call that took as long was sent more than once."""
+        """`end_of(partition)`: the end of what is committed there.
+
+        `request_seconds`: a call that took as long was sent more than once.
+        """
         self.ledger = ledger
         self.draining = trio.Event()
         """Members come and go no more, and commit what they have."""
@@ -61,7 +83,9 @@ class Groups:
 
     # -- what the runner calls
 
-    def start(self, nursery: trio.Nursery, partitions: list[TopicPartition], *, groups: int) -> None:
+    def start(
+        self, nursery: trio.Nursery, partitions: list[TopicPartition], *, groups: int
+    ) -> None:
         """They go on until the nursery is cancelled."""
         self.partitions = partitions
         for number in range(groups):
@@ -79,9 +103,13 @@ class Groups:
         admin = GroupAdmin(client, timeout_s=CALL_SECONDS)
         while self.missing() is not None:
             try:
-                for group, found in (await admin.list_group_offsets(sorted(self.committed))).items():
+                for group, found in (
+                    await admin.list_group_offsets(sorted(self.committed))
+                ).items():
                     if isinstance(found, Mapping):
-                        self.committed[group] = {place: (row.offset, row.metadata) for place, row in found.items()}
+                        self.committed[group] = {
+                            place: (row.offset, row.metadata) for place, row in found.items()
+                        }
             except MqError as error:
                 self.refused[error.code.name] += 1
             await trio.sleep(DRAIN_LOOK_SECONDS)
@@ -92,7 +120,10 @@ class Groups:
             for partition in self.partitions:
                 offset = found.get(partition, (0, ""))[0]
                 if offset < self._end_of(partition):
-                    return f"{group} has committed {offset} of {partition}, which ends at {self._end_of(partition)}"
+                    return (
+                        f"{group} has committed {offset} of {partition}, which ends at "
+                        f"{self._end_of(partition)}"
+                    )
         return None
 
     # -- members
@@ -104,7 +135,9 @@ class Groups:
         while True:
             if not self.draining.is_set():
                 await pause(chance, chance.choice([0.05, 0.3, 1.0]))
-            protocol: Literal["classic", "consumer"] = "classic" if kind in ("classic", "eager") else "consumer"
+            protocol: Literal["classic", "consumer"] = (
+                "classic" if kind in ("classic", "eager") else "consumer"
+            )
             if kind == "mixed" and chance.random() < 0.5:
                 protocol = "classic"
             assignors = ("range", "roundrobin") if kind == "eager" else ("cooperative-sticky",)
@@ -136,7 +169,9 @@ class Groups:
                         try:
                             await self._live(group, consumer, chance)
                         finally:
-                            self.ledger.gone(consumer.group_metadata(), consumer.assignment(), ended=True)
+                            self.ledger.gone(
+                                consumer.group_metadata(), consumer.assignment(), ended=True
+                            )
             except MqError as error:
                 self.refused[error.code.name] += 1
                 await pause(chance, PAUSE_SECONDS)
@@ -162,7 +197,11 @@ class Groups:
     async def commit(self, consumer: GroupConsumer) -> None:
         """What it was given so far."""
         ours = set(consumer.assignment())
-        offsets = {partition: offset for partition, offset in consumer.positions().items() if partition in ours}
+        offsets = {
+            partition: offset
+            for partition, offset in consumer.positions().items()
+            if partition in ours
+        }
         if not offsets:
             return
         commit = self.ledger.committing(consumer.group_metadata().group_id, offsets)
@@ -172,7 +211,9 @@ class Groups:
         except MqError as error:
             self.refused[error.code.name] += 1
         else:
-            self.ledger.committed(commit, single=trio.current_time() < began + self._request_seconds)
+            self.ledger.committed(
+                commit, single=trio.current_time() < began + self._request_seconds
+            )
 
     # -- ghosts
 
@@ -210,7 +251,9 @@ class _Told:
         self._classic = classic
 
     async def assigned(self, _: list[TopicPartition]) -> None:
-        self._groups.ledger.assigned(self.consumer.group_metadata(), self.consumer.assignment(), classic=self._classic)
+        self._groups.ledger.assigned(
+            self.consumer.group_metadata(), self.consumer.assignment(), classic=self._classic
+        )
 
     async def revoked(self, partitions: list[TopicPartition]) -> None:
         if self._chance.random() < 0.7:

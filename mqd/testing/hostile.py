@@ -1,8 +1,10 @@
-"""A client that means harm, beside those that are checked: half-sent frames, readers that take nothing, sessions of unknown partitions,
-duplicate rows, floods of groups, ids and overrides, garbage. It breaks the protocol, but no rule of the checked clients: nothing that it
-sends may become a record of their topics, a member of their groups, or a commit.
+"""A client that means harm, beside those that are checked: half-sent frames, readers that take
+nothing, sessions of unknown partitions, duplicate rows, floods of groups, ids and overrides,
+garbage. It breaks the protocol, but no rule of the checked clients: nothing that it sends may
+become a record of their topics, a member of their groups, or a commit.
 
-Its attacks are as large as tiny budgets need (thresholds.py). It ends with the faults, and all its connections with it.
+Its attacks are as large as tiny budgets need (thresholds.py). It ends with the faults, and all its
+connections with it.
 """
 
 from __future__ import annotations
@@ -57,9 +59,12 @@ async def _opened(connect: Connect, count: int = 1) -> AsyncIterator[list[Stream
 class Hostile:
     """Attacks until cancelled. `counts` tells what it did, and what was refused."""
 
-    def __init__(self, connects: Mapping[int, Connect], topic: str, chance: random.Random, *, floods: bool) -> None:
-        """`connects`: one for each node, by its id. `topic`: one that exists, and is checked. `floods`: whether coordinators, which
-        nobody else uses then, may be filled."""
+    def __init__(
+        self, connects: Mapping[int, Connect], topic: str, chance: random.Random, *, floods: bool
+    ) -> None:
+        """`connects`: one for each node, by its id. `topic`: one that exists, and is checked.
+        `floods`: whether coordinators, which nobody else uses then, may be filled.
+        """
         self.counts: Counter[str] = Counter()
         self._connects = connects
         self._topic = topic
@@ -77,7 +82,12 @@ class Hostile:
             self._crowd,
         ]
         if floods:
-            self._attacks += [self._groups, self._groups, self._transactional_ids, self._transactional_ids]
+            self._attacks += [
+                self._groups,
+                self._groups,
+                self._transactional_ids,
+                self._transactional_ids,
+            ]
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -87,7 +97,10 @@ class Hostile:
     async def _attack_again_and_again(self) -> None:
         while True:
             await trio.sleep(self._chance.expovariate(1 / PAUSE_SECONDS))
-            attack, connect = self._chance.choice(self._attacks), self._chance.choice(list(self._connects.values()))
+            attack, connect = (
+                self._chance.choice(self._attacks),
+                self._chance.choice(list(self._connects.values())),
+            )
             self.counts["hostile_attacks"] += 1
             with trio.move_on_after(ATTACK_SECONDS_MAX):
                 try:
@@ -102,7 +115,9 @@ class Hostile:
     # -- memory
 
     async def _half_frames(self, connect: Connect) -> None:
-        """Several requests at once that never arrive whole; they stay for longer than a connection may wait for memory."""
+        """Several requests at once that never arrive whole; they stay for longer than a
+        connection may wait for memory.
+        """
         async with _opened(connect, 5) as streams:
             for stream in streams:
                 await stream.send_all(struct.pack(">i", 3 * _HALF_FRAME_BYTES) + bytes(100))
@@ -114,7 +129,15 @@ class Hostile:
     async def _slow_reader(self, connect: Connect) -> None:
         """Many large answers, of which it takes none."""
         async with _opened(connect) as (stream,):
-            one = frame("metadata", _METADATA, {"topics": [{"name": f"{_UNKNOWN}-{number}".ljust(200, "x")} for number in range(100)]})
+            one = frame(
+                "metadata",
+                _METADATA,
+                {
+                    "topics": [
+                        {"name": f"{_UNKNOWN}-{number}".ljust(200, "x")} for number in range(100)
+                    ]
+                },
+            )
             for _ in range(_PIPELINED):
                 await stream.send_all(one)
             await trio.sleep(ATTACK_SECONDS_MAX)
@@ -128,36 +151,61 @@ class Hostile:
 
     async def _unknown_session(self, connect: Connect) -> None:
         async with _opened(connect) as (stream,):
-            first = await self._ask(stream, "fetch", _FETCH, fetch_body(_UNKNOWN, list(range(150)), session_epoch=0))
+            first = await self._ask(
+                stream, "fetch", _FETCH, fetch_body(_UNKNOWN, list(range(150)), session_epoch=0)
+            )
             session_id = first.session_id or 1
             epochs = range(1, 1 + _PIPELINED)
-            requests = [frame("fetch", _FETCH, fetch_body("", [], session_id=session_id, session_epoch=epoch)) for epoch in epochs]
+            requests = [
+                frame(
+                    "fetch", _FETCH, fetch_body("", [], session_id=session_id, session_epoch=epoch)
+                )
+                for epoch in epochs
+            ]
             await self._pipelined(stream, requests)
 
     async def _rows_again(self, connect: Connect) -> None:
         """Fetches that name one partition many times."""
         async with _opened(connect) as (stream,):
-            await self._pipelined(stream, [frame("fetch", _FETCH, fetch_body(self._topic, [0] * 300))] * 4)
+            await self._pipelined(
+                stream, [frame("fetch", _FETCH, fetch_body(self._topic, [0] * 300))] * 4
+            )
 
     async def _bad_batches(self, connect: Connect) -> None:
         """Records for a checked topic in many rows, each damaged: none may be appended."""
         async with _opened(connect) as (stream,):
-            batch = bytearray(build_batch([(None, b"of the attacker")], timestamp=1_700_000_000_000))
+            batch = bytearray(
+                build_batch([(None, b"of the attacker")], timestamp=1_700_000_000_000)
+            )
             batch[-1] ^= 0xFF
             rows = [{"index": 0, "records": bytes(batch)} for _ in range(50)]
-            body = {"acks": -1, "timeout_ms": 1_000, "topic_data": [{"name": self._topic, "partition_data": rows}]}
+            body = {
+                "acks": -1,
+                "timeout_ms": 1_000,
+                "topic_data": [{"name": self._topic, "partition_data": rows}],
+            }
             await self._pipelined(stream, [frame("produce", _PRODUCE, body)] * 2)
 
     # -- state
 
     async def _overrides(self, connect: Connect) -> None:
-        """Configurations of groups that do not exist, with names as long as they may be, and longer."""
+        """Configurations of groups that do not exist, with names as long as they may be,
+        and longer.
+        """
         configs = [{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "1500"}]
         async with _opened(connect) as (stream,):
             for length in (100, 4_096, 4_096, 5_000):
                 names = [self._name().ljust(length, "x") for _ in range(_NAMES)]
-                resources = [{"resource_type": 32, "resource_name": name, "configs": configs} for name in names]
-                answer = await self._ask(stream, "incremental_alter_configs", _ALTER, {"resources": resources, "validate_only": False})
+                resources = [
+                    {"resource_type": 32, "resource_name": name, "configs": configs}
+                    for name in names
+                ]
+                answer = await self._ask(
+                    stream,
+                    "incremental_alter_configs",
+                    _ALTER,
+                    {"resources": resources, "validate_only": False},
+                )
                 for one in answer.responses:
                     self.counts["hostile_overrides"] += one.error_code == 0
                     self.counts["metadata_refusals"] += one.error_code == ErrorCode.POLICY_VIOLATION
@@ -175,20 +223,33 @@ class Hostile:
                     "protocols": [{"name": "range", "metadata": bytes(40_000)}],
                 }
                 async with _opened(self._connects[group.node_id]) as (stream,):
-                    self._count((await self._ask(stream, "join_group", _JOIN_GROUP, body)).error_code)
+                    self._count(
+                        (await self._ask(stream, "join_group", _JOIN_GROUP, body)).error_code
+                    )
 
     async def _transactional_ids(self, connect: Connect) -> None:
         async with _opened(connect) as (asker,):
             for one in await self._names_of(asker, _TRANSACTIONAL_ID):
-                body = {"transactional_id": one.name, "transaction_timeout_ms": 10_000, "producer_id": -1, "producer_epoch": -1}
+                body = {
+                    "transactional_id": one.name,
+                    "transaction_timeout_ms": 10_000,
+                    "producer_id": -1,
+                    "producer_epoch": -1,
+                }
                 async with _opened(self._connects[one.node_id]) as (stream,):
-                    self._count((await self._ask(stream, "init_producer_id", _INIT, body)).error_code)
+                    self._count(
+                        (await self._ask(stream, "init_producer_id", _INIT, body)).error_code
+                    )
 
     async def _names_of(self, stream: Stream, kind: int) -> list[_Coordinated]:
         """New names, and the nodes that coordinate them; empty while there is no coordinator."""
         names = [self._name().ljust(100 if kind == _GROUP else 15_000, "x") for _ in range(_NAMES)]
-        answer = await self._ask(stream, "find_coordinator", _FIND, {"key_type": kind, "coordinator_keys": names})
-        return [_Coordinated(one.key, one.node_id) for one in answer.coordinators if one.error_code == 0]
+        answer = await self._ask(
+            stream, "find_coordinator", _FIND, {"key_type": kind, "coordinator_keys": names}
+        )
+        return [
+            _Coordinated(one.key, one.node_id) for one in answer.coordinators if one.error_code == 0
+        ]
 
     def _count(self, code: int) -> None:
         self.counts["hostile_accepted"] += code == 0
@@ -198,7 +259,10 @@ class Hostile:
 
     async def _oversized(self, connect: Connect) -> None:
         async with _opened(connect) as (stream,):
-            await stream.send_all(struct.pack(">i", self._chance.choice([0x7FFF_FFFF, -1, 0, 3, 200_000_000])) + bytes(100))
+            await stream.send_all(
+                struct.pack(">i", self._chance.choice([0x7FFF_FFFF, -1, 0, 3, 200_000_000]))
+                + bytes(100)
+            )
             await self._answer(stream)
 
     async def _garbage(self, connect: Connect) -> None:
@@ -208,7 +272,11 @@ class Hostile:
             valid = bytearray(frame("metadata", _METADATA, {"topics": [{"name": self._topic}]}))
             for _ in range(chance.randrange(1, 6)):
                 valid[chance.randrange(4, len(valid))] = chance.randrange(256)
-            sent = bytes(valid) if chance.random() < 0.5 else struct.pack(">i", size) + chance.randbytes(size)
+            sent = (
+                bytes(valid)
+                if chance.random() < 0.5
+                else struct.pack(">i", size) + chance.randbytes(size)
+            )
             await stream.send_all(sent)
             await self._answer(stream)
 

@@ -1,6 +1,8 @@
-"""Many seeds, over one or more processes; and the defects of tests/sim/bugs.py, planted in whichever process runs the seed.
+"""Many seeds, over one or more processes; and the defects of tests/sim/bugs.py, planted in
+whichever process runs the seed.
 
-This cannot stand in `__main__.py`: a process that multiprocessing spawns does not import that module again.
+This cannot stand in `__main__.py`: a process that multiprocessing spawns does not import that
+module again.
 """
 
 from __future__ import annotations
@@ -30,12 +32,16 @@ def results(settings: Sequence[Settings], jobs: int, trace: Path | None = None) 
     if jobs == 1 or len(settings) == 1:
         yield from map(partial(run_with_bug, trace=trace), settings)
         return
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+    ) as pool:
         yield from pool.map(run_with_bug, settings)
 
 
 def _end_with_parent() -> None:
-    """Let this worker end when its parent is killed: its queue stays open then, because the other workers hold it too."""
+    """Let this worker end when its parent is killed: its queue stays open then, because the
+    other workers hold it too.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -48,7 +54,8 @@ def _end_with_parent() -> None:
 
 def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
     """One seed, with the defect that its settings name planted for the time of the run."""
-    gc.set_threshold(_GC_THRESHOLD)  # what is made in a run is there until its end: looking for garbage all the time costs a sixth
+    # what is made in a run is there until its end: looking for garbage all the time costs a sixth
+    gc.set_threshold(_GC_THRESHOLD)
     try:
         if settings.bug is None:
             return run_seed(settings, trace)
@@ -65,6 +72,8 @@ def bugs() -> Any:
     try:
         return importlib.import_module(BUGS).BUGS
     except ModuleNotFoundError:
-        raise SystemExit("planted defects are part of the tests: run this from the root of a source tree") from None
+        raise SystemExit(
+            "planted defects are part of the tests: run this from the root of a source tree"
+        ) from None
     finally:
         del sys.path[0]

@@ -1,11 +1,13 @@
 """What transactions promised, against what the cluster holds in the end.
 
-A ledger is written down while clients run: what each transaction wrote, and how it ended. *Aborted* is a transaction whose commit was
-never asked for: whatever happened to it since, nothing of it may be seen. *Committed* is one whose producer was told so: all of it must be
-seen. Of one whose commit was asked for and not answered nobody can tell: all or nothing. Values are unique, so a value names its
-transaction; a copy's value names the record that it is a copy of.
+A ledger is written down while clients run: what each transaction wrote, and how it ended. *Aborted*
+is a transaction whose commit was never asked for: whatever happened to it since, nothing of it may
+be seen. *Committed* is one whose producer was told so: all of it must be seen. Of one whose commit
+was asked for and not answered nobody can tell: all or nothing. Values are unique, so a value names
+its transaction; a copy's value names the record that it is a copy of.
 
-`Ledger.check` compares this with both views of each partition, and the copies with their source. Pure: no client, no clock.
+`Ledger.check` compares this with both views of each partition, and the copies with their source.
+Pure: no client, no clock.
 """
 
 from __future__ import annotations
@@ -20,40 +22,51 @@ Log = Sequence[tuple[int, bytes]]
 """(offset, value) of records, in their order."""
 
 MEANINGS = {
-    "txn-torn": "a part of a transaction is there for readers of committed records, and another is not",
+    "txn-torn": "a part of a transaction is there for readers of committed records, and "
+    "another is not",
     "txn-lost": "a transaction was committed, and something of it is not there",
-    "txn-aborted-read": "a record of a transaction that nobody committed is there for readers of committed records",
+    "txn-aborted-read": "a record of a transaction that nobody committed is there for "
+    "readers of committed records",
     "txn-duplicate": "a record of a transaction is there more than once",
     "txn-unknown": "a record that no transaction wrote",
     "txn-reordered": "records of one transaction are not in the order in which they were sent",
     "txn-zombie": "the commit of a producer that had been replaced was accepted",
-    "2pc-stolen": "a prepared transaction was ended, or taken over, by somebody else than its driver",
+    "2pc-stolen": "a prepared transaction was ended, or taken over, by somebody else than "
+    "its driver",
     "2pc-zombie": "whoever wrote a prepared transaction has ended it with the epoch of its records",
     "2pc-swept": "a transaction whose id was initialized anew was committed afterwards",
     "2pc-repeat": "a decision was accepted, and refused when it was repeated",
     "2pc-turned": "a transaction was ended, and the opposite decision was accepted afterwards",
     "2pc-other": "another transaction was prepared than the one that its producer had open",
-    "txn-ghost": "a record is there for readers of committed records, and not for those of all records, or at another offset",
+    "txn-ghost": "a record is there for readers of committed records, and not for those of "
+    "all records, or at another offset",
     "txn-reader": "a reader of committed records saw something else than what is there in the end",
     "copy-missing": "a record was not copied",
     "copy-twice": "a record was copied more than once",
     "copy-unknown": "a copy of a record that is not in the source, or was another",
     "copy-reordered": "copies of one source partition are not in its order",
     "stable-back": "one leader in one epoch told a lower last stable offset than before",
-    "beyond-stable": "a record was served to readers of committed records at or above the last stable offset of the same answer",
-    "stable-beyond-watermark": "log start <= last stable offset <= high watermark does not hold in an answer",
+    "beyond-stable": "a record was served to readers of committed records at or above the "
+    "last stable offset of the same answer",
+    "stable-beyond-watermark": "log start <= last stable offset <= high watermark does not "
+    "hold in an answer",
 }
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction of one producer. `asked` tells whether its commit was ever asked for by somebody who may."""
+    """One transaction of one producer.
+
+    `asked` tells whether its commit was ever asked for by somebody who may.
+    """
 
     name: str
     outcome: Outcome = Outcome.PENDING
     asked: bool = False
     replaced: bool = False
-    """Whether another has its transactional id: from then on its producer may ask for what it wants."""
+    """Whether another has its transactional id: from then on its producer may ask for what
+    it wants.
+    """
     values: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
 
     def commit_asked(self) -> None:
@@ -134,14 +147,25 @@ class Ledger:
         high_watermark: int,
         newest: int,
     ) -> None:
-        """What one answer of one node says of its log; `newest`: the offset of the last record that it holds, -1 without one."""
+        """What one answer of one node says of its log; `newest`: the offset of the last
+        record that it holds, -1 without one.
+        """
         if not log_start <= last_stable <= high_watermark:
-            self._note("stable-beyond-watermark", partition, f"{reader}: {log_start}, {last_stable}, {high_watermark}")
+            self._note(
+                "stable-beyond-watermark",
+                partition,
+                f"{reader}: {log_start}, {last_stable}, {high_watermark}",
+            )
         if newest >= last_stable:
-            self._note("beyond-stable", partition, f"{reader}: {newest}, last stable offset {last_stable}")
+            self._note(
+                "beyond-stable", partition, f"{reader}: {newest}, last stable offset {last_stable}"
+            )
         key = (reader, partition, node, leader_epoch)
         if last_stable < self._stable.get(key, -1):
-            text = f"{reader}: {self._stable[key]} to {last_stable} by node {node} in epoch {leader_epoch}"
+            text = (
+                f"{reader}: {self._stable[key]} to {last_stable} by node {node} in epoch "
+                f"{leader_epoch}"
+            )
             self._note("stable-back", partition, text)
         self._stable[key] = last_stable
 
@@ -156,10 +180,14 @@ class Ledger:
     # -- the verdict
 
     def check(
-        self, committed: Mapping[TopicPartition, Log], everything: Mapping[TopicPartition, Log], source: Mapping[TopicPartition, Log]
+        self,
+        committed: Mapping[TopicPartition, Log],
+        everything: Mapping[TopicPartition, Log],
+        source: Mapping[TopicPartition, Log],
     ) -> list[Anomaly]:
-        """Every anomaly. `committed` and `everything`: both views of the partitions that were written in transactions, whole; `source`:
-        the partitions that were copied."""
+        """Every anomaly. `committed` and `everything`: both views of the partitions that were
+        written in transactions, whole; `source`: the partitions that were copied.
+        """
         places: dict[tuple[TopicPartition, bytes], list[int]] = {}
         for partition, log in committed.items():
             all_records = dict(everything[partition])
@@ -185,26 +213,40 @@ class Ledger:
         if not writers:
             self._note("txn-unknown", partition, f"{value!r} at {offsets[0]}")
         elif all(writer.outcome is Outcome.FAIL or not writer.asked for writer in writers):
-            self._note("txn-aborted-read", partition, f"{value!r} at {offsets[0]} of {writers[-1].name}")
+            self._note(
+                "txn-aborted-read", partition, f"{value!r} at {offsets[0]} of {writers[-1].name}"
+            )
 
-    def _check_transaction(self, transaction: Transaction, places: Mapping[tuple[TopicPartition, bytes], list[int]]) -> None:
+    def _check_transaction(
+        self, transaction: Transaction, places: Mapping[tuple[TopicPartition, bytes], list[int]]
+    ) -> None:
         if not transaction.asked:
             return
         missing = [key for key in transaction.values if key not in places]
         if missing and transaction.outcome is Outcome.OK:
             self._note("txn-lost", missing[0][0], f"{missing[0][1]!r} of {transaction.name}")
         elif missing and len(missing) < len(transaction.values):
-            alone = [key for key in transaction.values if key in places and len(self._by_value[key]) == 1]
+            alone = [
+                key for key in transaction.values if key in places and len(self._by_value[key]) == 1
+            ]
             if alone:
-                self._note("txn-torn", missing[0][0], f"{transaction.name}: {alone[0]} is there, {missing[0]} is not")
+                self._note(
+                    "txn-torn",
+                    missing[0][0],
+                    f"{transaction.name}: {alone[0]} is there, {missing[0]} is not",
+                )
         before: dict[TopicPartition, int] = {}
         for partition, value in transaction.values:
             offset = places.get((partition, value), [-1])[0]
             if 0 <= offset < before.get(partition, -1) and not missing:
-                self._note("txn-reordered", partition, f"{value!r} of {transaction.name} at {offset}")
+                self._note(
+                    "txn-reordered", partition, f"{value!r} of {transaction.name} at {offset}"
+                )
             before[partition] = max(offset, before.get(partition, -1))
 
-    def _check_copies(self, committed: Mapping[TopicPartition, Log], source: Mapping[TopicPartition, Log]) -> None:
+    def _check_copies(
+        self, committed: Mapping[TopicPartition, Log], source: Mapping[TopicPartition, Log]
+    ) -> None:
         copies: dict[TopicPartition, list[int]] = {partition: [] for partition in source}
         rows = {partition: dict(log) for partition, log in source.items()}
         for log in committed.values():

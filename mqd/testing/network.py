@@ -1,9 +1,11 @@
-"""A network in memory: hosts, links that delay, hold and break, and connections that behave as TCP's do.
+"""A network in memory: hosts, links that delay, hold and break, and connections that behave as
+TCP's do.
 
-What is sent arrives in order on each connection, in pieces cut anywhere, each piece after the link's delay. A link
-that is held keeps what is on its way until it heals, as TCP does by sending it again. Buffers are bounded: who reads slowly makes
-the other side wait. What ends a connection: either side closes it, a process ends (its system closes what it had open), a link
-breaks it, or a host that lost power comes back and knows nothing of it. A host without power says nothing at all.
+What is sent arrives in order on each connection, in pieces cut anywhere, each piece after the
+link's delay. A link that is held keeps what is on its way until it heals, as TCP does by sending it
+again. Buffers are bounded: who reads slowly makes the other side wait. What ends a connection:
+either side closes it, a process ends (its system closes what it had open), a link breaks it, or a
+host that lost power comes back and knows nothing of it. A host without power says nothing at all.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ _RETRANSMIT_SECONDS = (0.005, 0.4)
 _SYN_AFTER = (0.0, 1.0, 3.0, 7.0, 15.0, 31.0)
 """When a connection is tried again whose first packets are lost (TCP's doubling timer)."""
 _NO_ROUTE_SECONDS = 3.06
-"""After which some networks say that a host is gone (Linux gives up asking for its hardware address)."""
+"""After which some networks say that a host is gone (Linux gives up asking for its hardware
+address).
+"""
 
 
 class End(Enum):
@@ -45,7 +49,9 @@ class End(Enum):
 
     OPEN = 0
     CLOSED = 1
-    """The other side sends no more: what it sent can still be read, then the stream is at its end."""
+    """The other side sends no more: what it sent can still be read, then the stream is at
+    its end.
+    """
     RESET = 2
 
 
@@ -117,7 +123,9 @@ class Fabric:
         link.held = False
         waiting, link.waiting = link.waiting, []
         if waiting:
-            self.clock.after(self.random.uniform(*_RETRANSMIT_SECONDS), lambda: self._again(link, waiting))
+            self.clock.after(
+                self.random.uniform(*_RETRANSMIT_SECONDS), lambda: self._again(link, waiting)
+            )
 
     def heal(self) -> None:
         """Every link is open and quick."""
@@ -143,7 +151,9 @@ class Fabric:
     # -- what befalls hosts
 
     def process_ended(self, host: Host) -> None:
-        """Its system closes everything that the process had open; what was sent is still on its way."""
+        """Its system closes everything that the process had open; what was sent is still on
+        its way.
+        """
         for listener in list(host.listeners.values()):
             listener.end()
         for end in list(host.ends):
@@ -383,7 +393,9 @@ class MemoryStream:
         if self._reader is not None and (endpoint.readable() or not endpoint.is_open):
             self._reader.set()
             self._reader = None
-        if self._writer is not None and (endpoint.room() > 0 or endpoint.end is End.RESET or not endpoint.is_open):
+        if self._writer is not None and (
+            endpoint.room() > 0 or endpoint.end is End.RESET or not endpoint.is_open
+        ):
             self._writer.set()
             self._writer = None
 
@@ -569,14 +581,19 @@ class HostNetwork:
             listener = target.listeners.get(port)
             if refused or listener is None:
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-            mine, theirs = Endpoint(fabric, self.host, target, self.host.port()), Endpoint(fabric, target, self.host, port)
+            mine, theirs = (
+                Endpoint(fabric, self.host, target, self.host.port()),
+                Endpoint(fabric, target, self.host, port),
+            )
             mine.peer_end, theirs.peer_end = theirs, mine
             listener.arrived(theirs)
             fabric.trace.add(mine.name, f"connected to {host}:{port}")
             return MemoryStream(mine, self.process)
         if target.powered or silent_for == math.inf or clock.now - began + timeout < silent_for:
             await self._pause(max(0.0, began + timeout - clock.now))
-            raise TimeoutError(errno.ETIMEDOUT, f"no answer from {host}:{port} within {timeout:g} s")
+            raise TimeoutError(
+                errno.ETIMEDOUT, f"no answer from {host}:{port} within {timeout:g} s"
+            )
         await self._pause(max(0.0, began + min(silent_for, timeout) - clock.now))
         raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
 

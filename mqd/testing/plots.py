@@ -1,8 +1,10 @@
-"""Directed faults: short sequences in which one guard of the product after the other is all that keeps a promise.
+"""Directed faults: short sequences in which one guard of the product after the other is all that
+keeps a promise.
 
-Chance alone seldom makes them: a leader that is deposed while its wish for another ISR is on the way, a node that returns first, and had
-lost what it acknowledged. Which plot a seed plays is drawn from the seed; it is played again and again, with the other faults
-between, never beside. No plot does what the mode of its seed forbids (faults.py): nothing acknowledged may be lost in any of them.
+Chance alone seldom makes them: a leader that is deposed while its wish for another ISR is on the
+way, a node that returns first, and had lost what it acknowledged. Which plot a seed plays is drawn
+from the seed; it is played again and again, with the other faults between, never beside. No plot
+does what the mode of its seed forbids (faults.py): nothing acknowledged may be lost in any of them.
 """
 
 from __future__ import annotations
@@ -47,7 +49,12 @@ def draw_plot(mode: Mode, chance: random.Random) -> str | None:
     """What a seed of this mode plays, if anything."""
     if chance.random() >= LIKELIHOOD:
         return None
-    names = [name for name, modes in PLOTS.items() if mode in modes for _ in range(RARITY if len(modes) == 1 else 1)]
+    names = [
+        name
+        for name, modes in PLOTS.items()
+        if mode in modes
+        for _ in range(RARITY if len(modes) == 1 else 1)
+    ]
     return chance.choice(names)
 
 
@@ -58,7 +65,14 @@ class _GivenUpError(Exception):
 class Plots:
     """Plays one plot until cancelled. `counts` tells how often it came to its end."""
 
-    def __init__(self, name: str, nemesis: Nemesis, administration: Administration, workload: Workload, chance: random.Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        nemesis: Nemesis,
+        administration: Administration,
+        workload: Workload,
+        chance: random.Random,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._name = name
         self._nemesis = nemesis
@@ -84,7 +98,9 @@ class Plots:
     # -- the plots
 
     async def _deposed(self) -> None:
-        """A controller that nobody hears goes on for a while, and returns with entries that nobody else has."""
+        """A controller that nobody hears goes on for a while, and returns with entries that
+        nobody else has.
+        """
         deposed = self._nemesis.controller()
         if deposed is None:
             raise _GivenUpError
@@ -122,12 +138,23 @@ class Plots:
         await trio.sleep(0.3)
 
     async def _deleted(self) -> None:
-        """A topic goes, and may come again under the same name, while a node that has it is down."""
+        """A topic goes, and may come again under the same name, while a node that has it is
+        down.
+        """
         administration = self._administration
-        name = self._chance.choice(sorted(administration.created)) if administration.created else await administration.create()
+        name = (
+            self._chance.choice(sorted(administration.created))
+            if administration.created
+            else await administration.create()
+        )
         if name is None:
             raise _GivenUpError
-        await self._until(lambda: self._nemesis.newest_image() is not None and name in self._nemesis.newest_image().topics)
+        await self._until(
+            lambda: (
+                self._nemesis.newest_image() is not None
+                and name in self._nemesis.newest_image().topics
+            )
+        )
         replicas = self._nemesis.newest_image().topics[name].partitions[0].replicas
         node_id = self._chance.choice(replicas)
         await self._until(lambda: self._holds(node_id, name) and name in administration.created)
@@ -140,7 +167,9 @@ class Plots:
         await trio.sleep(1.0)
 
     async def _reborn(self) -> None:
-        """A follower returns, its leader wants it in the ISR, and while the wish is on its way it loses power and is registered anew."""
+        """A follower returns, its leader wants it in the ISR, and while the wish is on its
+        way it loses power and is registered anew.
+        """
         partition, leader, follower = await self._returning()
         held = self._hold_wishes(leader)
         try:
@@ -162,7 +191,9 @@ class Plots:
         self._cluster.network.heal()
 
     async def _first_back(self) -> None:
-        """Of the last two in sync one loses power and the other is killed; the former returns first, with less than it acknowledged."""
+        """Of the last two in sync one loses power and the other is killed; the former
+        returns first, with less than it acknowledged.
+        """
         await self._until(self._nemesis.is_whole)
         partition = self._chance.choice(self._nemesis.checked)
         found = self._image(partition)
@@ -171,7 +202,12 @@ class Plots:
         gone = [member for member in found.replicas if member not in (leader, follower)]
         for member in gone:
             self._kill(member, None)
-        await self._until(lambda: set(self._image(partition).isr) == {leader, follower} and self._image(partition).leader == leader)
+        await self._until(
+            lambda: (
+                set(self._image(partition).isr) == {leader, follower}
+                and self._image(partition).leader == leader
+            )
+        )
         with trio.move_on_after(1.0):
             await self._workload.next_acknowledgement(partition)
         self._nemesis.cut_power(follower, self._chance.uniform(0.05, 0.2))
@@ -192,7 +228,9 @@ class Plots:
         await trio.sleep(2.0)
 
     async def _one_by_one(self) -> None:
-        """A leader is killed when it has just acknowledged something, and when one of its followers leads, all others lose power."""
+        """A leader is killed when it has just acknowledged something, and when one of its
+        followers leads, all others lose power.
+        """
         partition = self._chance.choice(self._nemesis.checked)
         found = self._image(partition)
         leader = found.leader
@@ -214,7 +252,9 @@ class Plots:
     # -- scenes
 
     async def _returning(self) -> tuple[TopicPartition, int, int]:
-        """A partition, its leader, and one of its followers that was out of the ISR and is being started; no controller is among them."""
+        """A partition, its leader, and one of its followers that was out of the ISR and is
+        being started; no controller is among them.
+        """
         await self._until(self._nemesis.is_whole)
         partition = self._chance.choice(self._nemesis.checked)
         found = self._image(partition)
@@ -231,7 +271,9 @@ class Plots:
         return partition, leader, follower
 
     def _hold_wishes(self, node_id: int) -> trio.Event:
-        """What this node asks of the controller for its ISRs is on the way until the event is set."""
+        """What this node asks of the controller for its ISRs is on the way until the event
+        is set.
+        """
         daemon = self._cluster.daemon(node_id)
         if daemon is None:
             raise _GivenUpError
@@ -255,7 +297,9 @@ class Plots:
         return daemon is not None and topic.encode() in daemon.replica.by_name
 
     def _kill(self, node_id: int, seconds: float | None) -> None:
-        """End a process, and begin it again after so many seconds; with None, whoever calls does, or the healing."""
+        """End a process, and begin it again after so many seconds; with None, whoever calls
+        does, or the healing.
+        """
         self._nemesis.counts["kill"] += 1
         self._node(node_id).kill()
         if seconds is not None:
@@ -274,7 +318,7 @@ class Plots:
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         with trio.move_on_after(PATIENCE_SECONDS):
-            while not holds():  # noqa: ASYNC110 - of what is looked at nobody tells
+            while not holds():  # noqa: ASYNC110
                 await trio.sleep(LOOK_SECONDS)
             return
         raise _GivenUpError

@@ -1,7 +1,9 @@
-"""A process of a node: as long as it lives its seams do what they are asked to; dead, they do nothing any more.
+"""A process of a node: as long as it lives its seams do what they are asked to; dead, they do
+nothing any more.
 
-Trio ends the tasks of a dead node by cancelling them, and then their `finally` blocks run, which no real crash allows. So
-from the moment of death every seam raises `Killed`: nothing that such a block does reaches a disk or another host.
+Trio ends the tasks of a dead node by cancelling them, and then their `finally` blocks run, which no
+real crash allows. So from the moment of death every seam raises `Killed`: nothing that such a block
+does reaches a disk or another host.
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ def api_of(name: str) -> Api:
 def frame(name: str, version: int, body: Mapping[str, Any]) -> bytes:
     """A request with its length and header."""
     api = api_of(name)
-    encoded = encode_request_header(api, version, CORRELATION_ID, "hostile") + api.encode_request(version, body)
+    encoded = encode_request_header(api, version, CORRELATION_ID, "hostile") + api.encode_request(
+        version, body
+    )
     return struct.pack(">i", len(encoded)) + encoded
 
 
@@ -34,6 +36,15 @@ def decoded(name: str, version: int, answer: bytes) -> Any:
 
 def fetch_body(topic: str, partitions: list[int], **options: Any) -> dict[str, Any]:
     """The body of a fetch that does not wait."""
-    rows = [{"partition": index, "fetch_offset": 0, "partition_max_bytes": 1000} for index in partitions]
+    rows = [
+        {"partition": index, "fetch_offset": 0, "partition_max_bytes": 1000} for index in partitions
+    ]
     topics = [{"topic": topic, "partitions": rows}] if topic else []
-    return {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 10_000, "session_epoch": -1, **options, "topics": topics}
+    return {
+        "max_wait_ms": 0,
+        "min_bytes": 0,
+        "max_bytes": 10_000,
+        "session_epoch": -1,
+        **options,
+        "topics": topics,
+    }

@@ -1,11 +1,14 @@
 """Virtual time, the order of everything, and the trace: what makes one seed one history.
 
-Time stands still while code runs, but for a small price a task step, and jumps to the next event when every task waits.
-Events are of two kinds: Trio's own deadlines, and those of this module's queue (bytes that arrive, disks that are done).
-Trio's batches of runnable tasks are ordered by the age of the tasks and then shuffled with the seed.
+Time stands still while code runs, but for a small price a task step, and jumps to the next event
+when every task waits. Events are of two kinds: Trio's own deadlines, and those of this module's
+queue (bytes that arrive, disks that are done). Trio's batches of runnable tasks are ordered by the
+age of the tasks and then shuffled with the seed.
 
-This is the one file that knows Trio's private names: `_run._r` and `_run._ALLOW_DETERMINISTIC_SCHEDULING` (Trio keeps them
-for hypothesis-trio), `GLOBAL_RUN_CONTEXT.runner` and its `runq`, `entry_queue`, `waiting_for_idle`, `io_manager` and `instruments`.
+This is the one file that knows Trio's private names: `_run._r` and
+`_run._ALLOW_DETERMINISTIC_SCHEDULING` (Trio keeps them for hypothesis-trio),
+`GLOBAL_RUN_CONTEXT.runner` and its `runq`, `entry_queue`, `waiting_for_idle`, `io_manager` and
+`instruments`.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ current_node: ContextVar[Any] = ContextVar("current_node", default=None)
 
 
 class NothingLeft(Exception):
-    """Every task waits, and nothing will ever happen: the program under test waits for something that cannot come."""
+    """Every task waits, and nothing will ever happen: the program under test waits for
+    something that cannot come.
+    """
 
 
 class Timer:
@@ -50,9 +55,11 @@ class Timer:
 
 
 class Trace:
-    """What happened, as lines of `time node what`: a running checksum of all of them, and the last ones.
+    """What happened, as lines of `time node what`: a running checksum of all of them, and the last
+    ones.
 
-    Steps of tasks go into the checksum only; `write_to`, a list or anything else with `append`, gets every line.
+    Steps of tasks go into the checksum only; `write_to`, a list or anything else with `append`,
+    gets every line.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -127,7 +134,9 @@ class VirtualClock(trio.abc.Clock):
 
     def _nothing_left(self) -> float:
         if self._is_stuck:
-            raise NothingLeft("the run was ended, but a shielded task still waits for what cannot come")
+            raise NothingLeft(
+                "the run was ended, but a shielded task still waits for what cannot come"
+            )
         self._is_stuck = True
         self.failed(NothingLeft("every task waits, and nothing will ever happen"))
         return 0.0
@@ -156,7 +165,10 @@ class VirtualClock(trio.abc.Clock):
     # -- pausing
 
     def hold(self, node: Any) -> None:
-        """No task of this node runs from its next step on, until `release`. A node may be held for several reasons, each of which ends."""
+        """No task of this node runs from its next step on, until `release`.
+
+        A node may be held for several reasons, each of which ends.
+        """
         queue = self._gated_queue()
         queue.reasons[node] += 1
         if queue.reasons[node] == 1:
@@ -185,8 +197,10 @@ class VirtualClock(trio.abc.Clock):
 
 
 class _SeldomAsked:
-    """Trio's manager of real sockets, which asks the kernel in each pass of the loop. Here nothing comes from there as a rule: it is asked
-    in every 64th pass, when a thread has called `run_sync_soon`, and when the loop would sleep."""
+    """Trio's manager of real sockets, which asks the kernel in each pass of the loop. Here nothing
+    comes from there as a rule: it is asked in every 64th pass, when a thread has called
+    `run_sync_soon`, and when the loop would sleep.
+    """
 
     def __init__(self, manager: Any, entry_queue: Any) -> None:
         self._manager = manager
@@ -196,7 +210,12 @@ class _SeldomAsked:
 
     def get_events(self, timeout: float) -> Any:
         self._passes += 1
-        if timeout > 0 or not self._passes & 63 or self._entry_queue.queue or self._entry_queue.idempotent_queue:
+        if (
+            timeout > 0
+            or not self._passes & 63
+            or self._entry_queue.queue
+            or self._entry_queue.idempotent_queue
+        ):
             return self._manager.get_events(timeout)
         return ()
 
@@ -205,10 +224,18 @@ class _SeldomAsked:
 
 
 class _FewInstruments(dict[str, Any]):
-    """Trio's instruments as they are at the beginning: asking for one that is not there, several times a step, costs little."""
+    """Trio's instruments as they are at the beginning: asking for one that is not there,
+    several times a step, costs little.
+    """
 
     def __init__(self, instruments: Any) -> None:
-        super().__init__({name: [getattr(one, name) for one in found] for name, found in instruments.data.items() if name != "_all"})
+        super().__init__(
+            {
+                name: [getattr(one, name) for one in found]
+                for name, found in instruments.data.items()
+                if name != "_all"
+            }
+        )
 
     def call(self, name: str, *args: Any) -> None:
         for call in self[name]:

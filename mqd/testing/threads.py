@@ -1,8 +1,10 @@
-"""Work in a thread of which the seed decides when it runs: it pauses at calls of its disk, and the event loop runs meanwhile.
+"""Work in a thread of which the seed decides when it runs: it pauses at calls of its disk, and the
+event loop runs meanwhile.
 
-The work has a real thread, since its stack must outlive the pause. But there is one baton: either the loop runs or one
-work does, so the order of everything comes from the seed. What a work reads before a pause may have changed after it,
-exactly as under `trio.to_thread.run_sync`; calls that belong to the loop's thread fail in it as they fail there.
+The work has a real thread, since its stack must outlive the pause. But there is one baton: either
+the loop runs or one work does, so the order of everything comes from the seed. What a work reads
+before a pause may have changed after it, exactly as under `trio.to_thread.run_sync`; calls that
+belong to the loop's thread fail in it as they fail there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,17 @@ _PAUSE_LIKELIHOOD = 0.4
 class Work(Generic[ResultT]):
     """One call, in a thread. `resume` until `ended`, then `result`."""
 
-    __slots__ = ("_chance", "_context", "_error", "_function", "_request", "_result", "_thread", "ended", "pauses")
+    __slots__ = (
+        "_chance",
+        "_context",
+        "_error",
+        "_function",
+        "_request",
+        "_result",
+        "_thread",
+        "ended",
+        "pauses",
+    )
 
     def __init__(self, function: Callable[[], ResultT], chance: random.Random) -> None:
         self.ended = False
@@ -95,7 +107,10 @@ class Work(Generic[ResultT]):
 
 
 class _WorkThread:
-    """A thread that works on one `Work` after the other. It is idle between them, and ends with the program."""
+    """A thread that works on one `Work` after the other.
+
+    It is idle between them, and ends with the program.
+    """
 
     __slots__ = ("back", "go", "work")
 

@@ -1,10 +1,13 @@
-"""Transactional clients of the simulated cluster, which note down what they did and were told (`ledger.Ledger`).
+"""Transactional clients of the simulated cluster, which note down what they did and were told
+(`ledger.Ledger`).
 
-Writers: transactions over several partitions, some of which are aborted, left open until they time out, or abandoned by a process that
-dies in the middle. Copiers: members of one group that consume, transform and produce, offsets and records in one transaction; they
-come, go and crash. Zombies: either of them, going on with its transaction when another process has its transactional id and works.
-Each life of a producer speaks version 2 of the protocol, or version 1, in which it says beforehand where it writes (KIP-890). Readers of
-committed records: mqd's own, and a raw one that compares each answer's last stable offset.
+Writers: transactions over several partitions, some of which are aborted, left open until they time
+out, or abandoned by a process that dies in the middle. Copiers: members of one group that consume,
+transform and produce, offsets and records in one transaction; they come, go and crash. Zombies:
+either of them, going on with its transaction when another process has its transactional id and
+works. Each life of a producer speaks version 2 of the protocol, or version 1, in which it says
+beforehand where it writes (KIP-890). Readers of committed records: mqd's own, and a raw one that
+compares each answer's last stable offset.
 
 All of it goes to one topic. What copiers read is what the other workload produces (workload.py).
 """
@@ -67,7 +70,10 @@ class Transactional:
         source: Callable[[str], random.Random],
         end_of: Callable[[TopicPartition], int],
     ) -> None:
-        """`end_of(partition)`: the end of what is committed there. `source(purpose)`: where chance comes from."""
+        """`end_of(partition)`: the end of what is committed there.
+
+        `source(purpose)`: where chance comes from.
+        """
         self.ledger = ledger
         self.draining = trio.Event()
         """Copiers go on until all is copied, without ado."""
@@ -82,16 +88,26 @@ class Transactional:
         self._source = source
         self._end_of = end_of
         self._heirs: dict[str, ClusterClient] = {}
-        """Transactional id -> where another process begins that gets the id while the one before lives."""
+        """Transactional id -> where another process begins that gets the id while the one
+        before lives.
+        """
         self._left = 0
         self._finished = trio.Event()
 
     # -- what the runner calls
 
     def start(
-        self, nursery: trio.Nursery, partitions: list[TopicPartition], copied: list[TopicPartition], *, writers: int, copiers: int
+        self,
+        nursery: trio.Nursery,
+        partitions: list[TopicPartition],
+        copied: list[TopicPartition],
+        *,
+        writers: int,
+        copiers: int,
     ) -> None:
-        """Writers and copiers into `partitions` of TOPIC; the copiers' source is `copied`, the partitions of one topic."""
+        """Writers and copiers into `partitions` of TOPIC; the copiers' source is `copied`,
+        the partitions of one topic.
+        """
         self.partitions = partitions
         self.copied = dict.fromkeys(copied, 0)
         for number in range(writers):
@@ -144,22 +160,35 @@ class Transactional:
         """Of what is there in the end, what the reader of committed records has not got."""
         for partition, log in committed.items():
             if unread := self.ledger.unread("committed", partition, log):
-                return f"{len(unread)} of {len(log)} committed records of {partition}, for their reader, the first at {unread[0][0]}"
+                return (
+                    f"{len(unread)} of {len(log)} committed records of {partition}, for "
+                    f"their reader, the first at {unread[0][0]}"
+                )
         return None
 
-    async def read_everything(self, client: ClusterClient, *, committed: bool) -> dict[TopicPartition, Log]:
+    async def read_everything(
+        self, client: ClusterClient, *, committed: bool
+    ) -> dict[TopicPartition, Log]:
         """Both views of the partitions, whole."""
-        found: dict[TopicPartition, list[tuple[int, bytes]]] = {partition: [] for partition in self.partitions}
+        found: dict[TopicPartition, list[tuple[int, bytes]]] = {
+            partition: [] for partition in self.partitions
+        }
         start = dict.fromkeys(self.partitions, 0)
-        async with open_consumer(client, start, end="end", read_committed=committed, max_wait_ms=100) as consumer:
+        async with open_consumer(
+            client, start, end="end", read_committed=committed, max_wait_ms=100
+        ) as consumer:
             while (batch := await consumer.next()) is not None:
-                found[TopicPartition(batch.topic, batch.partition)] += [(record.offset, record.value or b"") for record in batch.records]
+                found[TopicPartition(batch.topic, batch.partition)] += [
+                    (record.offset, record.value or b"") for record in batch.records
+                ]
         return dict(found)
 
     # -- producers
 
     @asynccontextmanager
-    async def _producer(self, client: ClusterClient, name: str, *, leave: bool) -> AsyncIterator[TransactionalProducer]:
+    async def _producer(
+        self, client: ClusterClient, name: str, *, leave: bool
+    ) -> AsyncIterator[TransactionalProducer]:
         """One life of the producer with this transactional id."""
         async with open_transactional_producer(
             client,
@@ -178,8 +207,15 @@ class Transactional:
             producer._transactions.version_2 = False
             self.counts["version_1_transactions"] += 1
 
-    async def _outlive(self, zombie: TransactionalProducer, transaction: Transaction, consumer: GroupConsumer | None = None) -> None:
-        """Another process gets the transactional id, and works; the old one, which does not hear of it, goes on as well."""
+    async def _outlive(
+        self,
+        zombie: TransactionalProducer,
+        transaction: Transaction,
+        consumer: GroupConsumer | None = None,
+    ) -> None:
+        """Another process gets the transactional id, and works; the old one, which does not
+        hear of it, goes on as well.
+        """
         name = transaction.name.partition(".")[0]
         chance = self._source(f"{transaction.name}+")
         if name not in self._heirs:
@@ -196,16 +232,26 @@ class Transactional:
 
     async def _inherit(self, heir: TransactionalProducer, name: str, chance: random.Random) -> None:
         try:
-            await self._write(heir, name, chance, "commit", version_1=chance.random() < VERSION_1_SHARE)
+            await self._write(
+                heir, name, chance, "commit", version_1=chance.random() < VERSION_1_SHARE
+            )
         except MqError as error:
             self.refused[error.code.name] += 1
 
-    async def _go_on(self, zombie: TransactionalProducer, transaction: Transaction, consumer: GroupConsumer | None) -> None:
+    async def _go_on(
+        self,
+        zombie: TransactionalProducer,
+        transaction: Transaction,
+        consumer: GroupConsumer | None,
+    ) -> None:
         chance = self._source(f"{transaction.name}-")
         try:
             await pause(chance, WRITE_SECONDS / 3)
             if chance.random() < 0.7:
-                partition, value = chance.choice(self.partitions), b"%s.late" % transaction.name.encode()
+                partition, value = (
+                    chance.choice(self.partitions),
+                    b"%s.late" % transaction.name.encode(),
+                )
                 self.ledger.write(transaction, partition, value)
                 await zombie.enqueue(partition.topic, value, partition=partition.partition)
             if consumer is not None:
@@ -228,15 +274,27 @@ class Transactional:
                         if self.stopping.is_set():
                             break
                         number += 1
-                        fate = chance.choice(["commit", "commit", "commit", "abort", "dawdle", "crash", "outlive"])
-                        if not await self._write(producer, f"{name}.{number}", chance, fate, version_1=version_1):
+                        fate = chance.choice(
+                            ["commit", "commit", "commit", "abort", "dawdle", "crash", "outlive"]
+                        )
+                        if not await self._write(
+                            producer, f"{name}.{number}", chance, fate, version_1=version_1
+                        ):
                             break
                         await pause(chance, WRITE_SECONDS)
             except MqError as error:
                 self.refused[error.code.name] += 1
                 await pause(chance, PAUSE_SECONDS)
 
-    async def _write(self, producer: TransactionalProducer, name: str, chance: random.Random, fate: str, *, version_1: bool) -> bool:
+    async def _write(
+        self,
+        producer: TransactionalProducer,
+        name: str,
+        chance: random.Random,
+        fate: str,
+        *,
+        version_1: bool,
+    ) -> bool:
         """One transaction. False when its producer is to be opened anew."""
         with self._transaction(name) as transaction:
             await self._begin(producer, version_1=version_1)
@@ -266,7 +324,9 @@ class Transactional:
             if transaction.outcome is Outcome.PENDING:
                 transaction.given_up()
 
-    async def _end(self, producer: TransactionalProducer, transaction: Transaction, *, commit: bool) -> bool:
+    async def _end(
+        self, producer: TransactionalProducer, transaction: Transaction, *, commit: bool
+    ) -> bool:
         """Commit or abort. False when the producer is to be opened anew."""
         if commit:
             await producer.flush()
@@ -286,7 +346,10 @@ class Transactional:
                 await producer.commit()
             except MqError as error:
                 self.refused[error.code.name] += 1
-                if not isinstance(error, DeadlineExceeded) or producer.phase is not Phase.COMMITTING:
+                if (
+                    not isinstance(error, DeadlineExceeded)
+                    or producer.phase is not Phase.COMMITTING
+                ):
                     return False
             else:
                 self.ledger.committed(transaction)
@@ -296,7 +359,9 @@ class Transactional:
 
     async def _copier(self, name: str) -> None:
         chance = self._source(name)
-        protocol: Literal["classic", "consumer"] = self._source("copiers").choice(["classic", "consumer"])
+        protocol: Literal["classic", "consumer"] = self._source("copiers").choice(
+            ["classic", "consumer"]
+        )
         client = await self._new_client(name)
         topic = min(self.copied).topic
         number = 0
@@ -329,7 +394,9 @@ class Transactional:
                         while rounds > 0 or self.draining.is_set():
                             rounds -= 1
                             number += 1
-                            if not await self._copy(producer, consumer, f"{name}.{number}", chance, version_1=version_1):
+                            if not await self._copy(
+                                producer, consumer, f"{name}.{number}", chance, version_1=version_1
+                            ):
                                 break
                             if not self.draining.is_set():
                                 await pause(chance, COPY_SECONDS)
@@ -338,7 +405,13 @@ class Transactional:
                 await pause(chance, PAUSE_SECONDS)
 
     async def _copy(
-        self, producer: TransactionalProducer, consumer: GroupConsumer, name: str, chance: random.Random, *, version_1: bool
+        self,
+        producer: TransactionalProducer,
+        consumer: GroupConsumer,
+        name: str,
+        chance: random.Random,
+        *,
+        version_1: bool,
     ) -> bool:
         """One transaction: what one batch holds. False when all is to be opened anew."""
         batch = None
@@ -384,7 +457,11 @@ class Transactional:
             rounds = chance.randrange(20, 200)
             try:
                 async with open_consumer(
-                    client, dict(places), read_committed=True, max_wait_ms=FETCH_WAIT_MS, timeout_s=CALL_SECONDS
+                    client,
+                    dict(places),
+                    read_committed=True,
+                    max_wait_ms=FETCH_WAIT_MS,
+                    timeout_s=CALL_SECONDS,
                 ) as consumer:
                     while rounds:
                         rounds -= 1
@@ -392,7 +469,11 @@ class Transactional:
                             batch = await consumer.next()
                             assert batch is not None
                             partition = TopicPartition(batch.topic, batch.partition)
-                            self.ledger.read(name, partition, [(record.offset, record.value or b"") for record in batch.records])
+                            self.ledger.read(
+                                name,
+                                partition,
+                                [(record.offset, record.value or b"") for record in batch.records],
+                            )
                             places[partition] = batch.next_offset
                         if not self.stopping.is_set():
                             await pause(chance, READ_SECONDS)
@@ -401,7 +482,9 @@ class Transactional:
                 await pause(chance, PAUSE_SECONDS)
 
     async def _raw_reader(self, name: str, partition: TopicPartition) -> None:
-        """One partition, from the leader or a follower, a fetch at a time: what the answers say of their log."""
+        """One partition, from the leader or a follower, a fetch at a time: what the answers
+        say of their log.
+        """
         chance = self._source(name)
         offset, epoch = 0, -1
         client = await self._new_client(name)
@@ -420,7 +503,11 @@ class Transactional:
             except (MqError, ProtocolError):
                 await refresh(client, partition)
                 continue
-            headers = [header for _, _, header in iterate_batches(memoryview(row.records))] if row.records else []
+            headers = (
+                [header for _, _, header in iterate_batches(memoryview(row.records))]
+                if row.records
+                else []
+            )
             newest = max((header.last_offset for header in headers), default=-1)
             self.ledger.told(
                 name,

@@ -1,11 +1,14 @@
-"""Clients of the simulated cluster that commit in two phases (KIP-939): workers prepare transactions, drivers end them.
+"""Clients of the simulated cluster that commit in two phases (KIP-939): workers prepare
+transactions, drivers end them.
 
-A worker writes with its own transactional id, prepares, and waits. A driver is another client, with nothing but the id, the producer id and
-the epoch; it decides at once, or long after every time-out. It repeats its decision, and tries the opposite one. Some workers go on
-writing after they have prepared, or try to end the transaction themselves. Some forget to prepare; some transactions are swept: their id
-is initialized anew, and their driver comes too late.
+A worker writes with its own transactional id, prepares, and waits. A driver is another client, with
+nothing but the id, the producer id and the epoch; it decides at once, or long after every time-out.
+It repeats its decision, and tries the opposite one. Some workers go on writing after they have
+prepared, or try to end the transaction themselves. Some forget to prepare; some transactions are
+swept: their id is initialized anew, and their driver comes too late.
 
-What they promise is in the ledger: a prepared transaction is ended by its driver or by a sweep, and by nobody and nothing else.
+What they promise is in the ledger: a prepared transaction is ended by its driver or by a sweep, and
+by nobody and nothing else.
 """
 
 from __future__ import annotations
@@ -72,7 +75,11 @@ class TwoPhase:
     """Workers and drivers of one run."""
 
     def __init__(
-        self, *, ledger: Ledger, new_client: Callable[[str], Awaitable[ClusterClient]], source: Callable[[str], random.Random]
+        self,
+        *,
+        ledger: Ledger,
+        new_client: Callable[[str], Awaitable[ClusterClient]],
+        source: Callable[[str], random.Random],
     ) -> None:
         self.ledger = ledger
         self.stopping = trio.Event()
@@ -85,7 +92,9 @@ class TwoPhase:
 
     # -- what the runner calls
 
-    def start(self, nursery: trio.Nursery, partitions: list[TopicPartition], *, workers: int) -> None:
+    def start(
+        self, nursery: trio.Nursery, partitions: list[TopicPartition], *, workers: int
+    ) -> None:
         self._nursery = nursery
         self.partitions = partitions
         self._left = workers
@@ -116,10 +125,18 @@ class TwoPhase:
         if not self._left:
             self._finished.set()
 
-    async def _work(self, client: ClusterClient, driver: ClusterClient, name: str, number: int, chance: random.Random) -> None:
+    async def _work(
+        self,
+        client: ClusterClient,
+        driver: ClusterClient,
+        name: str,
+        number: int,
+        chance: random.Random,
+    ) -> None:
         """One transaction, until it is ended."""
         fate = chance.choice(["commit", "commit", "commit", "abort", "sweep", "forget"])
-        transactional_id = name if fate != "forget" else f"{name}-{number}"  # nobody initializes that again: time must end it
+        # nobody initializes that again: time must end it
+        transactional_id = name if fate != "forget" else f"{name}-{number}"
         transaction = self.ledger.begin(f"{name}.{number}")
         try:
             async with open_transactional_producer(
@@ -151,7 +168,9 @@ class TwoPhase:
             if transaction.outcome is Outcome.PENDING:
                 transaction.given_up()
 
-    async def _write(self, producer: TransactionalProducer, transaction: Transaction, chance: random.Random) -> None:
+    async def _write(
+        self, producer: TransactionalProducer, transaction: Transaction, chance: random.Random
+    ) -> None:
         await producer.begin()
         for number in range(chance.choice([1, 2, 5])):
             partition = chance.choice(self.partitions)
@@ -160,19 +179,26 @@ class TwoPhase:
             await producer.enqueue(partition.topic, value, partition=partition.partition)
         await producer.flush()
 
-    async def _go_on(self, zombie: TransactionalProducer, prepared: Prepared, chance: random.Random) -> None:
+    async def _go_on(
+        self, zombie: TransactionalProducer, prepared: Prepared, chance: random.Random
+    ) -> None:
         """A worker that forgot that it has prepared: what it does now must not count."""
         self.counts["sealed_writes"] += 1
         client = zombie._client
         late = self.ledger.begin(f"{prepared.transaction.name}.late")
-        partition, value = prepared.transaction.values[-1][0], b"%s.late" % prepared.transaction.name.encode()
+        partition, value = (
+            prepared.transaction.values[-1][0],
+            b"%s.late" % prepared.transaction.name.encode(),
+        )
         self.ledger.write(late, partition, value)
         late.given_up()
         try:
             if chance.random() < 0.3:
                 who = prepared.transactional_id, *prepared.writer
                 await end_transaction(client, *who, chance.random() < 0.5, timeout_s=CALL_SECONDS)
-                self.ledger.broken("2pc-zombie", prepared.transaction, f"epoch {prepared.writer.producer_epoch}")
+                self.ledger.broken(
+                    "2pc-zombie", prepared.transaction, f"epoch {prepared.writer.producer_epoch}"
+                )
             with trio.move_on_after(CALL_SECONDS):
                 await zombie.enqueue(partition.topic, value, partition=partition.partition)
                 await zombie.flush()
@@ -181,7 +207,9 @@ class TwoPhase:
 
     # -- the two requests
 
-    async def _keep(self, client: ClusterClient, name: str, expected: Pair, transaction: Transaction) -> Pair | None:
+    async def _keep(
+        self, client: ClusterClient, name: str, expected: Pair, transaction: Transaction
+    ) -> Pair | None:
         """Prepare; the owner, or None where there is nothing to prepare any more."""
         body = {
             "transactional_id": name,
@@ -203,23 +231,48 @@ class TwoPhase:
 
         coordinator = Coordinator(client, name, KeyType.TRANSACTION)
         deadline = trio.current_time() + CALL_SECONDS
-        return await coordinator.call(f"preparing {transaction.name}", INIT_PRODUCER_ID, lambda: body, accept, deadline=deadline)
+        return await coordinator.call(
+            f"preparing {transaction.name}",
+            INIT_PRODUCER_ID,
+            lambda: body,
+            accept,
+            deadline=deadline,
+        )
 
     async def _sweep(self, client: ClusterClient, name: str) -> None:
         """Initialize the id anew, however long that takes: what it has open is aborted."""
         while True:
             try:
-                async with open_transactional_producer(client, name, timeout_s=CALL_SECONDS, leave=False):
+                async with open_transactional_producer(
+                    client, name, timeout_s=CALL_SECONDS, leave=False
+                ):
                     return
             except MqError as error:
                 self.refused[error.code.name] += 1
                 await trio.sleep(PAUSE_SECONDS)
 
-    async def _end(self, driver: ClusterClient, prepared: Prepared, *, commit: bool, refused: str = "", accepted: str = "") -> bool:
-        """EndTxn until it is answered. `refused`: what is broken where it is accepted; `accepted`: where it is refused."""
+    async def _end(
+        self,
+        driver: ClusterClient,
+        prepared: Prepared,
+        *,
+        commit: bool,
+        refused: str = "",
+        accepted: str = "",
+    ) -> bool:
+        """EndTxn until it is answered.
+
+        `refused`: what is broken where it is accepted; `accepted`: where it is refused.
+        """
         while True:
             try:
-                await end_transaction(driver, prepared.transactional_id, *prepared.owner, commit, timeout_s=CALL_SECONDS)
+                await end_transaction(
+                    driver,
+                    prepared.transactional_id,
+                    *prepared.owner,
+                    commit,
+                    timeout_s=CALL_SECONDS,
+                )
             except MqError as error:
                 self.refused[error.code.name] += 1
                 if error.code not in REFUSALS:
@@ -229,12 +282,16 @@ class TwoPhase:
                     self.ledger.broken(accepted, prepared.transaction, error.code.name)
                 return False
             if refused:
-                self.ledger.broken(refused, prepared.transaction, "committed" if commit else "aborted")
+                self.ledger.broken(
+                    refused, prepared.transaction, "committed" if commit else "aborted"
+                )
             return True
 
     # -- drivers
 
-    async def _drive(self, driver: ClusterClient, prepared: Prepared, chance: random.Random) -> None:
+    async def _drive(
+        self, driver: ClusterClient, prepared: Prepared, chance: random.Random
+    ) -> None:
         """Decide, again and again."""
         with trio.move_on_after(chance.choice(DECIDE_SECONDS)):
             await self.stopping.wait()
@@ -255,10 +312,15 @@ class TwoPhase:
             await self._end(driver, prepared, commit=not commit, refused="2pc-turned")
 
     async def _recover(self, driver: ClusterClient, prepared: Prepared) -> None:
-        """A driver that has lost the epoch asks for another one. Who has the earlier one is left behind."""
+        """A driver that has lost the epoch asks for another one.
+
+        Who has the earlier one is left behind.
+        """
         while True:
             try:
-                owner = await self._keep(driver, prepared.transactional_id, NOBODY, prepared.transaction)
+                owner = await self._keep(
+                    driver, prepared.transactional_id, NOBODY, prepared.transaction
+                )
             except MqError as error:
                 self.refused[error.code.name] += 1
                 await trio.sleep(PAUSE_SECONDS)

@@ -1,11 +1,14 @@
 """Clients of the simulated cluster that note down what they did and were told (`checker.History`).
 
-Producers: mqd's own (acks=all, idempotent), and raw ones that write requests to a stream themselves: an idempotent one that keeps up to
-five batches under way and sends them again, in order, until each is acknowledged, and a hasty one (acks=1 or 0) that sends everything
-once. Consumers read along: mqd's own from the leaders, raw ones from any replica (KIP-392) and with the leader epoch in each fetch
-(KIP-320), so that what an answer says of the log can be told to be one leader's.
+Producers: mqd's own (acks=all, idempotent), and raw ones that write requests to a stream
+themselves: an idempotent one that keeps up to five batches under way and sends them again, in
+order, until each is acknowledged, and a hasty one (acks=1 or 0) that sends everything once.
+Consumers read along: mqd's own from the leaders, raw ones from any replica (KIP-392) and with the
+leader epoch in each fetch (KIP-320), so that what an answer says of the log can be told to be one
+leader's.
 
-Every record's value is unique and names its producer. Everything random comes from one source per client.
+Every record's value is unique and names its producer. Everything random comes from one source per
+client.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ ANSWER_SECONDS = 2.5
 PRODUCE_SECONDS = 0.2
 RAW_SECONDS = 0.1
 READ_SECONDS = 0.05
-"""Mean pauses between the deeds of one client: an acknowledged batch of three replicas costs some thirty steps of tasks, and the run
-of a seed should cost a second or two."""
+"""Mean pauses between the deeds of one client: an acknowledged batch of three replicas costs some
+thirty steps of tasks, and the run of a seed should cost a second or two.
+"""
 REFUSED_FOR_GOOD = frozenset(
     {
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -57,7 +61,10 @@ REFUSED_FOR_GOOD = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""What a broker says of a request of which it stored nothing, at any attempt. Anything else is an unknown outcome."""
+"""What a broker says of a request of which it stored nothing, at any attempt.
+
+Anything else is an unknown outcome.
+"""
 DELIVERY_SECONDS = 8.0
 
 _SIZE = struct.Struct(">i")
@@ -69,7 +76,9 @@ class Statistics:
 
     reconnects: int = 0
     lost_producer_state: int = 0
-    """How often a broker did not know a raw producer's batches any more (OUT_OF_ORDER_SEQUENCE_NUMBER at the oldest unacknowledged)."""
+    """How often a broker did not know a raw producer's batches any more
+    (OUT_OF_ORDER_SEQUENCE_NUMBER at the oldest unacknowledged).
+    """
     refusals: int = 0
     refused: dict[str, int] | None = None
 
@@ -104,20 +113,35 @@ class Workload:
 
     # -- what the runner calls
 
-    def start(self, nursery: trio.Nursery, partitions: list[TopicPartition], *, own: int, raw: int, hasty: int) -> None:
-        """Producers of each kind, spread over the partitions, and consumers of all of them. They go on until `stop`."""
+    def start(
+        self,
+        nursery: trio.Nursery,
+        partitions: list[TopicPartition],
+        *,
+        own: int,
+        raw: int,
+        hasty: int,
+    ) -> None:
+        """Producers of each kind, spread over the partitions, and consumers of all of them.
+
+        They go on until `stop`.
+        """
         choose = self._source("workload")
         for number in range(own):
             self._produce(nursery, self._own_producer, f"own{number}", partitions)
         for number in range(raw):
             self._produce(nursery, self._raw_producer, f"raw{number}", choose.choice(partitions))
         for number in range(hasty):
-            self._produce(nursery, self._hasty_producer, f"hasty{number}", choose.choice(partitions))
+            self._produce(
+                nursery, self._hasty_producer, f"hasty{number}", choose.choice(partitions)
+            )
         nursery.start_soon(self._own_consumer, "reader", partitions)
         for partition in choose.sample(partitions, min(2, len(partitions))):
             nursery.start_soon(self._raw_consumer, f"tail-{partition}", partition)
 
-    def _produce(self, nursery: trio.Nursery, run: Callable[..., Any], name: str, what: Any) -> None:
+    def _produce(
+        self, nursery: trio.Nursery, run: Callable[..., Any], name: str, what: Any
+    ) -> None:
         if run != self._hasty_producer:
             self.acknowledged_at[name] = -math.inf
 
@@ -145,11 +169,17 @@ class Workload:
             for place in (None, send.partition):
                 if (event := self._acknowledgements.pop(place, None)) is not None:
                     event.set()
-        if send.promise is Promise.ALL and offset != NO_OFFSET and not self._is_committed(send.partition, offset):
+        if (
+            send.promise is Promise.ALL
+            and offset != NO_OFFSET
+            and not self._is_committed(send.partition, offset)
+        ):
             self.history.not_committed(send.partition, offset)
 
     async def next_acknowledgement(self, partition: TopicPartition | None = None) -> None:
-        """Until a client is told of a record with acks=all that it is committed; in that partition, or anywhere."""
+        """Until a client is told of a record with acks=all that it is committed; in that
+        partition, or anywhere.
+        """
         await self._acknowledgements.setdefault(partition, trio.Event()).wait()
 
     async def _read_slowly(self, chance: random.Random) -> None:
@@ -164,18 +194,28 @@ class Workload:
         linger_ms = chance.choice([0.0, 0.0, 5.0])
         client = await self._new_client(name)
         async with (
-            open_producer(client, acks="all", linger_ms=linger_ms, delivery_timeout_s=DELIVERY_SECONDS) as producer,
+            open_producer(
+                client, acks="all", linger_ms=linger_ms, delivery_timeout_s=DELIVERY_SECONDS
+            ) as producer,
             trio.open_nursery() as nursery,
         ):
             number = 0
             while not self.stopping.is_set():
                 for _ in range(chance.choice([1, 1, 2, 5, 20])):
                     partition = chance.choice(partitions)
-                    send = self.history.send(f"{name}/{partition}", partition, self._value(name, number, chance), Promise.ALL)
+                    send = self.history.send(
+                        f"{name}/{partition}",
+                        partition,
+                        self._value(name, number, chance),
+                        Promise.ALL,
+                    )
                     number += 1
                     try:
                         delivery = await producer.enqueue(
-                            partition.topic, send.value, partition=partition.partition, timestamp=self._clock.wall_ms()
+                            partition.topic,
+                            send.value,
+                            partition=partition.partition,
+                            timestamp=self._clock.wall_ms(),
                         )
                     except MqError as error:
                         self._count(error.code)
@@ -208,7 +248,9 @@ class Workload:
     # -- raw producers
 
     async def _raw_producer(self, name: str, partition: TopicPartition) -> None:
-        """Idempotent: up to five batches under way, all of them again after any failure, until each is acknowledged."""
+        """Idempotent: up to five batches under way, all of them again after any failure,
+        until each is acknowledged.
+        """
         chance = self._source(name)
         client = await self._new_client(name)
         producer_id, epoch, sequence = await self._producer_id(client), 0, 0
@@ -219,13 +261,23 @@ class Workload:
             try:
                 async with self._leader_stream(client, partition) as wire:
                     for batch, _ in window:
-                        await wire.send(api(PRODUCE), PRODUCE_VERSION, produce_body(partition, batch, acks=-1))
+                        await wire.send(
+                            api(PRODUCE), PRODUCE_VERSION, produce_body(partition, batch, acks=-1)
+                        )
                     while True:
-                        while len(window) < IN_FLIGHT_MAX and not self.stopping.is_set() and (not window or chance.random() < 0.7):
+                        while (
+                            len(window) < IN_FLIGHT_MAX
+                            and not self.stopping.is_set()
+                            and (not window or chance.random() < 0.7)
+                        ):
                             sends = []
                             for _ in range(chance.choice([1, 1, 2, 5])):
                                 value = self._value(name, number, chance)
-                                sends.append(self.history.send(f"{name}/{partition}", partition, value, Promise.ALL))
+                                sends.append(
+                                    self.history.send(
+                                        f"{name}/{partition}", partition, value, Promise.ALL
+                                    )
+                                )
                                 number += 1
                             batch = build_batch(
                                 [(None, send.value) for send in sends],
@@ -236,14 +288,20 @@ class Workload:
                             )
                             sequence += len(sends)
                             window.append((batch, sends))
-                            await wire.send(api(PRODUCE), PRODUCE_VERSION, produce_body(partition, batch, acks=-1))
+                            await wire.send(
+                                api(PRODUCE),
+                                PRODUCE_VERSION,
+                                produce_body(partition, batch, acks=-1),
+                            )
                         if not window:
                             break
                         row = (await wire.receive()).responses[0].partition_responses[0]
                         if row.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                             known = row.error_code == ErrorCode.NONE
                             for delta, send in enumerate(window.popleft()[1]):
-                                self.acknowledged(send, row.base_offset + delta if known else NO_OFFSET)
+                                self.acknowledged(
+                                    send, row.base_offset + delta if known else NO_OFFSET
+                                )
                             fresh = False
                             await pause(chance, RAW_SECONDS)
                             continue
@@ -264,7 +322,9 @@ class Workload:
     async def _producer_id(self, client: ClusterClient) -> int:
         while True:
             try:
-                answer = await client.request_any(INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": 60_000})
+                answer = await client.request_any(
+                    INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": 60_000}
+                )
                 if not answer.error_code:
                     return int(answer.producer_id)
             except MqError:
@@ -272,7 +332,9 @@ class Workload:
             await trio.sleep(PAUSE_SECONDS)
 
     async def _hasty_producer(self, name: str, partition: TopicPartition) -> None:
-        """acks=1 or acks=0, without idempotence: everything is sent once, over one connection as long as it lasts."""
+        """acks=1 or acks=0, without idempotence: everything is sent once, over one
+        connection as long as it lasts.
+        """
         chance = self._source(name)
         acks = chance.choice([1, 1, 0])
         number = session = 0
@@ -287,10 +349,17 @@ class Workload:
                             break
                         value = self._value(name, number, chance)
                         number += 1
-                        send = self.history.send(f"{name}/{partition}/{session}", partition, value, Promise.ORDER)
+                        send = self.history.send(
+                            f"{name}/{partition}/{session}", partition, value, Promise.ORDER
+                        )
                         waiting.append(send)
                         batch = build_batch([(None, value)], timestamp=self._clock.wall_ms())
-                        await wire.send(api(PRODUCE), PRODUCE_VERSION, produce_body(partition, batch, acks=acks), answered=acks != 0)
+                        await wire.send(
+                            api(PRODUCE),
+                            PRODUCE_VERSION,
+                            produce_body(partition, batch, acks=acks),
+                            answered=acks != 0,
+                        )
                         if acks and (len(waiting) >= 3 or chance.random() < 0.5):
                             row = (await wire.receive()).responses[0].partition_responses[0]
                             if row.error_code:
@@ -319,7 +388,9 @@ class Workload:
         while True:
             rounds = chance.randrange(20, 400)
             try:
-                async with open_consumer(client, dict(places), max_wait_ms=FETCH_WAIT_MS, timeout_s=DELIVERY_SECONDS) as consumer:
+                async with open_consumer(
+                    client, dict(places), max_wait_ms=FETCH_WAIT_MS, timeout_s=DELIVERY_SECONDS
+                ) as consumer:
                     for _ in range(rounds):
                         batch = await consumer.next()
                         assert batch is not None
@@ -332,7 +403,11 @@ class Workload:
                 self._count(error.code)
                 if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
                     topic, _, number = error.message.split()[0].rpartition("-")
-                    note = self.history.out_of_range if error.code is ErrorCode.OFFSET_OUT_OF_RANGE else self.history.unreadable
+                    note = (
+                        self.history.out_of_range
+                        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+                        else self.history.unreadable
+                    )
                     note(name, TopicPartition(topic, int(number)), error.message)
                 await pause(chance, PAUSE_SECONDS)
 
@@ -353,7 +428,9 @@ class Workload:
             try:
                 row = await fetch(client, name, node, partition, offset, epoch)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and node == info.leader:
-                    self.history.out_of_range(name, partition, f"{offset}, by leader {node} of epoch {epoch}")
+                    self.history.out_of_range(
+                        name, partition, f"{offset}, by leader {node} of epoch {epoch}"
+                    )
                 if row.error_code:
                     self._count(row.error_code)
                     raise ClientError(ErrorCode(row.error_code), "fetch")
@@ -368,7 +445,11 @@ class Workload:
                 )
                 rows = list(_records(row.records, offset))
                 if (newest := _newest_epoch(row.records)) > epoch:
-                    self.history.beyond_epoch(name, partition, f"{offset} by node {node}: epoch {newest}, asked in {epoch}")
+                    self.history.beyond_epoch(
+                        name,
+                        partition,
+                        f"{offset} by node {node}: epoch {newest}, asked in {epoch}",
+                    )
                 self.history.polled(name, partition, rows, row.high_watermark)
                 offset += len(rows)
                 self.positions[name, partition] = offset
@@ -384,17 +465,27 @@ class Workload:
     async def read_everything(
         self, client: ClusterClient, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, list[tuple[int, bytes]]]:
-        """The final log of each partition, from offset 0 to the high watermark, as its leader serves it."""
-        found: dict[TopicPartition, list[tuple[int, bytes]]] = {partition: [] for partition in partitions}
-        async with open_consumer(client, dict.fromkeys(partitions, 0), end="end", max_wait_ms=100) as consumer:
+        """The final log of each partition, from offset 0 to the high watermark, as its
+        leader serves it.
+        """
+        found: dict[TopicPartition, list[tuple[int, bytes]]] = {
+            partition: [] for partition in partitions
+        }
+        async with open_consumer(
+            client, dict.fromkeys(partitions, 0), end="end", max_wait_ms=100
+        ) as consumer:
             while (batch := await consumer.next()) is not None:
-                found[TopicPartition(batch.topic, batch.partition)] += [(record.offset, record.value or b"") for record in batch.records]
+                found[TopicPartition(batch.topic, batch.partition)] += [
+                    (record.offset, record.value or b"") for record in batch.records
+                ]
         return found
 
     # -- common
 
     @asynccontextmanager
-    async def _leader_stream(self, client: ClusterClient, partition: TopicPartition) -> AsyncIterator[Wire]:
+    async def _leader_stream(
+        self, client: ClusterClient, partition: TopicPartition
+    ) -> AsyncIterator[Wire]:
         leader = await client.leader(partition, deadline=trio.current_time() + ANSWER_SECONDS)
         stream = await client._network.connect(*leader.address, timeout=ANSWER_SECONDS)
         try:
@@ -404,7 +495,9 @@ class Workload:
 
 
 class Wire:
-    """Requests on a bare stream, answers in their order: what a client in another language would do."""
+    """Requests on a bare stream, answers in their order: what a client in another language
+    would do.
+    """
 
     def __init__(self, stream: Stream, client_id: str) -> None:
         self._stream = stream
@@ -414,7 +507,9 @@ class Wire:
         self._next = 0
         self._buffer = memoryview(bytearray(65536))
 
-    async def send(self, declaration: Api, version: int, body: dict[str, Any], *, answered: bool = True) -> None:
+    async def send(
+        self, declaration: Api, version: int, body: dict[str, Any], *, answered: bool = True
+    ) -> None:
         """Raises OSError when the connection is broken, TooSlowError when it takes nothing."""
         self._next += 1
         encoded = encode_request_header(declaration, version, self._next, self._client_id) + bytes(
@@ -439,7 +534,9 @@ class Wire:
         return declaration.decode_response(version, frame, position)
 
 
-def produce_body(partition: TopicPartition, batch: bytes | bytearray, *, acks: int) -> dict[str, Any]:
+def produce_body(
+    partition: TopicPartition, batch: bytes | bytearray, *, acks: int
+) -> dict[str, Any]:
     rows = [{"index": partition.partition, "records": bytes(batch)}]
     return {
         "transactional_id": None,
@@ -463,4 +560,11 @@ def _records(data: Any, offset: int) -> Any:
 
 def _newest_epoch(data: Any) -> int:
     """The highest leader epoch of the batches that a fetch returned; -1 of none."""
-    return max((header.partition_leader_epoch for _, _, header in iterate_batches(memoryview(data))), default=-1) if data else -1
+    return (
+        max(
+            (header.partition_leader_epoch for _, _, header in iterate_batches(memoryview(data))),
+            default=-1,
+        )
+        if data
+        else -1
+    )

@@ -15,7 +15,14 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 import trio
 
-from mqd.testing.scheduler import STARTS_AT, Steps, Trace, VirtualClock, current_node, seeded_scheduler
+from mqd.testing.scheduler import (
+    STARTS_AT,
+    Steps,
+    Trace,
+    VirtualClock,
+    current_node,
+    seeded_scheduler,
+)
 
 ArgumentsT = TypeVarTuple("ArgumentsT")
 ResultT = TypeVar("ResultT")
@@ -23,7 +30,10 @@ ParametersT = ParamSpec("ParametersT")
 
 LOG_LINES_KEPT = 400
 LOG_ECHO_VARIABLE = "MQD_TESTING_LOG"
-"""An environment variable: a level of logging. Lines of that level and above are kept, and written to standard error at once."""
+"""An environment variable: a level of logging.
+
+Lines of that level and above are kept, and written to standard error at once.
+"""
 
 _world: ContextVar[World | None] = ContextVar("mqd_testing_world", default=None)
 
@@ -50,7 +60,9 @@ class World:
         return self.clock.now - STARTS_AT
 
     def random(self, purpose: str) -> random.Random:
-        """The source of chance for one purpose: what one of them draws changes nothing for the others."""
+        """The source of chance for one purpose: what one of them draws changes nothing for
+        the others.
+        """
         return random.Random(f"{self.seed}/{purpose}")
 
     def fail(self, error: BaseException) -> None:
@@ -66,7 +78,8 @@ def current_world() -> World:
     world = _world.get()
     if world is None:
         raise RuntimeError(
-            "there is no simulated world here: call this inside of an async function that `mqd.testing.run` runs, "
+            "there is no simulated world here: call this inside of an async function that "
+            "`mqd.testing.run` runs, "
             "or of a test decorated with `mqd.testing.simulated`"
         )
     return world
@@ -78,11 +91,13 @@ def run(
     seed: int = 0,
     log_level: str | int = "WARNING",
 ) -> ResultT:
-    """Run `await async_fn(*args)` in a world of its own: virtual time, and every choice from `seed`.
+    """Run `await async_fn(*args)` in a world of its own: virtual time, and every choice from
+    `seed`.
 
-    Returns what it returns and raises what it raises, with a note that tells the seed, the virtual time and the last lines
-    that the nodes logged (`log_level` and above). The same seed gives the same run, on any machine.
-    Trio runs inside of it as ever; real sockets, threads and files still work, but what they do is not simulated.
+    Returns what it returns and raises what it raises, with a note that tells the seed, the virtual
+    time and the last lines that the nodes logged (`log_level` and above). The same seed gives the
+    same run, on any machine. Trio runs inside of it as ever; real sockets, threads and files still
+    work, but what they do is not simulated.
     """
     world = World(seed, os.environ.get(LOG_ECHO_VARIABLE, log_level))
 
@@ -98,7 +113,10 @@ def run(
             return trio.run(main, clock=world.clock, instruments=[world.steps])
     except Exception as error:
         failure = error if world.failure is None else world.failure
-        failure.add_note(f"in the simulated world of seed {seed}, at {world.seconds:.6f} s, trace {world.trace.digest}")
+        failure.add_note(
+            f"in the simulated world of seed {seed}, at {world.seconds:.6f} s, trace "
+            f"{world.trace.digest}"
+        )
         failure.add_note(f"again: {_replay_command(async_fn, seed)}")
         if world.logs.lines:
             failure.add_note("the last lines of its nodes:\n" + "\n".join(world.logs.lines))
@@ -108,18 +126,29 @@ def run(
 def _replay_command(async_fn: Callable[..., Any], seed: int) -> str:
     """What to type for the same run once more."""
     test, _, _ = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
-    return f"python -m pytest '{test}'" if test else f"mqd.testing.run({getattr(async_fn, '__name__', 'async_fn')}, seed={seed})"
+    return (
+        f"python -m pytest '{test}'"
+        if test
+        else f"mqd.testing.run({getattr(async_fn, '__name__', 'async_fn')}, seed={seed})"
+    )
 
 
 def simulated(
     *, seed: int = 0, log_level: str | int = "WARNING"
 ) -> Callable[[Callable[ParametersT, Awaitable[ResultT]]], Callable[ParametersT, ResultT]]:
-    """A decorator for async tests: each call runs in a world of its own. pytest passes fixtures as ever."""
+    """A decorator for async tests: each call runs in a world of its own.
 
-    def decorate(async_fn: Callable[ParametersT, Awaitable[ResultT]]) -> Callable[ParametersT, ResultT]:
+    pytest passes fixtures as ever.
+    """
+
+    def decorate(
+        async_fn: Callable[ParametersT, Awaitable[ResultT]],
+    ) -> Callable[ParametersT, ResultT]:
         @functools.wraps(async_fn)
         def call(*args: ParametersT.args, **keywords: ParametersT.kwargs) -> ResultT:
-            return run(functools.partial(async_fn, *args, **keywords), seed=seed, log_level=log_level)
+            return run(
+                functools.partial(async_fn, *args, **keywords), seed=seed, log_level=log_level
+            )
 
         return call
 
@@ -138,7 +167,10 @@ class _Logs(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         node = current_node.get()
         who = "-" if node is None else node.node_id
-        line = f"{self._world.seconds:.6f} {who} {record.levelname} {record.name} {record.getMessage()}"
+        line = (
+            f"{self._world.seconds:.6f} {who} {record.levelname} {record.name} "
+            f"{record.getMessage()}"
+        )
         if record.exc_info and record.exc_info[1] is not None:
             line += f" ({record.exc_info[1]!r})"
         self.lines.append(line)

@@ -173,8 +173,8 @@ class Driver:
         """Abort the open transactions that D does not list: for an operator, not for a query.
 
         Takes the claim first: a run that is alive decides no batch any more. A run that starts
-        meanwhile fences this call, which then aborts nothing. Returns D; None without a record: then
-        nothing is aborted. Raises ClientError.
+        meanwhile fences this call, which then aborts nothing. Returns D; None without a record:
+        then nothing is aborted. Raises ClientError.
         """
         with self._fencing() as producer:
             decision = self.read()

@@ -38,7 +38,6 @@ class Unreachable(ConnectorError):
     """No broker has answered for `kafka.default.api.timeout.ms`."""
 
 
-
 HONOURED = frozenset(
     {
         BOOTSTRAP,

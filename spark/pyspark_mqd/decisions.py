@@ -180,8 +180,10 @@ def _head_fields(head: str, group: str) -> Mapping[str, Any]:
             return dict(fields)
         if isinstance(version, int) and version != VERSION:
             raise ExactlyOnceError(
-                f"Group '{group}' has a decision record of format {version}, but this version of the "
-                f"connector reads format {VERSION} only. Let the query complete its last batch with "
+                f"Group '{group}' has a decision record of format {version}, but this version "
+                "of the "
+                f"connector reads format {VERSION} only. Let the query complete its last "
+                "batch with "
                 "the version that wrote the record. Then set option 'exactlyOnceId' to a new name, "
                 "and option 'acceptMissingMarkers' to 'true' for one start."
             )
@@ -278,13 +280,15 @@ def check_same_contents(
     )
     if found.rows > decided.rows:
         remedy = (
-            "Otherwise start with a new checkpoint and a new topic. Option 'acceptChangedRows' does "
+            "Otherwise start with a new checkpoint and a new topic. Option "
+            "'acceptChangedRows' does "
             f"not apply, because {found.rows - decided.rows} rows would be lost."
         )
     raise ExactlyOnceError(
         f"Batch {decision.batch_id} of '{query}' is in the topic with {decided.rows} rows (hash "
         f"{decided.hashes}), but this run of the batch has {found.rows} rows (hash "
-        f"{found.hashes}): the checkpoint is older than what was written, and the batch was planned "
+        f"{found.hashes}): the checkpoint is older than what was written, and the batch was "
+        "planned "
         "again with other offsets; or the checkpoint is not on the driver's file system, and the "
         "plan is not deterministic or the source has lost records. No row of this run is visible. "
         f"If an older checkpoint was restored, restore the newest one. {remedy}"

@@ -5,9 +5,9 @@ The order of a task's steps is the protocol (tests/spark/exactly_once_model.py):
 1. Plan, on the driver. In the first batch of a run: fence the tasks of earlier runs, then read the
    markers of all tasks. The newest one goes to the tasks.
 2. InitProducerId for `<query>-<task>`: fences every other attempt, and ends what it left open.
-3. Read the marker of the task, and both batch markers. If one of them, or the newest one, shows that
-   the checkpoint is an older one, stop. If the task's marker is that of this batch, the rows are
-   committed: compare them. If it is not the one of the batch before, the batch marker must be.
+3. Read the marker of the task, and both batch markers. If one of them, or the newest one, shows
+   that the checkpoint is an older one, stop. If the task's marker is that of this batch, the rows
+   are committed: compare them. If it is not the one of the batch before, the batch marker must be.
 4. Send the rows, add the marker (TxnOffsetCommit), and commit. Both are visible, or none. Task 0
    adds the batch marker, too.
 
@@ -154,9 +154,13 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         already = sum(each.already for each in tasks)
         for each in tasks:
             if each.changed_rows is not None:
-                logger.warning("Batch %d: %s", batchId, changed_rows(each.task, each.rows, each.changed_rows))
+                logger.warning(
+                    "Batch %d: %s", batchId, changed_rows(each.task, each.rows, each.changed_rows)
+                )
         if already:
-            logger.info("Batch %d: %d of %d tasks had committed before.", batchId, already, len(tasks))
+            logger.info(
+                "Batch %d: %d of %d tasks had committed before.", batchId, already, len(tasks)
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Committed tasks stay committed. The next run of the batch finds their markers."""
@@ -205,9 +209,15 @@ def commit_rows(
         send_rows(producer, encoder, batches)
         planned_ms = plan.planned_ms_of(task.batch_id)
         summed = encoder.sum
-        marker = Marker(task.batch_id, task.query_id, summed.rows, summed.hashes, wall_ms(), planned_ms)
+        marker = Marker(
+            task.batch_id, task.query_id, summed.rows, summed.hashes, wall_ms(), planned_ms
+        )
         assert options.marker_topic is not None
-        offsets = {TopicPartition(options.marker_topic, 0): CommittedOffset(task.batch_id, marker.metadata())}
+        offsets = {
+            TopicPartition(options.marker_topic, 0): CommittedOffset(
+                task.batch_id, marker.metadata()
+            )
+        }
         producer.send_offsets(offsets, GroupMetadata(name))
         if task.partition == 0:
             producer.send_offsets(offsets, GroupMetadata(batch_group(query, task.batch_id)))
@@ -247,7 +257,9 @@ def check_further_tasks(client: BlockingClient, tasks: list[TaskCommitted]) -> N
 def fence_further_tasks(client: BlockingClient, query: str, count: int) -> None:
     """Abort what tasks of an earlier run have open, so that they commit nothing any more."""
     names = (each.transactional_id for each in client.admin.list_transactions())
-    outcomes = client.admin.fence_producers([name for name in names if is_further(name, query, count)])
+    outcomes = client.admin.fence_producers(
+        [name for name in names if is_further(name, query, count)]
+    )
     for outcome in outcomes.values():
         if isinstance(outcome, ClientError):
             raise outcome
@@ -270,7 +282,9 @@ def check_plan(settings: dict[str, str | None]) -> None:
         )
 
 
-def committed_rows(client: BlockingClient, options: SinkOptions, query: str, task: Task, plan: Plan) -> Marker | None:
+def committed_rows(
+    client: BlockingClient, options: SinkOptions, query: str, task: Task, plan: Plan
+) -> Marker | None:
     """The task's marker if it has committed this batch; None if it is to write it.
 
     Raises ExactlyOnceError where neither is certain. Called after InitProducerId only.
@@ -309,7 +323,9 @@ def committed_rows(client: BlockingClient, options: SinkOptions, query: str, tas
             retention_ms=retention_ms(client, _time_of(found, task.batch_id - 1), now_ms),
         )
     elif planned_ms is not None and marker is None and not options.accept_missing_markers:
-        check_first_batch(planned_ms, now_ms=now_ms, retention_ms=retention_ms(client, planned_ms, now_ms))
+        check_first_batch(
+            planned_ms, now_ms=now_ms, retention_ms=retention_ms(client, planned_ms, now_ms)
+        )
     return marker if verdict is Verdict.ALREADY_COMMITTED else None
 
 

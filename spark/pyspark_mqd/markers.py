@@ -167,7 +167,8 @@ def check_newest(
         if alone:
             effect = (
                 "Other tasks of this run may have written rows a second time: compare the topic "
-                "with the source. Option 'exactlyOnceId' lets the driver look before any task writes"
+                "with the source. Option 'exactlyOnceId' lets the driver look before any "
+                "task writes"
             )
         raise ExactlyOnceError(
             f"Batch {batch_id} is not written, because group '{group}' has {what}: the checkpoint "
@@ -211,7 +212,9 @@ def is_young(time_ms: int, now_ms: int, retention_ms: int) -> bool:
     return now_ms - time_ms < retention_ms - min(_CLOCKS_DIFFER_MS_MAX, retention_ms // 10)
 
 
-def missing_marker(batch_id: int, group: str, found: Marker | None, retention_ms: int) -> ExactlyOnceError:
+def missing_marker(
+    batch_id: int, group: str, found: Marker | None, retention_ms: int
+) -> ExactlyOnceError:
     """Why a resumed query stops."""
     if found is None:
         state = "the marker of batch {} is missing: group '{}' has none"
@@ -234,7 +237,9 @@ _REMEDY = (
 )
 
 
-def check_same_rows(marker: Marker, sum_of_rows: RowSum, *, task: int, accept_changed: bool) -> bool:
+def check_same_rows(
+    marker: Marker, sum_of_rows: RowSum, *, task: int, accept_changed: bool
+) -> bool:
     """Whether the rows of a second run are those that were committed. Raises ExactlyOnceError.
 
     With `accept_changed`, committed rows stand for other rows, unless this run has more of them:
@@ -247,8 +252,10 @@ def check_same_rows(marker: Marker, sum_of_rows: RowSum, *, task: int, accept_ch
     raise ExactlyOnceError(
         f"Task {task} of batch {marker.batch_id} has committed {marker.rows} rows (hash "
         f"{marker.hashes}) already, but this run of the batch has {sum_of_rows.rows} rows (hash "
-        f"{sum_of_rows.hashes}): {_more_rows(marker, sum_of_rows, accept_changed)}an older checkpoint "
-        "was restored, the plan is not deterministic, its number of tasks has changed, or the source has lost records between "
+        f"{sum_of_rows.hashes}): {_more_rows(marker, sum_of_rows, accept_changed)}an older "
+        "checkpoint "
+        "was restored, the plan is not deterministic, its number of tasks has changed, or "
+        "the source has lost records between "
         "the two runs, by compaction or retention. Mode 'exactly-once' needs the same rows in the "
         "same task when Spark runs a batch again: do not use rand() or uuid(), keep "
         "'minPartitions' and 'spark.sql.shuffle.partitions', and set "
@@ -266,13 +273,17 @@ def _more_rows(marker: Marker, sum_of_rows: RowSum, accept_changed: bool) -> str
     return f"option 'acceptChangedRows' does not apply, because {lost} rows would be lost. Either "
 
 
-def check_extra_tasks(markers: Mapping[str, Marker | None], *, batch_id: int, query_id: str, tasks: int) -> None:
+def check_extra_tasks(
+    markers: Mapping[str, Marker | None], *, batch_id: int, query_id: str, tasks: int
+) -> None:
     """No task beyond those of this run has committed the batch. Raises ExactlyOnceError.
 
     `markers` are those of tasks that this run does not have.
     """
     extra = [
-        group for group, marker in markers.items() if marker is not None and marker.query_id == query_id and marker.batch_id == batch_id
+        group
+        for group, marker in markers.items()
+        if marker is not None and marker.query_id == query_id and marker.batch_id == batch_id
     ]
     if extra:
         raise ExactlyOnceError(

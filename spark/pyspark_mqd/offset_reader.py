@@ -35,7 +35,9 @@ logger = logging.getLogger("pyspark_mqd")
 class OffsetReader:
     """Partitions and offsets for one query. Each call asks the cluster."""
 
-    def __init__(self, options: SourceOptions, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, options: SourceOptions, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self._options = options
         self._sleep = sleep
 
@@ -75,7 +77,11 @@ class OffsetReader:
         return topics
 
     def _assigned(self, topics: Mapping[str, TopicInfo]) -> list[TopicPartition]:
-        existing = [TopicPartition(name, row.partition) for name, topic in topics.items() for row in topic.partitions]
+        existing = [
+            TopicPartition(name, row.partition)
+            for name, topic in topics.items()
+            for row in topic.partitions
+        ]
         if isinstance(self._options.strategy, Assign):
             wanted = set(self._options.strategy.partitions)
             existing = [tp for tp in existing if tp in wanted]
@@ -119,7 +125,11 @@ class OffsetReader:
                 {
                     name: TopicState(
                         _id_of(topic),
-                        {tp.partition: row.leader_epoch for tp, row in ends.items() if tp.topic == name and row.leader_epoch >= 0},
+                        {
+                            tp.partition: row.leader_epoch
+                            for tp, row in ends.items()
+                            if tp.topic == name and row.leader_epoch >= 0
+                        },
                     )
                     for name, topic in topics.items()
                 },
@@ -136,7 +146,9 @@ class OffsetReader:
 
     def with_begins(self, known: StreamOffset, latest: StreamOffset) -> StreamOffset:
         """`latest` with the log starts of partitions that are new since `known`."""
-        new = [tp for tp in latest.ends if tp not in known.ends or known.is_replaced(tp.topic, latest)]
+        new = [
+            tp for tp in latest.ends if tp not in known.ends or known.is_replaced(tp.topic, latest)
+        ]
         return latest.with_begins(self.log_starts(new)) if new else latest
 
     def truncated(self, known: StreamOffset, latest: StreamOffset) -> dict[TopicPartition, int]:
@@ -155,7 +167,11 @@ class OffsetReader:
         if not epochs:
             return {}
         ends = self.client.admin.list_epoch_ends(epochs)
-        return {tp: end for tp, end in ends.items() if not isinstance(end, ClientError) and 0 <= end < known.ends[tp]}
+        return {
+            tp: end
+            for tp, end in ends.items()
+            if not isinstance(end, ClientError) and 0 <= end < known.ends[tp]
+        }
 
     def offset_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
         """The mean size of an offset of each partition, from what its log takes on disk."""
@@ -166,7 +182,11 @@ class OffsetReader:
             for directory in [] if isinstance(outcome, ClientError) else outcome:
                 for replica in directory.replicas:
                     sizes[replica.tp] = max(replica.size_bytes, sizes.get(replica.tp, 0))
-        return {tp: sizes[tp] / count for tp in wanted if tp in sizes and tp in starts and (count := ends[tp].offset - starts[tp]) > 0}
+        return {
+            tp: sizes[tp] / count
+            for tp in wanted
+            if tp in sizes and tp in starts and (count := ends[tp].offset - starts[tp]) > 0
+        }
 
     def resolve(self, limit: EndLimit, *, starting: bool) -> StreamOffset:
         """The offsets that an option describes. Raises OptionError where they do not exist."""
@@ -203,7 +223,9 @@ class OffsetReader:
         spec = EARLIEST if isinstance(limit, Earliest) else LATEST
         return _offsets(self._list(dict.fromkeys(assigned, spec)))
 
-    def _by_timestamp(self, timestamps: Mapping[TopicPartition, int], starting: bool) -> dict[TopicPartition, int]:
+    def _by_timestamp(
+        self, timestamps: Mapping[TopicPartition, int], starting: bool
+    ) -> dict[TopicPartition, int]:
         found = _offsets(self._list(timestamps))
         unmatched = sorted(tp for tp, offset in found.items() if offset < 0)
         if unmatched and starting and not self._options.no_match_latest:
@@ -230,7 +252,8 @@ class OffsetReader:
         for topic in sorted({tp.topic for tp in offset.ends}):
             if offset.is_replaced(topic, StreamOffset({}, states)):
                 raise OptionError(
-                    f"Option 'asOfOffsets' is about another topic: '{topic}' was deleted and created again since. Its old records are gone."
+                    f"Option 'asOfOffsets' is about another topic: '{topic}' was deleted and "
+                    "created again since. Its old records are gone."
                 )
         return offset.ends
 

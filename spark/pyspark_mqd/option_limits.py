@@ -150,7 +150,8 @@ def parse_as_of(own: Mapping[str, str]) -> EndLimit | None:
     offsets = parse_offset_line(text)
     if any(each < 0 for each in offsets.ends.values()):
         raise OptionError(
-            f"Option 'asOfOffsets' is '{shortened(text)}', but a query as of some offsets needs offsets "
+            f"Option 'asOfOffsets' is '{shortened(text)}', but a query as of some offsets "
+            "needs offsets "
             "from 0 on. Replace -1 and -2 by offsets."
         )
     return AsOf(offsets)

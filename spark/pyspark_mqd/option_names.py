@@ -66,7 +66,10 @@ _CANONICAL = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)}
 
 
 def check_source_names(options: Iterable[str]) -> list[str]:
-    """Warnings about names without an effect in the source. Raises OptionError for a misspelling."""
+    """Warnings about names without an effect in the source.
+
+    Raises OptionError for a misspelling.
+    """
     return _check(options, SOURCE_NAMES, SINK_NAMES, "source", "sink")
 
 
@@ -75,7 +78,9 @@ def check_sink_names(options: Iterable[str]) -> list[str]:
     return _check(options, SINK_NAMES, SOURCE_NAMES, "sink", "source")
 
 
-def _check(options: Iterable[str], own: Iterable[str], others: Iterable[str], side: str, other_side: str) -> list[str]:
+def _check(
+    options: Iterable[str], own: Iterable[str], others: Iterable[str], side: str, other_side: str
+) -> list[str]:
     mine = {name.lower() for name in own}
     theirs = {name.lower() for name in others} - mine
     foreign, unknown = [], []
@@ -94,9 +99,14 @@ def _check(options: Iterable[str], own: Iterable[str], others: Iterable[str], si
             unknown.append(key)
     warnings = []
     if foreign:
-        warnings.append(f"Options of the {other_side} have no effect on the {side}: {_quoted(foreign)}. Set them on the {other_side}.")
+        warnings.append(
+            f"Options of the {other_side} have no effect on the {side}: {_quoted(foreign)}. "
+            f"Set them on the {other_side}."
+        )
     if unknown:
-        warnings.append(f"Unknown options have no effect: {_quoted(unknown)}. Correct or remove them.")
+        warnings.append(
+            f"Unknown options have no effect: {_quoted(unknown)}. Correct or remove them."
+        )
     return warnings
 
 
@@ -125,7 +135,10 @@ def _close_to(low: str, own: Iterable[str]) -> str | None:
 
 
 def _misspelled(key: str, meant: str) -> OptionError:
-    return OptionError(f"Option '{shortened(key)}' is unknown and has no effect. Did you mean '{meant}'? Correct or remove the option.")
+    return OptionError(
+        f"Option '{shortened(key)}' is unknown and has no effect. Did you mean '{meant}'? "
+        "Correct or remove the option."
+    )
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -121,15 +121,24 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         ),
         buffer_bytes=_number(options, "buffer.memory", DEFAULT_BUFFER_BYTES),
         delivery_timeout_ms=_number(options, "delivery.timeout.ms", DEFAULT_DELIVERY_TIMEOUT_MS),
-        transaction_timeout_ms=_number(options, "transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS),
-        without_effect=tuple(sorted(key for key in options if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in known)),
+        transaction_timeout_ms=_number(
+            options, "transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS
+        ),
+        without_effect=tuple(
+            sorted(
+                key
+                for key in options
+                if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in known
+            )
+        ),
     )
 
 
 def refuse_overwrite() -> OptionError:
     """For batch writes with mode overwrite."""
     return OptionError(
-        "Save mode Overwrite not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default). Call mode('append')."
+        "Save mode Overwrite not allowed for Kafka. Allowed save modes are Append and "
+        "ErrorIfExists (default). Call mode('append')."
     )
 
 
@@ -148,17 +157,21 @@ def _guarantee(options: Mapping[str, str]) -> Guarantee:
         return Guarantee(text)
     except ValueError:
         known = ", ".join(f"'{each}'" for each in Guarantee)
-        raise OptionError(f"Option 'deliveryGuarantee' is '{text}', which is unknown. Use one of {known}.") from None
+        raise OptionError(
+            f"Option 'deliveryGuarantee' is '{text}', which is unknown. Use one of {known}."
+        ) from None
 
 
 def _refuse(options: Mapping[str, str]) -> None:
     if client_name(options, "key.serializer") is not None:
         raise OptionError(
-            "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer. Remove the option."
+            "Kafka option 'key.serializer' is not supported as keys are serialized with "
+            "ByteArraySerializer. Remove the option."
         )
     if client_name(options, "value.serializer") is not None:
         raise OptionError(
-            "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer. Remove the option."
+            "Kafka option 'value.serializer' is not supported as value are serialized with "
+            "ByteArraySerializer. Remove the option."
         )
     if client_name(options, "transactional.id") is not None:
         raise OptionError(
@@ -191,7 +204,9 @@ def _codec(options: Mapping[str, str]) -> Codec:
         return Codec[text.upper()]
     except KeyError:
         known = ", ".join(f"'{each.name.lower()}'" for each in Codec)
-        raise OptionError(f"Option 'kafka.compression.type' is '{text}', which is unknown. Use one of {known}.") from None
+        raise OptionError(
+            f"Option 'kafka.compression.type' is '{text}', which is unknown. Use one of {known}."
+        ) from None
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
@@ -199,7 +214,9 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
     if text is None:
         return default
     if not text.strip().isdecimal() or int(text) < 1:
-        raise OptionError(f"Option 'kafka.{name}' must be a positive whole number, but it is '{text}'.")
+        raise OptionError(
+            f"Option 'kafka.{name}' must be a positive whole number, but it is '{text}'."
+        )
     return int(text)
 
 
@@ -227,16 +244,24 @@ def columns_of(fields: Iterable[tuple[str, str]], options: SinkOptions) -> Colum
     """The columns of a schema, given as names and Spark's simple type names. Raises OptionError."""
     types = dict(fields)
     if options.topic is None and "topic" not in types:
-        raise OptionError("topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.")
+        raise OptionError(
+            "topic option required when no 'topic' attribute is present. Use the topic "
+            "option for setting a topic."
+        )
     if "value" not in types:
-        raise OptionError("Required attribute 'value' not found. Add a column 'value' of type string or binary.")
+        raise OptionError(
+            "Required attribute 'value' not found. Add a column 'value' of type string or binary."
+        )
     for name, allowed in COLUMN_TYPES.items():
         if name in types and not (name == "topic" and options.topic is not None):
             _check_type(name, types[name], allowed)
     stamp = options.timestamp_column
     if stamp is not None:
         if stamp not in types:
-            raise OptionError(f"Option 'timestampColumn' is '{stamp}', but the data has no such column. It has: {', '.join(types)}.")
+            raise OptionError(
+                f"Option 'timestampColumn' is '{stamp}', but the data has no such column. It "
+                f"has: {', '.join(types)}."
+            )
         _check_type(stamp, types[stamp], TIMESTAMP_TYPES)
     return Columns(
         key="key" in types,
@@ -249,4 +274,7 @@ def columns_of(fields: Iterable[tuple[str, str]], options: SinkOptions) -> Colum
 
 def _check_type(name: str, found: str, allowed: tuple[str, ...]) -> None:
     if found not in allowed:
-        raise OptionError(f"{name} attribute unsupported type {found}. {name} must be a(n) {' or '.join(allowed)}. Cast the column.")
+        raise OptionError(
+            f"{name} attribute unsupported type {found}. {name} must be a(n) "
+            f"{' or '.join(allowed)}. Cast the column."
+        )

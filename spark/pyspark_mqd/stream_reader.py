@@ -145,7 +145,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not options.offset_metadata:
             return StreamOffset(offset.ends).to_json()
         topics: Mapping[str, TopicState] = {
-            name: state for name, state in offset.topics.items() if any(tp.topic == name for tp in offset.ends)
+            name: state
+            for name, state in offset.topics.items()
+            if any(tp.topic == name for tp in offset.ends)
         }
         target = None
         if options.commit_offsets and options.group_id is not None:
@@ -180,7 +182,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         would mean another offset when the batch runs again.
         """
         known = after.begins()
-        new = [tp for tp in after.ends if tp not in before.ends or before.is_replaced(tp.topic, after)]
+        new = [
+            tp for tp in after.ends if tp not in before.ends or before.is_replaced(tp.topic, after)
+        ]
         return {**self._reader.log_starts(tp for tp in new if tp not in known), **known}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,5 @@
-"""Whether the brokers offer two-phase commit (KIP-939), which delivery guarantee atomic-batch needs.
+"""Whether the brokers offer two-phase commit (KIP-939), which delivery guarantee atomic-batch
+needs.
 
 Checked on the driver, before tasks start: each task would fail with the same error otherwise.
 """

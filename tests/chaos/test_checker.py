@@ -32,7 +32,10 @@ def history(acked: Acked, log: Log, reads: Log | None = None) -> History:
 
 
 def of(rows: Log, producer: int = ME) -> Reads:
-    return Reads(array("q", [offset for offset, _ in rows]), array("q", [value_of(producer, number) for _, number in rows]))
+    return Reads(
+        array("q", [offset for offset, _ in rows]),
+        array("q", [value_of(producer, number) for _, number in rows]),
+    )
 
 
 def kinds(acked: Acked, log: Log, *, settled: bool = True) -> set[str]:
@@ -129,7 +132,9 @@ PLANTED: list[tuple[Callable[[Acked, Log], None], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("plant", "expected"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
+@pytest.mark.parametrize(
+    ("plant", "expected"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED]
+)
 def test_planted_anomalies(plant: Callable[[Acked, Log], None], expected: set[str]) -> None:
     acked, log = clean()
     plant(acked, log)
@@ -152,8 +157,12 @@ def test_a_partition_that_vanished() -> None:
 
 def two_producers() -> History:
     """Two that share a partition: their records alternate."""
-    made = History(sends={1: {KEY: array("q", range(0, 20, 2))}, 2: {KEY: array("q", range(1, 20, 2))}})
-    made.final[KEY] = Reads(array("q", range(20)), array("q", [value_of(1 + i % 2, i // 2) for i in range(20)]))
+    made = History(
+        sends={1: {KEY: array("q", range(0, 20, 2))}, 2: {KEY: array("q", range(1, 20, 2))}}
+    )
+    made.final[KEY] = Reads(
+        array("q", range(20)), array("q", [value_of(1 + i % 2, i // 2) for i in range(20)])
+    )
     return made
 
 
@@ -161,11 +170,15 @@ def test_producers_that_share_a_partition_are_told_apart() -> None:
     made = two_producers()
     assert check(made) == []
     values = made.final[KEY].values
-    values[4], values[5] = values[5], values[4]  # of different producers: both in order still, and not where they were promised
+    # of different producers: both in order still, and not where they were promised
+    values[4], values[5] = values[5], values[4]
     assert {(a.kind, a.count) for a in check(made)} == {("misplaced", 2)}
     values[:] = two_producers().final[KEY].values
     values[4] = value_of(3, 2)  # relabelled
-    assert {(a.kind, a.examples) for a in check(made)} == {("unknown", ((3, 2),)), ("lost", ((1, 2),))}
+    assert {(a.kind, a.examples) for a in check(made)} == {
+        ("unknown", ((3, 2),)),
+        ("lost", ((1, 2),)),
+    }
 
 
 READS: list[tuple[Log, set[str]]] = [
@@ -188,11 +201,17 @@ def test_what_a_consumer_read_while_faults_went_on(reads: Log, expected: set[str
 def test_a_read_is_judged_beside_a_log_with_a_hole() -> None:
     acked, log = clean()
     del log[4]
-    assert {a.kind for a in check(history(acked, log, [(i, i) for i in range(10)]))} == {"lost", "gap", "vanished"}
+    assert {a.kind for a in check(history(acked, log, [(i, i) for i in range(10)]))} == {
+        "lost",
+        "gap",
+        "vanished",
+    }
 
 
 def test_every_kind_is_planted_somewhere() -> None:
-    planted = set[str]().union(*(expected for _, expected in PLANTED), *(expected for _, expected in READS), {"unsettled"})
+    planted = set[str]().union(
+        *(expected for _, expected in PLANTED), *(expected for _, expected in READS), {"unsettled"}
+    )
     assert planted == set(MEANINGS)
 
 

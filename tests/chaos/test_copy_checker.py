@@ -26,7 +26,10 @@ class Run:
     def __init__(self) -> None:
         self.source = {0: records(), 1: records()}
         self.rows = {
-            key: [(offset + offset // 3, partition, offset, 1000 + offset) for offset in range(COUNT)] for partition, key in PLACES
+            key: [
+                (offset + offset // 3, partition, offset, 1000 + offset) for offset in range(COUNT)
+            ]
+            for partition, key in PLACES
         }
         self.along = {key: list(rows) for key, rows in self.rows.items()}
 

@@ -1,4 +1,6 @@
-"""Only the call that librdkafka is known not to come back from is forgiven; a client that hangs in another fails the trial."""
+"""Only the call that librdkafka is known not to come back from is forgiven; a client that
+hangs in another fails the trial.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def ended() -> Iterator[Callable[..., Worker]]:
 
     def end(code: int, *said: str) -> Worker:
         words = "".join(f"print({line!r});" for line in said)
-        workers.append(Worker([sys.executable, "-c", f"{words}raise SystemExit({code})"], "of-a-test"))
+        workers.append(
+            Worker([sys.executable, "-c", f"{words}raise SystemExit({code})"], "of-a-test")
+        )
         workers[-1]._process.wait(30)
         return workers[-1]
 
@@ -29,7 +33,9 @@ def ended() -> Iterator[Callable[..., Worker]]:
         worker.close()
 
 
-def test_a_worker_whose_client_hangs_in_the_known_call_is_to_be_started_anew(ended: Callable[..., Worker]) -> None:
+def test_a_worker_whose_client_hangs_in_the_known_call_is_to_be_started_anew(
+    ended: Callable[..., Worker],
+) -> None:
     worker = ended(HUNG_CODE, "committed 3", f"hung {SEND_OFFSETS}")
     assert worker.hung
     worker.check_alive()
@@ -37,7 +43,9 @@ def test_a_worker_whose_client_hangs_in_the_known_call_is_to_be_started_anew(end
     assert worker.told == {"records": 3, "committed": 1, "hung": 1}
 
 
-def test_a_worker_whose_client_hangs_in_another_call_fails_the_trial(ended: Callable[..., Worker]) -> None:
+def test_a_worker_whose_client_hangs_in_another_call_fails_the_trial(
+    ended: Callable[..., Worker],
+) -> None:
     worker = ended(HUNG_CODE, "hung commit_transaction")
     assert not worker.hung
     for check in (worker.check_alive, worker.wait_ended):

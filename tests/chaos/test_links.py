@@ -1,4 +1,6 @@
-"""chaos/links.py: a cut link holds bytes back and breaks nothing; the link of a dead node refuses."""
+"""chaos/links.py: a cut link holds bytes back and breaks nothing; the link of a dead node
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_only_the_links_of_an_isolated_node_are_cut(links: Links, listener: sock
                     assert far.recv(10) == b"x"
 
 
-def test_the_end_of_a_connection_goes_through_and_waits_while_cut(links: Links, listener: socket.socket) -> None:
+def test_the_end_of_a_connection_goes_through_and_waits_while_cut(
+    links: Links, listener: socket.socket
+) -> None:
     port = links.add(1, 2, listener.getsockname()[1])
     near = connect(port)
     with listener.accept()[0] as far:

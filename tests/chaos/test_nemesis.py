@@ -1,4 +1,6 @@
-"""chaos/nemesis.py and chaos/replicas.py: the same seed, the same faults; every family turns up; replicas that differ are told."""
+"""chaos/nemesis.py and chaos/replicas.py: the same seed, the same faults; every family
+turns up; replicas that differ are told.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_a_seed_gives_its_steps_again() -> None:
 
 def test_every_kind_of_fault_turns_up_and_cuts_only_where_links_are() -> None:
     assert {(step.fault, step.target) for step in islice(steps(1, 3.0), 500)} == set(WEIGHTS)
-    assert {(step.fault, step.target) for step in islice(steps(1, 3.0, cuts=True), 500)} == set(WEIGHTS) | set(CUTS)
+    assert {(step.fault, step.target) for step in islice(steps(1, 3.0, cuts=True), 500)} == set(
+        WEIGHTS
+    ) | set(CUTS)
 
 
 def test_absences_are_shorter_and_longer_than_the_session() -> None:
@@ -61,7 +65,9 @@ def test_the_same_batches_in_other_segments_are_the_same(tmp_path: Path) -> None
         ([], "node 2 ends at 0"),
     ],
 )
-def test_a_replica_that_differs_is_told(tmp_path: Path, segments: list[list[bytes]], words: str) -> None:
+def test_a_replica_that_differs_is_told(
+    tmp_path: Path, segments: list[list[bytes]], words: str
+) -> None:
     one = replica(tmp_path / "1", [b"a", b"b", b"c"])
     other = replica(tmp_path / "2", *segments)
     (found,) = differences({1: one, 2: other}, KEY, 3)
@@ -76,7 +82,9 @@ def test_above_the_high_watermark_replicas_may_differ(tmp_path: Path) -> None:
 
 def test_a_missing_replica_is_told(tmp_path: Path) -> None:
     (tmp_path / "2").mkdir()
-    assert differences({1: replica(tmp_path / "1", [b"a"]), 2: tmp_path / "2"}, KEY, 1) == ["topic-1: node 2 has no replica"]
+    assert differences({1: replica(tmp_path / "1", [b"a"]), 2: tmp_path / "2"}, KEY, 1) == [
+        "topic-1: node 2 has no replica"
+    ]
 
 
 def test_a_torn_tail_ends_a_replica(tmp_path: Path) -> None:
@@ -92,20 +100,43 @@ Row = tuple[int, bytes, bytes | None]
 
 
 def compacted(directory: Path, *rows: Row, aborted: Row | None = None, end: int = 10) -> Path:
-    """A replica that was cleaned: records of these offsets, keys and values, one a batch; an empty one at the end."""
+    """A replica that was cleaned: records of these offsets, keys and values, one a batch;
+    an empty one at the end.
+    """
     home = directory / "data" / "topic-1"
     home.mkdir(parents=True)
-    (home.parent / CLEANER_CHECKPOINT).write_bytes(encode_offset_checkpoint({TopicPartition("topic", 1): 5}))
-    batches = [(row[0], build_batch([Record(row[0], 1, row[1], row[2])], base_offset=row[0], keep_offsets=True)) for row in rows]
+    (home.parent / CLEANER_CHECKPOINT).write_bytes(
+        encode_offset_checkpoint({TopicPartition("topic", 1): 5})
+    )
+    batches = [
+        (
+            row[0],
+            build_batch([Record(row[0], 1, row[1], row[2])], base_offset=row[0], keep_offsets=True),
+        )
+        for row in rows
+    ]
     if aborted is not None:
         offset = aborted[0]
         record = Record(offset, 1, aborted[1], aborted[2])
-        batches.append((offset, build_batch([record], base_offset=offset, producer_id=1, producer_epoch=0, transactional=True)))
+        batches.append(
+            (
+                offset,
+                build_batch(
+                    [record],
+                    base_offset=offset,
+                    producer_id=1,
+                    producer_epoch=0,
+                    transactional=True,
+                ),
+            )
+        )
         marker = build_end_marker(1, 0, EndMarker(committed=False, coordinator_epoch=0), 1)
         marker[:8] = (offset + 1).to_bytes(8, "big")
         batches.append((offset + 1, marker))
     last = build_batch([Record(end - 1, 1, b"last", None)], base_offset=end - 1)
-    (home / f"{0:020}.log").write_bytes(b"".join(bytes(batch) for _, batch in sorted(batches)) + bytes(last))
+    (home / f"{0:020}.log").write_bytes(
+        b"".join(bytes(batch) for _, batch in sorted(batches)) + bytes(last)
+    )
     return directory / "data"
 
 

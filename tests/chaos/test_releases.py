@@ -16,4 +16,7 @@ def test_a_clone_without_the_commit_says_what_to_do(tmp_path: Path) -> None:
 def test_the_release_before_knows_version_1_only(tmp_path: Path) -> None:
     if unpack(BEFORE, tmp_path / "old") is None:
         assert not (tmp_path / "old/mqd/raft/versions.py").exists()
-        assert '("mqd.metadata.version", 1)' in (tmp_path / "old/mqd/controller/brokers.py").read_text()
+        assert (
+            '("mqd.metadata.version", 1)'
+            in (tmp_path / "old/mqd/controller/brokers.py").read_text()
+        )

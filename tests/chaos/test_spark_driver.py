@@ -37,7 +37,9 @@ def _runs(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_a_query_that_stops_because_rows_would_be_doubled_is_a_violation(tmp_path: Path) -> None:
+async def test_a_query_that_stops_because_rows_would_be_doubled_is_a_violation(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "driver.log"
     drivers = Drivers([], fail_percent=0, log=log, say=lambda _: None)
     failing = driver(tmp_path, f"import sys; print({STOPS[0]!r}, file=sys.stderr); sys.exit(3)")

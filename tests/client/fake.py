@@ -1,7 +1,8 @@
 """A cluster of fake nodes in memory: a Network whose connections end in a small model of a broker.
 
-It speaks through the declarations of mqd/protocol/apis, keeps record batches, checks producer sequences as a broker
-does, and can be told to misbehave: `script` takes, for an API, what to do with the next requests instead.
+It speaks through the declarations of mqd/protocol/apis, keeps record batches, checks producer
+sequences as a broker does, and can be told to misbehave: `script` takes, for an API, what to do
+with the next requests instead.
 """
 
 from __future__ import annotations
@@ -17,19 +18,61 @@ import trio
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.io.net import Listener, Poller
 from mqd.protocol.apis import by_key
-from mqd.protocol.batch import BASE_OFFSET_POSITION, Record, build_batch, iterate_records, parse_header
+from mqd.protocol.batch import (
+    BASE_OFFSET_POSITION,
+    Record,
+    build_batch,
+    iterate_records,
+    parse_header,
+)
 from mqd.protocol.frame import FrameReader
 from mqd.protocol.request_header import decode_request_header
 from mqd.protocol.schema import encode_response_header
 from mqd.types import TopicPartition
-from tests.client.fake_coordinator import COORDINATOR_APIS, FakeCoordinator, FakeGroup, FakeTransaction
+from tests.client.fake_coordinator import (
+    COORDINATOR_APIS,
+    FakeCoordinator,
+    FakeGroup,
+    FakeTransaction,
+)
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
-ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, UNREGISTER_BROKER, DESCRIBE_PARTITIONS = 43, 45, 46, 55, 64, 75
+(
+    ELECT_LEADERS,
+    ALTER_REASSIGNMENTS,
+    LIST_REASSIGNMENTS,
+    DESCRIBE_QUORUM,
+    UNREGISTER_BROKER,
+    DESCRIBE_PARTITIONS,
+) = 43, 45, 46, 55, 64, 75
 SERVED = (
-    *(PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, 21, INIT_PRODUCER_ID, 32, 35, 37, 44, 57, 60, 61),
-    *(ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, UNREGISTER_BROKER, DESCRIBE_PARTITIONS),
+    *(
+        PRODUCE,
+        FETCH,
+        LIST_OFFSETS,
+        METADATA,
+        API_VERSIONS,
+        CREATE_TOPICS,
+        DELETE_TOPICS,
+        21,
+        INIT_PRODUCER_ID,
+        32,
+        35,
+        37,
+        44,
+        57,
+        60,
+        61,
+    ),
+    *(
+        ELECT_LEADERS,
+        ALTER_REASSIGNMENTS,
+        LIST_REASSIGNMENTS,
+        DESCRIBE_QUORUM,
+        UNREGISTER_BROKER,
+        DESCRIBE_PARTITIONS,
+    ),
     *COORDINATOR_APIS,
 )
 
@@ -52,7 +95,9 @@ class HangUp:
 
 
 class Raw:
-    """These bytes as the body of the answer; with `version`, in place of the header's flexibility."""
+    """These bytes as the body of the answer; with `version`, in place of the header's
+    flexibility.
+    """
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -127,7 +172,9 @@ class FakePartition:
     producers: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     """producer id -> (epoch, first sequence, count, base offset) of its last batch"""
     recent: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    """(producer id, epoch, first sequence) -> base offset of every batch, where a broker remembers five"""
+    """(producer id, epoch, first sequence) -> base offset of every batch, where a broker
+    remembers five
+    """
     open: dict[int, int] = field(default_factory=dict)
     """producer id -> first offset of its open transaction"""
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
@@ -176,15 +223,24 @@ class FakePartition:
                 epoch, sequence, count, _ = last
                 if header.producer_epoch < epoch:
                     return int(ErrorCode.INVALID_PRODUCER_EPOCH), -1
-                known = self.recent.get((header.producer_id, header.producer_epoch, header.base_sequence))
+                known = self.recent.get(
+                    (header.producer_id, header.producer_epoch, header.base_sequence)
+                )
                 if known is not None:
                     return 0, known
-                if header.base_sequence != (sequence + count if header.producer_epoch == epoch else 0):
+                if header.base_sequence != (
+                    sequence + count if header.producer_epoch == epoch else 0
+                ):
                     return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
             elif header.base_sequence != 0:
                 return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
             self.recent[header.producer_id, header.producer_epoch, header.base_sequence] = self.end
-            self.producers[header.producer_id] = (header.producer_epoch, header.base_sequence, header.records_count, self.end)
+            self.producers[header.producer_id] = (
+                header.producer_epoch,
+                header.base_sequence,
+                header.records_count,
+                self.end,
+            )
         batch[BASE_OFFSET_POSITION : BASE_OFFSET_POSITION + 8] = self.end.to_bytes(8, "big")
         base = self.end
         if header.is_transactional:
@@ -202,7 +258,12 @@ GROUP_DEFAULTS = {"consumer.heartbeat.interval.ms": "5000", "consumer.session.ti
 
 def quorum_row(node_id: int, end: int = 10, now: int = 100_000) -> Answer:
     """A replica of the metadata log, last heard and caught up at `now`."""
-    return {"replica_id": node_id, "log_end_offset": end, "last_fetch_timestamp": now, "last_caught_up_timestamp": now}
+    return {
+        "replica_id": node_id,
+        "log_end_offset": end,
+        "last_fetch_timestamp": now,
+        "last_caught_up_timestamp": now,
+    }
 
 
 class FakeCluster:
@@ -221,7 +282,12 @@ class FakeCluster:
         self.auto_create = False
         self.controller = 1
         self.fenced: set[int] = set()
-        self.quorum: dict[str, Any] = {"leader_id": 1, "leader_epoch": 3, "high_watermark": 10, "current_voters": [quorum_row(1)]}
+        self.quorum: dict[str, Any] = {
+            "leader_id": 1,
+            "leader_epoch": 3,
+            "high_watermark": 10,
+            "current_voters": [quorum_row(1)],
+        }
         self.moves_hang = False
         """Reassignments stay under way until they are cancelled."""
         self.rates: list[int] = []
@@ -278,15 +344,23 @@ class FakeBroker(FakeCoordinator):
         self.node_id = node_id
         self.requests: list[tuple[int, int]] = []
         """(API key, version) of everything that came, in order."""
-        self.versions = {key: api.advertised or api.versions for key in SERVED if (api := by_key(key)) is not None}
+        self.versions = {
+            key: api.advertised or api.versions
+            for key in SERVED
+            if (api := by_key(key)) is not None
+        }
         self.actions: dict[int, deque[Action]] = defaultdict(deque)
         self.streams: list[MemoryStream] = []
         self.changed = trio.Event()
 
     def script(self, key: int, *actions: Any) -> None:
-        """What to do with the next requests of an API: an answer, Hang(), HangUp(), Raw(), or a function of (broker, request)."""
+        """What to do with the next requests of an API: an answer, Hang(), HangUp(), Raw(),
+        or a function of (broker, request).
+        """
         for action in actions:
-            self.actions[key].append(action if callable(action) else lambda broker, request, action=action: action)
+            self.actions[key].append(
+                action if callable(action) else lambda broker, request, action=action: action
+            )
 
     def hang_up_all(self) -> None:
         for stream in self.streams:
@@ -319,7 +393,10 @@ class FakeBroker(FakeCoordinator):
         if not lowest <= version <= highest:
             if header.api_key != API_VERSIONS:
                 raise ProtocolError(f"{api.name} v{version} was not offered")
-            answer: Any = {"error_code": 35, "api_keys": [{"api_key": 18, "min_version": lowest, "max_version": highest}]}
+            answer: Any = {
+                "error_code": 35,
+                "api_keys": [{"api_key": 18, "min_version": lowest, "max_version": highest}],
+            }
             version = 0
         else:
             request = api.decode_request(version, frame, header.body_position)
@@ -332,7 +409,9 @@ class FakeBroker(FakeCoordinator):
                 if isinstance(told, HangUp):
                     stream.close()
                 return isinstance(told, Hang)
-            answer = told if told is not None else await getattr(self, f"_on_{header.api_key}")(request)
+            answer = (
+                told if told is not None else await getattr(self, f"_on_{header.api_key}")(request)
+            )
         if answer is None:
             return True
         body = answer.body if isinstance(answer, Raw) else api.encode_response(version, answer)
@@ -346,26 +425,46 @@ class FakeBroker(FakeCoordinator):
     # -- the model
 
     async def _on_18(self, request: Any) -> Answer:
-        rows = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(self.versions.items())]
+        rows = [
+            {"api_key": key, "min_version": low, "max_version": high}
+            for key, (low, high) in sorted(self.versions.items())
+        ]
         level = self.cluster.transaction_version
-        feature = {"name": "transaction.version", "max_version_level": level, "min_version_level": level}
+        feature = {
+            "name": "transaction.version",
+            "max_version_level": level,
+            "min_version_level": level,
+        }
         features = [feature] if level else []
         levels = self.cluster.features.items()
-        features += [{"name": name, "max_version_level": level, "min_version_level": level} for name, (level, _, _) in levels if level]
-        supported = [{"name": name, "min_version": low, "max_version": high} for name, (_, low, high) in levels]
+        features += [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, (level, _, _) in levels
+            if level
+        ]
+        supported = [
+            {"name": name, "min_version": low, "max_version": high}
+            for name, (_, low, high) in levels
+        ]
         return {"api_keys": rows, "finalized_features": features, "supported_features": supported}
 
     async def _on_57(self, request: Any) -> Answer:
         wanted = {row.feature: row.max_version_level for row in request.feature_updates}
-        if any(level > self.cluster.features.get(name, (0, 0, 0))[2] for name, level in wanted.items()):
+        if any(
+            level > self.cluster.features.get(name, (0, 0, 0))[2] for name, level in wanted.items()
+        ):
             return {"error_code": 95, "error_message": "This version does not support it."}
         if not request.validate_only:
-            self.cluster.features |= {name: (level, *self.cluster.features[name][1:]) for name, level in wanted.items()}
+            self.cluster.features |= {
+                name: (level, *self.cluster.features[name][1:]) for name, level in wanted.items()
+            }
         return {"error_code": 0, "error_message": None}
 
     async def _on_3(self, request: Any) -> Answer:
         cluster = self.cluster
-        names = list(cluster.topics) if request.topics is None else [row.name for row in request.topics]
+        names = (
+            list(cluster.topics) if request.topics is None else [row.name for row in request.topics]
+        )
         topics = []
         for name in names:
             if name not in cluster.topics:
@@ -384,11 +483,21 @@ class FakeBroker(FakeCoordinator):
                 for index, each in enumerate(cluster.topics[name])
             ]
             topics.append({"name": name, "topic_id": cluster.ids[name], "partitions": partitions})
-        brokers = [{"node_id": node, "host": host, "port": port} for node, (host, port) in cluster.addresses.items()]
-        return {"brokers": brokers, "cluster_id": "fake", "controller_id": cluster.controller, "topics": topics}
+        brokers = [
+            {"node_id": node, "host": host, "port": port}
+            for node, (host, port) in cluster.addresses.items()
+        ]
+        return {
+            "brokers": brokers,
+            "cluster_id": "fake",
+            "controller_id": cluster.controller,
+            "topics": topics,
+        }
 
     def _name(self, row: Any, attribute: str = "name") -> str:
-        return row[attribute] or next(name for name, topic_id in self.cluster.ids.items() if topic_id == row.topic_id)
+        return row[attribute] or next(
+            name for name, topic_id in self.cluster.ids.items() if topic_id == row.topic_id
+        )
 
     async def _on_0(self, request: Any) -> Answer | None:
         responses = []
@@ -399,9 +508,13 @@ class FakeBroker(FakeCoordinator):
                 if partition.leader != self.node_id:
                     rows.append({"index": row.index, "error_code": 6, "base_offset": -1})
                     continue
-                code, offset = self._append(request, TopicPartition(self._name(topic), row.index), row.records)
+                code, offset = self._append(
+                    request, TopicPartition(self._name(topic), row.index), row.records
+                )
                 rows.append({"index": row.index, "error_code": code, "base_offset": offset})
-            responses.append({"name": topic.name, "topic_id": topic.topic_id, "partition_responses": rows})
+            responses.append(
+                {"name": topic.name, "topic_id": topic.topic_id, "partition_responses": rows}
+            )
         self._notify()
         return {"responses": responses} if request.acks else None
 
@@ -411,8 +524,14 @@ class FakeBroker(FakeCoordinator):
             broker.changed = trio.Event()
 
     def _append(self, request: Any, tp: TopicPartition, records: memoryview) -> tuple[int, int]:
-        """Under version 2 a partition is in the transaction from the first record on; under version 1 it must be there already."""
-        found = self.cluster.transactions.get(request.transactional_id) if request.transactional_id else None
+        """Under version 2 a partition is in the transaction from the first record on; under
+        version 1 it must be there already.
+        """
+        found = (
+            self.cluster.transactions.get(request.transactional_id)
+            if request.transactional_id
+            else None
+        )
         if found is not None:
             header = parse_header(records)
             if header.producer_epoch != found.epoch:
@@ -435,7 +554,11 @@ class FakeBroker(FakeCoordinator):
             while True:
                 changed = self.changed
                 answer = self._read(request)
-                if any(row["records"] or row["error_code"] for topic in answer["responses"] for row in topic["partitions"]):
+                if any(
+                    row["records"] or row["error_code"]
+                    for topic in answer["responses"]
+                    for row in topic["partitions"]
+                ):
                     return answer
                 await changed.wait()
         return self._read(request)
@@ -455,10 +578,19 @@ class FakeBroker(FakeCoordinator):
                     fits = not data or len(data) + len(batch) <= row.partition_max_bytes
                     if fits and row.fetch_offset <= parse_header(batch).last_offset < end:
                         data += batch
-                answer: Answer = {"partition_index": row.partition, "error_code": code, "high_watermark": partition.end}
-                answer |= {"last_stable_offset": partition.last_stable_offset, "records": bytes(data)}
+                answer: Answer = {
+                    "partition_index": row.partition,
+                    "error_code": code,
+                    "high_watermark": partition.end,
+                }
+                answer |= {
+                    "last_stable_offset": partition.last_stable_offset,
+                    "records": bytes(data),
+                }
                 aborted = [each for each in partition.aborted if each[2] >= row.fetch_offset]
-                answer["aborted_transactions"] = [{"producer_id": each[0], "first_offset": each[1]} for each in aborted]
+                answer["aborted_transactions"] = [
+                    {"producer_id": each[0], "first_offset": each[1]} for each in aborted
+                ]
                 rows.append(answer)
             responses.append({"topic": topic.topic, "topic_id": topic.topic_id, "partitions": rows})
         return {"responses": responses}
@@ -469,15 +601,27 @@ class FakeBroker(FakeCoordinator):
             rows = []
             for row in topic.partitions:
                 partition = self.cluster.topics[topic.name][row.partition_index]
-                answer = {"partition_index": row.partition_index, "timestamp": -1, "offset": -1, "leader_epoch": partition.leader_epoch}
+                answer = {
+                    "partition_index": row.partition_index,
+                    "timestamp": -1,
+                    "offset": -1,
+                    "leader_epoch": partition.leader_epoch,
+                }
                 if partition.leader != self.node_id:
                     answer["error_code"] = 6
                 elif row.timestamp == -1:
-                    answer["offset"] = partition.last_stable_offset if request.isolation_level else partition.end
+                    answer["offset"] = (
+                        partition.last_stable_offset if request.isolation_level else partition.end
+                    )
                 elif row.timestamp == -2:
                     answer["offset"] = partition.start
                 else:
-                    found = [r for b in partition.batches for r in iterate_records(b) if r.timestamp >= row.timestamp]
+                    found = [
+                        r
+                        for b in partition.batches
+                        for r in iterate_records(b)
+                        if r.timestamp >= row.timestamp
+                    ]
                     if found:
                         answer |= {"offset": found[0].offset, "timestamp": found[0].timestamp}
                 rows.append(answer)
@@ -487,16 +631,34 @@ class FakeBroker(FakeCoordinator):
     async def _on_19(self, request: Any) -> Answer:
         rows = []
         for topic in request.topics:
-            code = 41 if self.cluster.controller != self.node_id else 36 if topic.name in self.cluster.topics else 0
+            code = (
+                41
+                if self.cluster.controller != self.node_id
+                else 36
+                if topic.name in self.cluster.topics
+                else 0
+            )
             if not code and not request.validate_only:
                 self.cluster.add_topic(topic.name, max(topic.num_partitions, 1))
                 self.cluster.configs[2, topic.name] = {row.name: row.value for row in topic.configs}
-            rows.append({"name": topic.name, "error_code": code, "num_partitions": max(topic.num_partitions, 1), "replication_factor": 1})
+            rows.append(
+                {
+                    "name": topic.name,
+                    "error_code": code,
+                    "num_partitions": max(topic.num_partitions, 1),
+                    "replication_factor": 1,
+                }
+            )
         return {"topics": rows}
 
     async def _on_20(self, request: Any) -> Answer:
         names = [topic.name for topic in request.topics] or request.topic_names
-        return {"responses": [{"name": name, "error_code": 0 if self.cluster.topics.pop(name, None) else 3} for name in names]}
+        return {
+            "responses": [
+                {"name": name, "error_code": 0 if self.cluster.topics.pop(name, None) else 3}
+                for name in names
+            ]
+        }
 
     async def _on_37(self, request: Any) -> Answer:
         rows = []
@@ -516,17 +678,27 @@ class FakeBroker(FakeCoordinator):
             defaults = {"cleanup.policy": "delete", "retention.ms": "604800000"}
             values = (GROUP_DEFAULTS if row.resource_type == 32 else defaults) | changed
             source = {4: 2, 32: 8}.get(row.resource_type, 1)
-            wanted = values if not row.configuration_keys else [name for name in values if name in row.configuration_keys]
+            wanted = (
+                values
+                if not row.configuration_keys
+                else [name for name in values if name in row.configuration_keys]
+            )
             configs = [
                 {
                     "name": name,
                     "value": values[name],
                     "config_source": source if name in changed else 5,
-                    "documentation": f"Ignored by mqd: no use. About {name}" if name == "preallocate" else f"about {name}",
+                    "documentation": f"Ignored by mqd: no use. About {name}"
+                    if name == "preallocate"
+                    else f"about {name}",
                 }
                 for name in wanted
             ]
-            answer = {"resource_type": row.resource_type, "resource_name": row.resource_name, "error_code": 0 if there else 3}
+            answer = {
+                "resource_type": row.resource_type,
+                "resource_name": row.resource_name,
+                "error_code": 0 if there else 3,
+            }
             results.append({**answer, "configs": configs if there else []})
         return {"results": results}
 
@@ -543,12 +715,21 @@ class FakeBroker(FakeCoordinator):
                 elif change.config_operation == 1:
                     changed.pop(change.name, None)
                 elif change.config_operation == 2:
-                    changed[change.name] = ",".join(filter(None, [changed.get(change.name, ""), change.value]))
+                    changed[change.name] = ",".join(
+                        filter(None, [changed.get(change.name, ""), change.value])
+                    )
                 else:
-                    changed[change.name] = ",".join(each for each in changed[change.name].split(",") if each != change.value)
+                    changed[change.name] = ",".join(
+                        each for each in changed[change.name].split(",") if each != change.value
+                    )
             message = "a bad value" if code else None
             responses.append(
-                {"error_code": code, "error_message": message, "resource_type": row.resource_type, "resource_name": row.resource_name}
+                {
+                    "error_code": code,
+                    "error_message": message,
+                    "resource_type": row.resource_type,
+                    "resource_name": row.resource_name,
+                }
             )
         return {"responses": responses}
 
@@ -562,7 +743,13 @@ class FakeBroker(FakeCoordinator):
                 code = 0 if offset <= partition.end else 1
                 if not code:
                     partition.start = max(partition.start, offset)
-                rows.append({"partition_index": row.partition_index, "low_watermark": partition.start, "error_code": code})
+                rows.append(
+                    {
+                        "partition_index": row.partition_index,
+                        "low_watermark": partition.start,
+                        "error_code": code,
+                    }
+                )
             topics.append({"name": topic.name, "partitions": rows})
         return {"topics": topics}
 
@@ -571,13 +758,19 @@ class FakeBroker(FakeCoordinator):
             {
                 "name": name,
                 "partitions": [
-                    {"partition_index": index, "partition_size": sum(map(len, each.batches))} for index, each in enumerate(partitions)
+                    {"partition_index": index, "partition_size": sum(map(len, each.batches))}
+                    for index, each in enumerate(partitions)
                 ],
             }
             for name, partitions in self.cluster.topics.items()
         ]
         broken = {"error_code": 56, "log_dir": "/broken"}
-        return {"results": [{"log_dir": "/data", "topics": topics, "total_bytes": 100, "usable_bytes": 50}, broken]}
+        return {
+            "results": [
+                {"log_dir": "/data", "topics": topics, "total_bytes": 100, "usable_bytes": 50},
+                broken,
+            ]
+        }
 
     async def _on_61(self, request: Any) -> Answer:
         topics = []
@@ -615,7 +808,11 @@ class FakeBroker(FakeCoordinator):
     async def _on_43(self, request: Any) -> Answer:
         wanted = request.topic_partitions
         if wanted is None:
-            named = [(name, index) for name, partitions in self.cluster.topics.items() for index in range(len(partitions))]
+            named = [
+                (name, index)
+                for name, partitions in self.cluster.topics.items()
+                for index in range(len(partitions))
+            ]
         else:
             named = [(topic.topic, index) for topic in wanted for index in topic.partitions]
         results: dict[str, list[Answer]] = {}
@@ -636,7 +833,11 @@ class FakeBroker(FakeCoordinator):
                 partition.leader = partition.held[0]
             if wanted is not None or code != 84:
                 results.setdefault(name, []).append({"partition_id": index, "error_code": code})
-        return {"replica_election_results": [{"topic": name, "partition_result": rows} for name, rows in results.items()]}
+        return {
+            "replica_election_results": [
+                {"topic": name, "partition_result": rows} for name, rows in results.items()
+            ]
+        }
 
     async def _on_45(self, request: Any) -> Answer:
         responses = []
@@ -644,7 +845,12 @@ class FakeBroker(FakeCoordinator):
             rows = []
             for row in topic.partitions:
                 partition = self._found(topic.name, row.partition_index)
-                rows.append({"partition_index": row.partition_index, "error_code": self._reassign(partition, row.replicas)})
+                rows.append(
+                    {
+                        "partition_index": row.partition_index,
+                        "error_code": self._reassign(partition, row.replicas),
+                    }
+                )
             responses.append({"name": topic.name, "partitions": rows})
         return {"responses": responses}
 
@@ -673,7 +879,12 @@ class FakeBroker(FakeCoordinator):
         topics = []
         for name, partitions in self.cluster.topics.items():
             rows = [
-                {"partition_index": index, "replicas": each.held, "adding_replicas": each.adding, "removing_replicas": each.removing}
+                {
+                    "partition_index": index,
+                    "replicas": each.held,
+                    "adding_replicas": each.adding,
+                    "removing_replicas": each.removing,
+                }
                 for index, each in enumerate(partitions)
                 if each.adding or each.removing
             ]
@@ -690,17 +901,38 @@ class FakeBroker(FakeCoordinator):
         return {"error_code": 0 if known else 102}
 
     async def _on_75(self, request: Any) -> Answer:
-        names = sorted(self.cluster.topics) if not request.topics else [row.name for row in request.topics]
+        names = (
+            sorted(self.cluster.topics)
+            if not request.topics
+            else [row.name for row in request.topics]
+        )
         rows: list[tuple[str, int]] = []
         for name in names:
             rows += [(name, index) for index in range(len(self.cluster.topics.get(name, ())))]
         if request.cursor is not None:
-            rows = [row for row in rows if row >= (request.cursor.topic_name, request.cursor.partition_index)]
-        page, rest = rows[: request.response_partition_limit], rows[request.response_partition_limit :]
-        topics = [{"name": name, "error_code": 3, "partitions": []} for name in names if name not in self.cluster.topics]
+            rows = [
+                row
+                for row in rows
+                if row >= (request.cursor.topic_name, request.cursor.partition_index)
+            ]
+        page, rest = (
+            rows[: request.response_partition_limit],
+            rows[request.response_partition_limit :],
+        )
+        topics = [
+            {"name": name, "error_code": 3, "partitions": []}
+            for name in names
+            if name not in self.cluster.topics
+        ]
         for name in dict.fromkeys(name for name, _ in page):
-            partitions = [self._described(index, self.cluster.topics[name][index]) for each, index in page if each == name]
-            topics.append({"name": name, "topic_id": self.cluster.ids[name], "partitions": partitions})
+            partitions = [
+                self._described(index, self.cluster.topics[name][index])
+                for each, index in page
+                if each == name
+            ]
+            topics.append(
+                {"name": name, "topic_id": self.cluster.ids[name], "partitions": partitions}
+            )
         cursor = {"topic_name": rest[0][0], "partition_index": rest[0][1]} if rest else None
         return {"topics": topics, "next_cursor": cursor}
 

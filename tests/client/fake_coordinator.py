@@ -1,5 +1,6 @@
-"""Models of the two coordinators, for FakeBroker: groups of both protocols, offsets, transactions. One coordinator for everything: node
-`FakeCluster.coordinator`; any other node answers NOT_COORDINATOR. Sessions do not end by themselves: tests call `expire`.
+"""Models of the two coordinators, for FakeBroker: groups of both protocols, offsets, transactions.
+One coordinator for everything: node `FakeCluster.coordinator`; any other node answers
+NOT_COORDINATOR. Sessions do not end by themselves: tests call `expire`.
 """
 
 from __future__ import annotations
@@ -131,7 +132,9 @@ class FakeCoordinator:
                 del group.members[late]
             names = [{each.name for each in one.protocols} for one in group.members.values()]
             first = next(iter(group.members.values()))
-            group.protocol = next(each.name for each in first.protocols if all(each.name in one for one in names))
+            group.protocol = next(
+                each.name for each in first.protocols if all(each.name in one for one in names)
+            )
             group.generation += 1
             group.leader = min(group.members)
             group.assignments = {}
@@ -143,8 +146,16 @@ class FakeCoordinator:
         rows = []
         if member_id == group.leader:
             for one, asked in group.members.items():
-                metadata = next(each.metadata for each in asked.protocols if each.name == group.protocol)
-                rows.append({"member_id": one, "group_instance_id": asked.group_instance_id, "metadata": bytes(metadata)})
+                metadata = next(
+                    each.metadata for each in asked.protocols if each.name == group.protocol
+                )
+                rows.append(
+                    {
+                        "member_id": one,
+                        "group_instance_id": asked.group_instance_id,
+                        "metadata": bytes(metadata),
+                    }
+                )
         return {
             "generation_id": group.generation,
             "protocol_type": "consumer",
@@ -168,7 +179,9 @@ class FakeCoordinator:
             return {"error_code": code}
         group = self._group(request.group_id)
         if request.assignments:
-            group.assignments = {row.member_id: bytes(row.assignment) for row in request.assignments}
+            group.assignments = {
+                row.member_id: bytes(row.assignment) for row in request.assignments
+            }
             if group.state == "CompletingRebalance":
                 group.state = "Stable"
             group.wake()
@@ -180,11 +193,17 @@ class FakeCoordinator:
 
     async def _on_12(self, request: Any) -> Answer:
         code = self._check(request)
-        return {"error_code": code or (27 if self._group(request.group_id).state == "PreparingRebalance" else 0)}
+        return {
+            "error_code": code
+            or (27 if self._group(request.group_id).state == "PreparingRebalance" else 0)
+        }
 
     async def _on_13(self, request: Any) -> Answer:
         group = self._group(request.group_id)
-        static = {getattr(asked, "group_instance_id", None): member_id for member_id, asked in group.members.items()}
+        static = {
+            getattr(asked, "group_instance_id", None): member_id
+            for member_id, asked in group.members.items()
+        }
         rows = []
         for row in request.members or [request]:
             instance_id = None if row is request else row.group_instance_id
@@ -192,7 +211,13 @@ class FakeCoordinator:
             there = member_id in group.members
             if there:
                 group.expire(member_id)
-            rows.append({"member_id": row.member_id, "group_instance_id": instance_id, "error_code": 0 if there or row is request else 25})
+            rows.append(
+                {
+                    "member_id": row.member_id,
+                    "group_instance_id": instance_id,
+                    "error_code": 0 if there or row is request else 25,
+                }
+            )
         return {"members": rows}
 
     # -- groups of KIP-848
@@ -216,14 +241,24 @@ class FakeCoordinator:
         if request.subscribed_topic_names is not None:
             member.topics = list(request.subscribed_topic_names)
         if request.topic_partitions is not None:
-            member.owned = {(row.topic_id, index) for row in request.topic_partitions for index in row.partitions}
+            member.owned = {
+                (row.topic_id, index)
+                for row in request.topic_partitions
+                for index in row.partitions
+            }
         target = self._target(group, request.member_id)
         others = {
             each
             for name, other in group.members.items()
             if name != request.member_id
-            for each in (other.owned | (other.told or set())) - (self._target(group, name) & (other.told or set()))
-        } | {each for name, other in group.members.items() if name != request.member_id for each in other.owned}
+            for each in (other.owned | (other.told or set()))
+            - (self._target(group, name) & (other.told or set()))
+        } | {
+            each
+            for name, other in group.members.items()
+            if name != request.member_id
+            for each in other.owned
+        }
         given = (target & member.owned) if member.owned - target else target - others
         answer: Answer = {"member_id": request.member_id, "heartbeat_interval_ms": 1000}
         if given != member.told or request.member_epoch == 0:
@@ -231,7 +266,11 @@ class FakeCoordinator:
             rows: dict[UUID, list[int]] = {}
             for topic_id, index in sorted(given, key=str):
                 rows.setdefault(topic_id, []).append(index)
-            answer["assignment"] = {"topic_partitions": [{"topic_id": one, "partitions": each} for one, each in rows.items()]}
+            answer["assignment"] = {
+                "topic_partitions": [
+                    {"topic_id": one, "partitions": each} for one, each in rows.items()
+                ]
+            }
         if not member.owned - target:
             member.epoch = group.generation
         return answer | {"member_epoch": member.epoch}
@@ -239,7 +278,10 @@ class FakeCoordinator:
     def _target(self, group: FakeGroup, member_id: str) -> set[tuple[UUID, int]]:
         order = sorted(group.members)
         mine = order.index(member_id)
-        topics = sorted({topic for member in group.members.values() for topic in member.topics} & set(self.cluster.topics))
+        topics = sorted(
+            {topic for member in group.members.values() for topic in member.topics}
+            & set(self.cluster.topics)
+        )
         return {
             (self.cluster.ids[topic], index)
             for topic in topics
@@ -268,13 +310,18 @@ class FakeCoordinator:
         self.cluster.commits.append((request.group_id, code))
         return {"topics": self._store(request, code, self._group(request.group_id).offsets)}
 
-    def _store(self, request: Any, code: int, into: dict[TopicPartition, tuple[int, str]]) -> list[Answer]:
+    def _store(
+        self, request: Any, code: int, into: dict[TopicPartition, tuple[int, str]]
+    ) -> list[Answer]:
         topics = []
         for topic in request.topics:
             rows = []
             for row in topic.partitions:
                 if not code:
-                    into[TopicPartition(topic.name, row.partition_index)] = row.committed_offset, row.committed_metadata or ""
+                    into[TopicPartition(topic.name, row.partition_index)] = (
+                        row.committed_offset,
+                        row.committed_metadata or "",
+                    )
                 rows.append({"partition_index": row.partition_index, "error_code": code})
             topics.append({"name": topic.name, "partitions": rows})
         return topics
@@ -287,15 +334,35 @@ class FakeCoordinator:
             if asked.topics is None:
                 wanted = sorted(group.offsets)
             else:
-                wanted = [TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partition_indexes]
-            unstable = {tp for offsets in group.pending.values() for tp in offsets} if request.require_stable else set()
+                wanted = [
+                    TopicPartition(topic.name, index)
+                    for topic in asked.topics
+                    for index in topic.partition_indexes
+                ]
+            unstable = (
+                {tp for offsets in group.pending.values() for tp in offsets}
+                if request.require_stable
+                else set()
+            )
             topics: dict[str, list[Answer]] = {}
             for tp in wanted:
                 offset, metadata = group.offsets.get(tp, (-1, ""))
-                row = {"partition_index": tp.partition, "committed_offset": offset, "metadata": metadata}
-                topics.setdefault(tp.topic, []).append(row | {"error_code": 88 if tp in unstable else 0})
+                row = {
+                    "partition_index": tp.partition,
+                    "committed_offset": offset,
+                    "metadata": metadata,
+                }
+                topics.setdefault(tp.topic, []).append(
+                    row | {"error_code": 88 if tp in unstable else 0}
+                )
             rows = [{"name": name, "partitions": each} for name, each in topics.items()]
-            answers.append({"group_id": asked.group_id, "topics": rows, "error_code": 16 if self._elsewhere() else 0})
+            answers.append(
+                {
+                    "group_id": asked.group_id,
+                    "topics": rows,
+                    "error_code": 16 if self._elsewhere() else 0,
+                }
+            )
         return answers[0] | {"groups": answers}
 
     async def _on_47(self, request: Any) -> Answer:
@@ -319,11 +386,18 @@ class FakeCoordinator:
         if self._elsewhere():
             return {"groups": []}
         rows = [
-            {"group_id": name, "protocol_type": "consumer", "group_state": self._state(group), "group_type": group.type}
+            {
+                "group_id": name,
+                "protocol_type": "consumer",
+                "group_state": self._state(group),
+                "group_type": group.type,
+            }
             for name, group in self.cluster.groups.items()
         ]
         wanted = {each.lower() for each in request.states_filter}
-        return {"groups": [row for row in rows if not wanted or row["group_state"].lower() in wanted]}
+        return {
+            "groups": [row for row in rows if not wanted or row["group_state"].lower() in wanted]
+        }
 
     def _state(self, group: FakeGroup) -> str:
         return ("Stable" if group.members else "Empty") if group.type == "consumer" else group.state
@@ -334,7 +408,13 @@ class FakeCoordinator:
         for name in request.groups:
             group = self.cluster.groups.get(name)
             if group is None:
-                rows.append({"group_id": name, "error_code": 69 if request.version >= 6 else 0, "group_state": "Dead"})
+                rows.append(
+                    {
+                        "group_id": name,
+                        "error_code": 69 if request.version >= 6 else 0,
+                        "group_state": "Dead",
+                    }
+                )
                 continue
             members = [
                 {
@@ -344,11 +424,18 @@ class FakeCoordinator:
                     "member_metadata": bytes(asked.protocols[0].metadata),
                     "member_assignment": group.assignments.get(member_id, b""),
                     "group_instance_id": asked.group_instance_id,
-                    "awaited": group.state == "PreparingRebalance" and member_id not in group.joined and tells,
+                    "awaited": group.state == "PreparingRebalance"
+                    and member_id not in group.joined
+                    and tells,
                 }
                 for member_id, asked in group.members.items()
             ]
-            row = {"group_id": name, "group_state": group.state, "protocol_type": "consumer", "protocol_data": group.protocol}
+            row = {
+                "group_id": name,
+                "group_state": group.state,
+                "protocol_type": "consumer",
+                "protocol_data": group.protocol,
+            }
             if group.state == "PreparingRebalance" and tells:
                 row["state_since_ms"] = 5000
             rows.append({**row, "members": members})
@@ -367,7 +454,10 @@ class FakeCoordinator:
                 topics: dict[UUID, list[int]] = {}
                 for topic_id, index in sorted(member.owned, key=str):
                     topics.setdefault(topic_id, []).append(index)
-                given = [{"topic_id": one, "topic_name": names[one], "partitions": each} for one, each in topics.items()]
+                given = [
+                    {"topic_id": one, "topic_name": names[one], "partitions": each}
+                    for one, each in topics.items()
+                ]
                 members.append(
                     {
                         "member_id": member_id,
@@ -420,14 +510,17 @@ class FakeCoordinator:
         found = self.cluster.transactions.get(request.transactional_id)
         if found is None:
             self.cluster.next_producer_id += 1
-            found = self.cluster.transactions[request.transactional_id] = FakeTransaction(self.cluster.next_producer_id)
+            found = self.cluster.transactions[request.transactional_id] = FakeTransaction(
+                self.cluster.next_producer_id
+            )
         elif request.producer_id >= 0 and request.producer_epoch == found.bumped_from:
             return {"producer_id": found.producer_id, "producer_epoch": found.epoch}
         elif request.producer_id >= 0 and request.producer_epoch != found.epoch:
             return {"error_code": 90, "producer_id": -1, "producer_epoch": -1}
         if found.state == "Ongoing":
             self._end(found, False)
-            if request.producer_id >= 0 and self.cluster.transaction_version < 2:  # who opened it is fenced with it, whoever asks
+            # who opened it is fenced with it, whoever asks
+            if request.producer_id >= 0 and self.cluster.transaction_version < 2:
                 found.epoch += 1
                 found.bumped_from = -1
                 return {"error_code": 51, "producer_id": -1, "producer_epoch": -1}
@@ -472,23 +565,36 @@ class FakeCoordinator:
                 found.groups.add(request.group_id)
             elif request.group_id not in found.groups:
                 code = 48
-        return {"topics": self._store(request, code, group.pending.setdefault(request.producer_id, {}))}
+        return {
+            "topics": self._store(request, code, group.pending.setdefault(request.producer_id, {}))
+        }
 
     async def _on_26(self, request: Any) -> Answer:
         found, code = self._transaction(request)
         new_epoch = request.version >= 5
-        if code and found is not None and new_epoch and found.last == (request.producer_epoch, request.committed):
+        if (
+            code
+            and found is not None
+            and new_epoch
+            and found.last == (request.producer_epoch, request.committed)
+        ):
             return {"producer_id": found.producer_id, "producer_epoch": found.epoch}  # asked again
         if found is None or code:
             return {"error_code": code}
         if found.state != "Ongoing" and request.committed and found.state != "CompleteCommit":
             return {"error_code": 48}
-        if found.state != "Ongoing" and not new_epoch and found.state != ("CompleteCommit" if request.committed else "CompleteAbort"):
+        if (
+            found.state != "Ongoing"
+            and not new_epoch
+            and found.state != ("CompleteCommit" if request.committed else "CompleteAbort")
+        ):
             return {"error_code": 48}
         found.last = request.producer_epoch, request.committed
         self._end(found, request.committed)
         found.epoch += new_epoch
-        return {"producer_id": found.producer_id, "producer_epoch": found.epoch} if new_epoch else {}
+        return (
+            {"producer_id": found.producer_id, "producer_epoch": found.epoch} if new_epoch else {}
+        )
 
     def _end(self, found: FakeTransaction, committed: bool) -> None:
         found.state = "CompleteCommit" if committed else "CompleteAbort"
@@ -513,7 +619,9 @@ class FakeCoordinator:
                 rows = []
                 for index in topic.partition_indexes:
                     partition = self.cluster.topics[topic.name][index]
-                    partition.end_transaction(marker.producer_id, marker.producer_epoch, marker.transaction_result)
+                    partition.end_transaction(
+                        marker.producer_id, marker.producer_epoch, marker.transaction_result
+                    )
                     rows.append({"partition_index": index})
                 topics.append({"name": topic.name, "partitions": rows})
             markers.append({"producer_id": marker.producer_id, "topics": topics})
@@ -537,14 +645,20 @@ class FakeCoordinator:
                     "transaction_start_time_ms": 1000 if found.state == "Ongoing" else -1,
                     "producer_id": found.producer_id,
                     "producer_epoch": found.epoch,
-                    "topics": [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()],
+                    "topics": [
+                        {"topic": topic, "partitions": indexes} for topic, indexes in topics.items()
+                    ],
                 }
             )
         return {"transaction_states": rows}
 
     async def _on_66(self, request: Any) -> Answer:
         rows = [
-            {"transactional_id": name, "producer_id": each.producer_id, "transaction_state": each.state}
+            {
+                "transactional_id": name,
+                "producer_id": each.producer_id,
+                "transaction_state": each.state,
+            }
             for name, each in self.cluster.transactions.items()
             if not self._elsewhere()
             and (not request.state_filters or each.state in request.state_filters)

@@ -1,4 +1,6 @@
-"""The model broker of fake.py behind a real loopback port, in a thread of its own: for the blocking facade and for mqctl."""
+"""The model broker of fake.py behind a real loopback port, in a thread of its own: for the
+blocking facade and for mqctl.
+"""
 
 from __future__ import annotations
 

@@ -12,11 +12,19 @@ ERROR = error_from_wire(19, "t")
 
 
 def queue(**options: float) -> Accumulator:
-    given = {"batch_bytes": 1000, "request_bytes": 2000, "buffer_bytes_max": 10_000, "linger_s": 1.0, "delivery_timeout_s": 10.0} | options
+    given = {
+        "batch_bytes": 1000,
+        "request_bytes": 2000,
+        "buffer_bytes_max": 10_000,
+        "linger_s": 1.0,
+        "delivery_timeout_s": 10.0,
+    } | options
     return Accumulator(**given)  # type: ignore[arg-type]
 
 
-def put(accumulator: Accumulator, tp: TopicPartition, now: float = 0.0, size: int = 100) -> tuple[Batch, int]:
+def put(
+    accumulator: Accumulator, tp: TopicPartition, now: float = 0.0, size: int = 100
+) -> tuple[Batch, int]:
     return accumulator.append(tp, Record(0, 0, None, b"x"), size, now)
 
 
@@ -122,7 +130,13 @@ def test_halves_are_found_by_index_and_keep_the_bytes_counted() -> None:
     accumulator.split(batch)
     assert batch.halves is not None
     left, right = batch.halves
-    assert [batch.locate(index) for index in range(5)] == [(left, 0), (left, 1), (right, 0), (right, 1), (right, 2)]
+    assert [batch.locate(index) for index in range(5)] == [
+        (left, 0),
+        (left, 1),
+        (right, 0),
+        (right, 1),
+        (right, 2),
+    ]
     assert accumulator.buffered_bytes == left.size_estimate + right.size_estimate
     assert drained(accumulator, 0.0) == [left]
 
@@ -153,4 +167,6 @@ def test_without_an_id_there_are_no_sequences() -> None:
 def test_the_estimate_is_never_too_small(size: int) -> None:
     headers = (("ż" * 10, b"x" * size), ("n", None))
     batch = build_batch([Record(0, 0, b"k" * size, b"v" * size, headers)])
-    assert len(batch) - 61 <= record_bytes(b"k" * size, b"v" * size, headers) <= len(batch) - 61 + 100
+    assert (
+        len(batch) - 61 <= record_bytes(b"k" * size, b"v" * size, headers) <= len(batch) - 61 + 100
+    )

@@ -43,13 +43,28 @@ async def test_create_list_describe_delete(nursery: trio.Nursery) -> None:
         made = await admin.create_topics([NewTopic("a", 3), NewTopic("old")])
         assert (await admin.create_topic("b", 3)).name == "b"
         assert not isinstance(made["a"], ClientError) and made["a"].partitions == 3
-        assert isinstance(made["old"], ClientError) and made["old"].code is ErrorCode.TOPIC_ALREADY_EXISTS
-        assert [(topic.name, len(topic.partitions)) for topic in await admin.list_topics()] == [("a", 3), ("b", 3), ("old", 1)]
+        assert (
+            isinstance(made["old"], ClientError)
+            and made["old"].code is ErrorCode.TOPIC_ALREADY_EXISTS
+        )
+        assert [(topic.name, len(topic.partitions)) for topic in await admin.list_topics()] == [
+            ("a", 3),
+            ("b", 3),
+            ("old", 1),
+        ]
         described = await admin.describe_topics(["a", "nope"])
-        assert not isinstance(described["a"], ClientError) and described["a"].replication_factor == 1
-        assert isinstance(described["nope"], ClientError) and "topic list" in described["nope"].remedy
+        assert (
+            not isinstance(described["a"], ClientError) and described["a"].replication_factor == 1
+        )
+        assert (
+            isinstance(described["nope"], ClientError) and "topic list" in described["nope"].remedy
+        )
         gone = await admin.delete_topics(["a", "nope"])
-        assert gone["a"] is None and gone["nope"] is not None and gone["nope"].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            gone["a"] is None
+            and gone["nope"] is not None
+            and gone["nope"].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
         with pytest.raises(ClientError, match="it does not exist"):
             await admin.delete_topic("a")
         with pytest.raises(ClientError):
@@ -94,7 +109,9 @@ async def test_configs(nursery: trio.Nursery) -> None:
         await admin.alter_configs({TOPIC_A: [ConfigChange("retention.ms", ConfigOperation.DELETE)]})
         (entry,) = (await admin.describe_configs([TOPIC_A], ["retention.ms"]))[TOPIC_A]  # type: ignore[misc]
         assert entry.is_default and entry.value == "604800000"
-        error = (await admin.alter_configs({TOPIC_A: [ConfigChange("x", ConfigOperation.SET, "bad")]}))[TOPIC_A]
+        error = (
+            await admin.alter_configs({TOPIC_A: [ConfigChange("x", ConfigOperation.SET, "bad")]})
+        )[TOPIC_A]
         assert error is not None and error.message == "topic 'a': a bad value"
         missing = Resource(ResourceType.TOPIC, "nope")
         assert isinstance((await admin.describe_configs([missing]))[missing], ClientError)
@@ -102,16 +119,27 @@ async def test_configs(nursery: trio.Nursery) -> None:
         assert not isinstance((await admin.describe_configs([node]))[node], ClientError)
 
 
-async def test_partitions_are_asked_of_their_leaders(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_partitions_are_asked_of_their_leaders(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     first, second = cluster.add_topic("a", 2)
     async with administering(cluster) as admin:
         async with open_producer(admin._client) as producer:
             for _ in range(3):
                 await producer.send("a", b"x", partition=1, timestamp=5)
-        listed = await admin.list_offsets({A0: LATEST, A1: LATEST, TopicPartition("a", 9): EARLIEST, TopicPartition("b", 0): LATEST})
+        listed = await admin.list_offsets(
+            {
+                A0: LATEST,
+                A1: LATEST,
+                TopicPartition("a", 9): EARLIEST,
+                TopicPartition("b", 0): LATEST,
+            }
+        )
         assert listed[A0] == (0, -1, 0) and listed[A1] == (3, -1, 0)
-        assert isinstance(listed[TopicPartition("a", 9)], ClientError) and isinstance(listed[TopicPartition("b", 0)], ClientError)
+        assert isinstance(listed[TopicPartition("a", 9)], ClientError) and isinstance(
+            listed[TopicPartition("b", 0)], ClientError
+        )
         assert (await admin.list_offsets({A1: 4}))[A1] == (0, 5, 0)
         second.leader, second.leader_epoch = 1, 1  # a stale view is refreshed
         deleted = await admin.delete_records({A0: 7, A1: END_OF_LOG})
@@ -126,7 +154,9 @@ async def test_nodes_and_disks(nursery: trio.Nursery) -> None:
     cluster.add_topic("a")
     async with administering(cluster) as admin:
         described = await admin.describe_cluster()
-        assert described.cluster_id == "fake" and described.brokers[1] == BrokerInfo(2, "fake", 9002)
+        assert described.cluster_id == "fake" and described.brokers[1] == BrokerInfo(
+            2, "fake", 9002
+        )
         cluster.down.add(2)
         directories = await admin.describe_log_dirs([1])
         assert not isinstance(directories[1], ClientError)
@@ -135,7 +165,9 @@ async def test_nodes_and_disks(nursery: trio.Nursery) -> None:
         assert bad.error is not None and bad.error.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_dead_node_is_a_partial_result(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_dead_node_is_a_partial_result(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     async with administering(cluster, timeout_s=5) as admin:
         await admin.describe_cluster()
@@ -146,7 +178,9 @@ async def test_a_dead_node_is_a_partial_result(nursery: trio.Nursery, autojump_c
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT])
-async def test_retriable_codes_are_retried(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: ErrorCode) -> None:
+async def test_retriable_codes_are_retried(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: ErrorCode
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(CREATE_TOPICS, *[{"topics": [{"name": "a", "error_code": int(code)}]}] * 3)
     async with administering(cluster) as admin:
@@ -154,7 +188,9 @@ async def test_retriable_codes_are_retried(nursery: trio.Nursery, autojump_clock
     assert [key for key, _ in cluster.one.requests].count(CREATE_TOPICS) == 4
 
 
-async def test_a_deadline_ends_retries_and_names_the_last_failure(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_deadline_ends_retries_and_names_the_last_failure(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(CREATE_TOPICS, *[{"topics": [{"name": "a", "error_code": 41}]}] * 1000)
     async with administering(cluster, timeout_s=7) as admin:
@@ -165,7 +201,9 @@ async def test_a_deadline_ends_retries_and_names_the_last_failure(nursery: trio.
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
-@pytest.mark.parametrize(("key", "name"), [(CREATE_TOPICS, "create_topic"), (DELETE_TOPICS, "delete_topic")])
+@pytest.mark.parametrize(
+    ("key", "name"), [(CREATE_TOPICS, "create_topic"), (DELETE_TOPICS, "delete_topic")]
+)
 async def test_a_lost_answer_is_told_when_the_second_attempt_finds_it_done(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, key: int, name: str
 ) -> None:
@@ -174,7 +212,9 @@ async def test_a_lost_answer_is_told_when_the_second_attempt_finds_it_done(
         cluster.add_topic("a")
     cluster.one.script(key, HangUp(after=True))
     async with administering(cluster) as admin:
-        with pytest.raises(ClientError, match="an earlier attempt of this call got no answer and may have done it"):
+        with pytest.raises(
+            ClientError, match="an earlier attempt of this call got no answer and may have done it"
+        ):
             await getattr(admin, name)("a")
 
 
@@ -207,7 +247,9 @@ async def test_an_old_broker_lacks_an_api(nursery: trio.Nursery) -> None:
         await admin.delete_topic("b")
 
 
-async def test_a_new_controller_is_found(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_new_controller_is_found(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     async with administering(cluster) as admin:
         await admin.create_topic("a")

@@ -10,7 +10,13 @@ import trio
 
 from mqd.client.admin import Admin
 from mqd.client.cluster import connect, parse_bootstrap
-from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable, error_from_wire
+from mqd.client.errors import (
+    ClientError,
+    ConnectionBroken,
+    DeadlineExceeded,
+    PeerUnreachable,
+    error_from_wire,
+)
 from mqd.client.peer import PeerConnection
 from mqd.client.producer import open_producer
 from mqd.errors import ErrorCode
@@ -52,12 +58,18 @@ async def test_nobody_answers(nursery: trio.Nursery) -> None:
     with pytest.raises(PeerUnreachable, match=r"nothing listens at fake:9001$"):
         async with connect("fake:9001", network=cluster):
             pass
-    with pytest.raises(PeerUnreachable, match="none of the nodes can be reached: nothing listens at fake:9001; nothing listens at x:1"):
+    with pytest.raises(
+        PeerUnreachable,
+        match="none of the nodes can be reached: nothing listens at fake:9001; nothing "
+        "listens at x:1",
+    ):
         async with connect("fake:9001,x:1", network=cluster):
             pass
 
 
-async def test_waiting_for_a_node_that_starts(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_waiting_for_a_node_that_starts(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.down.add(1)
 
@@ -99,7 +111,9 @@ async def test_a_node_that_accepts_and_says_nothing_holds_up_nobody_who_can_do_w
         assert (await client.any_connection()).peer == "fake:9003"
 
 
-async def test_who_waits_for_a_silent_node_waits_once(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_who_waits_for_a_silent_node_waits_once(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     """However many ask, and however long a request may take. They are told which node it is."""
     cluster = FakeCluster(nursery, nodes=2)
     cluster.brokers[2].script(API_VERSIONS, *[Hang()] * 9)
@@ -107,7 +121,9 @@ async def test_who_waits_for_a_silent_node_waits_once(nursery: trio.Nursery, aut
     async with connect("fake:9001", network=cluster) as client:
 
         async def ask() -> None:
-            with pytest.raises(PeerUnreachable, match="accepts connections but did not answer within 10 s") as caught:
+            with pytest.raises(
+                PeerUnreachable, match="accepts connections but did not answer within 10 s"
+            ) as caught:
                 await client.connection_to(("fake", 9002))
             errors.append(caught.value)
 
@@ -116,16 +132,18 @@ async def test_who_waits_for_a_silent_node_waits_once(nursery: trio.Nursery, aut
             for _ in range(5):
                 askers.start_soon(ask)
         assert trio.current_time() - began < 11
-        assert len(set(map(id, errors))) == 5 and {each.remedy.split(":")[0] for each in errors} == {
-            "node 2 is frozen, overloaded or cut off"
-        }
+        assert len(set(map(id, errors))) == 5 and {
+            each.remedy.split(":")[0] for each in errors
+        } == {"node 2 is frozen, overloaded or cut off"}
         cluster.down.add(2)
         with pytest.raises(PeerUnreachable, match="nothing listens") as caught:
             await client.connection_to(("fake", 9002))
         assert caught.value.remedy == "start node 2, or see `mqctl cluster health`"
         cluster.down.clear()
         cluster.brokers[2].actions.clear()
-        assert (await client.connection_to(("fake", 9002))).failure is None, "a later attempt has its own end"
+        assert (await client.connection_to(("fake", 9002))).failure is None, (
+            "a later attempt has its own end"
+        )
 
 
 async def test_one_refresh_for_all_who_saw_the_same_view(nursery: trio.Nursery) -> None:
@@ -139,7 +157,9 @@ async def test_one_refresh_for_all_who_saw_the_same_view(nursery: trio.Nursery) 
         assert [key for key, _ in cluster.one.requests].count(METADATA) == 2
 
 
-async def test_a_leader_is_waited_for(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_leader_is_waited_for(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     partition.leader = -1
@@ -150,7 +170,9 @@ async def test_a_leader_is_waited_for(nursery: trio.Nursery, autojump_clock: tri
 
     async with connect("fake:9001", network=cluster) as client:
         nursery.start_soon(elect)
-        assert (await client.leader(TopicPartition("a", 0), deadline=trio.current_time() + 10)).node_id == 1
+        assert (
+            await client.leader(TopicPartition("a", 0), deadline=trio.current_time() + 10)
+        ).node_id == 1
         with pytest.raises(ClientError, match="partition a-7: it does not exist"):
             await client.leader(TopicPartition("a", 7), deadline=trio.current_time() + 10)
         with pytest.raises(ClientError, match="node 9 is not among the live nodes 1"):
@@ -180,17 +202,25 @@ async def test_a_node_that_goes_while_it_is_being_asked_is_no_error(
             assert (await producer.send("a", b"x")).offset == 0
         admin = Admin(client, timeout_s=10)
         fences.append(2)
-        assert (await admin.list_offsets({TopicPartition("a", 0): -1}))[TopicPartition("a", 0)].offset == 1  # type: ignore[union-attr]
+        assert (await admin.list_offsets({TopicPartition("a", 0): -1}))[
+            TopicPartition("a", 0)
+        ].offset == 1  # type: ignore[union-attr]
         fences.append(2)
         assert await admin.list_groups() == []
 
 
 def test_errors_say_what_to_do_and_travel() -> None:
     error = error_from_wire(3, "topic 'x'")
-    assert error.message == "topic 'x': unknown topic or partition" and error.remedy and error.retriable
+    assert (
+        error.message == "topic 'x': unknown topic or partition"
+        and error.remedy
+        and error.retriable
+    )
     for each in (error, ConnectionBroken("gone", sent=True), DeadlineExceeded("late", error)):
         for twin in (copy.copy(each), pickle.loads(pickle.dumps(each)), each.copy()):
-            assert type(twin) is type(each) and str(twin) == str(each) and twin.remedy == each.remedy
+            assert (
+                type(twin) is type(each) and str(twin) == str(each) and twin.remedy == each.remedy
+            )
             assert twin.code is each.code and isinstance(twin.code, ErrorCode)
 
 
@@ -208,7 +238,9 @@ def test_errors_say_what_to_do_and_travel() -> None:
         (TypeError, "wait_s is None: give a number", {"wait_s": None}),
     ],
 )
-async def test_a_wrong_argument_of_connect(kind: type[Exception], sentence: str, arguments: dict[str, Any]) -> None:
+async def test_a_wrong_argument_of_connect(
+    kind: type[Exception], sentence: str, arguments: dict[str, Any]
+) -> None:
     with pytest.raises(kind, match=sentence):
         async with connect(**{"bootstrap": [("fake", 9001)], **arguments}):
             raise AssertionError

@@ -19,16 +19,31 @@ from tests.client.fake import FETCH, METADATA, FakeCluster, FakePartition, HangU
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-def fill(partition: FakePartition, count: int, *, each: int = 10, codec: Codec = Codec.NONE, **options: Any) -> None:
-    """`count` records "0", "1", ... with their number times 1000 as timestamp, `each` in a batch."""
+def fill(
+    partition: FakePartition,
+    count: int,
+    *,
+    each: int = 10,
+    codec: Codec = Codec.NONE,
+    **options: Any,
+) -> None:
+    """`count` records "0", "1", ...
+
+    with their number times 1000 as timestamp, `each` in a batch.
+    """
     for start in range(0, count, each):
-        records = [Record(0, number * 1000, None, b"%d" % number) for number in range(start, min(start + each, count))]
+        records = [
+            Record(0, number * 1000, None, b"%d" % number)
+            for number in range(start, min(start + each, count))
+        ]
         code, _ = partition.append(build_batch(records, codec=codec, **options))
         assert code == 0
 
 
 @asynccontextmanager
-async def consuming(cluster: FakeCluster, start: Any, **options: Any) -> AsyncIterator[tuple[ClusterClient, Consumer]]:
+async def consuming(
+    cluster: FakeCluster, start: Any, **options: Any
+) -> AsyncIterator[tuple[ClusterClient, Consumer]]:
     async with (
         connect([("fake", 9001)], network=cluster, request_timeout_s=5.0) as client,
         open_consumer(client, start, **options) as consumer,
@@ -68,10 +83,15 @@ async def test_reads_everything_to_the_end(nursery: trio.Nursery, codec: Codec) 
         (20, None, range(0)),
     ],
 )
-async def test_starts_and_ends_where_told(nursery: trio.Nursery, start: Any, end: Any, expected: range) -> None:
+async def test_starts_and_ends_where_told(
+    nursery: trio.Nursery, start: Any, end: Any, expected: range
+) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 20)
-    async with consuming(cluster, {A0: start}, end="end" if end is None else {A0: end}) as (_, consumer):
+    async with consuming(cluster, {A0: start}, end="end" if end is None else {A0: end}) as (
+        _,
+        consumer,
+    ):
         found = await values(consumer)
         assert found.get(0, []) == [b"%d" % number for number in expected]
 
@@ -99,12 +119,17 @@ async def test_many_small_answers(nursery: trio.Nursery) -> None:
         assert (await values(consumer))[0] == [b"%d" % number for number in range(5, 300)]
 
 
-async def test_a_broken_connection_and_a_moved_leader_are_survived(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_broken_connection_and_a_moved_leader_are_survived(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     (partition,) = cluster.add_topic("a")
     fill(partition, 50)
     cluster.one.script(FETCH, HangUp(), None, HangUp())
-    async with consuming(cluster, {A0: "beginning"}, end="end", partition_max_bytes=1) as (_, consumer):
+    async with consuming(cluster, {A0: "beginning"}, end="end", partition_max_bytes=1) as (
+        _,
+        consumer,
+    ):
         found = []
         async for batch in consumer:
             found += [record.value for record in batch.records]
@@ -149,10 +174,15 @@ async def test_damage_is_an_error_and_others_go_on(nursery: trio.Nursery) -> Non
                 assert batch is not None
                 found[batch.partition] = found.get(batch.partition, 0) + len(batch.records)
         assert found == {0: 10, 1: 20}
-        assert errors[0].code is ErrorCode.CORRUPT_MESSAGE and "a-0 is damaged at offset 10" in errors[0].message
+        assert (
+            errors[0].code is ErrorCode.CORRUPT_MESSAGE
+            and "a-0 is damaged at offset 10" in errors[0].message
+        )
 
 
-async def test_damage_is_an_error_also_while_more_is_being_fetched(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_damage_is_an_error_also_while_more_is_being_fetched(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     """What was asked for behind the damage comes when the user has been told of it."""
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
@@ -184,7 +214,13 @@ async def test_read_committed_hides_aborted_records_and_markers(nursery: trio.Nu
     def append(value: bytes, producer: int, **options: Any) -> None:
         key = options.pop("key", None)
         partition.batches.append(
-            build_batch([Record(0, 0, key, value)], base_offset=partition.end, producer_id=producer, producer_epoch=0, **options)
+            build_batch(
+                [Record(0, 0, key, value)],
+                base_offset=partition.end,
+                producer_id=producer,
+                producer_epoch=0,
+                **options,
+            )
         )
         partition.end += 1
 
@@ -197,17 +233,24 @@ async def test_read_committed_hides_aborted_records_and_markers(nursery: trio.Nu
 
     def with_aborts(broker: Any, request: Any) -> Any:
         answer = broker._read(request)
-        answer["responses"][0]["partitions"][0]["aborted_transactions"] = [{"producer_id": 5, "first_offset": 0}]
+        answer["responses"][0]["partitions"][0]["aborted_transactions"] = [
+            {"producer_id": 5, "first_offset": 0}
+        ]
         return answer
 
     cluster.one.script(FETCH, with_aborts)
-    async with consuming(cluster, {A0: "beginning"}, end="end", read_committed=True) as (_, consumer):
+    async with consuming(cluster, {A0: "beginning"}, end="end", read_committed=True) as (
+        _,
+        consumer,
+    ):
         assert await values(consumer) == {0: [b"plain", b"kept", b"later"]}
     async with consuming(cluster, {A0: "beginning"}, end="end") as (_, consumer):
         assert await values(consumer) == {0: [b"aborted", b"plain", b"kept", b"later"]}
 
 
-async def test_fetches_do_not_hold_up_other_requests(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+async def test_fetches_do_not_hold_up_other_requests(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     async with consuming(cluster, {A0: "end"}, max_wait_ms=3000) as (client, _):
@@ -230,7 +273,9 @@ async def test_old_brokers_are_asked_by_name(nursery: trio.Nursery) -> None:
     assert (FETCH, 12) in cluster.one.requests
 
 
-async def test_a_deleted_topic_is_told(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_deleted_topic_is_told(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     fill(partition, 5)
@@ -250,7 +295,9 @@ async def test_a_topic_that_does_not_exist(nursery: trio.Nursery) -> None:
             pass
 
 
-async def test_a_partition_that_goes_before_it_is_asked_for_is_not_asked_for(nursery: trio.Nursery) -> None:
+async def test_a_partition_that_goes_before_it_is_asked_for_is_not_asked_for(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 20)
     async with consuming(cluster, {A0: "beginning"}) as (_, consumer):
@@ -271,8 +318,16 @@ async def test_a_partition_that_goes_before_it_is_asked_for_is_not_asked_for(nur
         (TypeError, "start is 'a': give partitions and offsets", {"start": "a"}),
         (TypeError, "a key of start is 'a': give a TopicPartition", {"start": {"a": 0}}),
         (ValueError, "topic is empty: give a name", {"start": {TopicPartition("", 0): 0}}),
-        (ValueError, "partition is -1: give a whole number from 0", {"start": {TopicPartition("a", -1): 0}}),
-        (ValueError, "-1 is no offset of a-0: give an offset from 0 on", {"start": {TopicPartition("a", 0): -1}}),
+        (
+            ValueError,
+            "partition is -1: give a whole number from 0",
+            {"start": {TopicPartition("a", -1): 0}},
+        ),
+        (
+            ValueError,
+            "-1 is no offset of a-0: give an offset from 0 on",
+            {"start": {TopicPartition("a", 0): -1}},
+        ),
         (TypeError, "1.5 is no offset of a-0", {"start": {TopicPartition("a", 0): 1.5}}),
         (ValueError, "reset is 'latest': choose one of", {"reset": "latest"}),
         (TypeError, "read_committed is 'yes': give True or False", {"read_committed": "yes"}),
@@ -280,7 +335,9 @@ async def test_a_partition_that_goes_before_it_is_asked_for_is_not_asked_for(nur
         (ValueError, "timeout_s is 0: give a number above 0", {"timeout_s": 0}),
     ],
 )
-async def test_a_wrong_argument(nursery: trio.Nursery, kind: type[Exception], sentence: str, arguments: dict[str, Any]) -> None:
+async def test_a_wrong_argument(
+    nursery: trio.Nursery, kind: type[Exception], sentence: str, arguments: dict[str, Any]
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     async with connect([("fake", 9001)], network=cluster) as client:

@@ -10,11 +10,23 @@ import pytest
 from mqd.client.classic_member import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, ClassicMember
 from mqd.client.consumer_member import CONSUMER_GROUP_HEARTBEAT, ConsumerMember
 from mqd.client.errors import ClientError
-from mqd.client.group_member import AssignmentChange, CoordinatorRequest, FoundTopic, GroupMetadata, TopicLookup, Wait
+from mqd.client.group_member import (
+    AssignmentChange,
+    CoordinatorRequest,
+    FoundTopic,
+    GroupMetadata,
+    TopicLookup,
+    Wait,
+)
 from mqd.client.group_options import GroupOptions
 from mqd.errors import ErrorCode
 from mqd.protocol.apis import by_key
-from mqd.protocol.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
+from mqd.protocol.consumer_protocol import (
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from mqd.types import TopicPartition
 
 A = [TopicPartition("a", index) for index in range(4)]
@@ -23,7 +35,9 @@ SEEN = {"a": FoundTopic(ID, 4)}
 
 
 def answer(key: int, **fields: Any) -> Any:
-    """An answer with everything that is not said at its default, as if it had come over the wire."""
+    """An answer with everything that is not said at its default, as if it had come over the
+    wire.
+    """
     api = by_key(key)
     assert api is not None
     version = api.versions[1]
@@ -52,9 +66,22 @@ class Classic:
         assert isinstance(step, Wait), step
         return step.until
 
-    def join(self, *, leader: str = "other", protocol: str = "range", generation: int = 1, members: Any = ()) -> None:
+    def join(
+        self,
+        *,
+        leader: str = "other",
+        protocol: str = "range",
+        generation: int = 1,
+        members: Any = (),
+    ) -> None:
         self.asked(JOIN_GROUP)
-        self.told(member_id="me", generation_id=generation, leader=leader, protocol_name=protocol, members=members)
+        self.told(
+            member_id="me",
+            generation_id=generation,
+            leader=leader,
+            protocol_name=protocol,
+            members=members,
+        )
 
     def sync(self, *partitions: TopicPartition) -> None:
         self.asked(SYNC_GROUP)
@@ -83,7 +110,10 @@ def stable(*partitions: TopicPartition, **options: Any) -> Classic:
 def test_a_follower_joins_syncs_and_beats() -> None:
     it = Classic()
     body = it.asked(JOIN_GROUP)
-    assert body["member_id"] == "" and [each["name"] for each in body["protocols"]] == ["range", "cooperative-sticky"]
+    assert body["member_id"] == "" and [each["name"] for each in body["protocols"]] == [
+        "range",
+        "cooperative-sticky",
+    ]
     assert it.step.timeout_s == 305.0 and body["rebalance_timeout_ms"] == 300_000
     it.told(error_code=79, member_id="me")
     assert it.asked(JOIN_GROUP)["member_id"] == "me"
@@ -100,7 +130,9 @@ def test_a_follower_joins_syncs_and_beats() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, None])
 def test_who_was_replaced_speaks_as_who_it_was(code: ErrorCode | None) -> None:
-    """Coordinators take the offsets of a transaction from who says to be no member at all: a zombie must not say so."""
+    """Coordinators take the offsets of a transaction from who says to be no member at all:
+    a zombie must not say so.
+    """
     it = stable(*A[:2])
     if code is None:
         it.member.leave_poll(it.now)
@@ -118,7 +150,10 @@ def test_who_was_replaced_speaks_as_who_it_was(code: ErrorCode | None) -> None:
 
 def test_the_leader_assigns_to_everybody_and_joins_again_when_a_topic_grows() -> None:
     it = Classic()
-    rows = [{"member_id": name, "metadata": encode_subscription(Subscription(("a", "b")))} for name in ("me", "you")]
+    rows = [
+        {"member_id": name, "metadata": encode_subscription(Subscription(("a", "b")))}
+        for name in ("me", "you")
+    ]
     it.join(leader="me", members=rows)
     step = it.member.next(it.now)
     assert step == TopicLookup(("a", "b"))
@@ -142,7 +177,14 @@ def test_a_leader_that_is_told_to_skip_the_assignment_skips_it() -> None:
     it.asked(JOIN_GROUP)
     metadata = encode_subscription(Subscription(("a",)))
     members = [{"member_id": "me", "group_instance_id": "s", "metadata": metadata}]
-    it.told(member_id="me", generation_id=5, leader="me", protocol_name="range", skip_assignment=True, members=members)
+    it.told(
+        member_id="me",
+        generation_id=5,
+        leader="me",
+        protocol_name="range",
+        skip_assignment=True,
+        members=members,
+    )
     assert it.asked(SYNC_GROUP)["assignments"] == []
     assert it.member.leave_request() is None
 
@@ -156,9 +198,14 @@ def quiet_for(it: Classic, seconds: float) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_leader_sees_to_it_that_what_it_left_to_nobody_is_assigned(again: bool) -> None:
-    """Who was to let go of it, and to come again then, may have come back as a static member instead, and know nothing of it."""
+    """Who was to let go of it, and to come again then, may have come back as a static
+    member instead, and know nothing of it.
+    """
     it = Classic(assignors=("cooperative-sticky",), instance_id="s")
-    mine, owned = encode_subscription(Subscription(("a",))), encode_subscription(Subscription(("a",), tuple(A), 1))
+    mine, owned = (
+        encode_subscription(Subscription(("a",))),
+        encode_subscription(Subscription(("a",), tuple(A), 1)),
+    )
     if again:  # the leader itself has: whatever members say of themselves, it may have been before
         it.asked(JOIN_GROUP)
         it.told(
@@ -176,9 +223,17 @@ def test_a_leader_sees_to_it_that_what_it_left_to_nobody_is_assigned(again: bool
     it.sync(*A[:2] if again else ())
     it.take()
     quiet_for(it, 45.0)
-    assert len(decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned) == (2 if again else 0)
+    assert len(decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned) == (
+        2 if again else 0
+    )
     rows = [{"member_id": "me", "metadata": mine}, {"member_id": "you", "metadata": mine}]
-    it.told(member_id="me", generation_id=6, leader="me", protocol_name="cooperative-sticky", members=rows)
+    it.told(
+        member_id="me",
+        generation_id=6,
+        leader="me",
+        protocol_name="cooperative-sticky",
+        members=rows,
+    )
     it.member.on_topics(SEEN, it.now)
     it.sync(*A[:2])
     it.take()
@@ -191,7 +246,9 @@ def test_what_a_generation_that_is_over_brings_is_not_taken() -> None:
     it.sync(*A[:2])
     it.beat(25)
     change = it.member.change
-    assert change is not None and it.member.change_done(change, it.now) == () and not it.member.owned
+    assert (
+        change is not None and it.member.change_done(change, it.now) == () and not it.member.owned
+    )
     it.asked(JOIN_GROUP)
 
 
@@ -216,7 +273,9 @@ def test_a_cooperative_member_keeps_what_it_has_and_comes_again_when_it_gave_som
     it.told(member_id="me", generation_id=2, leader="other", protocol_name="cooperative-sticky")
     it.sync(*A[:2])
     assert it.take() == AssignmentChange(tuple(A[2:]))
-    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned == tuple(A[:2])
+    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).owned == tuple(
+        A[:2]
+    )
 
 
 def test_a_member_that_is_unknown_has_lost_everything_and_begins_anew() -> None:
@@ -291,7 +350,10 @@ def test_a_pattern_is_matched_before_the_join_and_when_topics_come() -> None:
     it.take()
     it.member.on_topics({**SEEN, "bb": FoundTopic(ID, 1)}, it.now)
     assert it.take() == AssignmentChange((A[0],))
-    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).topics == ("a", "bb")
+    assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).topics == (
+        "a",
+        "bb",
+    )
 
 
 # -- KIP-848
@@ -305,7 +367,13 @@ class Modern:
         self.member = ConsumerMember(GroupOptions("g", ("a",), **options), self.now, "me")
         self.member.enter_poll(self.now)
 
-    def beat(self, epoch: int | None = None, given: list[int] | None = None, code: int = 0, topic_id: UUID = ID) -> dict[str, Any]:
+    def beat(
+        self,
+        epoch: int | None = None,
+        given: list[int] | None = None,
+        code: int = 0,
+        topic_id: UUID = ID,
+    ) -> dict[str, Any]:
         step = self.member.next(self.now)
         assert isinstance(step, CoordinatorRequest) and step.key == CONSUMER_GROUP_HEARTBEAT, step
         fields: dict[str, Any] = {
@@ -315,7 +383,9 @@ class Modern:
             "heartbeat_interval_ms": 5000,
         }
         if given is not None:
-            fields["assignment"] = {"topic_partitions": [{"topic_id": topic_id, "partitions": given}] if given else []}
+            fields["assignment"] = {
+                "topic_partitions": [{"topic_id": topic_id, "partitions": given}] if given else []
+            }
         self.member.on_response(step, answer(step.key, **fields), self.now, 0.5)
         return dict(step.body)
 
@@ -342,12 +412,23 @@ def joined(*given: int, **options: Any) -> Modern:
 def test_a_member_says_everything_at_first_then_only_what_is_new() -> None:
     it = Modern(rack="r", server_assignor="uniform")
     first = it.beat(1, [0, 1])
-    assert first["member_epoch"] == 0 and first["subscribed_topic_names"] == ["a"] and first["topic_partitions"] == []
-    assert first["rack_id"] == "r" and first["server_assignor"] == "uniform" and first["rebalance_timeout_ms"] == 300_000
+    assert (
+        first["member_epoch"] == 0
+        and first["subscribed_topic_names"] == ["a"]
+        and first["topic_partitions"] == []
+    )
+    assert (
+        first["rack_id"] == "r"
+        and first["server_assignor"] == "uniform"
+        and first["rebalance_timeout_ms"] == 300_000
+    )
     it.look()
     assert it.take() == AssignmentChange((), (A[0], A[1]))
     acknowledged = it.beat(1)
-    assert acknowledged["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 1]}] and "subscribed_topic_names" not in acknowledged
+    assert (
+        acknowledged["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 1]}]
+        and "subscribed_topic_names" not in acknowledged
+    )
     assert it.member.next(it.now) == Wait(it.now + 5.0)
     it.now += 5.0
     assert it.beat() == {"group_id": "g", "member_id": "me", "member_epoch": 1}
@@ -360,7 +441,10 @@ def test_a_topic_that_was_made_anew_is_another_one() -> None:
     it.beat(2, [0, 1], topic_id=anew)
     assert it.member.next(it.now) == TopicLookup(("a",)) and it.member.change is None
     it.member.on_topics({"a": FoundTopic(anew, 4)}, it.now)
-    assert it.take() == AssignmentChange((A[0], A[1]), (A[0], A[1])) and it.member.owned == {A[0], A[1]}
+    assert it.take() == AssignmentChange((A[0], A[1]), (A[0], A[1])) and it.member.owned == {
+        A[0],
+        A[1],
+    }
     assert it.beat(2)["topic_partitions"] == [{"topic_id": anew, "partitions": [0, 1]}]
 
 
@@ -387,7 +471,9 @@ def test_what_is_wanted_back_before_the_user_took_it_is_not_taken() -> None:
     assert isinstance(step, CoordinatorRequest)
     it.member.on_failure(step, it.now, 0.5)
     it.now += 6.0
-    assert it.beat(2)["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 1, 2]}], "the user may take them at any time"
+    assert it.beat(2)["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 1, 2]}], (
+        "the user may take them at any time"
+    )
     it.now += 5.0
     it.beat(2, [0, 2])
     assert it.member.change == change and it.member.change_done(change, it.now) == (A[2],)
@@ -403,7 +489,11 @@ def test_who_is_fenced_before_the_user_took_it_brings_nothing(code: int) -> None
     it.now += 5.0
     it.beat(code=code)
     change = it.member.change
-    assert change is not None and it.member.change_done(change, it.now) == () and it.member.change == AssignmentChange((A[0],), lost=True)
+    assert (
+        change is not None
+        and it.member.change_done(change, it.now) == ()
+        and it.member.change == AssignmentChange((A[0],), lost=True)
+    )
 
 
 @pytest.mark.parametrize("code", [110, 25])
@@ -412,10 +502,16 @@ def test_a_fenced_member_loses_everything_and_joins_with_epoch_0(code: int) -> N
     it.now += 5.0
     it.beat(code=code)
     assert not it.member.is_member and it.member.next(it.now) == Wait(float("inf"))
-    assert it.member.metadata() == GroupMetadata("g", 1, "me"), "who was replaced speaks as who it was"
+    assert it.member.metadata() == GroupMetadata("g", 1, "me"), (
+        "who was replaced speaks as who it was"
+    )
     assert it.take() == AssignmentChange((A[0], A[1]), lost=True)
     again = it.beat(7, [2])
-    assert again["member_epoch"] == 0 and again["topic_partitions"] == [] and again["member_id"] == "me"
+    assert (
+        again["member_epoch"] == 0
+        and again["topic_partitions"] == []
+        and again["member_id"] == "me"
+    )
 
 
 def test_after_a_failure_everything_is_said_again() -> None:
@@ -426,7 +522,9 @@ def test_after_a_failure_everything_is_said_again() -> None:
     it.member.on_failure(step, it.now, 0.5)
     it.now += 1.0
     body = it.beat()
-    assert body["subscribed_topic_names"] == ["a"] and body["topic_partitions"] == [{"topic_id": ID, "partitions": [0]}]
+    assert body["subscribed_topic_names"] == ["a"] and body["topic_partitions"] == [
+        {"topic_id": ID, "partitions": [0]}
+    ]
 
 
 def test_members_leave_for_good_or_say_that_they_will_be_back() -> None:

@@ -11,7 +11,12 @@ from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.errors import ClientError
 from mqd.client.group_consumer import open_group_consumer
-from mqd.client.group_descriptions import GroupDescription, ListedGroup, OpenTransaction, TransactionDescription
+from mqd.client.group_descriptions import (
+    GroupDescription,
+    ListedGroup,
+    OpenTransaction,
+    TransactionDescription,
+)
 from mqd.client.offsets import CommittedOffset
 from mqd.client.transactional import open_transactional_producer
 from mqd.errors import ErrorCode
@@ -40,7 +45,9 @@ async def test_groups_of_both_protocols_with_their_members(nursery: trio.Nursery
     async with (
         admin_of(cluster) as (client, admin),
         open_group_consumer(client, "old", ["a"], reset="beginning") as old,
-        open_group_consumer(client, "new", ["a"], reset="beginning", group_protocol="consumer") as new,
+        open_group_consumer(
+            client, "new", ["a"], reset="beginning", group_protocol="consumer"
+        ) as new,
     ):
         await old.next()
         await new.next()
@@ -54,12 +61,27 @@ async def test_groups_of_both_protocols_with_their_members(nursery: trio.Nursery
         for name, kind, assignor in (("old", "classic", "range"), ("new", "consumer", "uniform")):
             described = found[name]
             assert isinstance(described, GroupDescription) and described.is_active
-            assert (described.type, described.state, described.assignor, described.coordinator) == (kind, "Stable", assignor, "fake:9001")
+            assert (described.type, described.state, described.assignor, described.coordinator) == (
+                kind,
+                "Stable",
+                assignor,
+                "fake:9001",
+            )
             (member,) = described.members
-            assert member.assignment == (A0, A1) and member.topics == ("a",) and member.host == "/127.0.0.1"
-        assert isinstance(found["none"], ClientError) and found["none"].code is ErrorCode.GROUP_ID_NOT_FOUND
+            assert (
+                member.assignment == (A0, A1)
+                and member.topics == ("a",)
+                and member.host == "/127.0.0.1"
+            )
+        assert (
+            isinstance(found["none"], ClientError)
+            and found["none"].code is ErrorCode.GROUP_ID_NOT_FOUND
+        )
         refused = await admin.delete_groups(["old", "none"])
-        assert [each.code.name for each in refused.values() if each is not None] == ["NON_EMPTY_GROUP", "GROUP_ID_NOT_FOUND"]
+        assert [each.code.name for each in refused.values() if each is not None] == [
+            "NON_EMPTY_GROUP",
+            "GROUP_ID_NOT_FOUND",
+        ]
     async with admin_of(cluster) as (_, admin):
         assert await admin.delete_groups(["old"]) == {"old": None}
 
@@ -70,23 +92,33 @@ async def test_old_brokers_know_no_missing_groups(nursery: trio.Nursery) -> None
     del cluster.one.versions[69]
     async with admin_of(cluster) as (_, admin):
         found = await admin.describe_groups(["none", "two"])
-        assert all(isinstance(each, ClientError) and each.code is ErrorCode.GROUP_ID_NOT_FOUND for each in found.values())
+        assert all(
+            isinstance(each, ClientError) and each.code is ErrorCode.GROUP_ID_NOT_FOUND
+            for each in found.values()
+        )
         assert await admin.list_group_offsets(["none"]) == {"none": {}}
 
 
-async def test_offsets_are_set_read_and_forgotten_and_lag_is_counted(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_offsets_are_set_read_and_forgotten_and_lag_is_counted(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery)
     cluster.coordinator = 2
     loading = [{"partition_index": index, "error_code": 14} for index in range(2)]
     cluster.brokers[2].script(8, {"topics": [{"name": "a", "partitions": loading}]})
     async with admin_of(cluster) as (client, admin):
-        assert await admin.alter_group_offsets("g", {A0: CommittedOffset(5, "by hand"), A1: 50}) == {A0: None, A1: None}
+        assert await admin.alter_group_offsets(
+            "g", {A0: CommittedOffset(5, "by hand"), A1: 50}
+        ) == {A0: None, A1: None}
         assert await admin.list_group_offsets(["g", "none"]) == {
             "g": {A0: CommittedOffset(5, "by hand"), A1: CommittedOffset(50)},
             "none": {},
         }
         lags = await admin.group_lag("g")
-        assert [(each.tp, each.start, each.end, each.lag, each.member) for each in lags] == [(A0, 0, 20, 15, None), (A1, 0, 20, 0, None)]
+        assert [(each.tp, each.start, each.end, each.lag, each.member) for each in lags] == [
+            (A0, 0, 20, 15, None),
+            (A1, 0, 20, 0, None),
+        ]
         assert await admin.delete_group_offsets("g", [A1]) == {A1: None}
         with pytest.raises(ClientError) as caught:
             await admin.delete_group_offsets("none", [A1])
@@ -94,16 +126,25 @@ async def test_offsets_are_set_read_and_forgotten_and_lag_is_counted(nursery: tr
         with pytest.raises(ClientError) as caught:
             await admin.group_lag("none")
         assert caught.value.code is ErrorCode.GROUP_ID_NOT_FOUND
-        async with open_group_consumer(client, "g", ["a"], reset="beginning", auto_commit=False) as consumer:
+        async with open_group_consumer(
+            client, "g", ["a"], reset="beginning", auto_commit=False
+        ) as consumer:
             await consumer.next()
             lags = await admin.group_lag("g")
-            assert [(each.lag, each.member is not None) for each in lags] == [(15, True), (None, True)]
+            assert [(each.lag, each.member is not None) for each in lags] == [
+                (15, True),
+                (None, True),
+            ]
             refused = await admin.alter_group_offsets("g", {A0: 0})
             assert refused[A0] is not None and refused[A0].code is ErrorCode.UNKNOWN_MEMBER_ID
             refused = await admin.delete_group_offsets("g", [A0])
-            assert refused[A0] is not None and refused[A0].code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            assert (
+                refused[A0] is not None and refused[A0].code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            )
         del cluster.topics["a"]
-        assert [(each.tp, each.end, each.lag) for each in await admin.group_lag("g")] == [(A0, None, None)]
+        assert [(each.tp, each.end, each.lag) for each in await admin.group_lag("g")] == [
+            (A0, None, None)
+        ]
 
 
 async def test_a_coordinator_that_tells_the_lag_is_believed(nursery: trio.Nursery) -> None:
@@ -112,16 +153,28 @@ async def test_a_coordinator_that_tells_the_lag_is_believed(nursery: trio.Nurser
 
     def group(name: str, *rows: tuple[int, int, int]) -> dict[str, Any]:
         partitions = [
-            {"partition_index": index, "committed_offset": offset, "log_start_offset": 0, "log_end_offset": end}
+            {
+                "partition_index": index,
+                "committed_offset": offset,
+                "log_start_offset": 0,
+                "log_end_offset": end,
+            }
             for index, offset, end in rows
         ]
         return {"group_id": name, "topics": [{"name": "a", "partitions": partitions}]}
 
-    answer = {"groups": [group("g", (0, 5, 20), (1, 3, -1)), group("two", (0, 20, 20))], "lag_told": True}
+    answer = {
+        "groups": [group("g", (0, 5, 20), (1, 3, -1)), group("two", (0, 20, 20))],
+        "lag_told": True,
+    }
     cluster.one.script(9, answer)
     async with admin_of(cluster) as (_, admin):
         lags = await admin.group_lags(["g", "two"])
-        assert {name: [(each.tp, each.end, each.lag) for each in found] for name, found in lags.items() if isinstance(found, list)} == {
+        assert {
+            name: [(each.tp, each.end, each.lag) for each in found]
+            for name, found in lags.items()
+            if isinstance(found, list)
+        } == {
             "g": [(A0, 20, 15), (A1, None, None)],
             "two": [(A0, 20, 0)],
         }
@@ -129,17 +182,29 @@ async def test_a_coordinator_that_tells_the_lag_is_believed(nursery: trio.Nurser
     assert (asked.count(9), asked.count(2)) == (1, 0)
 
 
-async def test_groups_whose_lag_is_not_known_keep_no_other_from_being_told(nursery: trio.Nursery) -> None:
+async def test_groups_whose_lag_is_not_known_keep_no_other_from_being_told(
+    nursery: trio.Nursery,
+) -> None:
     cluster = cluster_of(nursery, 1)
-    cluster.one.script(9, {"groups": [{"group_id": "g", "error_code": 30}, {"group_id": "two", "topics": []}], "lag_told": True})
+    cluster.one.script(
+        9,
+        {
+            "groups": [{"group_id": "g", "error_code": 30}, {"group_id": "two", "topics": []}],
+            "lag_told": True,
+        },
+    )
     async with admin_of(cluster) as (_, admin):
         await admin.alter_group_offsets("g", {A0: 5})
         found = await admin.group_lags(["g", "two"])
         assert isinstance(found["g"], ClientError) and "'g'" in found["g"].message
 
 
-async def test_offsets_of_many_groups_are_one_question(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
-    """Where a transaction may still change them, it is asked again; a refused partition is the error of its group alone."""
+async def test_offsets_of_many_groups_are_one_question(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    """Where a transaction may still change them, it is asked again; a refused partition is
+    the error of its group alone.
+    """
     cluster = cluster_of(nursery, 1)
     names = [f"g{number}" for number in range(40)]
     for number, name in enumerate(names):
@@ -156,24 +221,41 @@ async def test_offsets_of_many_groups_are_one_question(nursery: trio.Nursery, au
         assert found == {name: {A0: CommittedOffset(number)} for number, name in enumerate(names)}
         assert [key for key, _ in cluster.one.requests].count(9) == 1
         nursery.start_soon(commit)
-        assert (await admin.list_group_offsets(names, stable=True))["g7"] == {A0: CommittedOffset(8)}
+        assert (await admin.list_group_offsets(names, stable=True))["g7"] == {
+            A0: CommittedOffset(8)
+        }
         refused = {"name": "a", "partitions": [{"partition_index": 0, "error_code": 29}]}
-        cluster.one.script(9, {"groups": [{"group_id": "g0", "topics": [refused]}, {"group_id": "g1", "topics": []}]})
+        cluster.one.script(
+            9,
+            {"groups": [{"group_id": "g0", "topics": [refused]}, {"group_id": "g1", "topics": []}]},
+        )
         told = await admin.list_group_offsets(["g0", "g1"])
-        assert isinstance(told["g0"], ClientError) and "a-0" in told["g0"].message and told["g1"] == {}
+        assert (
+            isinstance(told["g0"], ClientError) and "a-0" in told["g0"].message and told["g1"] == {}
+        )
 
 
 async def test_open_transactions_are_listed_described_and_fenced(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
-    async with admin_of(cluster) as (client, admin), open_transactional_producer(client, "t") as producer:
+    async with (
+        admin_of(cluster) as (client, admin),
+        open_transactional_producer(client, "t") as producer,
+    ):
         await producer.begin()
         await producer.send("a", b"x", partition=1)
         producer_id, epoch = producer.producer
-        assert [tuple(each) for each in await admin.list_transactions()] == [("t", producer_id, "Ongoing", 1, False)]
+        assert [tuple(each) for each in await admin.list_transactions()] == [
+            ("t", producer_id, "Ongoing", 1, False)
+        ]
         assert await admin.list_transactions(["Empty"]) == []
         found = await admin.describe_transactions(["t", "none"])
-        assert found["t"] == TransactionDescription("t", "fake:9001", "Ongoing", producer_id, epoch, 60_000, 1000, (A1,))
-        assert isinstance(found["none"], ClientError) and found["none"].code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        assert found["t"] == TransactionDescription(
+            "t", "fake:9001", "Ongoing", producer_id, epoch, 60_000, 1000, (A1,)
+        )
+        assert (
+            isinstance(found["none"], ClientError)
+            and found["none"].code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        )
         assert await admin.fence_producers(["t"]) == {"t": (producer_id, epoch + 1)}
         with pytest.raises(ClientError):
             await producer.commit()
@@ -181,13 +263,18 @@ async def test_open_transactions_are_listed_described_and_fenced(nursery: trio.N
 
 async def test_a_transaction_hangs_where_no_coordinator_knows_of_it(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
-    async with admin_of(cluster) as (client, admin), open_transactional_producer(client, "t") as producer:
+    async with (
+        admin_of(cluster) as (client, admin),
+        open_transactional_producer(client, "t") as producer,
+    ):
         await producer.begin()
         await producer.send("a", b"x", partition=1)
         assert await admin.find_hanging_transactions([A0, A1], older_than_ms=1000) == ([], {})
         cluster.transactions["t"].partitions.clear()
         ((found,), _) = await admin.find_hanging_transactions([A0, A1], older_than_ms=1000)
-        assert isinstance(found, OpenTransaction) and found.tp == A1 and found.transactional_id == "t"
+        assert (
+            isinstance(found, OpenTransaction) and found.tp == A1 and found.transactional_id == "t"
+        )
         assert found.producer.transaction_start_offset == 20
         cluster.transactions.clear()
         ((found,), _) = await admin.find_hanging_transactions([A0, A1], older_than_ms=1000)
@@ -198,7 +285,9 @@ async def test_a_transaction_hangs_where_no_coordinator_knows_of_it(nursery: tri
         assert cluster.partition(A1).aborted == [(producer.producer[0], 20, 21)]
 
 
-async def test_what_a_broker_cannot_narrow_is_not_taken_for_everything(nursery: trio.Nursery) -> None:
+async def test_what_a_broker_cannot_narrow_is_not_taken_for_everything(
+    nursery: trio.Nursery,
+) -> None:
     cluster = cluster_of(nursery, 1)
     cluster.one.versions[66] = (0, 0)
     async with admin_of(cluster) as (_, admin):
@@ -227,7 +316,11 @@ async def test_the_impatient_are_told_at_once_what_the_nodes_that_live_know(
     async with connect([("fake", 9001)], network=cluster, connect_timeout_s=2) as client:
         began = trio.current_time()
         admin = Admin(client, timeout_s=60, patient=False)
-        for told in (await admin.list_groups_by_node(), await admin.list_transactions_by_node(), await admin.describe_log_dirs()):
+        for told in (
+            await admin.list_groups_by_node(),
+            await admin.list_transactions_by_node(),
+            await admin.describe_log_dirs(),
+        ):
             assert [isinstance(told[node], list) for node in (1, 2, 3)] == [True, False, True]
             assert "node 2" in told[2].remedy  # type: ignore[union-attr]
         with pytest.raises(ClientError):
@@ -248,28 +341,46 @@ async def test_the_impatient_are_told_at_once_what_the_nodes_that_live_know(
         admin = Admin(client, timeout_s=60)
         assert isinstance((await admin.describe_groups(["g"]))["g"], GroupDescription)
         assert [each.group_id for each in await admin.list_groups()] == ["g"]
-        assert not any(isinstance(each, ClientError) for each in (await admin.list_offsets(places)).values())
+        assert not any(
+            isinstance(each, ClientError) for each in (await admin.list_offsets(places)).values()
+        )
 
 
 async def test_one_name_is_not_taken_for_its_letters(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 1)
     async with admin_of(cluster) as (_, admin):
-        calls = (admin.delete_topics, admin.describe_topics, admin.describe_groups, admin.delete_groups, admin.list_group_offsets)
+        calls = (
+            admin.delete_topics,
+            admin.describe_topics,
+            admin.describe_groups,
+            admin.delete_groups,
+            admin.list_group_offsets,
+        )
         for call in (*calls, admin.group_lags, admin.describe_transactions, admin.fence_producers):
             with pytest.raises(ClientError, match="is 'a': give a list"):
                 await call("a")
         assert list(cluster.topics) == ["a"]
 
 
-async def test_members_are_removed_by_either_id_when_it_has_loaded(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_members_are_removed_by_either_id_when_it_has_loaded(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery, 1)
     async with admin_of(cluster) as (client, admin):
         group = cluster.one._group("g")
-        async with open_group_consumer(client, "g", ["a"], reset="beginning", instance_id="static") as consumer:
+        async with open_group_consumer(
+            client, "g", ["a"], reset="beginning", instance_id="static"
+        ) as consumer:
             await consumer.next()
             cluster.one.script(13, {"error_code": 14}, HangUp())
-            removed = await admin.remove_members("g", member_ids=["none"], instance_ids=["static"], reason="why not")
-            assert removed["static"] is None and isinstance(removed["none"], ClientError) and not group.members
+            removed = await admin.remove_members(
+                "g", member_ids=["none"], instance_ids=["static"], reason="why not"
+            )
+            assert (
+                removed["static"] is None
+                and isinstance(removed["none"], ClientError)
+                and not group.members
+            )
             assert removed["none"].code is ErrorCode.UNKNOWN_MEMBER_ID
         assert await admin.remove_members("g") == {}
         cluster.one.versions[13] = (0, 2)
@@ -278,7 +389,9 @@ async def test_members_are_removed_by_either_id_when_it_has_loaded(nursery: trio
             await admin.remove_members("g", instance_ids=["static"])
 
 
-async def test_a_coordinator_that_loads_is_waited_for(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_coordinator_that_loads_is_waited_for(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery)
     cluster.one.script(16, {"error_code": 14}, {"error_code": 15})
     cluster.one.script(69, {"groups": [{"group_id": "g", "error_code": 14}]})

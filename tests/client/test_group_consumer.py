@@ -16,7 +16,13 @@ from mqd.client.offsets import CommittedOffset
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 from tests.client.fake import FakeCluster, HangUp
-from tests.client.fake_coordinator import FIND_COORDINATOR, HEARTBEAT, JOIN_GROUP, OFFSET_COMMIT, OFFSET_FETCH
+from tests.client.fake_coordinator import (
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+)
 from tests.client.test_consumer import fill
 
 A = [TopicPartition("a", index) for index in range(4)]
@@ -25,7 +31,9 @@ PROTOCOLS: list[dict[str, Any]] = [
     {"assignors": ["cooperative-sticky"]},
     {"group_protocol": "consumer"},
 ]
-each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=["eager", "cooperative", "consumer"])
+each_protocol = pytest.mark.parametrize(
+    "protocol", PROTOCOLS, ids=["eager", "cooperative", "consumer"]
+)
 
 
 @asynccontextmanager
@@ -34,7 +42,9 @@ async def client_of(cluster: FakeCluster) -> AsyncIterator[ClusterClient]:
         yield client
 
 
-def cluster_of(nursery: trio.Nursery, *, partitions: int = 4, records: int = 20, nodes: int = 1) -> FakeCluster:
+def cluster_of(
+    nursery: trio.Nursery, *, partitions: int = 4, records: int = 20, nodes: int = 1
+) -> FakeCluster:
     cluster = FakeCluster(nursery, nodes=nodes)
     for partition in cluster.add_topic("a", partitions):
         fill(partition, records)
@@ -44,7 +54,9 @@ def cluster_of(nursery: trio.Nursery, *, partitions: int = 4, records: int = 20,
 class Reader:
     """A member that commits what it reads, and what it was told."""
 
-    def __init__(self, cluster: FakeCluster, name: str, seen: list[tuple[str, int, int]], **options: Any) -> None:
+    def __init__(
+        self, cluster: FakeCluster, name: str, seen: list[tuple[str, int, int]], **options: Any
+    ) -> None:
         self.cluster, self.name, self.seen, self.options = cluster, name, seen, options
         self.told: list[str] = []
         self.scope = trio.CancelScope()
@@ -74,7 +86,9 @@ class Reader:
             ):
                 self.consumer = consumer
                 async for batch in consumer:
-                    self.seen += [(self.name, batch.partition, record.offset) for record in batch.records]
+                    self.seen += [
+                        (self.name, batch.partition, record.offset) for record in batch.records
+                    ]
                     await consumer.commit()
 
     @property
@@ -84,7 +98,7 @@ class Reader:
 
 async def until(condition: Any) -> None:
     with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - the model tells nobody
+        while not condition():  # noqa: ASYNC110
             await trio.sleep(0.1)
 
 
@@ -127,7 +141,11 @@ async def test_what_is_handed_out_is_committed_before_the_partition_goes(
     """With auto_commit, and although its interval is never over."""
     cluster = cluster_of(nursery, partitions=2, records=10)
     async with client_of(cluster) as client:
-        options: dict[str, Any] = {"reset": "beginning", "auto_commit_interval_ms": 3_600_000, **protocol}
+        options: dict[str, Any] = {
+            "reset": "beginning",
+            "auto_commit_interval_ms": 3_600_000,
+            **protocol,
+        }
         async with open_group_consumer(client, "g", ["a"], **options) as consumer:
             await consumer.next()
             await consumer.next()
@@ -141,7 +159,9 @@ async def test_what_is_handed_out_is_committed_before_the_partition_goes(
             second.scope.cancel()
 
 
-async def test_the_batch_in_hand_counts_when_the_block_ends_well_and_not_when_it_fails(nursery: trio.Nursery) -> None:
+async def test_the_batch_in_hand_counts_when_the_block_ends_well_and_not_when_it_fails(
+    nursery: trio.Nursery,
+) -> None:
     cluster = cluster_of(nursery, partitions=1)
     async with client_of(cluster) as client:
         with pytest.raises(KeyError):
@@ -156,9 +176,14 @@ async def test_the_batch_in_hand_counts_when_the_block_ends_well_and_not_when_it
         assert cluster.groups["g"].offsets == {A[0]: (20, "")}
 
 
-async def test_auto_commit_commits_now_and_then_what_was_worked_on(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_auto_commit_commits_now_and_then_what_was_worked_on(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery, partitions=1, records=40)
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning") as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], reset="beginning") as consumer,
+    ):
         for _ in range(3):
             await consumer.next()
         assert cluster.groups["g"].offsets == {}
@@ -172,7 +197,10 @@ async def test_an_auto_commit_that_is_tried_again_does_not_undo_a_later_commit(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = cluster_of(nursery, partitions=1, records=40)
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning") as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], reset="beginning") as consumer,
+    ):
         for _ in range(3):
             await consumer.next()
         await trio.sleep(6)
@@ -180,7 +208,9 @@ async def test_an_auto_commit_that_is_tried_again_does_not_undo_a_later_commit(
 
         def refused(broker: Any, request: Any) -> Any:
             asked.set()
-            return {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 15}]}]}
+            return {
+                "topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 15}]}]
+            }
 
         cluster.one.script(OFFSET_COMMIT, refused)
         await consumer.next()
@@ -192,7 +222,10 @@ async def test_an_auto_commit_that_is_tried_again_does_not_undo_a_later_commit(
 
 async def test_a_commit_may_say_more_and_is_read_back(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, partitions=2)
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning", auto_commit=False) as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], reset="beginning", auto_commit=False) as consumer,
+    ):
         await consumer.next()
         await consumer.commit({A[0]: CommittedOffset(3, "half way")})
         assert await consumer.committed(A[:2]) == {A[0]: CommittedOffset(3, "half way"), A[1]: None}
@@ -207,7 +240,12 @@ async def test_a_member_that_was_expired_cannot_commit_and_loses_its_partitions(
     cluster = cluster_of(nursery)
     reader = Reader(cluster, "1", [])
     async with client_of(cluster) as client:
-        options: dict[str, Any] = {"reset": "beginning", "auto_commit": False, "on_lost": reader.lost, "on_assigned": reader.assigned}
+        options: dict[str, Any] = {
+            "reset": "beginning",
+            "auto_commit": False,
+            "on_lost": reader.lost,
+            "on_assigned": reader.assigned,
+        }
         async with open_group_consumer(client, "g", ["a"], **options) as consumer:
             await consumer.next()
             (member_id,) = cluster.groups["g"].members
@@ -226,7 +264,11 @@ async def test_a_coordinator_that_moves_is_found_again(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, protocol: dict[str, Any]
 ) -> None:
     cluster = cluster_of(nursery, nodes=2)
-    cluster.one.script(FIND_COORDINATOR, {"error_code": 15, "coordinators": [{"key": "g", "error_code": 15}]}, HangUp())
+    cluster.one.script(
+        FIND_COORDINATOR,
+        {"error_code": 15, "coordinators": [{"key": "g", "error_code": 15}]},
+        HangUp(),
+    )
     cluster.one.script(JOIN_GROUP, {"error_code": 14, "protocol_name": ""}, HangUp())
     seen: list[tuple[str, int, int]] = []
     reader = Reader(cluster, "1", seen, **protocol)
@@ -242,14 +284,24 @@ async def test_a_coordinator_that_moves_is_found_again(
     reader.scope.cancel()
 
 
-async def test_a_commit_during_a_rebalance_waits_for_the_next_generation(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_commit_during_a_rebalance_waits_for_the_next_generation(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery)
-    cluster.one.script(OFFSET_COMMIT, {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 27}]}]})
+    cluster.one.script(
+        OFFSET_COMMIT,
+        {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 27}]}]},
+    )
     async with client_of(cluster) as client:
-        options: dict[str, Any] = {"reset": "beginning", "auto_commit": False, "assignors": ["cooperative-sticky"]}
+        options: dict[str, Any] = {
+            "reset": "beginning",
+            "auto_commit": False,
+            "assignors": ["cooperative-sticky"],
+        }
         async with open_group_consumer(client, "g", ["a"], **options) as consumer:
             batch = await consumer.next()
-            with pytest.raises(ClientError, match="rebalance") as caught:  # the member does not know of it yet
+            # the member does not know of it yet
+            with pytest.raises(ClientError, match="rebalance") as caught:
                 await consumer.commit()
             assert caught.value.code is ErrorCode.REBALANCE_IN_PROGRESS
             group = cluster.groups["g"]
@@ -262,15 +314,21 @@ async def test_a_commit_during_a_rebalance_waits_for_the_next_generation(nursery
             assert cluster.groups["g"].offsets == {TopicPartition("a", batch.partition): (10, "")}
 
 
-async def test_partitions_may_be_paused_as_soon_as_they_are_assigned(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
-    """Where to read is not known yet; a rewind keeps what is paused paused, and what comes anew is not."""
+async def test_partitions_may_be_paused_as_soon_as_they_are_assigned(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    """Where to read is not known yet; a rewind keeps what is paused paused, and what comes
+    anew is not.
+    """
     cluster = cluster_of(nursery)
     async with client_of(cluster) as client:
 
         async def pause(partitions: list[TopicPartition]) -> None:
             consumer.pause(*partitions)
 
-        async with open_group_consumer(client, "g", ["a"], reset="beginning", on_assigned=pause) as consumer:
+        async with open_group_consumer(
+            client, "g", ["a"], reset="beginning", on_assigned=pause
+        ) as consumer:
             with trio.move_on_after(3):
                 raise AssertionError(await consumer.next())
             assert consumer.paused() == consumer.assignment() != []
@@ -283,7 +341,9 @@ async def test_partitions_may_be_paused_as_soon_as_they_are_assigned(nursery: tr
             assert (await consumer.next()).records
 
 
-async def test_who_uses_a_consumer_after_its_end_is_told(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_who_uses_a_consumer_after_its_end_is_told(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     """Also who waits in another task when the block ends."""
     cluster = cluster_of(nursery)
     told: list[str] = []
@@ -299,7 +359,13 @@ async def test_who_uses_a_consumer_after_its_end_is_told(nursery: trio.Nursery, 
             readers.start_soon(drain, consumer)
             await trio.sleep(5)
         owned = A[0]
-        for use in (consumer.next, consumer.commit, lambda: consumer.seek(owned, 0), consumer.rewind, lambda: consumer.committed([owned])):
+        for use in (
+            consumer.next,
+            consumer.commit,
+            lambda: consumer.seek(owned, 0),
+            consumer.rewind,
+            lambda: consumer.committed([owned]),
+        ):
             with pytest.raises(ConsumerClosed, match="the consumer is closed"):
                 await use()
     assert len(told) == 1 and "open another" in told[0]
@@ -308,13 +374,18 @@ async def test_who_uses_a_consumer_after_its_end_is_told(nursery: trio.Nursery, 
 async def test_what_makes_no_sense_is_refused_in_words(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     async with client_of(cluster) as client:
-        wrong: dict[str, Any] = {"give a list": {"topics": "abc"}, "reset is 'earliest'": {"reset": "earliest"}}
+        wrong: dict[str, Any] = {
+            "give a list": {"topics": "abc"},
+            "reset is 'earliest'": {"reset": "earliest"},
+        }
         for words, options in wrong.items():
             with pytest.raises(ClientError, match=words) as caught:
                 async with open_group_consumer(client, "g", **{"topics": ["a"], **options}):
                     raise AssertionError
             assert caught.value.remedy
-        async with open_group_consumer(client, "g", ["a"], auto_commit=False, reset="beginning") as consumer:
+        async with open_group_consumer(
+            client, "g", ["a"], auto_commit=False, reset="beginning"
+        ) as consumer:
             await consumer.next()
             for offset in (-1, "5"):
                 with pytest.raises(ClientError, match="is no offset of a-0 to commit"):
@@ -323,9 +394,14 @@ async def test_what_makes_no_sense_is_refused_in_words(nursery: trio.Nursery) ->
                 await consumer.seek(A[0], "sideways")  # type: ignore[arg-type]
 
 
-async def test_a_paused_partition_keeps_what_was_fetched(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_paused_partition_keeps_what_was_fetched(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery, partitions=2, records=30)
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning") as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], reset="beginning") as consumer,
+    ):
         first = await consumer.next()
         paused = TopicPartition("a", first.partition)
         consumer.pause(paused)
@@ -342,7 +418,10 @@ async def test_a_paused_partition_keeps_what_was_fetched(nursery: trio.Nursery, 
 
 async def test_seek_goes_elsewhere_and_rewind_to_what_is_committed(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, partitions=1, records=30)
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning", auto_commit=False) as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], reset="beginning", auto_commit=False) as consumer,
+    ):
         await consumer.next()
         await consumer.commit()
         await consumer.next()
@@ -361,14 +440,22 @@ async def test_a_seek_in_the_callback_decides_where_to_begin(nursery: trio.Nurse
     async def to_the_middle(partitions: list[TopicPartition]) -> None:
         await consumer.seek(partitions[0], 15)
 
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], on_assigned=to_the_middle) as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], on_assigned=to_the_middle) as consumer,
+    ):
         assert (await consumer.next()).records[0].offset == 15
 
 
 @pytest.mark.parametrize(("reset", "first"), [("beginning", 0), ("end", 20)])
-async def test_where_a_new_group_begins(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, reset: Any, first: int) -> None:
+async def test_where_a_new_group_begins(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, reset: Any, first: int
+) -> None:
     cluster = cluster_of(nursery, partitions=1)
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset=reset) as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], reset=reset) as consumer,
+    ):
         with trio.move_on_after(2):
             assert (await consumer.next()).records[0].offset == first
             return
@@ -379,7 +466,10 @@ async def test_where_a_new_group_begins(nursery: trio.Nursery, autojump_clock: t
 
 async def test_a_group_that_must_have_a_place_says_so(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, partitions=1)
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="error") as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], reset="error") as consumer,
+    ):
         for _ in range(2):
             with pytest.raises(ClientError, match="has no committed offset for a-0"):
                 await consumer.next()
@@ -387,12 +477,17 @@ async def test_a_group_that_must_have_a_place_says_so(nursery: trio.Nursery) -> 
         assert (await consumer.next()).records[0].offset == 5
 
 
-async def test_offsets_of_an_open_transaction_are_waited_for(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_offsets_of_an_open_transaction_are_waited_for(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery, partitions=1)
     group = cluster.one._group("g")
     group.offsets[A[0]] = (5, "")
     group.pending[77] = {A[0]: (10, "")}
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], read_committed=True) as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], read_committed=True) as consumer,
+    ):
         with trio.move_on_after(2) as scope:
             await consumer.next()
         assert scope.cancelled_caught
@@ -401,11 +496,18 @@ async def test_offsets_of_an_open_transaction_are_waited_for(nursery: trio.Nurse
     assert cluster.one.requests.count((OFFSET_FETCH, 9)) > 2
 
 
-async def test_a_user_that_stays_away_is_left_and_comes_back(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_user_that_stays_away_is_left_and_comes_back(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery)
     reader = Reader(cluster, "1", [])
     async with client_of(cluster) as client:
-        options: dict[str, Any] = {"reset": "beginning", "max_poll_interval_ms": 10_000, "auto_commit": False, "on_lost": reader.lost}
+        options: dict[str, Any] = {
+            "reset": "beginning",
+            "max_poll_interval_ms": 10_000,
+            "auto_commit": False,
+            "on_lost": reader.lost,
+        }
         async with open_group_consumer(client, "g", ["a"], **options) as consumer:
             await consumer.next()
             await trio.sleep(11)
@@ -414,17 +516,24 @@ async def test_a_user_that_stays_away_is_left_and_comes_back(nursery: trio.Nurse
             assert reader.told == ["!0123"] and len(cluster.groups["g"].members) == 1
 
 
-async def test_a_static_member_stays_in_the_group_and_one_that_goes_without_a_word_too(nursery: trio.Nursery) -> None:
+async def test_a_static_member_stays_in_the_group_and_one_that_goes_without_a_word_too(
+    nursery: trio.Nursery,
+) -> None:
     for options in ({"instance_id": "s"}, {"leave": False}):
         cluster = cluster_of(nursery)
-        async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning", **options) as consumer:
+        async with (
+            client_of(cluster) as client,
+            open_group_consumer(client, "g", ["a"], reset="beginning", **options) as consumer,
+        ):
             await consumer.next()
         assert len(cluster.groups["g"].members) == 1
 
 
 @each_protocol
 @pytest.mark.parametrize("steps", range(0, 60, 3))
-async def test_a_member_that_goes_while_it_comes_is_not_left_behind(nursery: trio.Nursery, protocol: dict[str, Any], steps: int) -> None:
+async def test_a_member_that_goes_while_it_comes_is_not_left_behind(
+    nursery: trio.Nursery, protocol: dict[str, Any], steps: int
+) -> None:
     """Whatever it was about to ask, and whichever connection is faster."""
     cluster = cluster_of(nursery)
     async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], **protocol):
@@ -437,7 +546,9 @@ async def test_a_member_that_goes_while_it_comes_is_not_left_behind(nursery: tri
 
 async def test_a_refusal_of_the_group_reaches_the_user(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
-    cluster.one.script(JOIN_GROUP, {"error_code": int(ErrorCode.GROUP_AUTHORIZATION_FAILED), "protocol_name": ""})
+    cluster.one.script(
+        JOIN_GROUP, {"error_code": int(ErrorCode.GROUP_AUTHORIZATION_FAILED), "protocol_name": ""}
+    )
     async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"]) as consumer:
         for _ in range(2):
             with pytest.raises(ClientError, match="group 'g'") as caught:
@@ -448,13 +559,18 @@ async def test_a_refusal_of_the_group_reaches_the_user(nursery: trio.Nursery) ->
 async def test_a_broker_that_is_too_old_for_the_protocol_is_told(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery)
     del cluster.one.versions[68]
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], group_protocol="consumer") as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], group_protocol="consumer") as consumer,
+    ):
         with pytest.raises(ClientError, match="does not serve ConsumerGroupHeartbeat"):
             await consumer.next()
 
 
 @each_protocol
-async def test_a_callback_that_fails_at_the_end_keeps_nobody_in_the_group(nursery: trio.Nursery, protocol: dict[str, Any]) -> None:
+async def test_a_callback_that_fails_at_the_end_keeps_nobody_in_the_group(
+    nursery: trio.Nursery, protocol: dict[str, Any]
+) -> None:
     cluster = cluster_of(nursery)
 
     async def revoked(_: list[TopicPartition]) -> None:
@@ -462,12 +578,16 @@ async def test_a_callback_that_fails_at_the_end_keeps_nobody_in_the_group(nurser
 
     async with client_of(cluster) as client:
         with pytest.raises(KeyError):
-            async with open_group_consumer(client, "g", ["a"], reset="beginning", on_revoked=revoked, **protocol) as consumer:
+            async with open_group_consumer(
+                client, "g", ["a"], reset="beginning", on_revoked=revoked, **protocol
+            ) as consumer:
                 await consumer.next()
     assert not cluster.groups["g"].members
 
 
-async def test_a_callback_that_was_cancelled_is_called_again(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_callback_that_was_cancelled_is_called_again(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery)
     called = 0
 
@@ -476,7 +596,10 @@ async def test_a_callback_that_was_cancelled_is_called_again(nursery: trio.Nurse
         called += 1
         await trio.sleep(1.0)
 
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning", on_assigned=slow) as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], reset="beginning", on_assigned=slow) as consumer,
+    ):
         with trio.move_on_after(0.5) as scope:
             await consumer.next()
         assert scope.cancelled_caught
@@ -495,13 +618,20 @@ async def test_an_old_broker_is_spoken_to_in_its_versions(nursery: trio.Nursery)
         OFFSET_FETCH: (1, 3),
         10: (0, 1),
     }
-    async with client_of(cluster) as client, open_group_consumer(client, "g", ["a"], reset="beginning") as consumer:
+    async with (
+        client_of(cluster) as client,
+        open_group_consumer(client, "g", ["a"], reset="beginning") as consumer,
+    ):
         await consumer.next()
-    assert not cluster.groups["g"].members and list(cluster.groups["g"].offsets.values()) == [(10, "")]
+    assert not cluster.groups["g"].members and list(cluster.groups["g"].offsets.values()) == [
+        (10, "")
+    ]
 
 
 async def test_same_seed_same_requests(autojump_clock: trio.abc.Clock) -> None:
-    """Nothing in the client depends on anything but its seams: two runs ask the same in the same order."""
+    """Nothing in the client depends on anything but its seams: two runs ask the same in the
+    same order.
+    """
     import random
 
     from mqd.io.entropy import RandomEntropy
@@ -510,8 +640,12 @@ async def test_same_seed_same_requests(autojump_clock: trio.abc.Clock) -> None:
         async with trio.open_nursery() as inner:
             cluster = cluster_of(inner)
             async with (
-                connect([("fake", 9001)], network=cluster, entropy=RandomEntropy(random.Random(5))) as client,
-                open_group_consumer(client, "g", ["a"], reset="beginning", group_protocol="consumer") as consumer,
+                connect(
+                    [("fake", 9001)], network=cluster, entropy=RandomEntropy(random.Random(5))
+                ) as client,
+                open_group_consumer(
+                    client, "g", ["a"], reset="beginning", group_protocol="consumer"
+                ) as consumer,
             ):
                 with trio.move_on_after(7):
                     while True:
@@ -520,5 +654,6 @@ async def test_same_seed_same_requests(autojump_clock: trio.abc.Clock) -> None:
         return cluster.one.requests
 
     one, other = Counter(await once()), Counter(await once())
-    differ = (one - other) + (other - one)  # what fetches and what heartbeats are cut off at the end: each may have asked once more
+    # what fetches and what heartbeats are cut off at the end: each may have asked once more
+    differ = (one - other) + (other - one)
     assert {key for key, _ in differ} <= {1, 68} and max(differ.values(), default=0) <= 1, differ

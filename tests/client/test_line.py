@@ -1,4 +1,6 @@
-"""A connection of one task: whatever the pieces, answers in order, nothing lost by a cancelled wait, room only for what came."""
+"""A connection of one task: whatever the pieces, answers in order, nothing lost by a
+cancelled wait, room only for what came.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ async def answered(line: Line, peer: MemoryStream, body: bytes, correlation_id: 
 @pytest.mark.parametrize("chunk", [1, 3, 100_000, 1 << 20])
 async def test_answers_of_all_sizes_whatever_the_pieces(chunk: int) -> None:
     line, peer = lines(chunk)
-    sizes = [0, 1, 5, 300] if chunk < 100 else [0, 7, 300_000, 262_136, 262_137, 3_000_000, 2, 2_999_999, 1]
+    sizes = (
+        [0, 1, 5, 300]
+        if chunk < 100
+        else [0, 7, 300_000, 262_136, 262_137, 3_000_000, 2, 2_999_999, 1]
+    )
     for number, size in enumerate(sizes):
         body = bytes([number]) * size
         assert await answered(line, peer, body, number) == body
@@ -102,7 +108,13 @@ async def test_room_for_large_answers_goes_when_they_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "sent", [frame(7, b""), struct.pack(">i", 3), struct.pack(">i", limits.RESPONSE_BYTES_MAX + 1), frame(0, b"") + frame(1, b"")]
+    "sent",
+    [
+        frame(7, b""),
+        struct.pack(">i", 3),
+        struct.pack(">i", limits.RESPONSE_BYTES_MAX + 1),
+        frame(0, b"") + frame(1, b""),
+    ],
 )
 async def test_bytes_that_mean_nothing_are_refused(sent: bytes) -> None:
     line, peer = lines()
@@ -127,7 +139,9 @@ async def test_a_broken_connection_is_told_to_whoever_asks_or_waits() -> None:
         await line.answer()
 
 
-async def test_what_others_ask_meanwhile_goes_out_whole_behind_what_is_being_sent(nursery: trio.Nursery) -> None:
+async def test_what_others_ask_meanwhile_goes_out_whole_behind_what_is_being_sent(
+    nursery: trio.Nursery,
+) -> None:
     line, peer = lines()
     for wanted in (True, False, False):  # the first one sends; it has not left when the others come
         nursery.start_soon(lambda wanted=wanted: line.ask(api(METADATA), 0, b"?", wanted=wanted))

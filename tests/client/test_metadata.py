@@ -22,19 +22,32 @@ def topic(leader: int, epoch: int, topic_id: UUID = ID, index: int = 0) -> dict[
     return {
         "name": "a",
         "topic_id": topic_id,
-        "partitions": [{"partition_index": index, "leader_id": leader, "leader_epoch": epoch, "replica_nodes": [1, 2], "isr_nodes": [1]}],
+        "partitions": [
+            {
+                "partition_index": index,
+                "leader_id": leader,
+                "leader_epoch": epoch,
+                "replica_nodes": [1, 2],
+                "isr_nodes": [1],
+            }
+        ],
     }
 
 
 def test_merge_takes_over_what_is_told() -> None:
-    view = ClusterView().merge(answer(cluster_id="c", controller_id=1, topics=[topic(1, 4)]), everything=True)
+    view = ClusterView().merge(
+        answer(cluster_id="c", controller_id=1, topics=[topic(1, 4)]), everything=True
+    )
     assert (view.cluster_id, view.controller_id, view.generation) == ("c", 1, 1)
     assert view.leader_of(TP) == BrokerInfo(1, "h", 9092, "r")
     assert view.leader_epoch_of(TP) == 4
     assert view.topics["a"].replication_factor == 2
     assert list(view.partitions_of("a")) == [TP]
     assert view.name_of(ID) == "a" and view.name_of(OTHER) is None
-    assert view.partition(TopicPartition("a", 1)) is None and view.leader_of(TopicPartition("b", 0)) is None
+    assert (
+        view.partition(TopicPartition("a", 1)) is None
+        and view.leader_of(TopicPartition("b", 0)) is None
+    )
 
 
 def test_old_versions_lack_fields_and_that_is_fine() -> None:
@@ -46,9 +59,13 @@ def test_old_versions_lack_fields_and_that_is_fine() -> None:
 
 def test_a_leader_epoch_never_goes_back_unless_the_topic_is_another() -> None:
     view = ClusterView().merge(answer(topics=[topic(1, 4)]), everything=False)
-    assert view.merge(answer(topics=[topic(2, 3)]), everything=False).partition(TP) == view.partition(TP)
+    assert view.merge(answer(topics=[topic(2, 3)]), everything=False).partition(
+        TP
+    ) == view.partition(TP)
     assert view.merge(answer(topics=[topic(2, 5)]), everything=False).leader_epoch_of(TP) == 5
-    assert view.merge(answer(topics=[topic(2, 0, OTHER)]), everything=False).leader_epoch_of(TP) == 0
+    assert (
+        view.merge(answer(topics=[topic(2, 0, OTHER)]), everything=False).leader_epoch_of(TP) == 0
+    )
 
 
 def test_a_partial_answer_keeps_other_topics_and_a_full_one_forgets_them() -> None:

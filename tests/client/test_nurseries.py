@@ -1,4 +1,6 @@
-"""What leaves a block of the client: the user's own exception or one ClientError, never a group of the client's."""
+"""What leaves a block of the client: the user's own exception or one ClientError, never a
+group of the client's.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ OPENERS: dict[str, Opener] = {
     "arrow producer": arrow_producing,
     "consumer": lambda client: open_consumer(client, {A0: "beginning"}),
     "classic group": lambda client: open_group_consumer(client, "g", ["a"]),
-    "KIP-848 group": lambda client: open_group_consumer(client, "g", ["a"], group_protocol="consumer"),
+    "KIP-848 group": lambda client: open_group_consumer(
+        client, "g", ["a"], group_protocol="consumer"
+    ),
     "range": lambda client: open_range(client, A0, 0, 0),
     "nested": nested,
 }
@@ -90,7 +94,11 @@ async def opened_with_nursery(name: str, client: ClusterClient) -> AsyncIterator
     around = len(trio.lowlevel.current_task().child_nurseries)
     async with OPENERS[name](client) as opened:
         found = getattr(getattr(opened, "_sender", opened), "_nursery", None)
-        yield found if isinstance(found, trio.Nursery) else trio.lowlevel.current_task().child_nurseries[around]
+        yield (
+            found
+            if isinstance(found, trio.Nursery)
+            else trio.lowlevel.current_task().child_nurseries[around]
+        )
 
 
 async def crash(error: BaseException) -> None:
@@ -98,8 +106,18 @@ async def crash(error: BaseException) -> None:
 
 
 @each_block
-@pytest.mark.parametrize("raised", [KeyError("mine"), SystemExit(3), KeyboardInterrupt(), ExceptionGroup("mine", [KeyError(), OSError()])])
-async def test_the_users_exception_leaves_as_it_is(client: ClusterClient, name: str, raised: BaseException) -> None:
+@pytest.mark.parametrize(
+    "raised",
+    [
+        KeyError("mine"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        ExceptionGroup("mine", [KeyError(), OSError()]),
+    ],
+)
+async def test_the_users_exception_leaves_as_it_is(
+    client: ClusterClient, name: str, raised: BaseException
+) -> None:
     left: BaseException | None = None
     try:
         async with OPENERS[name](client):
@@ -124,7 +142,9 @@ async def test_a_cancellation_leaves_as_one_cancelled(client: ClusterClient, nam
 
 
 @each_block
-async def test_a_cancellation_at_the_end_of_a_block_leaves_as_one_cancelled(client: ClusterClient, name: str) -> None:
+async def test_a_cancellation_at_the_end_of_a_block_leaves_as_one_cancelled(
+    client: ClusterClient, name: str
+) -> None:
     left: BaseException | None = None
     with trio.CancelScope() as scope:
         try:
@@ -138,7 +158,9 @@ async def test_a_cancellation_at_the_end_of_a_block_leaves_as_one_cancelled(clie
 
 
 @each_block
-async def test_a_crash_of_a_task_is_one_typed_error_with_its_cause(client: ClusterClient, name: str) -> None:
+async def test_a_crash_of_a_task_is_one_typed_error_with_its_cause(
+    client: ClusterClient, name: str
+) -> None:
     bug = ZeroDivisionError("a bug")
     with pytest.raises(ClientCrashed, match="ZeroDivisionError: a bug") as caught:
         async with opened_with_nursery(name, client) as ours:
@@ -148,7 +170,9 @@ async def test_a_crash_of_a_task_is_one_typed_error_with_its_cause(client: Clust
 
 
 @each_block
-async def test_of_several_failed_tasks_one_client_error_leaves(client: ClusterClient, name: str) -> None:
+async def test_of_several_failed_tasks_one_client_error_leaves(
+    client: ClusterClient, name: str
+) -> None:
     with pytest.raises(ClientError) as caught:
         async with opened_with_nursery(name, client) as ours:
             for error in (ZeroDivisionError("a bug"), REFUSED, OSError()):
@@ -168,7 +192,9 @@ async def test_the_users_exception_wins_over_a_crash(client: ClusterClient, name
 
 
 @each_block
-async def test_a_crash_in_a_block_that_is_cancelled_is_not_lost(client: ClusterClient, name: str) -> None:
+async def test_a_crash_in_a_block_that_is_cancelled_is_not_lost(
+    client: ClusterClient, name: str
+) -> None:
     with trio.CancelScope() as scope, pytest.raises(ClientCrashed):
         async with opened_with_nursery(name, client) as ours:
             ours.start_soon(crash, ZeroDivisionError("a bug"))
@@ -193,8 +219,12 @@ async def test_the_users_own_nursery_in_a_block(client: ClusterClient, name: str
 
 
 @pytest.mark.parametrize("opens", [owned_nursery, lasting_nursery])
-async def test_failures_of_the_users_tasks_and_of_ours_at_once(opens: Callable[[], AbstractAsyncContextManager[trio.Nursery]]) -> None:
-    """The user's group leaves, without the cancellation of its other tasks that our crash caused; a note tells of the crash."""
+async def test_failures_of_the_users_tasks_and_of_ours_at_once(
+    opens: Callable[[], AbstractAsyncContextManager[trio.Nursery]],
+) -> None:
+    """The user's group leaves, without the cancellation of its other tasks that our crash
+    caused; a note tells of the crash.
+    """
     mine = KeyError("mine")
 
     async def fail_when_cancelled() -> None:

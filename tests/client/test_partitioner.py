@@ -7,10 +7,21 @@ from random import Random
 from aiokafka.partitioner import murmur2 as oracle
 from hypothesis import given, strategies as st
 
-from mqd.client.partitioner import RoundRobinPartitioner, StickyPartitioner, murmur2, partition_for_key
+from mqd.client.partitioner import (
+    RoundRobinPartitioner,
+    StickyPartitioner,
+    murmur2,
+    partition_for_key,
+)
 
 # Answers of Apache Kafka's own Utils.murmur2, as its unit test states them.
-KAFKA = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107, b"": 275646681}
+KAFKA = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"abc": 479470107,
+    b"": 275646681,
+}
 
 
 def test_hash_equals_kafkas() -> None:
@@ -50,6 +61,11 @@ def test_sticky_leaves_a_partition_that_lost_its_leader() -> None:
 
 def test_round_robin_takes_each_led_partition_of_a_topic_in_turn_whatever_the_key() -> None:
     choose = RoundRobinPartitioner()
-    assert [choose("a", key, range(4), (0, 2, 3)) for key in (b"k", b"k", None, b"k")] == [0, 2, 3, 0]
+    assert [choose("a", key, range(4), (0, 2, 3)) for key in (b"k", b"k", None, b"k")] == [
+        0,
+        2,
+        3,
+        0,
+    ]
     assert choose("b", b"k", range(1), (0,)) == 0
     assert choose("a", None, range(4), (0, 2, 3)) == 2, "each topic has its own turn"

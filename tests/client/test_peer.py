@@ -10,7 +10,18 @@ from mqd.client.peer import PeerConnection, open_peer, start_peer
 from mqd.errors import ErrorCode
 from mqd.protocol.apis import by_key
 from mqd.protocol.schema import Api
-from tests.client.fake import API_VERSIONS, FETCH, METADATA, PRODUCE, FakeCluster, Hang, HangUp, MemoryStream, Raw, stream_pair
+from tests.client.fake import (
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    FakeCluster,
+    Hang,
+    HangUp,
+    MemoryStream,
+    Raw,
+    stream_pair,
+)
 
 
 def api(key: int) -> Api:
@@ -20,7 +31,9 @@ def api(key: int) -> Api:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
-async def test_negotiates_and_answers_whatever_the_pieces(nursery: trio.Nursery, chunk: int) -> None:
+async def test_negotiates_and_answers_whatever_the_pieces(
+    nursery: trio.Nursery, chunk: int
+) -> None:
     cluster = FakeCluster(nursery, chunk=chunk)
     async with open_peer(cluster, "fake", 9001) as peer:
         assert peer.versions[METADATA] == (0, 13)
@@ -61,7 +74,9 @@ async def test_version_of_is_what_both_know(nursery: trio.Nursery) -> None:
             assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_many_requests_share_one_write_and_get_their_own_answers(nursery: trio.Nursery) -> None:
+async def test_many_requests_share_one_write_and_get_their_own_answers(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     for name in "abcdef":
         cluster.add_topic(name)
@@ -80,7 +95,9 @@ async def test_many_requests_share_one_write_and_get_their_own_answers(nursery: 
     assert answers == {name: name for name in "abcdef"}
 
 
-async def test_an_abandoned_request_leaves_the_stream_in_order(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_an_abandoned_request_leaves_the_stream_in_order(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     gate = trio.Event()
@@ -124,7 +141,9 @@ async def test_every_waiter_gets_an_error_when_the_connection_breaks(nursery: tr
     assert all(error.code is ErrorCode.NETWORK_EXCEPTION for error in errors)
 
 
-async def test_in_flight_requests_are_bounded_and_those_behind_fail_too(nursery: trio.Nursery) -> None:
+async def test_in_flight_requests_are_bounded_and_those_behind_fail_too(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(METADATA, *[Hang() for _ in range(9)])
     stream = await cluster.connect("fake", 9001)
@@ -147,7 +166,9 @@ async def test_in_flight_requests_are_bounded_and_those_behind_fail_too(nursery:
     assert sorted(failures) == [False, False, False, True, True]
 
 
-async def test_a_timeout_closes_the_connection_for_all(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_timeout_closes_the_connection_for_all(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(METADATA, Hang())
     async with open_peer(cluster, "fake", 9001) as peer:
@@ -165,7 +186,9 @@ async def test_a_timeout_closes_the_connection_for_all(nursery: trio.Nursery, au
         (b"\0\0\0\x08\0\0\0\x63\0\0\0\0", "an answer to request 99"),
     ],
 )
-async def test_what_is_no_answer_breaks_the_connection(nursery: trio.Nursery, bytes_: bytes, why: str) -> None:
+async def test_what_is_no_answer_breaks_the_connection(
+    nursery: trio.Nursery, bytes_: bytes, why: str
+) -> None:
     ours, theirs = stream_pair()
     peer = PeerConnection(ours, peer="x:1")
     await nursery.start(peer.run)
@@ -190,12 +213,16 @@ async def test_an_undecodable_answer_breaks_the_connection(nursery: trio.Nursery
         assert peer.failure is not None
 
 
-async def test_send_returns_when_written_and_the_next_answer_still_fits(nursery: trio.Nursery) -> None:
+async def test_send_returns_when_written_and_the_next_answer_still_fits(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     async with open_peer(cluster, "fake", 9001) as peer:
         await peer.send(api(PRODUCE), {"acks": 0, "topic_data": []}, 7)
-        assert (await peer.request(api(METADATA), {"topics": [{"name": "a"}]})).topics[0].name == "a"
+        assert (await peer.request(api(METADATA), {"topics": [{"name": "a"}]})).topics[
+            0
+        ].name == "a"
     assert (PRODUCE, 7) in cluster.one.requests
 
 
@@ -225,7 +252,9 @@ async def test_nothing_listens(nursery: trio.Nursery) -> None:
     assert "mqd dev" in caught.value.remedy
 
 
-async def test_a_peer_that_accepts_and_says_nothing(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_peer_that_accepts_and_says_nothing(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(API_VERSIONS, Hang())
     with pytest.raises(PeerUnreachable, match="did not answer within 3 s") as caught:
@@ -242,7 +271,9 @@ async def test_a_peer_that_hangs_up_on_the_first_request(nursery: trio.Nursery) 
         await start_peer(nursery, cluster, "fake", 9001)
 
 
-async def test_leaving_the_block_closes_the_stream_and_errors_rise_bare(nursery: trio.Nursery) -> None:
+async def test_leaving_the_block_closes_the_stream_and_errors_rise_bare(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     ends: list[MemoryStream] = []
     with pytest.raises(KeyError):

@@ -19,12 +19,25 @@ from mqd.client.transactional import open_transactional_producer
 from mqd.errors import ErrorCode
 from mqd.protocol.batch import Codec, iterate_records, parse_header
 from mqd.types import TopicPartition
-from tests.client.fake import INIT_PRODUCER_ID, METADATA, PRODUCE, FakeBroker, FakeCluster, Hang, HangUp
+from tests.client.fake import (
+    INIT_PRODUCER_ID,
+    METADATA,
+    PRODUCE,
+    FakeBroker,
+    FakeCluster,
+    Hang,
+    HangUp,
+)
 
 
 @asynccontextmanager
-async def producing(cluster: FakeCluster, **options: Any) -> AsyncIterator[tuple[ClusterClient, Producer]]:
-    async with connect([("fake", 9001)], network=cluster, request_timeout_s=2.0) as client, open_producer(client, **options) as producer:
+async def producing(
+    cluster: FakeCluster, **options: Any
+) -> AsyncIterator[tuple[ClusterClient, Producer]]:
+    async with (
+        connect([("fake", 9001)], network=cluster, request_timeout_s=2.0) as client,
+        open_producer(client, **options) as producer,
+    ):
         yield client, producer
 
 
@@ -38,7 +51,12 @@ def refusing(code: ErrorCode, message: str | None = None) -> Any:
                     "name": topic.name,
                     "topic_id": topic.topic_id,
                     "partition_responses": [
-                        {"index": row.index, "error_code": code, "error_message": message, "base_offset": -1}
+                        {
+                            "index": row.index,
+                            "error_code": code,
+                            "error_message": message,
+                            "base_offset": -1,
+                        }
                         for row in topic.partition_data
                     ],
                 }
@@ -54,7 +72,9 @@ async def test_a_record_arrives_whole(nursery: trio.Nursery, codec: Codec) -> No
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster, codec=codec) as (_, producer):
-        placed = await producer.send("a", b"value", key=b"key", headers=[("h", b"x"), ("n", None)], timestamp=1234)
+        placed = await producer.send(
+            "a", b"value", key=b"key", headers=[("h", b"x"), ("n", None)], timestamp=1234
+        )
     assert placed == ("a", 0, 0, 1234)
     (record,) = iterate_records(partition.batches[0])
     assert record[1:] == (1234, b"key", b"value", (("h", b"x"), ("n", None)))
@@ -72,7 +92,9 @@ async def test_keys_choose_as_java_does_and_partitions_can_be_named(nursery: tri
             await producer.send("a", b"", partition=5)
 
 
-async def test_records_gather_while_a_batch_is_under_way_and_keep_their_order(nursery: trio.Nursery) -> None:
+async def test_records_gather_while_a_batch_is_under_way_and_keep_their_order(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
@@ -84,7 +106,9 @@ async def test_records_gather_while_a_batch_is_under_way_and_keep_their_order(nu
     assert len(partition.batches) < 20
 
 
-async def test_linger_waits_for_company(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+async def test_linger_waits_for_company(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster, linger_ms=100) as (_, producer):
@@ -98,7 +122,9 @@ async def test_linger_waits_for_company(nursery: trio.Nursery, autojump_clock: t
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_broken_connection_loses_and_doubles_nothing(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, after: bool) -> None:
+async def test_a_broken_connection_loses_and_doubles_nothing(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, after: bool
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     cluster.one.script(PRODUCE, HangUp(after=after), HangUp(after=after))
@@ -108,7 +134,9 @@ async def test_a_broken_connection_loses_and_doubles_nothing(nursery: trio.Nurse
     assert partition.values() == [b"0", b"1", b"2"]
 
 
-async def test_an_unanswered_produce_is_sent_again_with_the_same_sequence(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_an_unanswered_produce_is_sent_again_with_the_same_sequence(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     cluster.one.script(PRODUCE, Hang())
@@ -119,9 +147,17 @@ async def test_an_unanswered_produce_is_sent_again_with_the_same_sequence(nurser
 
 
 @pytest.mark.parametrize(
-    "code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE]
+    "code",
+    [
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.CORRUPT_MESSAGE,
+    ],
 )
-async def test_retriable_refusals_are_retried_in_order(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: ErrorCode) -> None:
+async def test_retriable_refusals_are_retried_in_order(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: ErrorCode
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     cluster.one.script(PRODUCE, refusing(code), refusing(code), refusing(code))
@@ -131,7 +167,9 @@ async def test_retriable_refusals_are_retried_in_order(nursery: trio.Nursery, au
     assert partition.values() == [b"%d" % number for number in range(10)]
 
 
-async def test_a_moved_leader_is_found(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_moved_leader_is_found(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
@@ -141,7 +179,9 @@ async def test_a_moved_leader_is_found(nursery: trio.Nursery, autojump_clock: tr
         assert (PRODUCE, 13) in cluster.brokers[2].requests
 
 
-async def test_a_refusal_for_good_reaches_the_sender_and_the_sequence_goes_on(nursery: trio.Nursery) -> None:
+async def test_a_refusal_for_good_reaches_the_sender_and_the_sequence_goes_on(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
@@ -181,7 +221,9 @@ async def test_one_record_too_large_is_an_error(nursery: trio.Nursery) -> None:
         assert "max.message.bytes" in caught.value.remedy
 
 
-async def test_lost_producer_state_takes_a_new_id_and_goes_on(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_lost_producer_state_takes_a_new_id_and_goes_on(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
@@ -193,7 +235,9 @@ async def test_lost_producer_state_takes_a_new_id_and_goes_on(nursery: trio.Nurs
     assert [key for key, _ in cluster.one.requests].count(INIT_PRODUCER_ID) == 2
 
 
-async def test_a_doubtful_batch_is_settled_before_a_new_id_is_taken(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_doubtful_batch_is_settled_before_a_new_id_is_taken(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     first, second = cluster.add_topic("a", 2)
     async with producing(cluster) as (_, producer):
@@ -210,7 +254,9 @@ async def test_a_doubtful_batch_is_settled_before_a_new_id_is_taken(nursery: tri
     assert first.values() == [b"0", b"1"] and second.values() == [b"0", b"1", b"2"]
 
 
-async def test_delivery_timeout_is_kept(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_delivery_timeout_is_kept(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     cluster.one.script(PRODUCE, *[refusing(ErrorCode.NOT_ENOUGH_REPLICAS) for _ in range(1000)])
@@ -219,11 +265,16 @@ async def test_delivery_timeout_is_kept(nursery: trio.Nursery, autojump_clock: t
         with pytest.raises(DeadlineExceeded, match="not acknowledged within 10 s") as caught:
             await producer.send("a", b"x")
         assert 9.9 <= trio.current_time() - began <= 12
-        assert isinstance(caught.value.cause, ClientError) and caught.value.cause.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (
+            isinstance(caught.value.cause, ClientError)
+            and caught.value.cause.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        )
         assert "min.insync.replicas" in caught.value.remedy
 
 
-async def test_an_attempt_takes_no_longer_than_its_records_have(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_an_attempt_takes_no_longer_than_its_records_have(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     cluster.one.script(PRODUCE, *[Hang()] * 10)
@@ -238,12 +289,19 @@ async def test_an_attempt_takes_no_longer_than_its_records_have(nursery: trio.Nu
 
 
 @pytest.mark.parametrize(
-    "code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ],
 )
 async def test_the_sequence_of_what_was_refused_after_it_was_stored_is_not_used_again(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: ErrorCode
 ) -> None:
-    """A record that took it would be taken for the stored one, and acknowledged at its offset without being there."""
+    """A record that took it would be taken for the stored one, and acknowledged at its
+    offset without being there.
+    """
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     refused = refusing(code)
@@ -255,7 +313,11 @@ async def test_the_sequence_of_what_was_refused_after_it_was_stored_is_not_used_
 
     async with producing(cluster, delivery_timeout_s=5) as (_, producer):
         await producer.send("a", b"0")
-        cluster.one.script(PRODUCE, stored_all_the_same, *[refusing(ErrorCode.NOT_ENOUGH_REPLICAS) for _ in range(1000)])
+        cluster.one.script(
+            PRODUCE,
+            stored_all_the_same,
+            *[refusing(ErrorCode.NOT_ENOUGH_REPLICAS) for _ in range(1000)],
+        )
         with pytest.raises(DeadlineExceeded):
             await producer.send("a", b"1")
         cluster.one.actions[PRODUCE].clear()
@@ -295,7 +357,9 @@ async def test_idempotence_needs_all_acks(nursery: trio.Nursery) -> None:
             pass
 
 
-async def test_a_topic_that_does_not_exist_is_an_error_after_its_grace(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_topic_that_does_not_exist_is_an_error_after_its_grace(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     async with producing(cluster, unknown_topic_grace_s=3) as (_, producer):
         began = trio.current_time()
@@ -304,14 +368,18 @@ async def test_a_topic_that_does_not_exist_is_an_error_after_its_grace(nursery: 
         assert 2.5 <= trio.current_time() - began <= 6
 
 
-async def test_a_topic_is_created_by_the_broker(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_topic_is_created_by_the_broker(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.auto_create = True
     async with producing(cluster) as (_, producer):
         assert (await producer.send("a", b"x")).offset == 0
 
 
-async def test_a_full_buffer_makes_senders_wait(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_full_buffer_makes_senders_wait(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     async with producing(cluster, buffer_bytes_max=0, batch_bytes=1_000_000) as (_, producer):
@@ -354,14 +422,18 @@ async def test_old_brokers_get_old_versions_by_name(nursery: trio.Nursery) -> No
 async def test_a_refused_producer_id_fails_what_waits(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
-    cluster.one.script(INIT_PRODUCER_ID, {"error_code": int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)})
+    cluster.one.script(
+        INIT_PRODUCER_ID, {"error_code": int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)}
+    )
     async with producing(cluster) as (_, producer):
         with pytest.raises(ClientError, match="producer id"):
             await producer.send("a", b"x")
         assert (await producer.send("a", b"x")).offset == 0
 
 
-async def test_a_cancelled_send_may_arrive_and_hurts_nothing(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_cancelled_send_may_arrive_and_hurts_nothing(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     partition = cluster.add_topic("a")[0]
     async with producing(cluster) as (_, producer):
@@ -380,12 +452,20 @@ async def test_whatever_goes_wrong_each_record_is_stored_once_and_in_order(
     random = Random(seed)
     cluster = FakeCluster(nursery, nodes=2)
     partitions = cluster.add_topic("a", 3)
-    faults: list[Any] = [HangUp(), HangUp(after=True), Hang(), refusing(ErrorCode.NOT_ENOUGH_REPLICAS)]
+    faults: list[Any] = [
+        HangUp(),
+        HangUp(after=True),
+        Hang(),
+        refusing(ErrorCode.NOT_ENOUGH_REPLICAS),
+    ]
     faults += [refusing(ErrorCode.KAFKA_STORAGE_ERROR), None, None, None]
     for broker in cluster.brokers.values():
         broker.script(PRODUCE, *random.choices(faults, k=30))
         broker.script(INIT_PRODUCER_ID, *random.choices([HangUp(), None], k=3))
-    async with producing(cluster, delivery_timeout_s=600.0, linger_ms=random.choice([0, 5])) as (_, producer):
+    async with producing(cluster, delivery_timeout_s=600.0, linger_ms=random.choice([0, 5])) as (
+        _,
+        producer,
+    ):
         deliveries = []
         for number in range(120):
             deliveries.append(await producer.enqueue("a", b"%d" % number, partition=number % 3))
@@ -418,7 +498,9 @@ async def test_a_doubtful_record_is_not_stored_twice_when_the_broker_forgot_us(
     assert partition.values() == [b"0", b"1", b"2"]
 
 
-async def test_what_comes_back_after_the_close_changes_nothing(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_comes_back_after_the_close_changes_nothing(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     cluster.one.script(PRODUCE, Hang())
@@ -435,7 +517,9 @@ async def test_what_comes_back_after_the_close_changes_nothing(nursery: trio.Nur
         await trio.sleep(10)  # the request gives up meanwhile
 
 
-async def test_a_flush_ends_while_others_go_on_sending(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_flush_ends_while_others_go_on_sending(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     here, there = cluster.add_topic("a", 2)
     there.leader = 2
@@ -477,7 +561,9 @@ async def test_a_flush_ends_while_others_go_on_sending(nursery: trio.Nursery, au
         ({"value": b"x", "topic": "x" * 40_000}, "is not the name of a topic"),
     ],
 )
-async def test_a_record_that_is_none_is_refused_before_it_spoils_others(nursery: trio.Nursery, record: dict[str, Any], words: str) -> None:
+async def test_a_record_that_is_none_is_refused_before_it_spoils_others(
+    nursery: trio.Nursery, record: dict[str, Any], words: str
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
@@ -488,7 +574,9 @@ async def test_a_record_that_is_none_is_refused_before_it_spoils_others(nursery:
         assert (await producer.send("a", b"another")).offset == 1
 
 
-async def test_a_name_without_utf8_is_refused_and_harms_no_other_record(nursery: trio.Nursery) -> None:
+async def test_a_name_without_utf8_is_refused_and_harms_no_other_record(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
@@ -538,25 +626,35 @@ async def test_what_was_sent_is_not_kept_in_memory(nursery: trio.Nursery) -> Non
     async with producing(cluster) as (_, producer):
         deliveries = [await producer.enqueue("a", bytes(1000)) for _ in range(10)]
         await producer.flush()
-        assert all(len(each._batch.writer._body) == 0 and each._batch.sealed is None for each in deliveries)
+        assert all(
+            len(each._batch.writer._body) == 0 and each._batch.sealed is None for each in deliveries
+        )
         assert [(await each.wait()).offset for each in deliveries] == list(range(10))
 
 
-async def test_a_round_robin_partitioner_spreads_records_with_one_key(nursery: trio.Nursery) -> None:
+async def test_a_round_robin_partitioner_spreads_records_with_one_key(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 3)
     async with producing(cluster, partitioner=RoundRobinPartitioner()) as (_, producer):
         went = [(await producer.send("a", b"x", key=b"k")).partition for _ in range(6)]
-        assert (await producer.send("a", b"x", partition=2)).partition == 2, "an explicit partition wins"
+        assert (await producer.send("a", b"x", partition=2)).partition == 2, (
+            "an explicit partition wins"
+        )
     assert went == [0, 1, 2, 0, 1, 2]
 
 
-async def test_any_callable_is_a_partitioner_and_is_called_once_a_record(nursery: trio.Nursery) -> None:
+async def test_any_callable_is_a_partitioner_and_is_called_once_a_record(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 4)
     calls: list[tuple[str, bytes | None, list[int], list[int]]] = []
 
-    def by_first_byte(topic: str, key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
+    def by_first_byte(
+        topic: str, key: bytes | None, partitions: Sequence[int], available: Sequence[int]
+    ) -> int:
         calls.append((topic, key, list(partitions), list(available)))
         return 0 if key is None else key[0] % len(partitions)
 
@@ -564,14 +662,22 @@ async def test_any_callable_is_a_partitioner_and_is_called_once_a_record(nursery
         for key in (b"\x07", None, b"\x02"):
             await producer.enqueue("a", b"x", key=key)
         assert (await producer.send("a", b"x", key=b"\x01")).partition == 1
-    assert [(key, len(partitions)) for _, key, partitions, _ in calls] == [(b"\x07", 4), (None, 4), (b"\x02", 4), (b"\x01", 4)]
+    assert [(key, len(partitions)) for _, key, partitions, _ in calls] == [
+        (b"\x07", 4),
+        (None, 4),
+        (b"\x02", 4),
+        (b"\x01", 4),
+    ]
     assert [partition.end for partition in cluster.topics["a"]] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("returned", "kind"), [(4, ValueError), (-1, ValueError), (None, TypeError), (True, TypeError), ("0", TypeError)]
+    ("returned", "kind"),
+    [(4, ValueError), (-1, ValueError), (None, TypeError), (True, TypeError), ("0", TypeError)],
 )
-async def test_what_a_partitioner_may_return(nursery: trio.Nursery, returned: Any, kind: type[Exception]) -> None:
+async def test_what_a_partitioner_may_return(
+    nursery: trio.Nursery, returned: Any, kind: type[Exception]
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 4)
     async with producing(cluster, partitioner=lambda *_: returned) as (_, producer):
@@ -597,7 +703,11 @@ async def test_an_exception_of_a_partitioner_reaches_the_caller(nursery: trio.Nu
 @pytest.mark.parametrize(
     ("kind", "sentence", "options"),
     [
-        (ValueError, "codec is 'brotli': choose one of 'none', 'gzip', 'snappy', 'lz4', 'zstd'", {"codec": "brotli"}),
+        (
+            ValueError,
+            "codec is 'brotli': choose one of 'none', 'gzip', 'snappy', 'lz4', 'zstd'",
+            {"codec": "brotli"},
+        ),
         (TypeError, "codec is 3: choose one of", {"codec": 3}),
         (ValueError, "linger_ms is -5: give a number of at least 0", {"linger_ms": -5}),
         (TypeError, "linger_ms is '5': give a number", {"linger_ms": "5"}),

@@ -52,7 +52,9 @@ def refusing(code: int) -> Any:
     def act(broker: FakeBroker, request: Any) -> dict[str, Any]:
         row = {"partition_index": 0, "error_code": code, "high_watermark": -1}
         topic = request.topics[0]
-        return {"responses": [{"topic": topic.topic, "topic_id": topic.topic_id, "partitions": [row]}]}
+        return {
+            "responses": [{"topic": topic.topic, "topic_id": topic.topic_id, "partitions": [row]}]
+        }
 
     return act
 
@@ -64,9 +66,13 @@ async def read(reader: RangeReader, end: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("start", "end"), [(0, 100), (7, 93), (10, 20), (15, 16), (40, 40), (0, 0), (99, 100)])
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, 100), (7, 93), (10, 20), (15, 16), (40, 40), (0, 0), (99, 100)]
+)
 @pytest.mark.parametrize("bytes_max", [1, 500, 1 << 20])
-async def test_a_range_is_read_whole(nursery: trio.Nursery, start: int, end: int, bytes_max: int) -> None:
+async def test_a_range_is_read_whole(
+    nursery: trio.Nursery, start: int, end: int, bytes_max: int
+) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 100)
     async with reading(cluster, start, end, bytes_max=bytes_max) as (_, reader):
@@ -74,7 +80,9 @@ async def test_a_range_is_read_whole(nursery: trio.Nursery, start: int, end: int
         assert await reader.next() is None
 
 
-async def test_the_next_fetch_goes_out_while_the_caller_works_and_two_answers_are_held(nursery: trio.Nursery) -> None:
+async def test_the_next_fetch_goes_out_while_the_caller_works_and_two_answers_are_held(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 100)
     fetches = lambda: [key for key, _ in cluster.one.requests].count(FETCH)  # noqa: E731
@@ -95,13 +103,17 @@ async def test_data_is_a_view_of_the_frame_and_positions_are_right(nursery: trio
         position = 15
         async for fetched in reader:
             assert fetched.start == position and fetched.tp == A0
-            assert isinstance(fetched.data, memoryview) and len(fetched.data.obj) > len(fetched.data)
+            assert isinstance(fetched.data, memoryview) and len(fetched.data.obj) > len(
+                fetched.data
+            )
             assert (fetched.high_watermark, fetched.last_stable_offset) == (100, 100)
             position = fetched.next_offset
         assert position == 95
 
 
-async def test_a_moved_leader_is_found(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_moved_leader_is_found(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     (partition,) = cluster.add_topic("a")
     fill(partition, 100)
@@ -113,9 +125,21 @@ async def test_a_moved_leader_is_found(nursery: trio.Nursery, autojump_clock: tr
 
 
 @pytest.mark.parametrize(
-    "what", [HangUp(), Hang(), refusing(5), refusing(6), refusing(56), refusing(74), refusing(75), refusing(100)]
+    "what",
+    [
+        HangUp(),
+        Hang(),
+        refusing(5),
+        refusing(6),
+        refusing(56),
+        refusing(74),
+        refusing(75),
+        refusing(100),
+    ],
 )
-async def test_what_passes_is_asked_again(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, what: Any) -> None:
+async def test_what_passes_is_asked_again(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, what: Any
+) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 50)
     cluster.one.script(FETCH, what, lambda *_: None, what, what)
@@ -156,7 +180,8 @@ async def test_an_offset_outside_of_the_log_is_refused_with_its_bounds(
         for _ in range(2):
             with pytest.raises(
                 ClientError,
-                match=f"offset {start} of a-0 is out of range: the log starts at 20 and ends at 50; .*{lost}",
+                match=f"offset {start} of a-0 is out of range: the log starts at 20 and ends "
+                f"at 50; .*{lost}",
             ) as info:
                 await reader.next()
             assert info.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -169,7 +194,9 @@ async def test_retention_overtakes_a_reader_after_what_was_fetched(nursery: trio
     async with reading(cluster, 0, 50, bytes_max=1) as (_, reader):
         await wait_all_tasks_blocked()  # two answers are here
         partition.start = 40
-        assert offsets(one(await reader.next()), 50) + offsets(one(await reader.next()), 50) == list(range(20))
+        assert offsets(one(await reader.next()), 50) + offsets(
+            one(await reader.next()), 50
+        ) == list(range(20))
         with pytest.raises(ClientError, match="out of range: the log starts at 40"):
             await reader.next()
 
@@ -199,11 +226,16 @@ async def test_a_topic_that_was_created_again_is_not_read_on(
         await reader.next()
         fill(cluster.add_topic("a")[0], 100)  # another id
         cluster.one.script(FETCH, refusing(100))
-        with pytest.raises(ClientError, match="topic 'a' was deleted and created again while a-0 was read at offset"):
+        with pytest.raises(
+            ClientError,
+            match="topic 'a' was deleted and created again while a-0 was read at offset",
+        ):
             await read(reader, 100)
 
 
-@pytest.mark.parametrize("gone", [slice(0, 10), slice(4, 10), slice(3, 5), slice(9, 10), slice(0, 3)])
+@pytest.mark.parametrize(
+    "gone", [slice(0, 10), slice(4, 10), slice(3, 5), slice(9, 10), slice(0, 3)]
+)
 @pytest.mark.parametrize("bytes_max", [1, 1 << 20])
 async def test_compacted_gaps_end(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, gone: slice, bytes_max: int
@@ -212,7 +244,10 @@ async def test_compacted_gaps_end(
     (partition,) = cluster.add_topic("a")
     fill(partition, 120)
     left = [
-        number for index in range(10) if index not in range(10)[gone] for number in range(index * 10, index * 10 + 10)
+        number
+        for index in range(10)
+        if index not in range(10)[gone]
+        for number in range(index * 10, index * 10 + 10)
     ]
     del partition.batches[gone]
     began = trio.current_time()
@@ -236,7 +271,8 @@ async def test_the_end_is_waited_for(nursery: trio.Nursery, autojump_clock: trio
         assert offsets(one(await reader.next()), 60) == list(range(30, 40))
         with pytest.raises(
             DeadlineExceeded,
-            match="no progress for 10 s: a-0 at offset 40 of a range that ends at 60: end is beyond the high watermark 40",
+            match="no progress for 10 s: a-0 at offset 40 of a range that ends at 60: end is "
+            "beyond the high watermark 40",
         ):
             await reader.next()
 
@@ -253,7 +289,8 @@ async def test_committed_records_wait_for_open_transactions_and_name_them(
         assert offsets(one(await reader.next()), 40) == list(range(20))
         with pytest.raises(
             DeadlineExceeded,
-            match="end is beyond the last stable offset 20; producer id 7 has a transaction open since offset 20",
+            match="end is beyond the last stable offset 20; producer id 7 has a transaction "
+            "open since offset 20",
         ):
             await reader.next()
     partition.end_transaction(7, 0, committed=False)
@@ -267,7 +304,14 @@ async def test_aborted_transactions_come_sorted(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     for producer_id in (3, 1, 2):
-        fill(partition, 10, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+        fill(
+            partition,
+            10,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
     for producer_id in (1, 2, 3):
         partition.end_transaction(producer_id, 0, committed=False)
     async with reading(cluster, 0, 33, read_committed=True) as (_, reader):
@@ -325,7 +369,9 @@ async def test_a_partial_batch_at_the_end_is_fetched_again(nursery: trio.Nursery
         assert await read(reader, 50) == list(range(50))
 
 
-async def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole(nursery: trio.Nursery) -> None:
+async def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 10)
 
@@ -348,7 +394,9 @@ async def test_a_throttled_answer_without_the_partition_is_no_end(
         assert await read(reader, 10) == list(range(10))
 
 
-async def test_a_cancelled_next_loses_nothing(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_cancelled_next_loses_nothing(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 50)
     cluster.one.script(FETCH, *[slowly] * 5)
@@ -376,7 +424,9 @@ async def test_impossible_ranges_are_refused(nursery: trio.Nursery, start: int, 
             pass
 
 
-async def test_the_end_of_the_block_closes_the_connection_and_the_reader(nursery: trio.Nursery) -> None:
+async def test_the_end_of_the_block_closes_the_connection_and_the_reader(
+    nursery: trio.Nursery,
+) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 50)
     async with reading(cluster, 0, 50, bytes_max=1) as (client, reader):
@@ -396,7 +446,9 @@ async def test_no_progress_is_a_deadline_that_names_the_last_failure(
     began = trio.current_time()
     async with reading(cluster, 0, 50, timeout_s=7) as (_, reader):
         with pytest.raises(
-            DeadlineExceeded, match=r"no progress for 7 s: a-0 at offset 0.*last: reading a-0 at offset 0: not leader"
+            DeadlineExceeded,
+            match=r"no progress for 7 s: a-0 at offset 0.*"
+            r"last: reading a-0 at offset 0: not leader",
         ):
             await reader.next()
     assert 6 < trio.current_time() - began < 9
@@ -405,7 +457,9 @@ async def test_no_progress_is_a_deadline_that_names_the_last_failure(
 async def test_one_odd_empty_answer_is_no_end(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 50)
-    cluster.one.script(FETCH, as_usual, with_bytes(lambda data: b""), as_usual, with_bytes(lambda data: b""))
+    cluster.one.script(
+        FETCH, as_usual, with_bytes(lambda data: b""), as_usual, with_bytes(lambda data: b"")
+    )
     async with reading(cluster, 0, 50, bytes_max=1) as (_, reader):
         assert await read(reader, 50) == list(range(50))
 

@@ -172,7 +172,9 @@ async def test_a_broken_connection_loses_and_doubles_nothing(
 async def test_what_passes_is_sent_again_in_order(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, code: int, place: int
 ) -> None:
-    """The broker refuses what comes behind with OUT_OF_ORDER_SEQUENCE_NUMBER, since it was in flight already."""
+    """The broker refuses what comes behind with OUT_OF_ORDER_SEQUENCE_NUMBER, since it was
+    in flight already.
+    """
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 2)
     act = refusing(ErrorCode(code))
@@ -313,7 +315,8 @@ async def test_a_batch_that_is_too_large_is_named(nursery: trio.Nursery) -> None
     cluster.one.script(PRODUCE, refusing(ErrorCode.MESSAGE_TOO_LARGE, "max is 10"))
     with pytest.raises(
         ClientError,
-        match=r"topic 'a' refused a batch of \d+ bytes for partition 1: it is larger than max.message.bytes",
+        match=r"topic 'a' refused a batch of \d+ bytes for partition 1: "
+        r"it is larger than max.message.bytes",
     ) as info:
         async with producing(cluster) as (_, producer):
             await producer.send("a", Built(1, b"x"))
@@ -321,7 +324,8 @@ async def test_a_batch_that_is_too_large_is_named(nursery: trio.Nursery) -> None
 
 
 async def test_a_broker_that_stores_out_of_order_is_found_out(nursery: trio.Nursery) -> None:
-    """A broker that has forgotten the producer takes any sequence: the batch that was refused cannot come before any more.
+    """A broker that has forgotten the producer takes any sequence: the batch that was refused
+    cannot come before any more.
 
     The answers to sequences 6 and 9 arrive together, and Trio chooses which is looked at first.
     """

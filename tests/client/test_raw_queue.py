@@ -1,4 +1,5 @@
-"""The queue of prebuilt batches, told as transcripts: a line a step, and behind `=>` what comes of it.
+"""The queue of prebuilt batches, told as transcripts: a line a step, and behind `=>` what comes of
+it.
 
 add P [P ...]     batches of three records for these partitions of topic "a"
 take [NODE]       what goes to the node: partition and sequence of each batch
@@ -135,7 +136,9 @@ class Played:
         if word == "add":
             for partition in rest:
                 self.queue.append(
-                    TopicPartition("a", int(partition)), Built(int(partition), b"x", b"y", b"z"), self.now
+                    TopicPartition("a", int(partition)),
+                    Built(int(partition), b"x", b"y", b"z"),
+                    self.now,
                 )
             return ""
         if word == "at":
@@ -157,7 +160,9 @@ class Played:
             self.queue.acknowledge(entry)
         else:
             assert error is not None
-            self.queue.put_back(entry, error, in_doubt=code not in NOT_STORED, retry_at=self.now + 1)
+            self.queue.put_back(
+                entry, error, in_doubt=code not in NOT_STORED, retry_at=self.now + 1
+            )
         return "" if word in ("ok", "lost") else verdict.name
 
     def told(self) -> str:
@@ -216,7 +221,14 @@ def test_deadlines() -> None:
     queue.append(tp, Built(0, b"x"), 10.0)
     assert queue.next_deadline(0.0) == 70.0
     queue.put_off(tp, 20.0, ClientError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody"))
-    assert queue.next_deadline(15.0) == 20.0 and list(queue.sendable(15.0)) == [] and list(queue.sendable(20.0)) == [tp]
+    assert (
+        queue.next_deadline(15.0) == 20.0
+        and list(queue.sendable(15.0)) == []
+        and list(queue.sendable(20.0)) == [tp]
+    )
     assert queue.expired(69.0) is None
     error = queue.expired(70.0)
-    assert error is not None and "a-0: a batch was not acknowledged within 60 s; last: nobody" in error.message
+    assert (
+        error is not None
+        and "a-0: a batch was not acknowledged within 60 s; last: nobody" in error.message
+    )

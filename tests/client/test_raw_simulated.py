@@ -1,4 +1,6 @@
-"""Raw produce and range reads against a simulated cluster of shipping nodes whose leaders die, freeze and are cut off."""
+"""Raw produce and range reads against a simulated cluster of shipping nodes whose leaders
+die, freeze and are cut off.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from mqd.client.cluster import ClusterClient
 from mqd.client.descriptions import LATEST
 from mqd.client.group_member import GroupMetadata
 from mqd.client.ranges import open_range
-from mqd.client.raw_producer import PreparedTransaction, RawProducer, end_transaction, open_raw_producer
+from mqd.client.raw_producer import (
+    PreparedTransaction,
+    RawProducer,
+    end_transaction,
+    open_raw_producer,
+)
 from mqd.errors import MqError
 from mqd.protocol.batch import iterate_batches, iterate_records
 from mqd.testing import Cluster, run
@@ -62,20 +69,26 @@ async def disturb(cluster: Cluster, chance: random.Random, finished: trio.Event)
 
 async def send_slowly(producer: RawProducer, chance: random.Random, start: int, stop: int) -> None:
     """The same numbers to each partition, a batch now and then."""
-    for batches in zip(*(numbered(index, start, stop, 4) for index in range(PARTITIONS)), strict=True):
+    for batches in zip(
+        *(numbered(index, start, stop, 4) for index in range(PARTITIONS)), strict=True
+    ):
         for batch in batches:
             await producer.send("a", batch)
         if chance.random() < 0.3:
             await trio.sleep(chance.uniform(0, 0.1))
 
 
-async def contents(client: ClusterClient, index: int, *, read_committed: bool) -> list[bytes | None]:
+async def contents(
+    client: ClusterClient, index: int, *, read_committed: bool
+) -> list[bytes | None]:
     """The values of a partition by a range reader, without markers and aborted records."""
     tp = TopicPartition("a", index)
     listed = (await Admin(client).list_offsets({tp: LATEST}, read_committed=read_committed))[tp]
     assert not isinstance(listed, MqError)
     found: list[bytes | None] = []
-    async with open_range(client, tp, 0, listed.offset, read_committed=read_committed, bytes_max=2000) as reader:
+    async with open_range(
+        client, tp, 0, listed.offset, read_committed=read_committed, bytes_max=2000
+    ) as reader:
         async for fetched in reader:
             aborted = set()
             waiting = list(fetched.aborted)
@@ -117,7 +130,9 @@ def test_batches_are_stored_once_and_in_order_whatever_dies(seed: int) -> None:
 
 
 async def two_phases(seed: int) -> None:
-    """Writers prepare transactions and go; another client commits some and aborts the others, repeating itself."""
+    """Writers prepare transactions and go; another client commits some and aborts the
+    others, repeating itself.
+    """
     chance = random.Random(seed)
     async with Cluster(nodes=3, options=OPTIONS) as cluster:
         client = await prepared_cluster(cluster)
@@ -143,7 +158,9 @@ async def two_phases(seed: int) -> None:
 
 
 async def written(client: ClusterClient, chance: random.Random, start: int) -> PreparedTransaction:
-    """A prepared transaction with 40 records in each partition; a writer that fails is followed by another."""
+    """A prepared transaction with 40 records in each partition; a writer that fails is
+    followed by another.
+    """
     while True:
         try:
             async with open_raw_producer(
@@ -156,7 +173,9 @@ async def written(client: ClusterClient, chance: random.Random, start: int) -> P
             ) as producer:
                 await producer.begin()
                 await send_slowly(producer, chance, start, start + 40)
-                await producer.send_offsets({TopicPartition("a", 0): start + 40}, GroupMetadata("g"))
+                await producer.send_offsets(
+                    {TopicPartition("a", 0): start + 40}, GroupMetadata("g")
+                )
                 return await producer.prepare()
         except MqError:
             await trio.sleep(0.1)

@@ -37,7 +37,9 @@ async def producing(
         yield client, producer
 
 
-def cluster_of(nursery: trio.Nursery, version: int, nodes: int = 1, *, two_phase: bool = False) -> FakeCluster:
+def cluster_of(
+    nursery: trio.Nursery, version: int, nodes: int = 1, *, two_phase: bool = False
+) -> FakeCluster:
     cluster = FakeCluster(nursery, nodes=nodes)
     cluster.transaction_version = version
     cluster.add_topic("a", 2)
@@ -102,12 +104,18 @@ async def test_a_refusal_breaks_the_transaction_and_not_the_producer(
 ) -> None:
     cluster = cluster_of(nursery, version)
     async with producing(cluster) as (client, producer):
-        for code in (ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        for code in (
+            ErrorCode.INVALID_RECORD,
+            ErrorCode.MESSAGE_TOO_LARGE,
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ):
             await producer.begin()
             cluster.one.script(PRODUCE, as_usual, refusing(code))
             await send_both(producer, 0, 6)
             for call in (producer.flush, producer.commit):
-                with pytest.raises(TransactionBroken, match=r"the transaction can only be aborted: .*"):
+                with pytest.raises(
+                    TransactionBroken, match=r"the transaction can only be aborted: .*"
+                ):
                     await call()
             with pytest.raises(TransactionBroken):
                 await producer.send("a", Built(0, b"x"))
@@ -193,7 +201,9 @@ async def test_who_opens_the_id_again_fences_and_aborts(
 
 
 @both
-async def test_the_end_of_the_block_aborts_what_is_open(nursery: trio.Nursery, version: int) -> None:
+async def test_the_end_of_the_block_aborts_what_is_open(
+    nursery: trio.Nursery, version: int
+) -> None:
     cluster = cluster_of(nursery, version)
     async with producing(cluster) as (_, producer):
         await producer.begin()
@@ -220,7 +230,11 @@ async def test_a_call_out_of_turn_is_refused(nursery: trio.Nursery) -> None:
         async with open_raw_producer(client) as plain:
             with pytest.raises(ClientError, match=r"no transactional id"):
                 await plain.begin()
-        for options in ({"two_phase": True}, {"transactional_id": ""}, {"in_flight_per_partition": 6}):
+        for options in (
+            {"two_phase": True},
+            {"transactional_id": ""},
+            {"in_flight_per_partition": 6},
+        ):
             with pytest.raises(ClientError):
                 async with open_raw_producer(client, **options):
                     pass
@@ -230,7 +244,10 @@ async def test_a_call_out_of_turn_is_refused(nursery: trio.Nursery) -> None:
 
 
 def keep(broker: FakeBroker, request: Any) -> Any:
-    """An action: InitProducerId as KIP-939 has it. The transaction stays, and its owner gets the next epoch."""
+    """An action: InitProducerId as KIP-939 has it.
+
+    The transaction stays, and its owner gets the next epoch.
+    """
     assert request.keep_prepared_txn and request.enable_2_pc and request.version == 6
     found = broker.cluster.transactions[request.transactional_id]
     if found.state != "Ongoing":
@@ -263,7 +280,9 @@ async def test_a_prepared_transaction_is_ended_from_elsewhere(
         for call in (producer.flush, producer.commit, producer.begin):
             if call == producer.flush:
                 continue
-            with pytest.raises(ClientError, match=r"is prepared: only end_transaction or abort completes it"):
+            with pytest.raises(
+                ClientError, match=r"is prepared: only end_transaction or abort completes it"
+            ):
                 await call()
         with pytest.raises(ClientError, match=r"prepared"):
             await producer.send("a", Built(0, b"x"))
@@ -272,11 +291,17 @@ async def test_a_prepared_transaction_is_ended_from_elsewhere(
         assert await read(client) == {}
         for _ in range(3):
             await end_transaction(
-                client, prepared.transactional_id, prepared.producer_id, prepared.producer_epoch, commit
+                client,
+                prepared.transactional_id,
+                prepared.producer_id,
+                prepared.producer_epoch,
+                commit,
             )
         assert await read(client) == (expected(range(30)) if commit else {})
         with pytest.raises(ClientError) as info:
-            await end_transaction(client, "t", prepared.producer_id, prepared.producer_epoch, not commit)
+            await end_transaction(
+                client, "t", prepared.producer_id, prepared.producer_epoch, not commit
+            )
         assert info.value.code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED)
 
 
@@ -292,7 +317,9 @@ async def test_a_broker_that_cannot_keep_says_so_in_a_field(nursery: trio.Nurser
 
     cluster.one.script(INIT_PRODUCER_ID, watched, watched, watched)
     async with producing(cluster, two_phase=True) as (client, producer):
-        assert seen == [(False, False), (False, True), (True, False)], "then without a time-out from the beginning"
+        assert seen == [(False, False), (False, True), (True, False)], (
+            "then without a time-out from the beginning"
+        )
         await producer.begin()
         await send_both(producer, 0, 30)
         prepared = await producer.prepare()
@@ -318,7 +345,9 @@ async def test_nothing_written_is_nothing_to_end(nursery: trio.Nursery) -> None:
 
 
 @both
-async def test_a_writer_may_still_abort_what_it_prepared(nursery: trio.Nursery, version: int) -> None:
+async def test_a_writer_may_still_abort_what_it_prepared(
+    nursery: trio.Nursery, version: int
+) -> None:
     cluster = cluster_of(nursery, version, two_phase=True)
     async with producing(cluster, two_phase=True) as (client, producer):
         await producer.begin()
@@ -367,7 +396,9 @@ async def test_a_transaction_that_is_gone_cannot_be_prepared(nursery: trio.Nurse
         await producer.flush()
         transaction(cluster).state = "CompleteAbort"
         cluster.one.script(INIT_PRODUCER_ID, keep)
-        with pytest.raises(ClientError, match=r"preparing .*the coordinator has transaction") as info:
+        with pytest.raises(
+            ClientError, match=r"preparing .*the coordinator has transaction"
+        ) as info:
             await producer.prepare()
         assert info.value.code is ErrorCode.PRODUCER_FENCED
         assert producer.phase is Phase.DEAD
@@ -375,13 +406,17 @@ async def test_a_transaction_that_is_gone_cannot_be_prepared(nursery: trio.Nurse
 
 async def test_two_phases_need_a_broker_that_has_them(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2)
-    with pytest.raises(ClientError, match=r"no two-phase commit: it serves InitProducerId up to version 5") as info:
+    with pytest.raises(
+        ClientError, match=r"no two-phase commit: it serves InitProducerId up to version 5"
+    ) as info:
         async with producing(cluster, two_phase=True):
             pass
     assert info.value.code is ErrorCode.UNSUPPORTED_VERSION
     assert "transaction.two.phase.commit.enable=true" in info.value.remedy
     cluster = cluster_of(nursery, 2, two_phase=True)
-    cluster.one.script(INIT_PRODUCER_ID, {"error_code": 53, "producer_id": -1, "producer_epoch": -1})
+    cluster.one.script(
+        INIT_PRODUCER_ID, {"error_code": 53, "producer_id": -1, "producer_epoch": -1}
+    )
     with pytest.raises(ClientError) as info:
         async with producing(cluster, two_phase=True):
             pass
@@ -400,7 +435,9 @@ async def test_a_deposed_coordinator_that_refuses_is_not_believed_at_once(
         await end_transaction(client, "t", *producer.producer, True)
         assert await read(client) == expected(range(30))
         began = trio.current_time()
-        with pytest.raises(ClientError, match=r"committing the transaction of 't' \(producer id 1, epoch 0\): "):
+        with pytest.raises(
+            ClientError, match=r"committing the transaction of 't' \(producer id 1, epoch 0\): "
+        ):
             await end_transaction(client, "t", 1, 0, True)
         assert 1.5 < trio.current_time() - began < 3
 
@@ -413,7 +450,9 @@ async def test_the_end_is_asked_for_through_moves_of_the_coordinator(
         await producer.begin()
         await send_both(producer, 0, 30)
         await producer.flush()
-        cluster.one.script(END_TXN, HangUp(after=True), {"error_code": 51}, {"error_code": 15}, {"error_code": 14})
+        cluster.one.script(
+            END_TXN, HangUp(after=True), {"error_code": 51}, {"error_code": 15}, {"error_code": 14}
+        )
         nursery.start_soon(move_coordinator, cluster)
         await end_transaction(client, "t", *producer.producer, True)
         assert (END_TXN, 5) in cluster.brokers[2].requests
@@ -425,7 +464,9 @@ async def move_coordinator(cluster: FakeCluster) -> None:
     cluster.coordinator = 2
 
 
-async def test_the_next_transaction_may_write_to_a_topic_that_was_created_again(nursery: trio.Nursery) -> None:
+async def test_the_next_transaction_may_write_to_a_topic_that_was_created_again(
+    nursery: trio.Nursery,
+) -> None:
     cluster = cluster_of(nursery, 2)
     async with producing(cluster) as (client, producer):
         for _ in range(2):

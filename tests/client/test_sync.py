@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqd.client.errors import ClientClosed, ClientCrashed, ClientError, ConsumerClosed, PeerUnreachable, ProducerClosed
+from mqd.client.errors import (
+    ClientClosed,
+    ClientCrashed,
+    ClientError,
+    ConsumerClosed,
+    PeerUnreachable,
+    ProducerClosed,
+)
 from mqd.client.producer import Producer
 from mqd.client.sync import connect
 from mqd.types import TopicPartition
@@ -23,7 +30,9 @@ def served() -> Iterator[Loopback]:
     with loopback() as broker:
         threads = threading.active_count()
         yield broker
-        assert [thread.name for thread in threading.enumerate() if thread.name == "mqd-client"] == []
+        assert [
+            thread.name for thread in threading.enumerate() if thread.name == "mqd-client"
+        ] == []
         assert threading.active_count() == threads
 
 
@@ -35,8 +44,12 @@ def test_a_round_trip(served: Loopback) -> None:
             deliveries = [producer.enqueue("a", b"%d" % number) for number in range(1, 100)]
         assert deliveries[-1].is_done() and deliveries[-1].wait().offset == 99
         with client.consumer({A0: "beginning"}, end="end") as consumer:
-            assert [record.value for batch in consumer for record in batch.records] == [b"%d" % number for number in range(100)]
-            assert consumer.position(A0) == 100 == consumer.high_watermark(A0) and consumer.assignment() == [A0]
+            assert [record.value for batch in consumer for record in batch.records] == [
+                b"%d" % number for number in range(100)
+            ]
+            assert consumer.position(A0) == 100 == consumer.high_watermark(
+                A0
+            ) and consumer.assignment() == [A0]
         with client.consumer({A0: "end"}) as consumer:
             assert consumer.next(timeout_s=0.01) is None
             consumer.seek(A0, 98)
@@ -75,8 +88,12 @@ def test_groups_and_transactions(served: Loopback) -> None:
             assert consumer.next(timeout_s=0.1) is None
             consumer.resume(A0)
             assert consumer.next(timeout_s=10) is not None
-        with client.consumer({TopicPartition("b", 0): "beginning"}, end="end", read_committed=True) as reader:
-            assert [record.value for batch in reader for record in batch.records] == [b"%d" % number for number in range(20)]
+        with client.consumer(
+            {TopicPartition("b", 0): "beginning"}, end="end", read_committed=True
+        ) as reader:
+            assert [record.value for batch in reader for record in batch.records] == [
+                b"%d" % number for number in range(20)
+            ]
         assert [each.group_id for each in client.admin.list_groups()] == ["g"]
 
 
@@ -90,7 +107,9 @@ def test_errors_arrive_as_they_are(served: Loopback) -> None:
 
 
 def test_leaving_a_producer_with_an_error_does_not_flush(served: Loopback) -> None:
-    served.inside(lambda: (served.cluster.add_topic("a"), served.cluster.one.script(PRODUCE, Hang())))
+    served.inside(
+        lambda: (served.cluster.add_topic("a"), served.cluster.one.script(PRODUCE, Hang()))
+    )
     with connect(served.address) as client:
         with pytest.raises(KeyError), client.producer() as producer:
             delivery = producer.enqueue("a", b"x")
@@ -111,7 +130,10 @@ def test_several_threads(served: Loopback) -> None:
     with connect(served.address) as client:
         client.admin.create_topic("a")
         with client.producer() as producer:
-            threads = [threading.Thread(target=lambda: offsets.append(producer.send("a", b"x").offset)) for _ in range(8)]
+            threads = [
+                threading.Thread(target=lambda: offsets.append(producer.send("a", b"x").offset))
+                for _ in range(8)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -136,7 +158,9 @@ def interrupt(*_: object) -> None:
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> None:
-    """The first comes while records are waited for, the second while what is done is being committed."""
+    """The first comes while records are waited for, the second while what is done is being
+    committed.
+    """
 
     again = {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 14}]}]}
     served.inside(lambda: served.cluster.add_topic("a"))
@@ -148,7 +172,11 @@ def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> Non
         client.group_consumer("g", ["a"], reset="beginning") as consumer,
     ):
         assert consumer.next(timeout_s=10) is not None
-        served.inside(lambda: served.cluster.one.script(OFFSET_COMMIT, lambda *_: (interrupt(), again)[1], *[again] * 5))
+        served.inside(
+            lambda: served.cluster.one.script(
+                OFFSET_COMMIT, lambda *_: (interrupt(), again)[1], *[again] * 5
+            )
+        )
         served.inside(lambda: served.cluster.one.script(FETCH, lambda *_: interrupt()))
         consumer.next(timeout_s=0.05)
         consumer.next(timeout_s=10)
@@ -158,14 +186,22 @@ def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> Non
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_while_something_is_opened(served: Loopback) -> None:
     """It is not waited for: the coordinator does not answer."""
-    served.inside(lambda: served.cluster.one.script(INIT_PRODUCER_ID, lambda *_: (interrupt(), Hang())[1]))
+    served.inside(
+        lambda: served.cluster.one.script(INIT_PRODUCER_ID, lambda *_: (interrupt(), Hang())[1])
+    )
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), connect(served.address) as client, client.transactional_producer("t"):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        connect(served.address) as client,
+        client.transactional_producer("t"),
+    ):
         raise AssertionError("it was opened")
     assert time.monotonic() - began < 20
 
 
-def test_a_crash_of_a_background_task_is_raised_with_its_cause(served: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_a_background_task_is_raised_with_its_cause(
+    served: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And not only that the producer is closed."""
 
     async def broken(*_: object) -> None:
@@ -194,15 +230,27 @@ def test_use_of_what_was_closed_is_told(served: Loopback) -> None:
 
 
 def test_a_wrong_argument_is_a_value_error_and_harms_nothing(served: Loopback) -> None:
-    with pytest.raises(ValueError, match="'nowhere:0' is not an address: write host:port"), connect("nowhere:0"):
+    with (
+        pytest.raises(ValueError, match="'nowhere:0' is not an address: write host:port"),
+        connect("nowhere:0"),
+    ):
         pass
     with connect(served.address) as client:
         client.admin.create_topic("a")
-        with pytest.raises(ValueError, match="linger_ms is -1: give a number of at least 0"), client.producer(linger_ms=-1):
+        with (
+            pytest.raises(ValueError, match="linger_ms is -1: give a number of at least 0"),
+            client.producer(linger_ms=-1),
+        ):
             raise AssertionError
-        with pytest.raises(TypeError, match="topics is 'a': give a list"), client.group_consumer("g", "a"):
+        with (
+            pytest.raises(TypeError, match="topics is 'a': give a list"),
+            client.group_consumer("g", "a"),
+        ):
             raise AssertionError
-        with pytest.raises(TypeError, match="unexpected keyword argument"), client.producer(linger=1):  # type: ignore[call-arg]
+        with (
+            pytest.raises(TypeError, match="unexpected keyword argument"),
+            client.producer(linger=1),
+        ):  # type: ignore[call-arg]
             raise AssertionError
         with client.producer() as producer:
             assert producer.send("a", b"x").offset == 0

@@ -44,7 +44,10 @@ def test_batches_out_and_in(served: Loopback) -> None:
         assert found == [b"%d" % number for number in range(10, 90)]
         with pytest.raises(ConsumerClosed):
             reader.next()
-        with pytest.raises(ClientError, match="out of range"), client.range_reader(A0, 200, 201) as reader:
+        with (
+            pytest.raises(ClientError, match="out of range"),
+            client.range_reader(A0, 200, 201) as reader,
+        ):
             reader.next()
 
 
@@ -74,6 +77,11 @@ def test_transactions_are_prepared_and_ended(served: Loopback) -> None:
 
 
 def test_neither_numpy_nor_pyarrow_is_imported() -> None:
-    script = "import sys, mqd.client.sync; print([name for name in ('numpy', 'pyarrow') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    script = (
+        "import sys, mqd.client.sync; print([name for name in ('numpy', 'pyarrow') if "
+        "name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"

@@ -25,7 +25,9 @@ both = pytest.mark.parametrize("version", [1, 2])
 
 
 @asynccontextmanager
-async def producing(cluster: FakeCluster, name: str = "t", **options: Any) -> AsyncIterator[tuple[ClusterClient, TransactionalProducer]]:
+async def producing(
+    cluster: FakeCluster, name: str = "t", **options: Any
+) -> AsyncIterator[tuple[ClusterClient, TransactionalProducer]]:
     async with (
         connect([("fake", 9001)], network=cluster, request_timeout_s=5.0) as client,
         open_transactional_producer(client, name, **options) as producer,
@@ -41,7 +43,9 @@ def cluster_of(nursery: trio.Nursery, version: int, nodes: int = 1) -> FakeClust
 
 
 async def read(client: ClusterClient) -> list[bytes | None]:
-    async with open_consumer(client, dict.fromkeys((A0, A1), "beginning"), end="end", read_committed=True) as consumer:
+    async with open_consumer(
+        client, dict.fromkeys((A0, A1), "beginning"), end="end", read_committed=True
+    ) as consumer:
         return [value for each in (await values(consumer)).values() for value in each]
 
 
@@ -65,17 +69,27 @@ async def test_all_or_none(nursery: trio.Nursery, version: int) -> None:
         assert producer.producer == (first if version == 1 else (first[0], first[1] + 3))
     asked = [key for key, _ in cluster.one.requests]
     assert (ADD_PARTITIONS in asked) == (version == 1)
-    assert {number for key, number in cluster.one.requests if key == END_TXN} == ({4} if version == 1 else {5})
-    assert all((number >= 12) == (version == 2) for key, number in cluster.one.requests if key == PRODUCE)
+    assert {number for key, number in cluster.one.requests if key == END_TXN} == (
+        {4} if version == 1 else {5}
+    )
+    assert all(
+        (number >= 12) == (version == 2) for key, number in cluster.one.requests if key == PRODUCE
+    )
 
 
 @both
-async def test_a_copy_that_moves_its_offsets_with_its_records(nursery: trio.Nursery, version: int) -> None:
+async def test_a_copy_that_moves_its_offsets_with_its_records(
+    nursery: trio.Nursery, version: int
+) -> None:
     cluster = cluster_of(nursery, version)
     fill(cluster.add_topic("in")[0], 40)
     source = TopicPartition("in", 0)
     async with producing(cluster) as (client, producer):
-        options: dict[str, Any] = {"reset": "beginning", "auto_commit": False, "read_committed": True}
+        options: dict[str, Any] = {
+            "reset": "beginning",
+            "auto_commit": False,
+            "read_committed": True,
+        }
         async with open_group_consumer(client, "g", ["in"], **options) as consumer:
             for attempt in range(5):
                 batch = await consumer.next()
@@ -94,7 +108,9 @@ async def test_a_copy_that_moves_its_offsets_with_its_records(nursery: trio.Nurs
 
 
 @both
-async def test_a_member_that_the_group_went_on_without_cannot_commit(nursery: trio.Nursery, version: int) -> None:
+async def test_a_member_that_the_group_went_on_without_cannot_commit(
+    nursery: trio.Nursery, version: int
+) -> None:
     cluster = cluster_of(nursery, version)
     async with producing(cluster) as (_, producer):
         with pytest.raises(CommitFailed) as caught:
@@ -102,11 +118,16 @@ async def test_a_member_that_the_group_went_on_without_cannot_commit(nursery: tr
                 await producer.send("a", b"x")
                 await producer.send_offsets({A0: 5}, GroupMetadata("g", 3, "gone"))
         assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID and producer.phase is Phase.READY
-        assert cluster.groups["g"].offsets == {} and cluster.transactions["t"].state != "CompleteCommit"
+        assert (
+            cluster.groups["g"].offsets == {}
+            and cluster.transactions["t"].state != "CompleteCommit"
+        )
 
 
 @both
-async def test_a_successor_fences_and_ends_what_was_open(nursery: trio.Nursery, version: int) -> None:
+async def test_a_successor_fences_and_ends_what_was_open(
+    nursery: trio.Nursery, version: int
+) -> None:
     cluster = cluster_of(nursery, version)
     async with producing(cluster) as (client, old):
         await old.begin()
@@ -126,10 +147,16 @@ async def test_a_successor_fences_and_ends_what_was_open(nursery: trio.Nursery, 
 
 
 @both
-async def test_answers_that_are_lost_do_no_harm(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int) -> None:
+async def test_answers_that_are_lost_do_no_harm(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
+) -> None:
     cluster = cluster_of(nursery, version)
     broker = cluster.one
-    broker.script(INIT_PRODUCER_ID, {"error_code": 51, "producer_id": -1}, {"error_code": 16, "producer_id": -1})
+    broker.script(
+        INIT_PRODUCER_ID,
+        {"error_code": 51, "producer_id": -1},
+        {"error_code": 16, "producer_id": -1},
+    )
     async with producing(cluster) as (client, producer):
         broker.script(PRODUCE, HangUp(after=True), HangUp())
         broker.script(ADD_PARTITIONS, HangUp(after=True))
@@ -138,13 +165,25 @@ async def test_answers_that_are_lost_do_no_harm(nursery: trio.Nursery, autojump_
             async with producer.transaction():
                 await producer.enqueue("a", b"%d" % number, partition=0)
                 await producer.enqueue("a", b"-%d" % number, partition=1)
-        assert sorted(await read(client), key=str) == sorted([b"0", b"1", b"2", b"-0", b"-1", b"-2"], key=str)
+        assert sorted(await read(client), key=str) == sorted(
+            [b"0", b"1", b"2", b"-0", b"-1", b"-2"], key=str
+        )
 
 
 @both
-async def test_a_refused_record_breaks_the_transaction_and_the_next_one_is_well(nursery: trio.Nursery, version: int) -> None:
+async def test_a_refused_record_breaks_the_transaction_and_the_next_one_is_well(
+    nursery: trio.Nursery, version: int
+) -> None:
     cluster = cluster_of(nursery, version)
-    refused = {"responses": [{"name": "a", "topic_id": cluster.ids["a"], "partition_responses": [{"index": 0, "error_code": 10}]}]}
+    refused = {
+        "responses": [
+            {
+                "name": "a",
+                "topic_id": cluster.ids["a"],
+                "partition_responses": [{"index": 0, "error_code": 10}],
+            }
+        ]
+    }
     async with producing(cluster) as (client, producer):
         cluster.one.script(PRODUCE, refused)
         with pytest.raises(TransactionBroken, match="message too large"):
@@ -159,8 +198,12 @@ async def test_a_refused_record_breaks_the_transaction_and_the_next_one_is_well(
 
 
 @both
-async def test_records_in_doubt_are_never_read(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int) -> None:
-    """The leader takes a record and never says so; the transaction is given up, and the next one is not disturbed by it."""
+async def test_records_in_doubt_are_never_read(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
+) -> None:
+    """The leader takes a record and never says so; the transaction is given up, and the
+    next one is not disturbed by it.
+    """
     cluster = cluster_of(nursery, version)
     async with producing(cluster, delivery_timeout_s=2.0) as (client, producer):
         cluster.one.script(PRODUCE, *[HangUp(after=True)] * 30)
@@ -175,7 +218,9 @@ async def test_records_in_doubt_are_never_read(nursery: trio.Nursery, autojump_c
         assert before[1] > 0
 
 
-async def test_the_coordinator_moves_and_is_found_again(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_the_coordinator_moves_and_is_found_again(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = cluster_of(nursery, 2, nodes=2)
     async with producing(cluster) as (client, producer):
         async with producer.transaction():
@@ -188,7 +233,9 @@ async def test_the_coordinator_moves_and_is_found_again(nursery: trio.Nursery, a
 
 
 @both
-async def test_a_commit_without_an_answer_may_be_asked_again(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int) -> None:
+async def test_a_commit_without_an_answer_may_be_asked_again(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
+) -> None:
     cluster = cluster_of(nursery, version)
     async with producing(cluster, timeout_s=1.0) as (client, producer):
         await producer.begin()
@@ -205,7 +252,9 @@ async def test_a_commit_without_an_answer_may_be_asked_again(nursery: trio.Nurse
 
 
 @both
-async def test_a_cancelled_block_aborts(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int) -> None:
+async def test_a_cancelled_block_aborts(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
+) -> None:
     """Even when everything around it is cancelled, the client's own connections included."""
     cluster = cluster_of(nursery, version)
     with trio.move_on_after(3) as scope:
@@ -217,7 +266,9 @@ async def test_a_cancelled_block_aborts(nursery: trio.Nursery, autojump_clock: t
 
 
 @both
-async def test_records_that_were_not_sent_before_the_abort_are_not_in_the_next_transaction(nursery: trio.Nursery, version: int) -> None:
+async def test_records_that_were_not_sent_before_the_abort_are_not_in_the_next_transaction(
+    nursery: trio.Nursery, version: int
+) -> None:
     cluster = cluster_of(nursery, version)
     async with producing(cluster, linger_ms=60_000) as (client, producer):
         await producer.begin()
@@ -234,19 +285,25 @@ async def test_records_that_were_not_sent_before_the_abort_are_not_in_the_next_t
 async def test_a_batch_that_turns_out_too_large_during_the_abort_is_not_in_the_next_transaction(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
-    """It was on its way when the transaction was aborted: its halves are of that transaction, not of the one that follows."""
+    """It was on its way when the transaction was aborted: its halves are of that
+    transaction, not of the one that follows.
+    """
     cluster = cluster_of(nursery, version)
     asked = trio.Event()
 
     def too_large(broker: Any, request: Any) -> Any:
         asked.set()
         row = {"index": 0, "error_code": int(ErrorCode.MESSAGE_TOO_LARGE)}
-        return {"responses": [{"name": "a", "topic_id": cluster.ids["a"], "partition_responses": [row]}]}
+        return {
+            "responses": [{"name": "a", "topic_id": cluster.ids["a"], "partition_responses": [row]}]
+        }
 
     async with producing(cluster, linger_ms=10) as (client, producer):
         cluster.one.script(PRODUCE, too_large)
         await producer.begin()
-        deliveries = [await producer.enqueue("a", b"never %d" % number, partition=0) for number in range(2)]
+        deliveries = [
+            await producer.enqueue("a", b"never %d" % number, partition=0) for number in range(2)
+        ]
         await asked.wait()
         await producer.abort()
         async with producer.transaction():
@@ -257,7 +314,9 @@ async def test_a_batch_that_turns_out_too_large_during_the_abort_is_not_in_the_n
                 await delivery.wait()
 
 
-async def test_an_abort_waits_for_partitions_that_are_being_added(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_an_abort_waits_for_partitions_that_are_being_added(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     """Version 1: the coordinator hears of the partition, so it must hear of the end, too."""
     cluster = cluster_of(nursery, 1)
     asked = trio.Event()
@@ -279,11 +338,15 @@ async def test_an_abort_waits_for_partitions_that_are_being_added(nursery: trio.
         assert await read(client) == [b"x"]
 
 
-@pytest.mark.parametrize(("version", "which"), [(1, ADD_OFFSETS), (1, TXN_OFFSET_COMMIT), (2, TXN_OFFSET_COMMIT)])
+@pytest.mark.parametrize(
+    ("version", "which"), [(1, ADD_OFFSETS), (1, TXN_OFFSET_COMMIT), (2, TXN_OFFSET_COMMIT)]
+)
 async def test_offsets_whose_sending_was_cancelled_never_count(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int, which: int
 ) -> None:
-    """Nobody knows whether they arrived: the transaction cannot be committed, and the next one does not take them along."""
+    """Nobody knows whether they arrived: the transaction cannot be committed, and the next
+    one does not take them along.
+    """
     cluster = cluster_of(nursery, version)
     async with producing(cluster) as (client, producer):
         cluster.one.script(which, Hang(after=True))
@@ -305,7 +368,9 @@ async def test_what_is_open_at_the_end_of_the_block_is_aborted(nursery: trio.Nur
     assert cluster.transactions["t"].state == "CompleteAbort"
 
 
-async def test_one_that_goes_without_a_word_leaves_its_transaction_to_its_successor(nursery: trio.Nursery) -> None:
+async def test_one_that_goes_without_a_word_leaves_its_transaction_to_its_successor(
+    nursery: trio.Nursery,
+) -> None:
     cluster = cluster_of(nursery, 2)
     with pytest.raises(KeyError):
         async with producing(cluster, leave=False) as (_, producer), producer.transaction():
@@ -313,13 +378,20 @@ async def test_one_that_goes_without_a_word_leaves_its_transaction_to_its_succes
             raise KeyError
     assert cluster.transactions["t"].state == "Ongoing"
     async with producing(cluster):
-        assert cluster.transactions["t"].state == "Empty" and not any(partition.open for partition in cluster.topics["a"])
+        assert cluster.transactions["t"].state == "Empty" and not any(
+            partition.open for partition in cluster.topics["a"]
+        )
 
 
 async def test_records_outside_of_a_transaction_are_refused(nursery: trio.Nursery) -> None:
     cluster = cluster_of(nursery, 2)
     async with producing(cluster) as (_, producer):
-        for refused in (producer.send("a", b"x"), producer.commit(), producer.abort(), producer.send_offsets({A0: 1}, GroupMetadata("g"))):
+        for refused in (
+            producer.send("a", b"x"),
+            producer.commit(),
+            producer.abort(),
+            producer.send_offsets({A0: 1}, GroupMetadata("g")),
+        ):
             with pytest.raises(ClientError) as caught:
                 await refused
             assert caught.value.code is ErrorCode.INVALID_TXN_STATE and caught.value.message

@@ -18,7 +18,12 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 def ready() -> Transactions:
     it = Transactions("t", 60_000)
-    assert it.init_body() == {"transactional_id": "t", "producer_id": -1, "producer_epoch": -1, "transaction_timeout_ms": 60_000}
+    assert it.init_body() == {
+        "transactional_id": "t",
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "transaction_timeout_ms": 60_000,
+    }
     it.on_init(answer(22, producer_id=7, producer_epoch=3))
     return it
 
@@ -30,8 +35,12 @@ def opened(*, version_2: bool) -> Transactions:
 
 
 def added(it: Transactions, codes: dict[int, int]) -> None:
-    rows = [{"partition_index": index, "partition_error_code": code} for index, code in codes.items()]
-    it.on_added(_v3({"results_by_topic_v3_and_below": [{"name": "a", "results_by_partition": rows}]}))
+    rows = [
+        {"partition_index": index, "partition_error_code": code} for index, code in codes.items()
+    ]
+    it.on_added(
+        _v3({"results_by_topic_v3_and_below": [{"name": "a", "results_by_partition": rows}]})
+    )
 
 
 def _v3(fields: dict[str, Any]) -> Any:
@@ -47,11 +56,19 @@ def test_version_1_adds_partitions_before_records_go() -> None:
     it.want(A0)
     assert not it.may_send(A0) and list(it.wanted) == [A0]
     body = it.add_body([A0])
-    assert body["v3_and_below_topics"] == [{"name": "a", "partitions": [0]}] and body["v3_and_below_producer_epoch"] == 3
+    assert (
+        body["v3_and_below_topics"] == [{"name": "a", "partitions": [0]}]
+        and body["v3_and_below_producer_epoch"] == 3
+    )
     added(it, {0: 0})
     assert it.may_send(A0) and not it.may_send(A1) and not it.wanted
     it.end(commit=True)
-    assert it.needs_end and it.end_body() == {"transactional_id": "t", "producer_id": 7, "producer_epoch": 3, "committed": True}
+    assert it.needs_end and it.end_body() == {
+        "transactional_id": "t",
+        "producer_id": 7,
+        "producer_epoch": 3,
+        "committed": True,
+    }
     assert not it.on_ended(answer(26))
     it.over()
     assert it.phase is Phase.READY and it.producer_epoch == 3 and not it.partitions
@@ -85,7 +102,7 @@ def test_offsets_alone_need_an_end() -> None:
     assert it.needs_end
 
 
-def test_an_end_in_doubt_takes_a_new_epoch_under_version_1_and_gets_one_anyway_under_version_2() -> None:
+def test_an_end_in_doubt_takes_a_new_epoch_in_version_1_and_version_2_gives_one_anyway() -> None:
     for version_2 in (False, True):
         it = opened(version_2=version_2)
         it.want(A0)
@@ -148,7 +165,12 @@ def test_a_commit_that_fails_while_it_is_repeated_raises_why(fatal: bool) -> Non
     it = opened(version_2=True)
     it.want(TopicPartition("a", 0))
     it.end(commit=True)
-    it.fail(ClientError(ErrorCode.INVALID_TXN_STATE if fatal else ErrorCode.REQUEST_TIMED_OUT, "a late batch was refused"))
+    it.fail(
+        ClientError(
+            ErrorCode.INVALID_TXN_STATE if fatal else ErrorCode.REQUEST_TIMED_OUT,
+            "a late batch was refused",
+        )
+    )
     with pytest.raises(ClientError, match="a late batch was refused"):
         it.end_body()
 
@@ -198,4 +220,6 @@ def test_an_id_that_is_refused_is_of_no_use() -> None:
 
 def test_every_phase_is_in_the_table_and_dead_is_dead() -> None:
     assert set(TRANSITIONS) == set(Phase) and not TRANSITIONS[Phase.DEAD]
-    assert all(Phase.DEAD in goals for phase, goals in TRANSITIONS.items() if phase is not Phase.DEAD)
+    assert all(
+        Phase.DEAD in goals for phase, goals in TRANSITIONS.items() if phase is not Phase.DEAD
+    )

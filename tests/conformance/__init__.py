@@ -1,8 +1,11 @@
-"""End to end: stock clients and bare sockets against a real broker process, ours or (`--broker host:port`) anyone's."""
+"""End to end: stock clients and bare sockets against a real broker process, ours or
+(`--broker host:port`) anyone's.
+"""
 
 import warnings
 
-with warnings.catch_warnings():  # kafka-python reads its schemas at import, by a function that Python 3.11 deprecates
+# kafka-python reads its schemas at import, by a function that Python 3.11 deprecates
+with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.protocol.admin
     import kafka.protocol.consumer

@@ -1,6 +1,7 @@
 """Record batches written by hand, so that a test can get any field of one wrong.
 
-Layout of magic 2: https://kafka.apache.org/documentation/#recordbatch. This is deliberately not mqd's builder.
+Layout of magic 2: https://kafka.apache.org/documentation/#recordbatch. This is deliberately not
+mqd's builder.
 """
 
 from __future__ import annotations
@@ -48,7 +49,14 @@ def record(
     headers: Sequence[tuple[bytes | None, bytes | None]] = (),
 ) -> bytes:
     """One record of a batch, with its length in front."""
-    body = b"\0" + varint(timestamp_delta) + varint(offset_delta) + sized(key) + sized(value) + varint(len(headers))
+    body = (
+        b"\0"
+        + varint(timestamp_delta)
+        + varint(offset_delta)
+        + sized(key)
+        + sized(value)
+        + varint(len(headers))
+    )
     for header_key, header_value in headers:
         body += sized(header_key) + sized(header_value)
     return varint(len(body)) + body
@@ -57,7 +65,10 @@ def record(
 def records(*values: bytes | None, timestamps_ms: Sequence[int] | None = None) -> list[bytes]:
     """Records with increasing offset deltas; timestamps relative to the first one's."""
     stamps = timestamps_ms or [NOW_MS] * len(values)
-    return [record(value, offset_delta=i, timestamp_delta=stamps[i] - stamps[0]) for i, value in enumerate(values)]
+    return [
+        record(value, offset_delta=i, timestamp_delta=stamps[i] - stamps[0])
+        for i, value in enumerate(values)
+    ]
 
 
 def compress(codec: int, data: bytes) -> bytes:
@@ -71,9 +82,17 @@ def compress(codec: int, data: bytes) -> bytes:
             block = bytes(cramjam.snappy.compress_raw(data))
             return b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
         case 3:
-            # Frame: 64 KiB independent blocks (Kafka takes no linked ones), the header checksum of exactly these flags.
-            blocks = [bytes(cramjam.lz4.compress_block(data[i : i + 65536], store_size=False)) for i in range(0, len(data), 65536)]
-            return b"\x04\x22\x4d\x18\x60\x40\x82" + b"".join(struct.pack("<I", len(b)) + b for b in blocks) + bytes(4)
+            # Frame: 64 KiB independent blocks (Kafka takes no linked ones), the header checksum of
+            # exactly these flags.
+            blocks = [
+                bytes(cramjam.lz4.compress_block(data[i : i + 65536], store_size=False))
+                for i in range(0, len(data), 65536)
+            ]
+            return (
+                b"\x04\x22\x4d\x18\x60\x40\x82"
+                + b"".join(struct.pack("<I", len(b)) + b for b in blocks)
+                + bytes(4)
+            )
         case 4:
             return bytes(cramjam.zstd.compress(data))
     raise ValueError(codec)
@@ -117,14 +136,23 @@ class Batch:
         )
         crc = crc32c.crc32c(tail + payload) if self.crc is None else self.crc
         length = 9 + len(tail) + len(payload) if self.length is None else self.length
-        return struct.pack(">qiibI", self.base_offset, length, self.leader_epoch, self.magic, crc) + tail + payload
+        return (
+            struct.pack(">qiibI", self.base_offset, length, self.leader_epoch, self.magic, crc)
+            + tail
+            + payload
+        )
 
 
-def batch(*values: bytes | None, timestamps_ms: Sequence[int] | None = None, codec: int = 0) -> bytes:
+def batch(
+    *values: bytes | None, timestamps_ms: Sequence[int] | None = None, codec: int = 0
+) -> bytes:
     """A correct batch of these values."""
     stamps = timestamps_ms or [NOW_MS] * len(values)
     return Batch(
-        records=records(*values, timestamps_ms=stamps), codec=codec, first_timestamp_ms=stamps[0], max_timestamp_ms=max(stamps)
+        records=records(*values, timestamps_ms=stamps),
+        codec=codec,
+        first_timestamp_ms=stamps[0],
+        max_timestamp_ms=max(stamps),
     ).encode()
 
 
@@ -146,20 +174,48 @@ class StoredBatch:
 
 
 def parse(data: bytes | None) -> list[StoredBatch]:
-    """Whole batches in `data` (a cut-off last one is left out, as the protocol allows); asserts size, magic and CRC of each."""
+    """Whole batches in `data` (a cut-off last one is left out, as the protocol allows);
+    asserts size, magic and CRC of each.
+    """
     stored = []
     position = 0
     data = bytes(data or b"")
     while position + HEADER.size <= len(data):
-        base, length, leader_epoch, magic, crc, attributes, last_delta, first, last, pid, epoch, sequence, count = HEADER.unpack_from(
-            data, position
-        )
+        (
+            base,
+            length,
+            leader_epoch,
+            magic,
+            crc,
+            attributes,
+            last_delta,
+            first,
+            last,
+            pid,
+            epoch,
+            sequence,
+            count,
+        ) = HEADER.unpack_from(data, position)
         end = position + 12 + length
         if end > len(data):
             break
         assert magic == 2
         assert crc == crc32c.crc32c(data[position + CRC_START : end])
         payload = data[position + HEADER.size : end]
-        stored.append(StoredBatch(base, leader_epoch, attributes, base + last_delta, first, last, pid, epoch, sequence, count, payload))
+        stored.append(
+            StoredBatch(
+                base,
+                leader_epoch,
+                attributes,
+                base + last_delta,
+                first,
+                last,
+                pid,
+                epoch,
+                sequence,
+                count,
+                payload,
+            )
+        )
         position = end
     return stored

@@ -1,4 +1,5 @@
-"""Stock clients behind one small face, so that one test asks all of them: produce these, consume those.
+"""Stock clients behind one small face, so that one test asks all of them: produce these, consume
+those.
 
 Every call opens a client, uses it and closes it. Errors rise as the client's own exceptions.
 """
@@ -27,7 +28,10 @@ FETCH_WAIT_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A record as an application sees it. `timestamp_ms` None lets the client choose; `offset` -1 is "not stored yet"."""
+    """A record as an application sees it.
+
+    `timestamp_ms` None lets the client choose; `offset` -1 is "not stored yet".
+    """
 
     value: bytes | None
     key: bytes | None = None
@@ -61,10 +65,14 @@ class Client(ABC):
         acks: int = -1,
         idempotent: bool = False,
     ) -> list[int]:
-        """Produce in order to one partition; returns the acknowledged offsets (with acks=0: something negative each)."""
+        """Produce in order to one partition; returns the acknowledged offsets (with acks=0:
+        something negative each).
+        """
 
     @abstractmethod
-    def consume(self, address: str, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Message]:
+    def consume(
+        self, address: str, topic: str, count: int, *, partition: int = 0, offset: int = 0
+    ) -> list[Message]:
         """Assign, seek, and read exactly `count` messages, with CRCs checked."""
 
     def __repr__(self) -> str:
@@ -107,14 +115,22 @@ class Confluent(Client):
         for message in messages:
             stamp = {} if message.timestamp_ms is None else {"timestamp": message.timestamp_ms}
             producer.produce(
-                topic, message.value, message.key, partition=partition, headers=list(message.headers), on_delivery=delivered, **stamp
+                topic,
+                message.value,
+                message.key,
+                partition=partition,
+                headers=list(message.headers),
+                on_delivery=delivered,
+                **stamp,
             )
         assert producer.flush(TIMEOUT_S) == 0
         if errors:
             raise confluent_kafka.KafkaException(errors[0])
         return offsets
 
-    def consume(self, address: str, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Message]:
+    def consume(
+        self, address: str, topic: str, count: int, *, partition: int = 0, offset: int = 0
+    ) -> list[Message]:
         consumer = confluent_consumer(address)
         try:
             consumer.assign([confluent_kafka.TopicPartition(topic, partition, offset)])
@@ -126,7 +142,13 @@ class Confluent(Client):
                     if message.error() is not None:
                         raise confluent_kafka.KafkaException(message.error())
                     messages.append(
-                        Message(message.value(), message.key(), tuple(message.headers() or ()), message.timestamp()[1], message.offset())
+                        Message(
+                            message.value(),
+                            message.key(),
+                            tuple(message.headers() or ()),
+                            message.timestamp()[1],
+                            message.offset(),
+                        )
                     )
             return messages
         finally:
@@ -145,7 +167,9 @@ def confluent_consumer(address: str, **options: Any) -> confluent_kafka.Consumer
         "fetch.max.bytes": 50_000_000,
         "max.partition.fetch.bytes": 5_000_000,
     }
-    return confluent_kafka.Consumer(settings | {key.replace("_", "."): value for key, value in options.items()})
+    return confluent_kafka.Consumer(
+        settings | {key.replace("_", "."): value for key, value in options.items()}
+    )
 
 
 class KafkaPython(Client):
@@ -195,7 +219,9 @@ class KafkaPython(Client):
         finally:
             producer.close(TIMEOUT_S)
 
-    def consume(self, address: str, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Message]:
+    def consume(
+        self, address: str, topic: str, count: int, *, partition: int = 0, offset: int = 0
+    ) -> list[Message]:
         consumer = kafka.KafkaConsumer(
             bootstrap_servers=address,
             group_id=None,
@@ -212,8 +238,18 @@ class KafkaPython(Client):
             deadline = time.monotonic() + TIMEOUT_S
             while len(messages) < count:
                 assert time.monotonic() < deadline, f"{len(messages)} of {count} messages"
-                for record in consumer.poll(500, max_records=count - len(messages)).get(assigned, []):
-                    messages.append(Message(record.value, record.key, tuple(record.headers), record.timestamp, record.offset))
+                for record in consumer.poll(500, max_records=count - len(messages)).get(
+                    assigned, []
+                ):
+                    messages.append(
+                        Message(
+                            record.value,
+                            record.key,
+                            tuple(record.headers),
+                            record.timestamp,
+                            record.offset,
+                        )
+                    )
             return messages
         finally:
             consumer.close()
@@ -264,7 +300,9 @@ class Aiokafka(Client):
 
         return asyncio.run(run())
 
-    def consume(self, address: str, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Message]:
+    def consume(
+        self, address: str, topic: str, count: int, *, partition: int = 0, offset: int = 0
+    ) -> list[Message]:
         async def run() -> list[Message]:
             consumer = aiokafka.AIOKafkaConsumer(
                 bootstrap_servers=address,
@@ -282,7 +320,9 @@ class Aiokafka(Client):
                 messages: list[Message] = []
                 while len(messages) < count:
                     row = await asyncio.wait_for(consumer.getone(), TIMEOUT_S)
-                    messages.append(Message(row.value, row.key, tuple(row.headers), row.timestamp, row.offset))
+                    messages.append(
+                        Message(row.value, row.key, tuple(row.headers), row.timestamp, row.offset)
+                    )
                 return messages
             finally:
                 await consumer.stop()
@@ -294,10 +334,21 @@ CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), Aiokafka())
 
 
 def kcat(address: str, *arguments: str, stdin: bytes | None = None) -> bytes:
-    """Run kcat against the broker; returns its standard output, raises CalledProcessError with its standard error."""
-    done = subprocess.run(["kcat", "-b", address, *arguments], input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+    """Run kcat against the broker; returns its standard output, raises CalledProcessError
+    with its standard error.
+    """
+    done = subprocess.run(
+        ["kcat", "-b", address, *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     if done.returncode != 0:
-        raise AssertionError(f"kcat {' '.join(arguments)} ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
+        raise AssertionError(
+            f"kcat {' '.join(arguments)} ended with {done.returncode}: "
+            f"{done.stderr.decode(errors='replace')}"
+        )
     return done.stdout
 
 

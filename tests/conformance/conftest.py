@@ -1,9 +1,11 @@
-"""The broker under test: a fresh `mqd start` for the session, or with `--broker host:port` one that runs already.
+"""The broker under test: a fresh `mqd start` for the session, or with `--broker host:port` one that
+runs already.
 
-`--nodes 3` asks the same of a cluster: three `mqd start`, or with `--kind kafka` three nodes of Apache Kafka, which are ours to
-kill as well. `mqd_only` marks what other brokers need not do (each test says why); it is skipped against any other broker.
-The tests in `test_cluster_*.py` always have a cluster of three of that kind, whole at the beginning of each; what a test broke
-is mended after it.
+`--nodes 3` asks the same of a cluster: three `mqd start`, or with `--kind kafka` three nodes of
+Apache Kafka, which are ours to kill as well. `mqd_only` marks what other brokers need not do (each
+test says why); it is skipped against any other broker. The tests in `test_cluster_*.py` always have
+a cluster of three of that kind, whole at the beginning of each; what a test broke is mended after
+it.
 """
 
 from __future__ import annotations
@@ -38,14 +40,19 @@ GROUP_OPTIONS = (
     "group.consumer.heartbeat.interval.ms=300",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=200",
 )
-"""So that tests need not wait for members that died and transactions that were left behind. A foreign broker is to be started with them."""
+"""So that tests need not wait for members that died and transactions that were left behind.
+
+A foreign broker is to be started with them.
+"""
 SESSION_MS = 3000
 HEAL_S = 60.0
 CLUSTER_TIMEOUT_S = 240
 """Restarts of a JVM are slow."""
 
 LEFT_BEHIND = "ignore:unclosed <socket:ResourceWarning"
-"""kafka-python and aiokafka leave a socket to the garbage collector when a node goes away while they connect; any test may meet it."""
+"""kafka-python and aiokafka leave a socket to the garbage collector when a node goes away
+while they connect; any test may meet it.
+"""
 
 _session = secrets.token_hex(3)
 _counter = itertools.count()
@@ -53,19 +60,34 @@ _counter = itertools.count()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--broker", metavar="HOST:PORT", default=None, help="run the conformance tests against this broker instead of a new mqd"
+        "--broker",
+        metavar="HOST:PORT",
+        default=None,
+        help="run the conformance tests against this broker instead of a new mqd",
     )
-    parser.addoption("--nodes", type=int, default=1, help="run the conformance tests against a new cluster of so many nodes (1)")
-    parser.addoption("--kind", choices=("mqd", "kafka"), default="mqd", help="of mqd or of Apache Kafka (mqd)")
+    parser.addoption(
+        "--nodes",
+        type=int,
+        default=1,
+        help="run the conformance tests against a new cluster of so many nodes (1)",
+    )
+    parser.addoption(
+        "--kind", choices=("mqd", "kafka"), default="mqd", help="of mqd or of Apache Kafka (mqd)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "mqd_only: a promise that other brokers do not make; skipped with --broker")
+    config.addinivalue_line(
+        "markers", "mqd_only: a promise that other brokers do not make; skipped with --broker"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cluster_is_foreign = config.getoption("--broker", default=None) is not None
-    external = config.getoption("--broker", default=None) is not None or config.getoption("--kind", default="mqd") != "mqd"
+    external = (
+        config.getoption("--broker", default=None) is not None
+        or config.getoption("--kind", default="mqd") != "mqd"
+    )
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
@@ -74,7 +96,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.name.startswith("test_cluster_"):
             item.add_marker(pytest.mark.timeout(CLUSTER_TIMEOUT_S))
             if cluster_is_foreign:
-                item.add_marker(pytest.mark.skip(reason="the nodes of a foreign cluster are not ours to kill"))
+                item.add_marker(
+                    pytest.mark.skip(reason="the nodes of a foreign cluster are not ours to kill")
+                )
         if external and item.get_closest_marker("mqd_only"):
             item.add_marker(pytest.mark.skip(reason="only mqd promises this"))
 
@@ -102,19 +126,34 @@ class Broker:
 
 
 @pytest.fixture(scope="session")
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
     address = request.config.getoption("--broker", default=None)
     if address is not None:
         host, _, port = address.rpartition(":")
         yield Broker(host, int(port), None)
         return
-    count, kind = request.config.getoption("--nodes", default=1), request.config.getoption("--kind", default="mqd")
+    count, kind = (
+        request.config.getoption("--nodes", default=1),
+        request.config.getoption("--kind", default="mqd"),
+    )
     if count > 1 or kind != "mqd":
         with running(
-            ensemble(kind, tmp_path_factory.mktemp(kind), count, options=("auto.create.topics.enable=true", *GROUP_OPTIONS))
+            ensemble(
+                kind,
+                tmp_path_factory.mktemp(kind),
+                count,
+                options=("auto.create.topics.enable=true", *GROUP_OPTIONS),
+            )
         ) as cluster:
             first = cluster.nodes[1]
-            yield Broker("127.0.0.1", first.port, first if isinstance(first, Node) else None, cluster.bootstrap)
+            yield Broker(
+                "127.0.0.1",
+                first.port,
+                first if isinstance(first, Node) else None,
+                cluster.bootstrap,
+            )
         return
     node = Node(tmp_path_factory.mktemp("mqd"), ("auto.create.topics.enable=true", *GROUP_OPTIONS))
     node.start()
@@ -127,7 +166,10 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @contextmanager
 def running(cluster: Ensemble) -> Iterator[Ensemble]:
-    """The cluster for the length of the block. Nodes that still run at its end must stop cleanly."""
+    """The cluster for the length of the block.
+
+    Nodes that still run at its end must stop cleanly.
+    """
     try:
         cluster.start()
         yield cluster
@@ -151,7 +193,9 @@ def wire(broker: Broker) -> Iterator[Wire]:
 
 
 def known_everywhere(broker: Broker, topic: str, partitions: int) -> None:
-    """Wait until every node knows the topic's leaders: a client asks whichever it likes, and metadata arrives there in its own time."""
+    """Wait until every node knows the topic's leaders: a client asks whichever it likes,
+    and metadata arrives there in its own time.
+    """
     for address in broker.addresses:
         with Wire(*address) as wire:
             until(lambda: has_leaders(wire, topic, partitions), f"leaders of {topic} at {address}")
@@ -166,10 +210,19 @@ def topic(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> str:
 
 
 @pytest.fixture(scope="session")
-def three_nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+def three_nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ensemble]:
     kind = request.config.getoption("--kind", default="mqd")
     with running(
-        ensemble(kind, tmp_path_factory.mktemp(kind), 3, session_ms=SESSION_MS, racks=RACKS, options=(*OPTIONS, *GROUP_OPTIONS))
+        ensemble(
+            kind,
+            tmp_path_factory.mktemp(kind),
+            3,
+            session_ms=SESSION_MS,
+            racks=RACKS,
+            options=(*OPTIONS, *GROUP_OPTIONS),
+        )
     ) as cluster:
         yield cluster
 
@@ -186,7 +239,11 @@ def cluster(three_nodes: Ensemble) -> Iterator[Ensemble]:
     for node in three_nodes.nodes.values():
         node.wait_ready()
     count = len(three_nodes.nodes)
-    three_nodes.wait_until(lambda: all(len(three_nodes.brokers(node_id)) == count for node_id in three_nodes.nodes), "all nodes", HEAL_S)
+    three_nodes.wait_until(
+        lambda: all(len(three_nodes.brokers(node_id)) == count for node_id in three_nodes.nodes),
+        "all nodes",
+        HEAL_S,
+    )
 
 
 @pytest.fixture
@@ -209,5 +266,9 @@ def members(wire: Wire, new_name: Callable[[], str]) -> Iterator[Members]:
     group = new_name()
     with ExitStack() as stack:
         found = Members(group, found_coordinator(wire, group, 0), stack)
-        until(lambda: found.described(5).error_code not in (14, 15, 16), "the coordinator has loaded", 60)
+        until(
+            lambda: found.described(5).error_code not in (14, 15, 16),
+            "the coordinator has loaded",
+            60,
+        )
         yield found

@@ -1,10 +1,12 @@
-"""A member of a consumer group in a process of its own, so that it can be killed in earnest. `members.py` starts it and listens to it.
+"""A member of a consumer group in a process of its own, so that it can be killed in earnest.
+`members.py` starts it and listens to it.
 
-It consumes, commits what it has consumed, and only then says so. A line of JSON each on standard output:
-["assigned", partitions now], ["revoked", partitions], ["done", [[partition, first offset, last offset], ...]], ["maybe", likewise] for
-what was lost with its partition before anybody said whether the commit counts, ["held"], ["helped", with what] where the client would
-have gone wrong without a hand of ours, ["failed", why].
-`hold` on standard input stops its consumption, its end has the member leave.
+It consumes, commits what it has consumed, and only then says so. A line of JSON each on standard
+output: ["assigned", partitions now], ["revoked", partitions], ["done", [[partition, first offset,
+last offset], ...]], ["maybe", likewise] for what was lost with its partition before anybody said
+whether the commit counts, ["held"], ["helped", with what] where the client would have gone wrong
+without a hand of ours, ["failed", why]. `hold` on standard input stops its consumption, its end has
+the member leave.
 
 Each client is imported where it is used: a member starts in half the time without the others.
 """
@@ -24,14 +26,19 @@ POLL_S = 0.05
 KAFKA_PYTHON_POLL_S = 2.0
 """Longer than any rebalance: a poll of kafka-python must not end within one.
 
-When the leader of a group sees that the topic has grown, and its poll ends between the answers to JoinGroup and to SyncGroup, no later poll
-asks what came of it: the member owns nothing, sends no heartbeats, and does not know (3.0.12).
+When the leader of a group sees that the topic has grown, and its poll ends between the answers to
+JoinGroup and to SyncGroup, no later poll asks what came of it: the member owns nothing, sends no
+heartbeats, and does not know (3.0.12).
 """
 COMMIT_S = 0.1
-"""From the first record that is pending to the commit: enough members for a test leave the broker time for other things."""
+"""From the first record that is pending to the commit: enough members for a test leave the
+broker time for other things.
+"""
 METADATA_MS = 1000
 REFUSED = (14, 16)
-"""COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR: what a coordinator says of a group's offsets that has not loaded them, or is none."""
+"""COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR: what a coordinator says of a group's
+offsets that has not loaded them, or is none.
+"""
 
 
 class Task:
@@ -48,7 +55,9 @@ class Task:
         self.tried = False
         """Whether somebody was asked to commit that."""
         self._carried: dict[int, tuple[list[int], bool]] = {}
-        """What was pending of partitions that may come back, and whether somebody was asked to commit it."""
+        """What was pending of partitions that may come back, and whether somebody was asked
+        to commit it.
+        """
 
     def say(self, *words: Any) -> None:
         print(json.dumps(words), flush=True)
@@ -72,15 +81,19 @@ class Task:
         self.say("assigned", sorted(self.owned))
 
     def revoked(self, partitions: Any, *, keeps_positions: bool = False) -> None:
-        """These no longer; what is not committed of them is somebody else's, unless the commit counts.
+        """These no longer; what is not committed of them is somebody else's, unless the commit
+        counts.
 
-        `keeps_positions`: the client goes on where it was if it is given a partition again, instead of where the group is.
+        `keeps_positions`: the client goes on where it was if it is given a partition again, instead
+        of where the group is.
         """
         gone = {row.partition for row in partitions}
         self.owned -= gone
         if gone:
             self.say("revoked", sorted(gone))
-        lost = {partition: self.pending.pop(partition) for partition in sorted(gone & set(self.pending))}
+        lost = {
+            partition: self.pending.pop(partition) for partition in sorted(gone & set(self.pending))
+        }
         if keeps_positions:
             self._carried |= {partition: (ends, self.tried) for partition, ends in lost.items()}
         elif lost and self.tried:
@@ -94,7 +107,9 @@ class Task:
 
     def is_due(self) -> bool:
         """Whether it is time to commit what is pending."""
-        return bool(self.pending) and (self.held.is_set() or time.monotonic() >= self._pending_since + COMMIT_S)
+        return bool(self.pending) and (
+            self.held.is_set() or time.monotonic() >= self._pending_since + COMMIT_S
+        )
 
     def committed(self) -> None:
         """All that is pending."""
@@ -104,7 +119,9 @@ class Task:
 
 
 def confluent(task: Task) -> None:
-    """confluent-kafka: `eager` and `cooperative` in the classic protocol, `consumer` in KIP-848's."""
+    """confluent-kafka: `eager` and `cooperative` in the classic protocol, `consumer` in
+    KIP-848's.
+    """
     import confluent_kafka
 
     options = task.options
@@ -115,7 +132,9 @@ def confluent(task: Task) -> None:
         "auto.offset.reset": "earliest",
         "fetch.wait.max.ms": 50,
         "topic.metadata.refresh.interval.ms": METADATA_MS,
-        "error_cb": lambda error: task.say("failed", f"{error.name()} {error.str()}") if error.fatal() else None,
+        "error_cb": lambda error: (
+            task.say("failed", f"{error.name()} {error.str()}") if error.fatal() else None
+        ),
         "log_level": 0,
     }
     if options.client == "consumer":
@@ -124,7 +143,9 @@ def confluent(task: Task) -> None:
         settings |= {
             "session.timeout.ms": options.session_ms,
             "heartbeat.interval.ms": options.session_ms // 10,
-            "partition.assignment.strategy": "cooperative-sticky" if options.client == "cooperative" else "range",
+            "partition.assignment.strategy": "cooperative-sticky"
+            if options.client == "cooperative"
+            else "range",
         }
     if options.instance:
         settings["group.instance.id"] = options.instance
@@ -137,8 +158,15 @@ def confluent(task: Task) -> None:
     )
 
     def ask_again() -> None:
-        """Where librdkafka 2.16 was refused offsets after a rebalance, it asks nobody else, and never reads (its issue 5586): have it."""
-        rows = consumer.position([confluent_kafka.TopicPartition(options.topic, partition) for partition in sorted(task.owned)])
+        """Where librdkafka 2.16 was refused offsets after a rebalance, it asks nobody else,
+        and never reads (its issue 5586): have it.
+        """
+        rows = consumer.position(
+            [
+                confluent_kafka.TopicPartition(options.topic, partition)
+                for partition in sorted(task.owned)
+            ]
+        )
         stalled = [row for row in rows if row.offset < 0 and row.partition not in task.pending]
         for row in stalled:
             row.offset = confluent_kafka.OFFSET_STORED
@@ -166,12 +194,16 @@ def confluent(task: Task) -> None:
         while (left := until - time.monotonic()) > 0 and not task.tried:
             poll(left)
         if task.is_due():
-            rows = [confluent_kafka.TopicPartition(options.topic, partition, ends[1] + 1) for partition, ends in task.pending.items()]
+            rows = [
+                confluent_kafka.TopicPartition(options.topic, partition, ends[1] + 1)
+                for partition, ends in task.pending.items()
+            ]
             task.tried = True
             try:
                 done = consumer.commit(offsets=rows, asynchronous=False)
             except confluent_kafka.KafkaException:
-                poll(POLL_S)  # whatever was revoked is not pending after that; the rest is tried again
+                # whatever was revoked is not pending after that; the rest is tried again
+                poll(POLL_S)
                 if not task.pending:
                     task.tried = False
             else:
@@ -224,7 +256,9 @@ def kafka_python(task: Task) -> None:
     consumer.subscribe([options.topic], listener=KafkaPythonListener(task))
 
     def poll(**how: Any) -> Any:
-        """A poll in which it asks a node for metadata that has just gone raises that, and the next one asks another."""
+        """A poll in which it asks a node for metadata that has just gone raises that, and
+        the next one asks another.
+        """
         try:
             return consumer.poll(int(KAFKA_PYTHON_POLL_S * 1000), **how)
         except RetriableError:
@@ -239,7 +273,9 @@ def kafka_python(task: Task) -> None:
                     task.consumed(partition.partition, record.offset)
         if task.is_due():
             rows = {
-                kafka.TopicPartition(options.topic, partition): kafka.OffsetAndMetadata(ends[1] + 1, "", -1)
+                kafka.TopicPartition(options.topic, partition): kafka.OffsetAndMetadata(
+                    ends[1] + 1, "", -1
+                )
                 for partition, ends in task.pending.items()
             }
             task.tried = True
@@ -288,10 +324,15 @@ async def aiokafka_loop(task: Task) -> None:
     send = coordinator._send_req
 
     async def send_and_look(request: Any) -> Any:
-        """aiokafka 0.14 does not look at the error of a whole group in an answer to OffsetFetch: it takes the group for one without
-        offsets, and begins at the beginning."""
+        """aiokafka 0.14 does not look at the error of a whole group in an answer to OffsetFetch: it
+        takes the group for one without offsets, and begins at the beginning.
+        """
         answer = await send(request)
-        if isinstance(request, OffsetFetchRequest) and answer.error_code in REFUSED and not answer.topics:
+        if (
+            isinstance(request, OffsetFetchRequest)
+            and answer.error_code in REFUSED
+            and not answer.topics
+        ):
             task.say("helped", f"OffsetFetch was refused with error {answer.error_code}")
             if answer.error_code == aiokafka.errors.NotCoordinatorForGroupError.errno:
                 coordinator.coordinator_dead()
@@ -301,14 +342,21 @@ async def aiokafka_loop(task: Task) -> None:
     coordinator._send_req = send_and_look
     consumer.subscribe([options.topic], listener=AiokafkaListener(task))
     while not task.stopped.is_set():
-        found = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=BATCH_MAX) if not task.tried else {}
+        found = (
+            await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=BATCH_MAX)
+            if not task.tried
+            else {}
+        )
         if not task.held.is_set():
             for partition, records in found.items():
                 if partition.partition in task.owned:
                     for record in records:
                         task.consumed(partition.partition, record.offset)
         if task.is_due():
-            rows = {aiokafka.TopicPartition(options.topic, partition): ends[1] + 1 for partition, ends in task.pending.items()}
+            rows = {
+                aiokafka.TopicPartition(options.topic, partition): ends[1] + 1
+                for partition, ends in task.pending.items()
+            }
             task.tried = True
             try:
                 await consumer.commit(rows)

@@ -1,4 +1,6 @@
-"""Members of consumer groups as tests hold them: processes that join, leave and are killed, what they own and what they have done."""
+"""Members of consumer groups as tests hold them: processes that join, leave and are killed,
+what they own and what they have done.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from .wire import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KINDS = ("eager", "cooperative", "consumer", "kafka-python", "aiokafka")
-"""confluent-kafka in three ways: the classic protocol with `range`, with `cooperative-sticky`, and KIP-848's; then the other two."""
+"""confluent-kafka in three ways: the classic protocol with `range`, with
+`cooperative-sticky`, and KIP-848's; then the other two.
+"""
 SESSION_MS = 3000
 SETTLE_S = 45.0
 
@@ -27,7 +31,14 @@ class Member:
     """One process of member_process.py."""
 
     def __init__(
-        self, kind: str, address: str, group: str, topic: str, *, session_ms: int = SESSION_MS, instance: str | None = None
+        self,
+        kind: str,
+        address: str,
+        group: str,
+        topic: str,
+        *,
+        session_ms: int = SESSION_MS,
+        instance: str | None = None,
     ) -> None:
         self.kind = kind
         self.owned: set[int] = set()
@@ -44,10 +55,32 @@ class Member:
         self._ends = False
         """Somebody wants it to."""
         self._lock = threading.Lock()
-        command = [sys.executable, "-m", "tests.conformance.member_process", "--client", kind, "--bootstrap", address]
-        command += ["--group", group, "--topic", topic, "--session-ms", str(session_ms), *(["--instance", instance] if instance else [])]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.conformance.member_process",
+            "--client",
+            kind,
+            "--bootstrap",
+            address,
+        ]
+        command += [
+            "--group",
+            group,
+            "--topic",
+            topic,
+            "--session-ms",
+            str(session_ms),
+            *(["--instance", instance] if instance else []),
+        ]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
         )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -141,17 +174,23 @@ def leave_together(members: Iterable[Member]) -> None:
 
 
 def _each(rows: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    return [(partition, offset) for partition, first, last in rows for offset in range(first, last + 1)]
+    return [
+        (partition, offset) for partition, first, last in rows for offset in range(first, last + 1)
+    ]
 
 
 class Group:
     """The members of one group, those that have gone included."""
 
-    def __init__(self, kind: str, address: str, group: str, topic: str, *, session_ms: int = SESSION_MS) -> None:
+    def __init__(
+        self, kind: str, address: str, group: str, topic: str, *, session_ms: int = SESSION_MS
+    ) -> None:
         self.kind = kind
         self.group = group
         self.members: list[Member] = []
-        self._start = lambda instance: Member(kind, address, group, topic, session_ms=session_ms, instance=instance)
+        self._start = lambda instance: Member(
+            kind, address, group, topic, session_ms=session_ms, instance=instance
+        )
 
     def join(self, instance: str | None = None) -> Member:
         """One more; does not wait until it owns something."""
@@ -159,10 +198,16 @@ class Group:
         return self.members[-1]
 
     def owns(self, partitions: int, *members: Member) -> bool:
-        """Whether exactly these members own all partitions between them, each some and none twice."""
+        """Whether exactly these members own all partitions between them, each some and none
+        twice.
+        """
         owned = [member.owned for member in members]
         everything = sorted(partition for rows in owned for partition in rows)
-        return all(owned) and everything == list(range(partitions)) and not any(m.owned for m in self.members if m not in members)
+        return (
+            all(owned)
+            and everything == list(range(partitions))
+            and not any(m.owned for m in self.members if m not in members)
+        )
 
     def wait_owned(self, partitions: int, *members: Member, seconds: float = SETTLE_S) -> None:
         """Until that is so."""
@@ -171,7 +216,12 @@ class Group:
             assert not self.failures(), self.failures()
             return self.owns(partitions, *members)
 
-        until(settled, f"{len(members)} {self.kind} members own {partitions} partitions", seconds, told=lambda: [m.owned for m in members])
+        until(
+            settled,
+            f"{len(members)} {self.kind} members own {partitions} partitions",
+            seconds,
+            told=lambda: [m.owned for m in members],
+        )
 
     def failures(self) -> list[str]:
         return [failure for member in self.members for failure in member.failures]
@@ -183,7 +233,9 @@ class Group:
         return sum((member.told()[0] for member in self.members), Counter[tuple[int, int]]())
 
     def changes(self) -> list[tuple[int, int]]:
-        """Of each member: how often it was given partitions, and how often some were taken from it."""
+        """Of each member: how often it was given partitions, and how often some were taken
+        from it.
+        """
         return [(len(member.assignments), len(member.revoked)) for member in self.members]
 
     def wait_consumed(self, produced: Iterable[tuple[int, int]]) -> None:
@@ -191,11 +243,23 @@ class Group:
         wanted = set(produced)
 
         def missing() -> set[tuple[int, int]]:
-            return wanted - set(self.done()) - set().union(*(member.told()[1] for member in self.members))
+            return (
+                wanted
+                - set(self.done())
+                - set().union(*(member.told()[1] for member in self.members))
+            )
 
-        until(lambda: not missing(), f"{len(wanted)} records are consumed ({self.kind})", SETTLE_S, told=lambda: sorted(missing())[:10])
+        until(
+            lambda: not missing(),
+            f"{len(wanted)} records are consumed ({self.kind})",
+            SETTLE_S,
+            told=lambda: sorted(missing())[:10],
+        )
         twice = {place: count for place, count in self.done().items() if count > 1}
-        assert not twice, f"{len(twice)} records were consumed twice ({self.kind}), for example {sorted(twice.items())[:10]}"
+        assert not twice, (
+            f"{len(twice)} records were consumed twice ({self.kind}), for example "
+            f"{sorted(twice.items())[:10]}"
+        )
         assert set(self.done()) <= wanted
 
     def end(self) -> None:
@@ -234,7 +298,12 @@ class Feeder:
         count = 0
         while not self._stop.is_set():
             try:
-                self._producer.produce(self._topic, b"%d" % count, partition=count % self.partitions, on_delivery=self._delivered)
+                self._producer.produce(
+                    self._topic,
+                    b"%d" % count,
+                    partition=count % self.partitions,
+                    on_delivery=self._delivered,
+                )
             except confluent_kafka.KafkaException as error:
                 if error.args[0].code() != confluent_kafka.KafkaError._UNKNOWN_PARTITION:
                     raise  # one that is new is known soon
@@ -260,8 +329,9 @@ class Feeder:
     def finish(self, *, all_told: bool = True) -> list[tuple[int, int]]:
         """Stop; (partition, offset) of everything that was produced.
 
-        Without `all_told`, librdkafka need not have heard each offset: of a batch that it has sent again it may only hear that the broker
-        has it (DUPLICATE_SEQUENCE_NUMBER), or that it has the next one.
+        Without `all_told`, librdkafka need not have heard each offset: of a batch that it has sent
+        again it may only hear that the broker has it (DUPLICATE_SEQUENCE_NUMBER), or that it has
+        the next one.
         """
         self.stop()
         assert self._producer.flush(60) == 0

@@ -1,4 +1,6 @@
-"""The admin clients of confluent-kafka, kafka-python and aiokafka: topics, partitions, configs, records, offsets, cluster."""
+"""The admin clients of confluent-kafka, kafka-python and aiokafka: topics, partitions,
+configs, records, offsets, cluster.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def confluent(broker: Broker) -> confluent_admin.AdminClient:
     return confluent_admin.AdminClient({"bootstrap.servers": broker.address})
 
 
-def test_confluent_topic_lifecycle(confluent: Any, broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
+def test_confluent_topic_lifecycle(
+    confluent: Any, broker: Broker, wire: Wire, new_name: Callable[[], str]
+) -> None:
     name = new_name()
     wanted = confluent_admin.NewTopic(name, 2, 1, config={"retention.ms": "-1"})
     only(confluent.create_topics([wanted], validate_only=True))
@@ -65,16 +69,32 @@ def test_confluent_topic_lifecycle(confluent: Any, broker: Broker, wire: Wire, n
     assert caught.value.args[0].code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_clients_take_a_message_without_an_error(confluent: Any, broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
+def test_clients_take_a_message_without_an_error(
+    confluent: Any, broker: Broker, wire: Wire, new_name: Callable[[], str]
+) -> None:
     """mqd names keys without effect beside the code of a success."""
     name, other = new_name(), new_name()
-    only(confluent.create_topics([confluent_admin.NewTopic(name, 1, 1, config={"preallocate": "true"})]))
-    entry = confluent_admin.ConfigEntry("preallocate", "true", incremental_operation=confluent_admin.AlterConfigOpType.SET)
-    only(confluent.incremental_alter_configs([confluent_admin.ConfigResource("topic", name, incremental_configs=[entry])]))
+    only(
+        confluent.create_topics(
+            [confluent_admin.NewTopic(name, 1, 1, config={"preallocate": "true"})]
+        )
+    )
+    entry = confluent_admin.ConfigEntry(
+        "preallocate", "true", incremental_operation=confluent_admin.AlterConfigOpType.SET
+    )
+    only(
+        confluent.incremental_alter_configs(
+            [confluent_admin.ConfigResource("topic", name, incremental_configs=[entry])]
+        )
+    )
     admin = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.address)
     try:
-        admin.create_topics([kafka.admin.NewTopic(other, 1, 1, topic_configs={"preallocate": "true"})])
-        resource = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, other, configs={"preallocate": "true"})
+        admin.create_topics(
+            [kafka.admin.NewTopic(other, 1, 1, topic_configs={"preallocate": "true"})]
+        )
+        resource = kafka.admin.ConfigResource(
+            kafka.admin.ConfigResourceType.TOPIC, other, configs={"preallocate": "true"}
+        )
         admin.alter_configs([resource])
     finally:
         admin.close()
@@ -90,10 +110,14 @@ def test_confluent_lists_all_topics(confluent: Any, topic: str) -> None:
 def test_confluent_configs(confluent: Any, topic: str) -> None:
     def resource(**changes: Any) -> Any:
         entries = [
-            confluent_admin.ConfigEntry(key.replace("_", "."), value, incremental_operation=operation)
+            confluent_admin.ConfigEntry(
+                key.replace("_", "."), value, incremental_operation=operation
+            )
             for key, (operation, value) in changes.items()
         ]
-        return confluent_admin.ConfigResource(confluent_admin.ResourceType.TOPIC, topic, incremental_configs=entries or None)
+        return confluent_admin.ConfigResource(
+            confluent_admin.ResourceType.TOPIC, topic, incremental_configs=entries or None
+        )
 
     operation = confluent_admin.AlterConfigOpType
     before = only(confluent.describe_configs([resource()]))
@@ -101,22 +125,43 @@ def test_confluent_configs(confluent: Any, topic: str) -> None:
     assert before["max.message.bytes"].is_default
     only(
         confluent.incremental_alter_configs(
-            [resource(max_message_bytes=(operation.SET, "777"), cleanup_policy=(operation.APPEND, "compact"))]
+            [
+                resource(
+                    max_message_bytes=(operation.SET, "777"),
+                    cleanup_policy=(operation.APPEND, "compact"),
+                )
+            ]
         )
     )
-    until(lambda: only(confluent.describe_configs([resource()]))["max.message.bytes"].value == "777", "the change")
+    until(
+        lambda: only(confluent.describe_configs([resource()]))["max.message.bytes"].value == "777",
+        "the change",
+    )
     after = only(confluent.describe_configs([resource()]))
     assert not after["max.message.bytes"].is_default
     assert set(after["cleanup.policy"].value.split(",")) == {"delete", "compact"}
-    only(confluent.incremental_alter_configs([resource(max_message_bytes=(operation.DELETE, None))]))
-    until(lambda: only(confluent.describe_configs([resource()]))["max.message.bytes"].is_default, "the default")
+    only(
+        confluent.incremental_alter_configs([resource(max_message_bytes=(operation.DELETE, None))])
+    )
+    until(
+        lambda: only(confluent.describe_configs([resource()]))["max.message.bytes"].is_default,
+        "the default",
+    )
     with pytest.raises(confluent_kafka.KafkaException) as caught:
-        only(confluent.incremental_alter_configs([resource(max_message_bytes=(operation.SET, "many"))]))
+        only(
+            confluent.incremental_alter_configs(
+                [resource(max_message_bytes=(operation.SET, "many"))]
+            )
+        )
     assert caught.value.args[0].code() == confluent_kafka.KafkaError.INVALID_CONFIG
 
 
-def test_confluent_delete_records_and_list_offsets(confluent: Any, broker: Broker, topic: str) -> None:
-    Confluent().produce(broker.address, topic, [Message(b"v", timestamp_ms=FIRST_MS + i) for i in (0, 9, 3)])
+def test_confluent_delete_records_and_list_offsets(
+    confluent: Any, broker: Broker, topic: str
+) -> None:
+    Confluent().produce(
+        broker.address, topic, [Message(b"v", timestamp_ms=FIRST_MS + i) for i in (0, 9, 3)]
+    )
     partition = confluent_kafka.TopicPartition(topic, 0)
 
     def offset(spec: Any) -> int:
@@ -142,7 +187,9 @@ def test_confluent_cluster(confluent: Any, broker: Broker, wire: Wire) -> None:
     assert described.controller.id in {node.id for node in described.nodes}
 
 
-def test_confluent_auto_creates_when_it_produces(broker: Broker, new_name: Callable[[], str]) -> None:
+def test_confluent_auto_creates_when_it_produces(
+    broker: Broker, new_name: Callable[[], str]
+) -> None:
     name = new_name()
     assert Confluent().produce(broker.address, name, [Message(b"first")]) == [0]
     assert [message.value for message in Confluent().consume(broker.address, name, 1)] == [b"first"]
@@ -153,12 +200,16 @@ def test_confluent_auto_creates_when_it_produces(broker: Broker, new_name: Calla
 
 @pytest.fixture
 def kafka_python(broker: Broker) -> Iterator[kafka.admin.KafkaAdminClient]:
-    client = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.address, request_timeout_ms=int(TIMEOUT_S * 1000))
+    client = kafka.admin.KafkaAdminClient(
+        bootstrap_servers=broker.address, request_timeout_ms=int(TIMEOUT_S * 1000)
+    )
     yield client
     client.close()
 
 
-def test_kafka_python_topic_lifecycle(kafka_python: Any, broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
+def test_kafka_python_topic_lifecycle(
+    kafka_python: Any, broker: Broker, wire: Wire, new_name: Callable[[], str]
+) -> None:
     name = new_name()
     wanted = kafka.admin.NewTopic(name, num_partitions=2, replication_factor=1)
     kafka_python.create_topics([wanted])
@@ -176,17 +227,25 @@ def test_kafka_python_topic_lifecycle(kafka_python: Any, broker: Broker, wire: W
 
 def test_kafka_python_configs(kafka_python: Any, topic: str) -> None:
     def value() -> Any:
-        resource = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, topic, ["max.message.bytes"])
-        return kafka_python.describe_configs([resource], config_filter="all")["topic"][topic]["max.message.bytes"]["value"]
+        resource = kafka.admin.ConfigResource(
+            kafka.admin.ConfigResourceType.TOPIC, topic, ["max.message.bytes"]
+        )
+        return kafka_python.describe_configs([resource], config_filter="all")["topic"][topic][
+            "max.message.bytes"
+        ]["value"]
 
     assert int(value()) == 1048588
-    resource = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, topic, {"max.message.bytes": "888"})
+    resource = kafka.admin.ConfigResource(
+        kafka.admin.ConfigResourceType.TOPIC, topic, {"max.message.bytes": "888"}
+    )
     kafka_python.alter_configs([resource])
     until(lambda: int(value()) == 888, "the change")
 
 
 def test_kafka_python_records_and_offsets(kafka_python: Any, broker: Broker, topic: str) -> None:
-    KafkaPython().produce(broker.address, topic, [Message(b"v", timestamp_ms=FIRST_MS + i) for i in (0, 9, 3)])
+    KafkaPython().produce(
+        broker.address, topic, [Message(b"v", timestamp_ms=FIRST_MS + i) for i in (0, 9, 3)]
+    )
     partition = kafka.TopicPartition(topic, 0)
 
     def offset(spec: Any) -> int:
@@ -201,7 +260,9 @@ def test_kafka_python_records_and_offsets(kafka_python: Any, broker: Broker, top
     assert offset(spec.EARLIEST) == 2
 
 
-def test_kafka_python_cluster_and_directories(kafka_python: Any, broker: Broker, wire: Wire, topic: str) -> None:
+def test_kafka_python_cluster_and_directories(
+    kafka_python: Any, broker: Broker, wire: Wire, topic: str
+) -> None:
     described = kafka_python.describe_cluster()
     assert described["cluster_id"] == metadata(wire, []).cluster_id
     assert sorted((node["host"], node["port"]) for node in described["brokers"]) == broker.addresses
@@ -217,9 +278,13 @@ def test_kafka_python_producers(kafka_python: Any, wire: Wire, topic: str) -> No
 
 
 def test_kafka_python_takes_the_broker_for_kafka_4_3(kafka_python: Any) -> None:
-    """It infers a release from the newest versions that are advertised; what it infers decides what it dares to use."""
+    """It infers a release from the newest versions that are advertised; what it infers
+    decides what it dares to use.
+    """
     assert kafka_python.api_versions()
-    version = kafka_python.get_broker_version_data(next(iter(kafka_python.describe_cluster()["brokers"]))["broker_id"]).broker_version
+    version = kafka_python.get_broker_version_data(
+        next(iter(kafka_python.describe_cluster()["brokers"]))["broker_id"]
+    ).broker_version
     assert version >= (4, 0)
 
 
@@ -270,19 +335,26 @@ def test_aiokafka_configs_records_cluster(broker: Broker, wire: Wire, topic: str
     Confluent().produce(broker.address, topic, [Message(b"v")] * 3)
 
     async def run(client: Any) -> None:
-        resource = aiokafka.admin.config_resource.ConfigResource(aiokafka.admin.config_resource.ConfigResourceType.TOPIC, topic)
+        resource = aiokafka.admin.config_resource.ConfigResource(
+            aiokafka.admin.config_resource.ConfigResourceType.TOPIC, topic
+        )
         (answer,) = await client.describe_configs([resource])
         rows = {row[0]: row[1] for row in answer.resources[0][4]}
         assert rows["max.message.bytes"] == "1048588"
         resource = aiokafka.admin.config_resource.ConfigResource(
-            aiokafka.admin.config_resource.ConfigResourceType.TOPIC, topic, {"max.message.bytes": "999"}
+            aiokafka.admin.config_resource.ConfigResourceType.TOPIC,
+            topic,
+            {"max.message.bytes": "999"},
         )
         await client.alter_configs([resource])
-        assert await client.delete_records({aiokafka.TopicPartition(topic, 0): aiokafka.admin.RecordsToDelete(before_offset=2)}) == {
-            aiokafka.TopicPartition(topic, 0): 2
-        }
+        assert await client.delete_records(
+            {aiokafka.TopicPartition(topic, 0): aiokafka.admin.RecordsToDelete(before_offset=2)}
+        ) == {aiokafka.TopicPartition(topic, 0): 2}
         described = await client.describe_cluster()
-        assert sorted((node["host"], node["port"]) for node in described["brokers"]) == broker.addresses
+        assert (
+            sorted((node["host"], node["port"]) for node in described["brokers"])
+            == broker.addresses
+        )
 
     with_aiokafka(broker, run)
     assert list_offsets(wire, topic, -2).offset == 2

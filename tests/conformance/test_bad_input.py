@@ -1,6 +1,8 @@
-"""Peers that lie, stall, flood and vanish: each costs at most its own connection and bounded memory.
+"""Peers that lie, stall, flood and vanish: each costs at most its own connection and bounded
+memory.
 
-Marked `mqd_only` where Apache Kafka does worse (memory by declared length, no answer at all) or tolerates what we close.
+Marked `mqd_only` where Apache Kafka does worse (memory by declared length, no answer at all) or
+tolerates what we close.
 """
 
 from __future__ import annotations
@@ -17,11 +19,24 @@ from chaos.node import Node
 
 from .batches import Batch, batch, compress, record, records
 from .conftest import Broker
-from .wire import Closed, Wire, create_topic, encode, fetch_fields, fetch_one, list_offsets, produce, produce_fields, until
+from .wire import (
+    Closed,
+    Wire,
+    create_topic,
+    encode,
+    fetch_fields,
+    fetch_one,
+    list_offsets,
+    produce,
+    produce_fields,
+    until,
+)
 
 MIB = 1024 * 1024
 GROWTH_BYTES_MAX = 48 * MIB
-"""What the whole process may grow by in one of these tests: arenas and allocator slack, not what a peer declares."""
+"""What the whole process may grow by in one of these tests: arenas and allocator slack, not
+what a peer declares.
+"""
 CORRUPT_MESSAGE, INVALID_RECORD = 2, 87
 
 
@@ -54,22 +69,36 @@ def test_bytes_that_are_no_codec_stream(wire: Wire, new_name: Callable[[], str])
     topic = create_topic(wire, new_name(), configs={"cleanup.policy": "compact"})
     for codec in range(1, 5):
         for payload in (b"not compressed at all", compress(codec, b"x" * 1000)[:-7], b""):
-            row = produce(wire, topic, Batch(records=[record(b"v", key=b"k")], codec=codec, payload=payload).encode())
+            row = produce(
+                wire,
+                topic,
+                Batch(records=[record(b"v", key=b"k")], codec=codec, payload=payload).encode(),
+            )
             assert row.error_code != 0, (codec, payload)
-    assert produce(wire, topic, Batch(codec=7, payload=b"?").encode()).error_code != 0, "no such codec"
+    assert produce(wire, topic, Batch(codec=7, payload=b"?").encode()).error_code != 0, (
+        "no such codec"
+    )
     deadline = time.monotonic() + 10
-    while (row := produce(wire, topic, Batch(records=[record(b"v", key=b"k")]).encode())).error_code == 56:
-        assert time.monotonic() < deadline  # so much was looked at within one millisecond that this one is to be tried again
+    while (
+        row := produce(wire, topic, Batch(records=[record(b"v", key=b"k")]).encode())
+    ).error_code == 56:
+        # so much was looked at within one millisecond that this one is to be tried again
+        assert time.monotonic() < deadline
     assert row.base_offset == 0
 
 
 @pytest.mark.mqd_only
 def test_bombs(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
-    """A gigabyte in a megabyte. Kafka unpacks it all; we stop at a cap, and where we need not unpack, we do not."""
+    """A gigabyte in a megabyte.
+
+    Kafka unpacks it all; we stop at a cap, and where we need not unpack, we do not.
+    """
     compacted = create_topic(wire, new_name(), configs={"cleanup.policy": "compact"})
     head = record(b"v", key=b"k")
     for codec in (1, 3, 4):
-        bomb = Batch(records=[head], codec=codec, payload=compress(codec, head + bytes(400 * MIB)), count=1).encode()
+        bomb = Batch(
+            records=[head], codec=codec, payload=compress(codec, head + bytes(400 * MIB)), count=1
+        ).encode()
         if len(bomb) > 1_000_000:
             continue
         assert produce(wire, compacted, bomb).error_code != 0
@@ -87,7 +116,10 @@ def test_null_records_are_answered(wire: Wire, topic: str) -> None:
 
 @pytest.mark.parametrize("size", range(0, 80, 7))
 def test_batches_cut_short_anywhere(wire: Wire, topic: str, size: int) -> None:
-    assert produce(wire, topic, batch(b"abcdefghij" * 3)[:size]).error_code in (CORRUPT_MESSAGE, INVALID_RECORD)
+    assert produce(wire, topic, batch(b"abcdefghij" * 3)[:size]).error_code in (
+        CORRUPT_MESSAGE,
+        INVALID_RECORD,
+    )
 
 
 # -- headers and frames
@@ -95,15 +127,22 @@ def test_batches_cut_short_anywhere(wire: Wire, topic: str, size: int) -> None:
 
 TOLERATED_BY_KAFKA = {
     "client id that is not UTF-8": struct.pack(">hhih", 18, 0, 1, 4) + b"\xff\xfe\xfd\xfc",
-    "tags out of order": struct.pack(">hhih", 3, 12, 1, -1) + b"\x02\x05\x00\x01\x00" + b"\x01\x01\x00\x00",
-    "the same tag twice": struct.pack(">hhih", 3, 12, 1, -1) + b"\x02\x05\x00\x05\x00" + b"\x01\x01\x00\x00",
+    "tags out of order": struct.pack(">hhih", 3, 12, 1, -1)
+    + b"\x02\x05\x00\x01\x00"
+    + b"\x01\x01\x00\x00",
+    "the same tag twice": struct.pack(">hhih", 3, 12, 1, -1)
+    + b"\x02\x05\x00\x05\x00"
+    + b"\x01\x01\x00\x00",
 }
 
 
 @pytest.mark.mqd_only
 @pytest.mark.parametrize("frame", TOLERATED_BY_KAFKA.values(), ids=TOLERATED_BY_KAFKA)
 def test_malformed_requests_close_the_connection(wire: Wire, frame: bytes) -> None:
-    """Kafka is lenient with these. A peer that writes them is out of step, and so is everything after."""
+    """Kafka is lenient with these.
+
+    A peer that writes them is out of step, and so is everything after.
+    """
     wire.send_frame(frame)
     assert wire.closed()
 
@@ -155,7 +194,9 @@ def test_a_declared_length_reserves_nothing(broker: Broker) -> None:
 @pytest.mark.mqd_only
 @pytest.mark.timeout(120)
 def test_frames_that_never_end_are_given_up(broker: Broker) -> None:
-    """Silence in the middle of a frame, and one byte a second: both end after limits.FRAME_RECEIVE_TIMEOUT_MS. Kafka waits."""
+    """Silence in the middle of a frame, and one byte a second: both end after
+    limits.FRAME_RECEIVE_TIMEOUT_MS. Kafka waits.
+    """
     with (
         Wire(broker.host, broker.port, 60) as silent,
         Wire(broker.host, broker.port, 60) as slow,
@@ -186,7 +227,10 @@ def test_frames_that_never_end_are_given_up(broker: Broker) -> None:
 def test_ten_thousand_requests_before_the_first_answer_is_read(broker: Broker) -> None:
     with Wire(broker.host, broker.port, 60) as connection:
         body = encode("ApiVersions", 0, correlation_id=0)
-        flood = b"".join(struct.pack(">i", len(body)) + body[:4] + struct.pack(">i", i) + body[8:] for i in range(10_000))
+        flood = b"".join(
+            struct.pack(">i", len(body)) + body[:4] + struct.pack(">i", i) + body[8:]
+            for i in range(10_000)
+        )
         connection.socket.setblocking(False)
         sent, received = 0, bytearray()
         deadline = time.monotonic() + 50
@@ -229,18 +273,24 @@ def test_a_reader_that_stops_reading(broker: Broker, wire: Wire, topic: str) -> 
     assert len(sizes) == 1
 
 
-def test_connections_reset_in_the_middle_of_an_answer(broker: Broker, wire: Wire, topic: str) -> None:
+def test_connections_reset_in_the_middle_of_an_answer(
+    broker: Broker, wire: Wire, topic: str
+) -> None:
     for i in range(5):
         produce(wire, topic, batch(bytes([i]) * 900_000))
     for _ in range(50):
         connection = Wire(broker.host, broker.port)
-        connection.post("Fetch", 12, **fetch_fields({topic: {0: 0}}, partition_max_bytes=10_000_000))
+        connection.post(
+            "Fetch", 12, **fetch_fields({topic: {0: 0}}, partition_max_bytes=10_000_000)
+        )
         connection.socket.recv(1000)
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.socket.close()
 
 
-def test_connections_closed_with_requests_parked_and_unread(broker: Broker, wire: Wire, topic: str) -> None:
+def test_connections_closed_with_requests_parked_and_unread(
+    broker: Broker, wire: Wire, topic: str
+) -> None:
     for _ in range(50):
         connection = Wire(broker.host, broker.port)
         connection.post("Produce", 9, **produce_fields(topic, batch(b"x")))
@@ -251,7 +301,10 @@ def test_connections_closed_with_requests_parked_and_unread(broker: Broker, wire
 
 @pytest.mark.mqd_only
 def test_more_connections_than_allowed(tmp_path: Path) -> None:
-    """Old ones are served, new ones refused, and room is room again. (Kafka's default has no limit.)"""
+    """Old ones are served, new ones refused, and room is room again.
+
+    (Kafka's default has no limit.)
+    """
     node = Node(tmp_path, ("max.connections=20",))
     node.start()
     connections: list[Wire] = []
@@ -260,7 +313,10 @@ def test_more_connections_than_allowed(tmp_path: Path) -> None:
             connection = Wire("127.0.0.1", node.port)
             assert connection.ask("ApiVersions", 0).error_code == 0
             connections.append(connection)
-        with Wire("127.0.0.1", node.port) as refused, pytest.raises((Closed, ConnectionError, TimeoutError)):
+        with (
+            Wire("127.0.0.1", node.port) as refused,
+            pytest.raises((Closed, ConnectionError, TimeoutError)),
+        ):
             refused.socket.settimeout(2)
             refused.ask("ApiVersions", 0)
         assert all(connection.ask("ApiVersions", 0).error_code == 0 for connection in connections)
@@ -281,8 +337,12 @@ def test_more_connections_than_allowed(tmp_path: Path) -> None:
 
 
 def test_records_in_odd_order_harm_only_themselves(wire: Wire, topic: str) -> None:
-    """Offset deltas 0, 5, 2: Kafka stores them; whoever stores them must serve and look up what follows."""
-    odd = Batch(records=[record(b"a"), record(b"b", offset_delta=5), record(b"c", offset_delta=2)]).encode()
+    """Offset deltas 0, 5, 2: Kafka stores them; whoever stores them must serve and look up
+    what follows.
+    """
+    odd = Batch(
+        records=[record(b"a"), record(b"b", offset_delta=5), record(b"c", offset_delta=2)]
+    ).encode()
     produce(wire, topic, odd)
     end = list_offsets(wire, topic, -1).offset
     assert produce(wire, topic, Batch(records=records(b"d")).encode()).base_offset == end

@@ -1,4 +1,6 @@
-"""What the nodes say of themselves and of the quorum: the admin clients of three libraries and the raw wire."""
+"""What the nodes say of themselves and of the quorum: the admin clients of three libraries
+and the raw wire.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,18 @@ from .wire import Wire, metadata, until
 
 
 def addresses(cluster: Ensemble) -> set[tuple[int, str, int, str]]:
-    return {(node_id, "127.0.0.1", node.port, RACKS[node_id]) for node_id, node in cluster.nodes.items()}
+    return {
+        (node_id, "127.0.0.1", node.port, RACKS[node_id]) for node_id, node in cluster.nodes.items()
+    }
 
 
 def test_every_node_knows_every_node(cluster: Ensemble, connect: Callable[[int], Wire]) -> None:
     ids = set()
     for node_id in cluster.nodes:
         answer = metadata(connect(node_id), [])
-        assert {(row.node_id, row.host, row.port, row.rack) for row in answer.brokers} == addresses(cluster)
+        assert {(row.node_id, row.host, row.port, row.rack) for row in answer.brokers} == addresses(
+            cluster
+        )
         assert answer.controller_id in cluster.nodes
         ids.add(answer.cluster_id)
     assert len(ids) == 1
@@ -34,7 +40,9 @@ def test_every_node_knows_every_node(cluster: Ensemble, connect: Callable[[int],
 def test_confluent_describes_the_cluster(cluster: Ensemble) -> None:
     admin = confluent_admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
     described = admin.describe_cluster().result(TIMEOUT_S)
-    assert {(node.id, node.host, node.port, node.rack) for node in described.nodes} == addresses(cluster)
+    assert {(node.id, node.host, node.port, node.rack) for node in described.nodes} == addresses(
+        cluster
+    )
     assert described.controller.id in cluster.nodes
 
 
@@ -62,7 +70,9 @@ def test_aiokafka_describes_the_cluster(cluster: Ensemble) -> None:
     asyncio.run(run())
 
 
-def test_every_node_names_the_leader_of_the_quorum(cluster: Ensemble, connect: Callable[[int], Wire]) -> None:
+def test_every_node_names_the_leader_of_the_quorum(
+    cluster: Ensemble, connect: Callable[[int], Wire]
+) -> None:
     def quorum(node_id: int) -> tuple[int, int, frozenset[int]] | None:
         topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
         answer = connect(node_id).ask("DescribeQuorum", 1, topics=topics)
@@ -71,7 +81,11 @@ def test_every_node_names_the_leader_of_the_quorum(cluster: Ensemble, connect: C
         ((row,),) = [topic.partitions for topic in answer.topics]
         assert row.error_code == 0
         assert row.high_watermark > 0
-        return row.leader_id, row.leader_epoch, frozenset(voter.replica_id for voter in row.current_voters)
+        return (
+            row.leader_id,
+            row.leader_epoch,
+            frozenset(voter.replica_id for voter in row.current_voters),
+        )
 
     def agreed() -> tuple[int, int, frozenset[int]] | None:
         views = {quorum(node_id) for node_id in cluster.nodes}
@@ -102,7 +116,13 @@ def test_replicas_lie_on_the_nodes_that_metadata_names(
 
     def held(node_id: int) -> set[int]:
         results = connect(node_id).ask("DescribeLogDirs", 1, topics=None).results
-        return {row.partition_index for result in results for topic in result.topics if topic.name == name for row in topic.partitions}
+        return {
+            row.partition_index
+            for result in results
+            for topic in result.topics
+            if topic.name == name
+            for row in topic.partitions
+        }
 
     # a new topic's ISR is full before its followers have heard of it
     until(lambda: {node_id: held(node_id) for node_id in cluster.nodes} == wanted, "the replicas")
@@ -118,7 +138,9 @@ def test_new_topics_are_spread_over_nodes(cluster: Ensemble, new_name: Callable[
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_a_node_that_went_away_is_not_among_the_brokers_until_it_is_back(cluster: Ensemble, end: str) -> None:
+def test_a_node_that_went_away_is_not_among_the_brokers_until_it_is_back(
+    cluster: Ensemble, end: str
+) -> None:
     controller = cluster.controller()
     victim = next(node_id for node_id in cluster.nodes if node_id != controller)
     others = set(cluster.nodes) - {victim}
@@ -127,4 +149,7 @@ def test_a_node_that_went_away_is_not_among_the_brokers_until_it_is_back(cluster
         cluster.wait_until(lambda: cluster.brokers(node_id) == others, "the node to be missed")  # noqa: B023
     cluster.nodes[victim].start()
     for node_id in cluster.nodes:
-        cluster.wait_until(lambda: cluster.brokers(node_id) == set(cluster.nodes), "the node to be back")  # noqa: B023
+        cluster.wait_until(
+            lambda: cluster.brokers(node_id) == set(cluster.nodes),  # noqa: B023
+            "the node to be back",
+        )

@@ -1,4 +1,6 @@
-"""Committed offsets outlive the node that coordinates them, and so does what waits for a transaction's end."""
+"""Committed offsets outlive the node that coordinates them, and so does what waits for a
+transaction's end.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ import pytest
 
 from chaos.ensemble import Ensemble
 
-from .test_wire_committed_offsets import NONE, SOON, UNSTABLE, Transactions, commit, fetch_group, fetched
+from .test_wire_committed_offsets import (
+    NONE,
+    SOON,
+    UNSTABLE,
+    Transactions,
+    commit,
+    fetch_group,
+    fetched,
+)
 from .wire import Closed, Wire, until
 
 GROUPS = 12
@@ -24,8 +34,12 @@ def coordinator_of(cluster: Ensemble, key: str, key_type: int = 0) -> Wire:
         for node_id in cluster.running:
             with suppress(OSError, Closed, AssertionError):
                 with Wire("127.0.0.1", cluster.nodes[node_id].port, 5) as wire:
-                    (row,) = wire.ask("FindCoordinator", 4, key_type=key_type, coordinator_keys=[key]).coordinators
-                if row.error_code != NONE or row.port not in {cluster.nodes[one].port for one in cluster.running}:
+                    (row,) = wire.ask(
+                        "FindCoordinator", 4, key_type=key_type, coordinator_keys=[key]
+                    ).coordinators
+                if row.error_code != NONE or row.port not in {
+                    cluster.nodes[one].port for one in cluster.running
+                }:
                     continue
                 found = Wire(row.host, row.port)
                 if key_type == 1 or fetch_group(found, key, None).error_code not in SOON:
@@ -50,7 +64,9 @@ def groups(new_name: Callable[[], str]) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_every_acknowledged_commit_outlives_its_coordinator(cluster: Ensemble, topic: str, groups: list[str], end: str) -> None:
+def test_every_acknowledged_commit_outlives_its_coordinator(
+    cluster: Ensemble, topic: str, groups: list[str], end: str
+) -> None:
     committed = dict.fromkeys(groups, -1)
     for round_number, victim in enumerate(sorted(cluster.nodes)):
         for number, group in enumerate(groups):
@@ -64,11 +80,15 @@ def test_every_acknowledged_commit_outlives_its_coordinator(cluster: Ensemble, t
                 assert fetched(wire, group, topic, [0], stable=True) == {0: (offset, -1, "", NONE)}
         assert time.monotonic() - began < DEADLINE_S
         cluster.nodes[victim].start()
-        cluster.wait_until(lambda: cluster.is_whole({topic: 2, "__consumer_offsets": 50}), "a full ISR")
+        cluster.wait_until(
+            lambda: cluster.is_whole({topic: 2, "__consumer_offsets": 50}), "a full ISR"
+        )
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_what_waits_for_a_transaction_outlives_the_coordinator(cluster: Ensemble, topic: str, groups: list[str], committed: bool) -> None:
+def test_what_waits_for_a_transaction_outlives_the_coordinator(
+    cluster: Ensemble, topic: str, groups: list[str], committed: bool
+) -> None:
     group = groups[0]
     with coordinator_of(cluster, groups[1], 1) as transaction_coordinator:
         transactions = Transactions(transaction_coordinator, groups[1])
@@ -81,7 +101,10 @@ def test_what_waits_for_a_transaction_outlives_the_coordinator(cluster: Ensemble
     cluster.nodes[victim].kill()
     with coordinator_of(cluster, group) as wire:
         assert fetched(wire, group, topic, [0, 1]) == {0: (5, -1, "", NONE), 1: (-1, -1, "", NONE)}
-        assert [row[3] for row in fetched(wire, group, topic, [0, 1], stable=True).values()] == [UNSTABLE, UNSTABLE]
+        assert [row[3] for row in fetched(wire, group, topic, [0, 1], stable=True).values()] == [
+            UNSTABLE,
+            UNSTABLE,
+        ]
 
     def ended() -> bool:
         with coordinator_of(cluster, groups[1], 1) as connection:

@@ -1,4 +1,6 @@
-"""Nodes die, freeze, come back and are cut off under stock clients: nothing acknowledged is lost, and nobody waits longer than need be."""
+"""Nodes die, freeze, come back and are cut off under stock clients: nothing acknowledged is
+lost, and nobody waits longer than need be.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Load:
         """Wait for an acknowledgement of after that moment; returns the seconds since then."""
         limit = since + timeout_s
         while (last := self.producer.silence.last[self.key]) < since:
-            assert time.monotonic() < limit, f"nothing was acknowledged for {timeout_s} s {self.producer.errors}"
+            assert time.monotonic() < limit, (
+                f"nothing was acknowledged for {timeout_s} s {self.producer.errors}"
+            )
             time.sleep(0.005)
         return last - since
 
@@ -48,23 +52,35 @@ class Load:
         self.producer.finish()
         self.reader.finish()
         assert self.reader.errors == []
-        assert check(gather([self.producer], [self.reader], read_all(self.cluster.bootstrap, [self.key]))) == []
+        assert (
+            check(
+                gather([self.producer], [self.reader], read_all(self.cluster.bootstrap, [self.key]))
+            )
+            == []
+        )
 
 
 def placed(cluster: Ensemble, topic: str, role: str) -> int:
-    """A topic whose leader is, or is not, the controller; returns the victim: leader or controller."""
+    """A topic whose leader is, or is not, the controller; returns the victim: leader or
+    controller.
+    """
     controller = None
     while controller is None:
         controller = cluster.controller()
     others = [node_id for node_id in cluster.nodes if node_id != controller]
     leader = controller if role == "both" else others[0]
-    cluster.create_topic(topic, assignment={0: [leader, *(node_id for node_id in cluster.nodes if node_id != leader)]})
+    cluster.create_topic(
+        topic,
+        assignment={0: [leader, *(node_id for node_id in cluster.nodes if node_id != leader)]},
+    )
     return controller if role == "controller" else leader
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 @pytest.mark.parametrize("role", ["leader", "controller", "both"])
-def test_clients_live_through_the_end_of_a_node(cluster: Ensemble, role: str, end: str, new_name: Callable[[], str]) -> None:
+def test_clients_live_through_the_end_of_a_node(
+    cluster: Ensemble, role: str, end: str, new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     victim = placed(cluster, topic, role)
     load = Load(cluster, topic)
@@ -76,7 +92,9 @@ def test_clients_live_through_the_end_of_a_node(cluster: Ensemble, role: str, en
     load.finish()
 
 
-def test_all_nodes_are_killed_and_nothing_is_lost(cluster: Ensemble, new_name: Callable[[], str]) -> None:
+def test_all_nodes_are_killed_and_nothing_is_lost(
+    cluster: Ensemble, new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     cluster.create_topic(topic)
     load = Load(cluster, topic)
@@ -91,7 +109,9 @@ def test_all_nodes_are_killed_and_nothing_is_lost(cluster: Ensemble, new_name: C
     load.finish()
 
 
-def test_a_frozen_leader_is_replaced_and_wakes_up_as_a_follower(cluster: Ensemble, new_name: Callable[[], str]) -> None:
+def test_a_frozen_leader_is_replaced_and_wakes_up_as_a_follower(
+    cluster: Ensemble, new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     victim = placed(cluster, topic, "leader")
     load = Load(cluster, topic)
@@ -115,17 +135,22 @@ def test_no_error_of_a_rolling_restart_reaches_a_client(cluster: Ensemble, clien
 
 @pytest.mark.mqd_only  # Kafka waits for its own old session
 def test_a_node_that_was_killed_serves_again_at_once(tmp_path: Path) -> None:
-    """Its old registration is replaced by the new one, however long the session: a producer whose partition is on that node alone
-    is acknowledged, and every copy is in sync again."""
+    """Its old registration is replaced by the new one, however long the session: a producer whose
+    partition is on that node alone is acknowledged, and every copy is in sync again.
+    """
     session_ms = 30_000
     with running(mqd_ensemble(tmp_path, 3, session_ms=session_ms)) as cluster:
         cluster.create_topic("at-once", 6)
-        cluster.create_topic("alone", assignment={node_id - 1: [node_id] for node_id in cluster.nodes})
+        cluster.create_topic(
+            "alone", assignment={node_id - 1: [node_id] for node_id in cluster.nodes}
+        )
         for node_id, node in cluster.nodes.items():
             node.kill()
             begun = time.monotonic()
             node.start()
-            assert CLIENTS[0].produce(node.address, "alone", [Message(b"v")], partition=node_id - 1) == [0]
+            assert CLIENTS[0].produce(
+                node.address, "alone", [Message(b"v")], partition=node_id - 1
+            ) == [0]
             cluster.wait_until(lambda: cluster.is_whole({"at-once": 6}), "a full ISR")
             assert time.monotonic() - begun < session_ms / 1000 / 3
 
@@ -152,7 +177,8 @@ def test_a_leader_without_a_quorum_sends_its_clients_away(
     assert CLIENTS[0].produce(cluster.bootstrap, topic, [Message(b"after")])[0] >= 1
 
 
-@pytest.mark.mqd_only  # a client of Kafka stays with a leader that is cut off from its peers until they meet again
+# a client of Kafka stays with a leader that is cut off from its peers until they meet again
+@pytest.mark.mqd_only
 @pytest.mark.parametrize("role", ["leader", "both"])
 def test_clients_leave_a_leader_that_is_cut_off_from_its_peers(tmp_path: Path, role: str) -> None:
     links = Links()
@@ -162,7 +188,9 @@ def test_clients_leave_a_leader_that_is_cut_off_from_its_peers(tmp_path: Path, r
             load = Load(cluster, "cut")
             links.isolate([victim])
             begun = time.monotonic()
-            cluster.wait_until(lambda: cluster.leader("cut") not in (None, victim), "another leader")
+            cluster.wait_until(
+                lambda: cluster.leader("cut") not in (None, victim), "another leader"
+            )
             load.flows(time.monotonic(), 15)
             assert time.monotonic() - begun < 5 * SESSION_MS / 1000, "the cut is still there"
             links.heal()

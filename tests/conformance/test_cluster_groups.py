@@ -1,4 +1,7 @@
-"""Groups and transactions of stock clients go on when the node that coordinates them is killed. Every node refuses what none would take."""
+"""Groups and transactions of stock clients go on when the node that coordinates them is killed.
+
+Every node refuses what none would take.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,23 @@ from .wire import Wire, until
 
 PARTITIONS = 6
 SESSION_MS = 30_000
-"""Longer than a failover on a busy machine: nobody is to be thrown out, so that nothing is consumed twice."""
+"""Longer than a failover on a busy machine: nobody is to be thrown out, so that nothing is
+consumed twice.
+"""
 FORGOTTEN_S = SETTLE_S + SESSION_MS / 1000
-"""Apache Kafka does not write down that a member left until the next generation is complete: its next coordinator waits for a session."""
+"""Apache Kafka does not write down that a member left until the next generation is
+complete: its next coordinator waits for a session.
+"""
 GROUP_RESOURCE = 32
 """Type of a group's configuration (KIP-848)."""
 HEAL_S = 90.0
-INCONSISTENT_PROTOCOL, INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT = 23, 24, 26, 42, 50
+(
+    INCONSISTENT_PROTOCOL,
+    INVALID_GROUP_ID,
+    INVALID_SESSION_TIMEOUT,
+    INVALID_REQUEST,
+    INVALID_TRANSACTION_TIMEOUT,
+) = 23, 24, 26, 42, 50
 
 
 @pytest.fixture
@@ -42,26 +55,41 @@ def coordinating_node(cluster: Ensemble, key: str, key_type: int) -> int:
 
 
 def be_patient_with(cluster: Ensemble, group: str) -> None:
-    """The session of the group, which is the broker's to say in KIP-848's protocol, is as long as that of the others.
+    """The session of the group, which is the broker's to say in KIP-848's protocol, is as long as
+    that of the others.
 
-    So is the time between heartbeats: librdkafka closes a connection on which one took longer than that, and what it had asked to commit
-    there may yet be read by a busy broker after what it commits on the next connection. Then it counts, and records are read twice.
+    So is the time between heartbeats: librdkafka closes a connection on which one took longer than
+    that, and what it had asked to commit there may yet be read by a busy broker after what it
+    commits on the next connection. Then it counts, and records are read twice.
     """
     rows = [
         {"name": f"consumer.{name}.ms", "config_operation": 0, "value": str(value)}
-        for name, value in (("session.timeout", SESSION_MS), ("heartbeat.interval", SESSION_MS // 10))
+        for name, value in (
+            ("session.timeout", SESSION_MS),
+            ("heartbeat.interval", SESSION_MS // 10),
+        )
     ]
     resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": rows}
-    (row,) = cluster.ask(1, "incremental_alter_configs", 1, {"resources": [resource], "validate_only": False}).responses
+    (row,) = cluster.ask(
+        1, "incremental_alter_configs", 1, {"resources": [resource], "validate_only": False}
+    ).responses
     assert row.error_code == 0, row
 
 
 @pytest.fixture
 def groups(cluster: Ensemble, six: str, new_name: Callable[[], str]) -> Iterator[list[Group]]:
-    """One of each kind of client, all in the same partition of the internal topic: whatever dies, they always have the same coordinator."""
+    """One of each kind of client, all in the same partition of the internal topic: whatever
+    dies, they always have the same coordinator.
+    """
     first = new_name()
-    names = (name for name in iter(new_name, "") if partition_for(name, OFFSETS_PARTITIONS) == partition_for(first, OFFSETS_PARTITIONS))
-    found = [Group(kind, cluster.bootstrap, next(names), six, session_ms=SESSION_MS) for kind in KINDS]
+    names = (
+        name
+        for name in iter(new_name, "")
+        if partition_for(name, OFFSETS_PARTITIONS) == partition_for(first, OFFSETS_PARTITIONS)
+    )
+    found = [
+        Group(kind, cluster.bootstrap, next(names), six, session_ms=SESSION_MS) for kind in KINDS
+    ]
     (kip848,) = [group for group in found if group.kind == "consumer"]
     be_patient_with(cluster, kip848.group)
     yield found
@@ -86,15 +114,30 @@ WRONG_IN_THEMSELVES: list[tuple[str, int, dict[str, Any], int]] = [
     ("LeaveGroup", 1, {"group_id": ""}, INVALID_GROUP_ID),
     ("LeaveGroup", 4, {"group_id": "", "members": []}, INVALID_GROUP_ID),
     ("OffsetDelete", 0, {"group_id": ""}, INVALID_GROUP_ID),
-    ("InitProducerId", 4, {"transactional_id": "", "transaction_timeout_ms": 1000}, INVALID_REQUEST),
-    ("InitProducerId", 4, {"transactional_id": "anyone", "transaction_timeout_ms": 0}, INVALID_TRANSACTION_TIMEOUT),
+    (
+        "InitProducerId",
+        4,
+        {"transactional_id": "", "transaction_timeout_ms": 1000},
+        INVALID_REQUEST,
+    ),
+    (
+        "InitProducerId",
+        4,
+        {"transactional_id": "anyone", "transaction_timeout_ms": 0},
+        INVALID_TRANSACTION_TIMEOUT,
+    ),
     ("EndTxn", 3, {"transactional_id": ""}, INVALID_REQUEST),
 ]
 
 
 @pytest.mark.parametrize(("api", "version", "fields", "code"), WRONG_IN_THEMSELVES)
 def test_every_node_says_what_is_wrong_with_a_request(
-    connect: Callable[[int], Wire], cluster: Ensemble, api: str, version: int, fields: dict[str, Any], code: int
+    connect: Callable[[int], Wire],
+    cluster: Ensemble,
+    api: str,
+    version: int,
+    fields: dict[str, Any],
+    code: int,
 ) -> None:
     """Whoever coordinates: a client that is told NOT_COORDINATOR instead asks again, for ever."""
     of_group = {} if "transactional_id" in fields else {"group_id": "anyone"}
@@ -115,19 +158,30 @@ def wait_more(groups: list[Group]) -> None:
     """Until every group has consumed something from now on."""
     consumed = {group.group: len(group.done()) for group in groups}
     for group in groups:
-        until(lambda: len(group.done()) > consumed[group.group], f"{group.kind} members consume again", HEAL_S)  # noqa: B023
+        until(
+            lambda: len(group.done()) > consumed[group.group],  # noqa: B023
+            f"{group.kind} members consume again",
+            HEAL_S,
+        )
 
 
 def bring_back(cluster: Ensemble, victim: int, topic: str) -> None:
     cluster.nodes[victim].start()
-    cluster.wait_until(lambda: cluster.is_whole({topic: PARTITIONS, "__consumer_offsets": OFFSETS_PARTITIONS}), "a full ISR", HEAL_S)
+    cluster.wait_until(
+        lambda: cluster.is_whole({topic: PARTITIONS, "__consumer_offsets": OFFSETS_PARTITIONS}),
+        "a full ISR",
+        HEAL_S,
+    )
 
 
-@pytest.mark.timeout(400)  # a session is waited for, and where it is the only test, three JVMs that start and end
-def test_every_record_is_consumed_once_while_members_come_and_go_and_the_coordinators_node_is_killed(
+# a session is waited for, and where it is the only test, three JVMs that start and end
+@pytest.mark.timeout(400)
+def test_every_record_is_consumed_once_while_members_change_and_the_coordinator_is_killed(
     cluster: Ensemble, six: str, groups: list[Group], feeder: Feeder
 ) -> None:
-    """A coordinator that dies moves no partition; members that join or leave meanwhile are heard by the next one."""
+    """A coordinator that dies moves no partition; members that join or leave meanwhile are
+    heard by the next one.
+    """
     pairs = [[group.join(), group.join()] for group in groups]
     for group, pair in zip(groups, pairs, strict=True):
         group.wait_owned(PARTITIONS, *pair)
@@ -148,11 +202,14 @@ def test_every_record_is_consumed_once_while_members_come_and_go_and_the_coordin
         group.wait_owned(PARTITIONS, *pair, seconds=FORGOTTEN_S)
     wait_more(groups)
 
-    produced = feeder.finish(all_told=cluster.kind == "mqd")  # beside Kafka, one offset in thousands was not
+    # beside Kafka, one offset in thousands was not
+    produced = feeder.finish(all_told=cluster.kind == "mqd")
     for group in groups:
         group.wait_consumed(produced)
         assert not group.failures()
-        if cluster.kind == "mqd":  # two stock clients go wrong on what Kafka says while nobody coordinates: server/handlers/offset_fetch.py
+        # two stock clients go wrong on what Kafka says while nobody coordinates:
+        # server/handlers/offset_fetch.py
+        if cluster.kind == "mqd":
             assert not group.helped(), group.helped()
 
 
@@ -171,7 +228,11 @@ def opened(cluster: Ensemble) -> Iterator[Callable[[str, str], Transactional]]:
 
 @pytest.mark.parametrize("client", ["confluent", "aiokafka"])
 def test_a_transaction_goes_on_when_its_coordinator_is_killed(
-    cluster: Ensemble, six: str, new_name: Callable[[], str], opened: Callable[[str, str], Transactional], client: str
+    cluster: Ensemble,
+    six: str,
+    new_name: Callable[[], str],
+    opened: Callable[[str, str], Transactional],
+    client: str,
 ) -> None:
     transactional_id = new_name()
     producer = opened(client, transactional_id)
@@ -186,7 +247,10 @@ def test_a_transaction_goes_on_when_its_coordinator_is_killed(
     producer.run(six, [b"after"], partition=partition)
     cluster.nodes[victim].start()
     until(
-        lambda: read_confluent(cluster.bootstrap, six, "read_committed", partition)[-2:] == [b"during", b"after"],
+        lambda: (
+            read_confluent(cluster.bootstrap, six, "read_committed", partition)[-2:]
+            == [b"during", b"after"]
+        ),
         "what was committed is there",
         told=lambda: read_confluent(cluster.bootstrap, six, "read_committed", partition),
     )

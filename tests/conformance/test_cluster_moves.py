@@ -33,7 +33,12 @@ def moving(wire: Wire, topic: str) -> list[tuple[int, list[int], list[int], list
     answer = wire.ask("ListPartitionReassignments", 0, timeout_ms=10_000, topics=None)
     assert answer.error_code == 0, answer
     return [
-        (row.partition_index, list(row.replicas), list(row.adding_replicas), list(row.removing_replicas))
+        (
+            row.partition_index,
+            list(row.replicas),
+            list(row.adding_replicas),
+            list(row.removing_replicas),
+        )
         for found in answer.topics
         if found.name == topic
         for row in found.partitions
@@ -41,14 +46,22 @@ def moving(wire: Wire, topic: str) -> list[tuple[int, list[int], list[int], list
 
 
 def has_replicas(cluster: Ensemble, topic: str, replicas: tuple[int, ...]) -> bool:
-    """Whether every node says that partition 0 has these replicas, in this order, all in sync, and a leader among them."""
+    """Whether every node says that partition 0 has these replicas, in this order, all in
+    sync, and a leader among them.
+    """
     views = [cluster.view(node_id, [topic]).get((topic, 0)) for node_id in cluster.nodes]
     return all(
-        row is not None and row.replicas == replicas and row.isr == tuple(sorted(replicas)) and row.leader in replicas for row in views
+        row is not None
+        and row.replicas == replicas
+        and row.isr == tuple(sorted(replicas))
+        and row.leader in replicas
+        for row in views
     )
 
 
-def test_a_partition_moves_with_its_records(cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]) -> None:
+def test_a_partition_moves_with_its_records(
+    cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     cluster.create_topic(topic, assignment={0: [1, 2]})
     messages = [Message(b"%d" % i, timestamp_ms=1_700_000_000_000 + i) for i in range(500)]
@@ -56,21 +69,29 @@ def test_a_partition_moves_with_its_records(cluster: Ensemble, connect: Callable
     assert alter(connect(2), topic, [3, 2]) == NONE
     cluster.wait_until(lambda: has_replicas(cluster, topic, (3, 2)), "the move to end")
     until(lambda: moving(connect(1), topic) == [], "the list to be empty")
-    assert CLIENTS[0].consume(cluster.bootstrap, topic, 500) == [message.at(i) for i, message in enumerate(messages)]
+    assert CLIENTS[0].consume(cluster.bootstrap, topic, 500) == [
+        message.at(i) for i, message in enumerate(messages)
+    ]
     assert alter(connect(3), topic, [3]) == NONE
     cluster.wait_until(lambda: has_replicas(cluster, topic, (3,)), "the second move to end")
     assert CLIENTS[0].produce(cluster.bootstrap, topic, messages[:1]) == [500]
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
-def test_clients_follow_a_partition_to_another_node(cluster: Ensemble, client: Client, connect: Any, new_name: Callable[[], str]) -> None:
+def test_clients_follow_a_partition_to_another_node(
+    cluster: Ensemble, client: Client, connect: Any, new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     cluster.create_topic(topic, assignment={0: [1]}, configs={"min.insync.replicas": "1"})
     for number, replicas in enumerate(([2], [3, 1], [1])):
         assert client.produce(cluster.bootstrap, topic, [Message(b"%d" % number)]) == [number]
         assert alter(connect(1), topic, replicas) == NONE
         cluster.wait_until(lambda: has_replicas(cluster, topic, tuple(replicas)), "the move to end")  # noqa: B023
-    assert [message.value for message in client.consume(cluster.bootstrap, topic, 3)] == [b"0", b"1", b"2"]
+    assert [message.value for message in client.consume(cluster.bootstrap, topic, 3)] == [
+        b"0",
+        b"1",
+        b"2",
+    ]
 
 
 def test_a_move_to_a_dead_node_is_listed_and_can_be_cancelled(
@@ -90,10 +111,15 @@ def test_a_move_to_a_dead_node_is_listed_and_can_be_cancelled(
     assert alter(connect(1), topic, None) == NO_REASSIGNMENT
     cluster.nodes[3].start()
     # Kafka keeps the order of the merged list, so the other one is preferred now
-    cluster.wait_until(lambda: has_replicas(cluster, topic, (1, 2)) or has_replicas(cluster, topic, (2, 1)), "the old replicas")
+    cluster.wait_until(
+        lambda: has_replicas(cluster, topic, (1, 2)) or has_replicas(cluster, topic, (2, 1)),
+        "the old replicas",
+    )
 
 
-def test_moves_that_cannot_be(cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]) -> None:
+def test_moves_that_cannot_be(
+    cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     cluster.create_topic(topic, assignment={0: [1, 2]})
     wire = connect(1)
@@ -112,7 +138,9 @@ def test_kafka_python_moves_a_partition(cluster: Ensemble, new_name: Callable[[]
     try:
         admin.alter_partition_reassignments({kafka.TopicPartition(topic, 0): [2, 3]})
         cluster.wait_until(lambda: has_replicas(cluster, topic, (2, 3)), "the move to end")
-        until(lambda: topic not in str(admin.list_partition_reassignments()), "the list to be empty")
+        until(
+            lambda: topic not in str(admin.list_partition_reassignments()), "the list to be empty"
+        )
     finally:
         admin.close()
 
@@ -123,7 +151,11 @@ def test_kafka_python_moves_a_partition(cluster: Ensemble, new_name: Callable[[]
 def elect(wire: Wire, kind: int, topic: str, partition: int = 0) -> int:
     """ElectLeaders of one partition; its error code."""
     answer = wire.ask(
-        "ElectLeaders", 2, election_type=kind, topic_partitions=[{"topic": topic, "partitions": [partition]}], timeout_ms=10_000
+        "ElectLeaders",
+        2,
+        election_type=kind,
+        topic_partitions=[{"topic": topic, "partitions": [partition]}],
+        timeout_ms=10_000,
     )
     assert answer.error_code == 0, answer
     ((row,),) = [result.partition_result for result in answer.replica_election_results]
@@ -141,19 +173,26 @@ def away_from_the_preferred(cluster: Ensemble, topic: str, replicas: list[int]) 
     assert cluster.leader(topic) == replicas[1]
 
 
-def test_the_preferred_leader_is_elected_on_request(cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]) -> None:
+def test_the_preferred_leader_is_elected_on_request(
+    cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     away_from_the_preferred(cluster, topic, [2, 3, 1])
     wire = connect(1)
     assert elect(wire, UNCLEAN, topic) == ELECTION_NOT_NEEDED, "there is a leader"
     assert elect(wire, PREFERRED, topic) == NONE
-    cluster.wait_until(lambda: all(cluster.view(n, [topic])[topic, 0].leader == 2 for n in cluster.nodes), "node 2 to lead")
+    cluster.wait_until(
+        lambda: all(cluster.view(n, [topic])[topic, 0].leader == 2 for n in cluster.nodes),
+        "node 2 to lead",
+    )
     assert elect(wire, PREFERRED, topic) == ELECTION_NOT_NEEDED
     assert elect(wire, PREFERRED, topic, partition=5) == UNKNOWN_TOPIC
     assert elect(wire, PREFERRED, new_name()) == UNKNOWN_TOPIC
 
 
-def test_confluent_elects_the_preferred_leader(cluster: Ensemble, new_name: Callable[[], str]) -> None:
+def test_confluent_elects_the_preferred_leader(
+    cluster: Ensemble, new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     away_from_the_preferred(cluster, topic, [3, 1, 2])
     admin = confluent_admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -163,7 +202,9 @@ def test_confluent_elects_the_preferred_leader(cluster: Ensemble, new_name: Call
     cluster.wait_until(lambda: cluster.leader(topic) == 3, "node 3 to lead")
 
 
-def test_kafka_python_elects_the_preferred_leader(cluster: Ensemble, new_name: Callable[[], str]) -> None:
+def test_kafka_python_elects_the_preferred_leader(
+    cluster: Ensemble, new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     away_from_the_preferred(cluster, topic, [1, 2, 3])
     admin = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)

@@ -1,4 +1,6 @@
-"""Records with replicas: what acks promise when replicas are missing, and consumers that read from a follower in their rack."""
+"""Records with replicas: what acks promise when replicas are missing, and consumers that
+read from a follower in their rack.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from .clients import CLIENTS, TIMEOUT_S, Client, Message
 from .conftest import RACKS, SESSION_MS
 from .wire import Wire, fetch, fetch_one, list_offsets, produce, produce_fields, until
 
-NONE, NOT_LEADER, TIMED_OUT, NOT_ENOUGH, NOT_ENOUGH_AFTER, CLUSTER_AUTHORIZATION = 0, 6, 7, 19, 20, 31
+NONE, NOT_LEADER, TIMED_OUT, NOT_ENOUGH, NOT_ENOUGH_AFTER, CLUSTER_AUTHORIZATION = (
+    0,
+    6,
+    7,
+    19,
+    20,
+    31,
+)
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
@@ -30,13 +39,19 @@ def test_records_of_every_leader_through_every_node(
     cluster.create_topic(topic, assignment={0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]})
     messages = [Message(b"%d" % i) for i in range(100)]
     for partition, node in enumerate(cluster.nodes.values()):
-        assert client.produce(node.address, topic, messages, partition=partition, idempotent=idempotent) == list(range(100))
+        assert client.produce(
+            node.address, topic, messages, partition=partition, idempotent=idempotent
+        ) == list(range(100))
     for partition, node in enumerate(reversed(cluster.nodes.values())):
         got = client.consume(node.address, topic, 100, partition=partition)
-        assert [(message.offset, message.value) for message in got] == [(i, b"%d" % i) for i in range(100)]
+        assert [(message.offset, message.value) for message in got] == [
+            (i, b"%d" % i) for i in range(100)
+        ]
 
 
-def test_only_the_leader_takes_records(cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]) -> None:
+def test_only_the_leader_takes_records(
+    cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     cluster.create_topic(topic, assignment={0: [2, 3]})
     assert produce(connect(2), topic, batch(b"v")).error_code == NONE
@@ -45,11 +60,16 @@ def test_only_the_leader_takes_records(cluster: Ensemble, connect: Callable[[int
 
 
 def without_a_follower(cluster: Ensemble, topic: str) -> tuple[int, int]:
-    """A topic with min.insync.replicas 3 that has lost one follower, which is no controller. (leader, follower)"""
+    """A topic with min.insync.replicas 3 that has lost one follower, which is no controller.
+
+    (leader, follower)
+    """
     controller = cluster.controller()
     follower = next(node_id for node_id in cluster.nodes if node_id != controller)
     leader, third = (node_id for node_id in cluster.nodes if node_id != follower)
-    cluster.create_topic(topic, assignment={0: [leader, third, follower]}, configs={"min.insync.replicas": "3"})
+    cluster.create_topic(
+        topic, assignment={0: [leader, third, follower]}, configs={"min.insync.replicas": "3"}
+    )
     return leader, follower
 
 
@@ -61,7 +81,9 @@ def test_too_few_replicas_refuse_acks_all_before_the_append(
     wire = connect(leader)
     assert produce(wire, topic, batch(b"whole")).base_offset == 0
     cluster.nodes[follower].kill()
-    cluster.wait_until(lambda: len(cluster.view(leader, [topic])[topic, 0].isr) == 2, "the ISR to shrink")
+    cluster.wait_until(
+        lambda: len(cluster.view(leader, [topic])[topic, 0].isr) == 2, "the ISR to shrink"
+    )
     end = 1
     while (code := produce(wire, topic, batch(b"refused")).error_code) == NOT_ENOUGH_AFTER:
         end += 1  # the metadata said so a moment before the leader acted upon it
@@ -69,7 +91,9 @@ def test_too_few_replicas_refuse_acks_all_before_the_append(
     row = produce(wire, topic, batch(b"at your own risk"), acks=1)
     assert (row.error_code, row.base_offset) == (NONE, end), "nothing was appended before"
     time.sleep(0.3)
-    assert fetch_one(wire, topic, 0).high_watermark == 1, "the high watermark waits for min.insync.replicas (KIP-966)"
+    assert fetch_one(wire, topic, 0).high_watermark == 1, (
+        "the high watermark waits for min.insync.replicas (KIP-966)"
+    )
     cluster.nodes[follower].start()
     until(lambda: fetch_one(wire, topic, 0).high_watermark == end + 1, "the follower to catch up")
     until(lambda: produce(wire, topic, batch(b"whole again")).error_code == NONE, "the ISR to grow")
@@ -84,7 +108,9 @@ def test_a_parked_produce_is_told_that_its_outcome_is_unknown(
     assert produce(wire, topic, batch(b"whole")).base_offset == 0
     cluster.nodes[follower].pause()
     begun = time.monotonic()
-    answer = wire.ask("Produce", 9, **(produce_fields(topic, batch(b"parked")) | {"timeout_ms": 2 * SESSION_MS}))
+    answer = wire.ask(
+        "Produce", 9, **(produce_fields(topic, batch(b"parked")) | {"timeout_ms": 2 * SESSION_MS})
+    )
     ((row,),) = [response.partition_responses for response in answer.responses]
     assert row.error_code in (TIMED_OUT, NOT_ENOUGH_AFTER)
     assert time.monotonic() - begun < 2 * SESSION_MS / 1000 + 2
@@ -111,7 +137,9 @@ def test_acks_all_waits_for_a_frozen_follower_until_it_leaves(
     cluster.wait_until(lambda: cluster.is_whole({topic: 1}), "the follower to come back")
 
 
-def test_a_timestamp_is_found_on_a_new_leader(cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]) -> None:
+def test_a_timestamp_is_found_on_a_new_leader(
+    cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     cluster.create_topic(topic, assignment={0: [2, 3, 1]}, configs={"retention.ms": "-1"})
     messages = [Message(b"%d" % i, timestamp_ms=1_700_000_000_000 + 10 * i) for i in range(50)]
@@ -119,9 +147,17 @@ def test_a_timestamp_is_found_on_a_new_leader(cluster: Ensemble, connect: Callab
     cluster.nodes[2].stop()
     cluster.wait_until(lambda: cluster.leader(topic) == 3, "another leader")
     wire = connect(3)
-    assert until(lambda: (row := list_offsets(wire, topic, 1_700_000_000_205)).error_code == 0 and row, "an answer").offset == 21
+    assert (
+        until(
+            lambda: (row := list_offsets(wire, topic, 1_700_000_000_205)).error_code == 0 and row,
+            "an answer",
+        ).offset
+        == 21
+    )
     epochs = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]
-    answer = wire.ask("OffsetForLeaderEpoch", 3, replica_id=-1, topics=[{"topic": topic, "partitions": epochs}])
+    answer = wire.ask(
+        "OffsetForLeaderEpoch", 3, replica_id=-1, topics=[{"topic": topic, "partitions": epochs}]
+    )
     ((row,),) = [found.partitions for found in answer.topics]
     assert (row.error_code, row.leader_epoch, row.end_offset) == (NONE, 0, 50)
 
@@ -130,7 +166,9 @@ def test_a_timestamp_is_found_on_a_new_leader(cluster: Ensemble, connect: Callab
 
 
 def in_racks(cluster: Ensemble, topic: str) -> list[Message]:
-    """A topic led by node 1 that has a replica in every rack, and its records, which every follower knows to be committed."""
+    """A topic led by node 1 that has a replica in every rack, and its records, which every
+    follower knows to be committed.
+    """
     cluster.create_topic(topic, assignment={0: [1, 2, 3]}, configs={"retention.ms": "-1"})
     messages = [Message(b"%d" % i, timestamp_ms=1_700_000_000_000 + i) for i in range(200)]
     assert CLIENTS[0].produce(cluster.bootstrap, topic, messages) == list(range(200))
@@ -144,12 +182,27 @@ def test_the_leader_names_the_replica_in_the_consumers_rack(
     topic = new_name()
     in_racks(cluster, topic)
     row = until(
-        lambda: (found := fetch_one(connect(1), topic, 0, rack_id=RACKS[node_id])).preferred_read_replica == node_id and found,
+        lambda: (
+            (
+                found := fetch_one(connect(1), topic, 0, rack_id=RACKS[node_id])
+            ).preferred_read_replica
+            == node_id
+            and found
+        ),
         "the follower",
     )
-    assert (row.error_code, row.preferred_read_replica, row.records) in ((NONE, node_id, None), (NONE, node_id, b""))
+    assert (row.error_code, row.preferred_read_replica, row.records) in (
+        (NONE, node_id, None),
+        (NONE, node_id, b""),
+    )
     follower = connect(node_id)
-    found = until(lambda: (got := fetch_one(follower, topic, 0, rack_id=RACKS[node_id])).high_watermark == 200 and got, "the watermark")
+    found = until(
+        lambda: (
+            (got := fetch_one(follower, topic, 0, rack_id=RACKS[node_id])).high_watermark == 200
+            and got
+        ),
+        "the watermark",
+    )
     assert found.error_code == NONE
     assert found.preferred_read_replica == -1
     assert len(found.records) > 0
@@ -177,7 +230,14 @@ def test_a_fetch_parked_at_a_follower_gets_what_is_committed(
         topics=[
             {
                 "topic": topic,
-                "partitions": [{"partition": 0, "fetch_offset": 200, "current_leader_epoch": -1, "partition_max_bytes": 1_000_000}],
+                "partitions": [
+                    {
+                        "partition": 0,
+                        "fetch_offset": 200,
+                        "current_leader_epoch": -1,
+                        "partition_max_bytes": 1_000_000,
+                    }
+                ],
             }
         ],
         forgotten_topics_data=[],
@@ -190,7 +250,9 @@ def test_a_fetch_parked_at_a_follower_gets_what_is_committed(
     assert time.monotonic() - begun < 5
 
 
-def test_librdkafka_reads_from_the_replica_in_its_rack(cluster: Ensemble, new_name: Callable[[], str]) -> None:
+def test_librdkafka_reads_from_the_replica_in_its_rack(
+    cluster: Ensemble, new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     messages = in_racks(cluster, topic)
     read_from: set[int] = set()
@@ -215,20 +277,28 @@ def test_librdkafka_reads_from_the_replica_in_its_rack(cluster: Ensemble, new_na
         got: list[bytes | None] = []
         deadline = time.monotonic() + TIMEOUT_S
         while (len(got) < 200 or 3 not in read_from) and time.monotonic() < deadline:
-            got += [message.value() for message in consumer.consume(100, 0.2) if message.error() is None]
+            got += [
+                message.value() for message in consumer.consume(100, 0.2) if message.error() is None
+            ]
         assert got == [message.value for message in messages]
         assert 3 in read_from
     finally:
         consumer.close()
 
 
-def test_kafka_python_reads_with_a_rack_and_goes_on_when_that_replica_dies(cluster: Ensemble, new_name: Callable[[], str]) -> None:
+def test_kafka_python_reads_with_a_rack_and_goes_on_when_that_replica_dies(
+    cluster: Ensemble, new_name: Callable[[], str]
+) -> None:
     topic = new_name()
     messages = in_racks(cluster, topic)
     controller = cluster.controller()
     rack = next(node_id for node_id in (2, 3) if node_id != controller)
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=cluster.bootstrap, group_id=None, auto_offset_reset="earliest", client_rack=RACKS[rack], metadata_max_age_ms=1000
+        bootstrap_servers=cluster.bootstrap,
+        group_id=None,
+        auto_offset_reset="earliest",
+        client_rack=RACKS[rack],
+        metadata_max_age_ms=1000,
     )
     try:
         place = kafka.TopicPartition(topic, 0)
@@ -249,12 +319,15 @@ def test_kafka_python_reads_with_a_rack_and_goes_on_when_that_replica_dies(clust
         consumer.close()
 
 
-@pytest.mark.mqd_only  # Kafka lets anyone who may act on the cluster pose as a follower; without ACLs that is everybody
+# Kafka lets anyone who may act on the cluster pose as a follower; without ACLs that is everybody
+@pytest.mark.mqd_only
 def test_nobody_poses_as_a_follower_on_the_client_port(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
     cluster.create_topic(topic, assignment={0: [1, 2, 3]})
     answer = fetch(connect(1), {topic: {0: 0}}, version=12, replica_id=2)
-    codes = {answer.error_code} | {row.error_code for found in answer.responses for row in found.partitions}
+    codes = {answer.error_code} | {
+        row.error_code for found in answer.responses for row in found.partitions
+    }
     assert CLUSTER_AUTHORIZATION in codes

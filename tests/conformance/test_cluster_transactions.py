@@ -1,9 +1,11 @@
-"""What a producer has left open when its transaction's coordinator was killed is ended by the next producer of that id.
+"""What a producer has left open when its transaction's coordinator was killed is ended by the next
+producer of that id.
 
-That one producer gets through the death is asked in test_cluster_groups.py, of confluent-kafka and aiokafka. Not of kafka-python 3.0.12:
-its `await_ready` raises for a node that refuses connections, where its sender expects False; the request for which it wanted the
-coordinator, EndTxn or InitProducerId, is then in no queue any more, and `commit_transaction` waits for ever. It does so beside Apache
-Kafka as well, whose FindCoordinator also names the dead node until it is fenced.
+That one producer gets through the death is asked in test_cluster_groups.py, of confluent-kafka and
+aiokafka. Not of kafka-python 3.0.12: its `await_ready` raises for a node that refuses connections,
+where its sender expects False; the request for which it wanted the coordinator, EndTxn or
+InitProducerId, is then in no queue any more, and `commit_transaction` waits for ever. It does so
+beside Apache Kafka as well, whose FindCoordinator also names the dead node until it is fenced.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ def coordinators(cluster: Ensemble, transactional_id: str) -> set[int]:
 
 @pytest.mark.parametrize("client", tuple(PRODUCERS))
 def test_the_next_producer_of_an_id_goes_on_when_its_coordinator_was_killed(
-    cluster: Ensemble, new_name: Callable[[], str], opened: Callable[[str, str], Transactional], client: str
+    cluster: Ensemble,
+    new_name: Callable[[], str],
+    opened: Callable[[str, str], Transactional],
+    client: str,
 ) -> None:
     topic, transactional_id = new_name(), new_name()
     cluster.create_topic(topic, partitions=PARTITIONS)
@@ -75,7 +80,10 @@ def test_the_next_producer_of_an_id_goes_on_when_its_coordinator_was_killed(
     heir.run(topic, [b"after"], partition=partition)
     cluster.nodes[victim].start()
     until(
-        lambda: read_confluent(cluster.bootstrap, topic, "read_committed", partition) == [b"before", b"after"],
+        lambda: (
+            read_confluent(cluster.bootstrap, topic, "read_committed", partition)
+            == [b"before", b"after"]
+        ),
         "what was committed is there, and nothing else",
         HEAL_S,
         told=lambda: read_confluent(cluster.bootstrap, topic, "read_committed", partition),

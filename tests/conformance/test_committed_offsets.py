@@ -1,4 +1,6 @@
-"""Stock clients commit, ask and delete how far a group has read, and find it again after the broker has gone down."""
+"""Stock clients commit, ask and delete how far a group has read, and find it again after
+the broker has gone down.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,15 @@ class Keeper(ABC):
     name: str
 
     @abstractmethod
-    def commit(self, address: str, group: str, topic: str, offsets: Offsets, metadata: str = "") -> None:
+    def commit(
+        self, address: str, group: str, topic: str, offsets: Offsets, metadata: str = ""
+    ) -> None:
         """As a consumer that assigns its partitions itself."""
 
     @abstractmethod
-    def committed(self, address: str, group: str, topic: str, partitions: int) -> dict[int, tuple[int, str]]:
+    def committed(
+        self, address: str, group: str, topic: str, partitions: int
+    ) -> dict[int, tuple[int, str]]:
         """Offset and metadata of those partitions that have one."""
 
     def __repr__(self) -> str:
@@ -46,20 +52,35 @@ class Keeper(ABC):
 class Confluent(Keeper):
     name = "confluent"
 
-    def commit(self, address: str, group: str, topic: str, offsets: Offsets, metadata: str = "") -> None:
+    def commit(
+        self, address: str, group: str, topic: str, offsets: Offsets, metadata: str = ""
+    ) -> None:
         consumer = confluent_consumer(address, group_id=group)
         try:
-            rows = [confluent_kafka.TopicPartition(topic, partition, offset, metadata) for partition, offset in offsets.items()]
+            rows = [
+                confluent_kafka.TopicPartition(topic, partition, offset, metadata)
+                for partition, offset in offsets.items()
+            ]
             done = consumer.commit(offsets=rows, asynchronous=False)
             assert done is not None and all(row.error is None for row in done), done
         finally:
             consumer.close()
 
-    def committed(self, address: str, group: str, topic: str, partitions: int) -> dict[int, tuple[int, str]]:
-        """It writes metadata with a byte 0 at the end, and reads other clients' beyond their end."""
+    def committed(
+        self, address: str, group: str, topic: str, partitions: int
+    ) -> dict[int, tuple[int, str]]:
+        """It writes metadata with a byte 0 at the end, and reads other clients' beyond
+        their end.
+        """
         consumer = confluent_consumer(address, group_id=group)
         try:
-            rows = consumer.committed([confluent_kafka.TopicPartition(topic, partition) for partition in range(partitions)], TIMEOUT_S)
+            rows = consumer.committed(
+                [
+                    confluent_kafka.TopicPartition(topic, partition)
+                    for partition in range(partitions)
+                ],
+                TIMEOUT_S,
+            )
             return {row.partition: (row.offset, "") for row in rows if row.offset >= 0}
         finally:
             consumer.close()
@@ -68,19 +89,25 @@ class Confluent(Keeper):
 class KafkaPython(Keeper):
     name = "kafka-python"
 
-    def commit(self, address: str, group: str, topic: str, offsets: Offsets, metadata: str = "") -> None:
+    def commit(
+        self, address: str, group: str, topic: str, offsets: Offsets, metadata: str = ""
+    ) -> None:
         consumer = self._consumer(address, group)
         try:
             consumer.assign([kafka.TopicPartition(topic, partition) for partition in offsets])
             rows = {
-                kafka.TopicPartition(topic, partition): kafka.OffsetAndMetadata(offset, metadata, -1)
+                kafka.TopicPartition(topic, partition): kafka.OffsetAndMetadata(
+                    offset, metadata, -1
+                )
                 for partition, offset in offsets.items()
             }
             consumer.commit(rows)
         finally:
             consumer.close(autocommit=False)
 
-    def committed(self, address: str, group: str, topic: str, partitions: int) -> dict[int, tuple[int, str]]:
+    def committed(
+        self, address: str, group: str, topic: str, partitions: int
+    ) -> dict[int, tuple[int, str]]:
         consumer = self._consumer(address, group)
         try:
             found = {}
@@ -94,35 +121,48 @@ class KafkaPython(Keeper):
 
     @staticmethod
     def _consumer(address: str, group: str) -> Any:
-        return kafka.KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
+        return kafka.KafkaConsumer(
+            bootstrap_servers=address, group_id=group, enable_auto_commit=False
+        )
 
 
 class Aiokafka(Keeper):
     name = "aiokafka"
 
-    def commit(self, address: str, group: str, topic: str, offsets: Offsets, metadata: str = "") -> None:
+    def commit(
+        self, address: str, group: str, topic: str, offsets: Offsets, metadata: str = ""
+    ) -> None:
         async def run(consumer: Any) -> None:
-            rows = {aiokafka.TopicPartition(topic, partition): (offset, metadata) for partition, offset in offsets.items()}
+            rows = {
+                aiokafka.TopicPartition(topic, partition): (offset, metadata)
+                for partition, offset in offsets.items()
+            }
             consumer.assign(list(rows))
             await consumer.commit(rows)
 
         asyncio.run(self._with_consumer(address, group, run))
 
-    def committed(self, address: str, group: str, topic: str, partitions: int) -> dict[int, tuple[int, str]]:
+    def committed(
+        self, address: str, group: str, topic: str, partitions: int
+    ) -> dict[int, tuple[int, str]]:
         """It does not tell the metadata."""
 
         async def run(consumer: Any) -> dict[int, tuple[int, str]]:
             wanted = [aiokafka.TopicPartition(topic, partition) for partition in range(partitions)]
             consumer.assign(wanted)
             found = {one.partition: await consumer.committed(one) for one in wanted}
-            return {partition: (offset, "") for partition, offset in found.items() if offset is not None}
+            return {
+                partition: (offset, "") for partition, offset in found.items() if offset is not None
+            }
 
         found: dict[int, tuple[int, str]] = asyncio.run(self._with_consumer(address, group, run))
         return found
 
     @staticmethod
     async def _with_consumer(address: str, group: str, run: Callable[[Any], Any]) -> Any:
-        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=address, group_id=group, enable_auto_commit=False
+        )
         await consumer.start()
         try:
             return await asyncio.wait_for(run(consumer), TIMEOUT_S)
@@ -159,19 +199,30 @@ def test_what_one_client_commits_another_finds(
     assert reader.committed(broker.address, new_name(), three, 3) == {}
 
 
-def test_administrators_see_and_change_offsets(broker: Broker, three: str, new_name: Callable[[], str]) -> None:
+def test_administrators_see_and_change_offsets(
+    broker: Broker, three: str, new_name: Callable[[], str]
+) -> None:
     group = new_name()
     admin = AdminClient({"bootstrap.servers": broker.address})
 
     def wanted(offsets: Offsets) -> list[Any]:
-        rows = [confluent_kafka.TopicPartition(three, partition, offset) for partition, offset in offsets.items()]
+        rows = [
+            confluent_kafka.TopicPartition(three, partition, offset)
+            for partition, offset in offsets.items()
+        ]
         return [confluent_kafka.ConsumerGroupTopicPartitions(group, rows)]
 
     altered = admin.alter_consumer_group_offsets(wanted({0: 3, 1: 0}))[group].result(TIMEOUT_S)
-    assert [(row.partition, row.offset, row.error) for row in altered.topic_partitions] == [(0, 3, None), (1, 0, None)]
+    assert [(row.partition, row.offset, row.error) for row in altered.topic_partitions] == [
+        (0, 3, None),
+        (1, 0, None),
+    ]
     everything = [confluent_kafka.ConsumerGroupTopicPartitions(group)]
     listed = admin.list_consumer_group_offsets(everything)[group].result(TIMEOUT_S)
-    assert sorted((row.topic, row.partition, row.offset) for row in listed.topic_partitions) == [(three, 0, 3), (three, 1, 0)]
+    assert sorted((row.topic, row.partition, row.offset) for row in listed.topic_partitions) == [
+        (three, 0, 3),
+        (three, 1, 0),
+    ]
     python = kafka.KafkaAdminClient(bootstrap_servers=broker.address)
     try:
         found = (
@@ -186,14 +237,21 @@ def test_administrators_see_and_change_offsets(broker: Broker, three: str, new_n
     assert Confluent().committed(broker.address, group, three, 3) == {}
 
 
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (Debian: apt install kcat)")
+@pytest.mark.skipif(
+    shutil.which("kcat") is None, reason="kcat is not installed (Debian: apt install kcat)"
+)
 def test_kcat_goes_on_where_it_was(broker: Broker, three: str, new_name: Callable[[], str]) -> None:
     group = new_name()
     options = ("-q", "-X", "auto.offset.reset=earliest", "-c")
     first = kcat(broker.address, "-G", group, *options, "4", three).split()
     assert first == [b"%d" % i for i in range(4)]
-    until(lambda: Confluent().committed(broker.address, group, three, 1) == {0: (4, "")}, "kcat has committed")
-    assert kcat(broker.address, "-G", group, *options, "6", three).split() == [b"%d" % i for i in range(4, 10)]
+    until(
+        lambda: Confluent().committed(broker.address, group, three, 1) == {0: (4, "")},
+        "kcat has committed",
+    )
+    assert kcat(broker.address, "-G", group, *options, "6", three).split() == [
+        b"%d" % i for i in range(4, 10)
+    ]
 
 
 # -- through the broker's ends
@@ -225,6 +283,12 @@ def test_offsets_survive_the_broker(node: Node, end: Any) -> None:
         began = time.monotonic()
         node.start()
         for number, group in enumerate(groups):
-            expected = {0: (1000, "") if number % 4 == 0 else (number, "note"), 2: (100 + number, "note")}
-            assert KafkaPython().committed(node.address, group, "t", 3) == expected, (round_number, group)
+            expected = {
+                0: (1000, "") if number % 4 == 0 else (number, "note"),
+                2: (100 + number, "note"),
+            }
+            assert KafkaPython().committed(node.address, group, "t", 3) == expected, (
+                round_number,
+                group,
+            )
         assert time.monotonic() - began < TIMEOUT_S

@@ -1,4 +1,6 @@
-"""A compacted topic comes down to what a dictionary would hold, with transactions, while it is written and read. So it is with Kafka."""
+"""A compacted topic comes down to what a dictionary would hold, with transactions, while it
+is written and read. So it is with Kafka.
+"""
 
 from __future__ import annotations
 
@@ -51,19 +53,28 @@ def cleaned_often(broker: Broker) -> Iterator[None]:
 
 
 def read(broker: Broker, topic: str, last_offset: int) -> tuple[int, Held]:
-    """How many committed records there are from the beginning to the end, and the newest of each key.
+    """How many committed records there are from the beginning to the end, and the newest of each
+    key.
 
-    The end is behind `last_offset`, where the last record was written: Apache Kafka answers the end of a transaction before its markers
-    are there, so that readers of committed records may still stop in front of it.
+    The end is behind `last_offset`, where the last record was written: Apache Kafka answers the end
+    of a transaction before its markers are there, so that readers of committed records may still
+    stop in front of it.
     """
-    consumer = confluent_consumer(broker.address, isolation_level="read_committed", enable_partition_eof=True)
+    consumer = confluent_consumer(
+        broker.address, isolation_level="read_committed", enable_partition_eof=True
+    )
     count, held = 0, Held()
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         offset = -1
         while True:
             for message in consumer.consume(5000, 1.0):
-                error, following, key, value = message.error(), message.offset(), message.key(), message.value()
+                error, following, key, value = (
+                    message.error(),
+                    message.offset(),
+                    message.key(),
+                    message.value(),
+                )
                 if error is not None:
                     assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
                     assert following is not None
@@ -82,10 +93,19 @@ def read(broker: Broker, topic: str, last_offset: int) -> tuple[int, Held]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_compacted_topic_is_a_dictionary(broker: Broker, wire: Wire, new_name: Callable[[], str], transactional: bool) -> None:
+def test_a_compacted_topic_is_a_dictionary(
+    broker: Broker, wire: Wire, new_name: Callable[[], str], transactional: bool
+) -> None:
     topic = create_topic(wire, new_name(), configs=CONFIGS)
-    options: dict[str, Any] = {"bootstrap.servers": broker.address, "enable.idempotence": True, "compression.type": "lz4", "linger.ms": 5}
-    producer = confluent_kafka.Producer(options | ({"transactional.id": new_name()} if transactional else {}))
+    options: dict[str, Any] = {
+        "bootstrap.servers": broker.address,
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "linger.ms": 5,
+    }
+    producer = confluent_kafka.Producer(
+        options | ({"transactional.id": new_name()} if transactional else {})
+    )
     dictionary: Held = {}
     pending: Held = {}
     removed: set[bytes] = set()

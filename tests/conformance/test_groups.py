@@ -1,4 +1,6 @@
-"""Consumer groups of stock clients: members join, leave, come back and die, and every record is consumed once."""
+"""Consumer groups of stock clients: members join, leave, come back and die, and every
+record is consumed once.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def six(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> str:
 
 
 @pytest.fixture
-def new_group(broker: Broker, six: str, new_name: Callable[[], str]) -> Iterator[Callable[..., Group]]:
+def new_group(
+    broker: Broker, six: str, new_name: Callable[[], str]
+) -> Iterator[Callable[..., Group]]:
     """Makes groups of a kind of client that consume that topic."""
     groups: list[Group] = []
 
@@ -59,7 +63,8 @@ def feed(broker: Broker, six: str) -> Iterator[Callable[[], Feeder]]:
 
 def described(broker: Broker, group: str) -> tuple[str, int]:
     """State of a group and how many members it has, as an administrator sees it."""
-    admin = AdminClient({"bootstrap.servers": broker.address})  # a variable of its own: its futures do not keep it alive
+    # a variable of its own: its futures do not keep it alive
+    admin = AdminClient({"bootstrap.servers": broker.address})
     found = admin.describe_consumer_groups([group])[group].result(20)
     return found.state.name, len(found.members)
 
@@ -91,13 +96,16 @@ def test_every_record_is_consumed_once_while_members_join_leave_die_and_the_topi
     feeder.partitions = grown
     group.wait_owned(grown, first, fourth)
     group.wait_consumed(feeder.finish())
-    until(lambda: described(broker, group.group) == ("STABLE", 2), "the group is stable")  # each member may have seen the topic grow
+    # each member may have seen the topic grow
+    until(lambda: described(broker, group.group) == ("STABLE", 2), "the group is stable")
     leave_together((first, fourth))
     until(lambda: described(broker, group.group) == ("EMPTY", 0), "the group is empty")
 
 
 @pytest.mark.parametrize("kind", ["cooperative", "consumer"])
-def test_who_keeps_a_partition_never_lets_go_of_it(six: str, new_group: Callable[..., Group], kind: str) -> None:
+def test_who_keeps_a_partition_never_lets_go_of_it(
+    six: str, new_group: Callable[..., Group], kind: str
+) -> None:
     group = new_group(kind, PATIENT_MS)
     first = group.join()
     group.wait_owned(PARTITIONS, first)
@@ -111,7 +119,9 @@ def test_who_keeps_a_partition_never_lets_go_of_it(six: str, new_group: Callable
 
 
 @pytest.mark.parametrize("kind", STATIC)
-def test_a_static_member_that_comes_back_in_time_disturbs_nobody(six: str, new_group: Callable[..., Group], kind: str) -> None:
+def test_a_static_member_that_comes_back_in_time_disturbs_nobody(
+    six: str, new_group: Callable[..., Group], kind: str
+) -> None:
     group = new_group(kind, PATIENT_MS)
     first, second = group.join("one"), group.join("two")
     group.wait_owned(PARTITIONS, first, second)
@@ -127,38 +137,62 @@ def test_a_static_member_that_comes_back_in_time_disturbs_nobody(six: str, new_g
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("protocol", ["classic", "cooperative", "consumer"])
-def test_twenty_members_share_a_hundred_partitions(broker: Broker, wire: Wire, new_name: Callable[[], str], protocol: str) -> None:
+def test_twenty_members_share_a_hundred_partitions(
+    broker: Broker, wire: Wire, new_name: Callable[[], str], protocol: str
+) -> None:
     topic, group = create_topic(wire, new_name(), partitions=MANY), new_name()
     known_everywhere(broker, topic, MANY)
     assignor = "cooperative-sticky" if protocol == "cooperative" else "roundrobin"
     how = (
         {"group.protocol": "consumer"}
         if protocol == "consumer"
-        else {"partition.assignment.strategy": assignor, "session.timeout.ms": PATIENT_MS, "heartbeat.interval.ms": 500}
+        else {
+            "partition.assignment.strategy": assignor,
+            "session.timeout.ms": PATIENT_MS,
+            "heartbeat.interval.ms": 500,
+        }
     )
-    settings = {"bootstrap.servers": broker.address, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    settings = {
+        "bootstrap.servers": broker.address,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
     members = [confluent_kafka.Consumer(settings | how) for _ in range(MEMBERS)]
 
     def shares() -> list[set[int]]:
         found = []
         for member in members:
             message = member.poll(0)
-            assert message is None or message.error() is None or not message.error().fatal(), message.error()
+            assert message is None or message.error() is None or not message.error().fatal(), (
+                message.error()
+            )
             found.append({row.partition for row in member.assignment()})
         return found
 
     def wait_for(count: int) -> None:
         def even() -> bool:
             found = shares()
-            return all(len(rows) == MANY // count for rows in found) and set().union(*found) == set(range(MANY))
+            return all(len(rows) == MANY // count for rows in found) and set().union(*found) == set(
+                range(MANY)
+            )
 
-        until(even, f"{count} members own {MANY // count} partitions each", 60, told=lambda: [len(rows) for rows in shares()])
+        until(
+            even,
+            f"{count} members own {MANY // count} partitions each",
+            60,
+            told=lambda: [len(rows) for rows in shares()],
+        )
 
     try:
         for member in members:
             member.subscribe([topic])
         wait_for(MEMBERS)
-        until(lambda: len(shares()) == MEMBERS and described(broker, group) == ("STABLE", MEMBERS), "the group is stable", 60)
+        until(
+            lambda: len(shares()) == MEMBERS and described(broker, group) == ("STABLE", MEMBERS),
+            "the group is stable",
+            60,
+        )
         for member in members[MEMBERS // 2 :]:
             member.close()
         del members[MEMBERS // 2 :]
@@ -171,7 +205,9 @@ def test_twenty_members_share_a_hundred_partitions(broker: Broker, wire: Wire, n
 def test_groups_of_both_protocols_hand_a_group_over(
     broker: Broker, six: str, new_group: Callable[..., Group], feed: Callable[[], Feeder]
 ) -> None:
-    """A KIP-848 member joins a classic group, which changes its protocol while it lives; then the classic one leaves."""
+    """A KIP-848 member joins a classic group, which changes its protocol while it lives;
+    then the classic one leaves.
+    """
     feeder = feed()
     group = new_group("eager")
     other = Group("consumer", broker.address, group.group, six)
@@ -179,20 +215,30 @@ def test_groups_of_both_protocols_hand_a_group_over(
         first = group.join()
         group.wait_owned(PARTITIONS, first)
         second = other.join()
-        until(lambda: first.owned and second.owned and not first.owned & second.owned, "both own", SETTLE_S)
-        until(lambda: first.owned | second.owned == set(range(PARTITIONS)), "all is owned", SETTLE_S)
+        until(
+            lambda: first.owned and second.owned and not first.owned & second.owned,
+            "both own",
+            SETTLE_S,
+        )
+        until(
+            lambda: first.owned | second.owned == set(range(PARTITIONS)), "all is owned", SETTLE_S
+        )
         first.hold()
         first.leave()
         other.wait_owned(PARTITIONS, second)
         produced = feeder.finish()
-        until(lambda: len(group.done() + other.done()) >= len(produced), "all is consumed", SETTLE_S)
+        until(
+            lambda: len(group.done() + other.done()) >= len(produced), "all is consumed", SETTLE_S
+        )
         done = group.done() + other.done()
         assert set(done) == set(produced) and max(done.values()) == 1
     finally:
         other.end()
 
 
-def test_spare_members_own_nothing_until_they_are_needed(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
+def test_spare_members_own_nothing_until_they_are_needed(
+    broker: Broker, wire: Wire, new_name: Callable[[], str]
+) -> None:
     topic = create_topic(wire, new_name())
     group = Group("cooperative", broker.address, new_name(), topic)
     try:
@@ -210,7 +256,9 @@ def test_spare_members_own_nothing_until_they_are_needed(broker: Broker, wire: W
         group.end()
 
 
-def test_a_group_is_listed_with_its_state_and_deleted_when_it_is_empty(broker: Broker, six: str, new_group: Callable[..., Group]) -> None:
+def test_a_group_is_listed_with_its_state_and_deleted_when_it_is_empty(
+    broker: Broker, six: str, new_group: Callable[..., Group]
+) -> None:
     group = new_group("consumer")
     member = group.join()
     group.wait_owned(PARTITIONS, member)
@@ -231,7 +279,9 @@ def test_a_group_is_listed_with_its_state_and_deleted_when_it_is_empty(broker: B
     assert group.group not in listed()
 
 
-def test_groups_do_not_know_each_other_and_go_on_where_they_were(new_group: Callable[..., Group], feed: Callable[[], Feeder]) -> None:
+def test_groups_do_not_know_each_other_and_go_on_where_they_were(
+    new_group: Callable[..., Group], feed: Callable[[], Feeder]
+) -> None:
     groups = [new_group(kind) for kind in ("eager", "kafka-python")]
     produced: list[tuple[int, int]] = []
     for _ in range(2):

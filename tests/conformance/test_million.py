@@ -1,4 +1,6 @@
-"""A million records there and back, each one checked: content, order within its partition, dense offsets, nothing twice."""
+"""A million records there and back, each one checked: content, order within its partition,
+dense offsets, nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def value_of(number: int) -> bytes:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("codec", ["lz4"])
-def test_a_million_records(broker: Broker, wire: Wire, new_name: Callable[[], str], codec: str) -> None:
+def test_a_million_records(
+    broker: Broker, wire: Wire, new_name: Callable[[], str], codec: str
+) -> None:
     topic = create_topic(wire, new_name(), partitions=PARTITIONS)
     acked = array("q", [-1]) * COUNT
     errors: list[Any] = []
@@ -67,7 +71,9 @@ def test_a_million_records(broker: Broker, wire: Wire, new_name: Callable[[], st
 
     consumer = confluent_consumer(broker.address)
     try:
-        consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        consumer.assign(
+            [confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)]
+        )
         next_number = list(range(PARTITIONS))
         next_offset = [0] * PARTITIONS
         left = COUNT
@@ -78,13 +84,17 @@ def test_a_million_records(broker: Broker, wire: Wire, new_name: Callable[[], st
                 assert message.error() is None, message.error()
                 partition, offset, value = message.partition(), message.offset(), message.value()
                 number = next_number[partition]
-                assert value == value_of(number), f"partition {partition} at offset {offset}: not record {number}"
+                assert value == value_of(number), (
+                    f"partition {partition} at offset {offset}: not record {number}"
+                )
                 assert offset == next_offset[partition] == acked[number]
                 next_number[partition] += PARTITIONS
                 next_offset[partition] += 1
                 left -= 1
         for partition in range(PARTITIONS):
-            low, high = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, partition), 10)
+            low, high = consumer.get_watermark_offsets(
+                confluent_kafka.TopicPartition(topic, partition), 10
+            )
             assert (low, high) == (0, next_offset[partition]), "and nothing more"
     finally:
         consumer.close()

@@ -1,4 +1,6 @@
-"""Where a consumer may begin: beginning, end, offset, timestamp; watermarks; the end of a partition; reset policies."""
+"""Where a consumer may begin: beginning, end, offset, timestamp; watermarks; the end of a
+partition; reset policies.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def filled(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> str:
     """Thirty records, a second apart, in batches of ten; the first five are deleted."""
     topic = create_topic(wire, new_name())
     for start in range(0, COUNT, 10):
-        rows = [Message(str(i).encode(), timestamp_ms=FIRST_MS + i * 1000) for i in range(start, start + 10)]
+        rows = [
+            Message(str(i).encode(), timestamp_ms=FIRST_MS + i * 1000)
+            for i in range(start, start + 10)
+        ]
         Confluent().produce(broker.address, topic, rows)
     assert delete_records(wire, topic, FIRST_OFFSET) == (0, FIRST_OFFSET)
     return topic
@@ -70,22 +75,31 @@ def confluent(broker: Broker) -> Iterator[confluent_kafka.Consumer]:
         (FIRST_OFFSET, FIRST_OFFSET),
     ],
 )
-def test_confluent_begins(confluent: confluent_kafka.Consumer, filled: str, position: int, expected: int | None) -> None:
+def test_confluent_begins(
+    confluent: confluent_kafka.Consumer, filled: str, position: int, expected: int | None
+) -> None:
     confluent.assign([confluent_kafka.TopicPartition(filled, 0, position)])
     assert first_offset(confluent) == expected
 
 
 @pytest.mark.parametrize("position", [2, COUNT + 1])
-def test_confluent_out_of_range(confluent: confluent_kafka.Consumer, filled: str, position: int) -> None:
+def test_confluent_out_of_range(
+    confluent: confluent_kafka.Consumer, filled: str, position: int
+) -> None:
     confluent.assign([confluent_kafka.TopicPartition(filled, 0, position)])
     with pytest.raises(confluent_kafka.KafkaException) as caught:
         first_offset(confluent)
-    assert caught.value.args[0].code() in (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
+    assert caught.value.args[0].code() in (
+        confluent_kafka.KafkaError._AUTO_OFFSET_RESET,
+        confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE,
+    )
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", FIRST_OFFSET), ("latest", None)])
 def test_confluent_reset(broker: Broker, filled: str, policy: str, expected: int | None) -> None:
-    consumer = confluent_consumer(broker.address, auto_offset_reset=policy, enable_partition_eof=True)
+    consumer = confluent_consumer(
+        broker.address, auto_offset_reset=policy, enable_partition_eof=True
+    )
     try:
         consumer.assign([confluent_kafka.TopicPartition(filled, 0, 2)])
         assert first_offset(consumer) == expected
@@ -94,14 +108,26 @@ def test_confluent_reset(broker: Broker, filled: str, policy: str, expected: int
 
 
 def test_confluent_watermarks_and_times(confluent: confluent_kafka.Consumer, filled: str) -> None:
-    assert confluent.get_watermark_offsets(confluent_kafka.TopicPartition(filled, 0), TIMEOUT_S) == (FIRST_OFFSET, COUNT)
-    stamps = {FIRST_MS: FIRST_OFFSET, FIRST_MS + 12_000: 12, FIRST_MS + 12_001: 13, FIRST_MS + 29_000: 29, FIRST_MS + 29_001: -1}
+    assert confluent.get_watermark_offsets(
+        confluent_kafka.TopicPartition(filled, 0), TIMEOUT_S
+    ) == (FIRST_OFFSET, COUNT)
+    stamps = {
+        FIRST_MS: FIRST_OFFSET,
+        FIRST_MS + 12_000: 12,
+        FIRST_MS + 12_001: 13,
+        FIRST_MS + 29_000: 29,
+        FIRST_MS + 29_001: -1,
+    }
     for stamp, expected in stamps.items():
-        (row,) = confluent.offsets_for_times([confluent_kafka.TopicPartition(filled, 0, stamp)], TIMEOUT_S)
+        (row,) = confluent.offsets_for_times(
+            [confluent_kafka.TopicPartition(filled, 0, stamp)], TIMEOUT_S
+        )
         assert (row.error, row.offset) == (None, expected), stamp
 
 
-def test_confluent_end_of_an_empty_partition(confluent: confluent_kafka.Consumer, topic: str) -> None:
+def test_confluent_end_of_an_empty_partition(
+    confluent: confluent_kafka.Consumer, topic: str
+) -> None:
     confluent.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     assert first_offset(confluent) is None
 
@@ -120,7 +146,10 @@ def test_confluent_seek_back_and_forth(confluent: confluent_kafka.Consumer, fill
 @pytest.fixture
 def kafka_python(broker: Broker) -> Iterator[kafka.KafkaConsumer]:
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=broker.address, group_id=None, auto_offset_reset="none", fetch_max_wait_ms=FETCH_WAIT_MS
+        bootstrap_servers=broker.address,
+        group_id=None,
+        auto_offset_reset="none",
+        fetch_max_wait_ms=FETCH_WAIT_MS,
     )
     yield consumer
     consumer.close()
@@ -167,7 +196,10 @@ def test_aiokafka_positions(broker: Broker, filled: str) -> None:
 
     async def run() -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=broker.address, group_id=None, auto_offset_reset="none", fetch_max_wait_ms=FETCH_WAIT_MS
+            bootstrap_servers=broker.address,
+            group_id=None,
+            auto_offset_reset="none",
+            fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         await consumer.start()
         try:
@@ -175,14 +207,18 @@ def test_aiokafka_positions(broker: Broker, filled: str) -> None:
             assert await consumer.beginning_offsets([partition]) == {partition: FIRST_OFFSET}
             assert await consumer.end_offsets([partition]) == {partition: COUNT}
             await consumer.seek_to_beginning(partition)
-            assert (await asyncio.wait_for(consumer.getone(partition), TIMEOUT_S)).offset == FIRST_OFFSET
+            assert (
+                await asyncio.wait_for(consumer.getone(partition), TIMEOUT_S)
+            ).offset == FIRST_OFFSET
             consumer.seek(partition, 17)
             assert (await asyncio.wait_for(consumer.getone(partition), TIMEOUT_S)).offset == 17
             await consumer.seek_to_end(partition)
             assert await consumer.position(partition) == COUNT
             found = (await consumer.offsets_for_times({partition: FIRST_MS + 11_500}))[partition]
             assert (found.offset, found.timestamp) == (12, FIRST_MS + 12_000)
-            assert await consumer.offsets_for_times({partition: FIRST_MS + 60_000}) == {partition: None}
+            assert await consumer.offsets_for_times({partition: FIRST_MS + 60_000}) == {
+                partition: None
+            }
             consumer.seek(partition, 2)
             with pytest.raises(aiokafka.errors.OffsetOutOfRangeError):
                 await asyncio.wait_for(consumer.getone(partition), TIMEOUT_S)

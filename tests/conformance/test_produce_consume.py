@@ -1,4 +1,6 @@
-"""What one stock client writes, every stock client reads: codecs, acks, keys, headers, timestamps, sizes, positions."""
+"""What one stock client writes, every stock client reads: codecs, acks, keys, headers,
+timestamps, sizes, positions.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,16 @@ def stored(messages: list[Message], first_offset: int = 0) -> list[Message]:
 
 @each_codec
 @each_client
-def test_every_client_reads_what_one_client_wrote(client: Client, codec: str, broker: Broker, wire: Wire, topic: str) -> None:
+def test_every_client_reads_what_one_client_wrote(
+    client: Client, codec: str, broker: Broker, wire: Wire, topic: str
+) -> None:
     need(client, codec)
     messages = some(200)
     assert client.produce(broker.address, topic, messages, codec=codec) == list(range(200))
     on_disk = parse(fetch_one(wire, topic, 0).records)
-    assert {batch.attributes & 7 for batch in on_disk} == {CODECS.index(codec)}, "a batch is stored with the codec it came with"
+    assert {batch.attributes & 7 for batch in on_disk} == {CODECS.index(codec)}, (
+        "a batch is stored with the codec it came with"
+    )
     for reader in CLIENTS:
         if reader.missing_for(codec) is None:
             assert reader.consume(broker.address, topic, 200) == stored(messages), reader
@@ -75,7 +81,9 @@ def test_acks(client: Client, acks: int, broker: Broker, wire: Wire, topic: str)
 def test_idempotent_producer(client: Client, broker: Broker, wire: Wire, topic: str) -> None:
     messages = some(100)
     assert client.produce(broker.address, topic, messages, idempotent=True) == list(range(100))
-    assert client.produce(broker.address, topic, messages, idempotent=True) == list(range(100, 200)), "a new producer id, not a repeat"
+    assert client.produce(broker.address, topic, messages, idempotent=True) == list(
+        range(100, 200)
+    ), "a new producer id, not a repeat"
     batches = parse(fetch_one(wire, topic, 0).records)
     assert len({batch.producer_id for batch in batches}) == 2
     assert all(batch.producer_id >= 0 and batch.producer_epoch == 0 for batch in batches)
@@ -88,12 +96,24 @@ def test_null_and_empty_keys_values_and_headers(client: Client, broker: Broker, 
         Message(None, b"tombstone", timestamp_ms=FIRST_MS),
         Message(b"", b"", timestamp_ms=FIRST_MS),
         Message(None, None, timestamp_ms=FIRST_MS),
-        Message(b"value", None, (("a", None), ("a", b""), ("a", b"1"), ("", b"empty key"), ("ключ", "значение".encode())), FIRST_MS),
+        Message(
+            b"value",
+            None,
+            (
+                ("a", None),
+                ("a", b""),
+                ("a", b"1"),
+                ("", b"empty key"),
+                ("ключ", "значение".encode()),
+            ),
+            FIRST_MS,
+        ),
         Message(bytes(range(256)), b"\0\xff", (("binary", bytes(range(256))),), FIRST_MS),
     ]
     if client.name == "kafka-python":  # it refuses a null header value before it sends anything
         messages[3] = Message(b"value", None, messages[3].headers[1:], FIRST_MS)
-    if client.name != "confluent":  # nor does either of these take a message with neither key nor value
+    # nor does either of these take a message with neither key nor value
+    if client.name != "confluent":
         del messages[2]
     client.produce(broker.address, topic, messages)
     for reader in CLIENTS:
@@ -101,13 +121,20 @@ def test_null_and_empty_keys_values_and_headers(client: Client, broker: Broker, 
 
 
 @each_client
-def test_append_time_topic_stamps_with_the_brokers_clock(client: Client, broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
+def test_append_time_topic_stamps_with_the_brokers_clock(
+    client: Client, broker: Broker, wire: Wire, new_name: Callable[[], str]
+) -> None:
     topic = create_topic(wire, new_name(), configs={"message.timestamp.type": "LogAppendTime"})
     client.produce(broker.address, topic, some(10))
     got = client.consume(broker.address, topic, 10)
     assert [message.value for message in got] == [message.value for message in some(10)]
-    assert all(batch.attributes & LOG_APPEND_TIME for batch in parse(fetch_one(wire, topic, 0).records))
-    assert all(message.timestamp_ms is not None and abs(message.timestamp_ms / 1000 - time.time()) < 60 for message in got)
+    assert all(
+        batch.attributes & LOG_APPEND_TIME for batch in parse(fetch_one(wire, topic, 0).records)
+    )
+    assert all(
+        message.timestamp_ms is not None and abs(message.timestamp_ms / 1000 - time.time()) < 60
+        for message in got
+    )
 
 
 @each_codec
@@ -117,7 +144,10 @@ def test_consume_from_inside_a_batch(codec: str, broker: Broker, wire: Wire, top
     for reader in CLIENTS:
         if reader.missing_for(codec) is None:
             for offset in (0, 37, 99):
-                assert reader.consume(broker.address, topic, 100 - offset, offset=offset) == stored(messages)[offset:], reader
+                assert (
+                    reader.consume(broker.address, topic, 100 - offset, offset=offset)
+                    == stored(messages)[offset:]
+                ), reader
 
 
 @each_client
@@ -133,7 +163,11 @@ def test_too_large_a_message_is_refused_and_the_topic_lives_on(
 ) -> None:
     topic = create_topic(wire, new_name(), configs={"max.message.bytes": "2000"})
     with pytest.raises(
-        (confluent_kafka.KafkaException, kafka.errors.MessageSizeTooLargeError, aiokafka.errors.MessageSizeTooLargeError)
+        (
+            confluent_kafka.KafkaException,
+            kafka.errors.MessageSizeTooLargeError,
+            aiokafka.errors.MessageSizeTooLargeError,
+        )
     ) as caught:
         client.produce(broker.address, topic, [Message(b"x" * 5000)])
     if client.name == "confluent":
@@ -142,11 +176,17 @@ def test_too_large_a_message_is_refused_and_the_topic_lives_on(
 
 
 @each_client
-def test_several_partitions_keep_apart(client: Client, broker: Broker, wire: Wire, new_name: Callable[[], str]) -> None:
+def test_several_partitions_keep_apart(
+    client: Client, broker: Broker, wire: Wire, new_name: Callable[[], str]
+) -> None:
     topic = create_topic(wire, new_name(), partitions=3)
     for partition in range(3):
         messages = [Message(f"{partition}-{i}".encode(), timestamp_ms=FIRST_MS) for i in range(10)]
-        assert client.produce(broker.address, topic, messages, partition=partition) == list(range(10))
+        assert client.produce(broker.address, topic, messages, partition=partition) == list(
+            range(10)
+        )
     for partition in range(3):
         got = client.consume(broker.address, topic, 10, partition=partition)
-        assert [message.value for message in got] == [f"{partition}-{i}".encode() for i in range(10)]
+        assert [message.value for message in got] == [
+            f"{partition}-{i}".encode() for i in range(10)
+        ]

@@ -1,6 +1,8 @@
-"""Members whose coordinator cannot tell yet where their group is: every stock client asks again, and goes on where the group was.
+"""Members whose coordinator cannot tell yet where their group is: every stock client asks again,
+and goes on where the group was.
 
-A node alone always can, so a proxy before it takes some of its answers away and gives what this node's own handler says in such a case.
+A node alone always can, so a proxy before it takes some of its answers away and gives what this
+node's own handler says in such a case.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from .members import KINDS, Group
 from .test_wire_committed_offsets import SOON, commit, fetch_group, found_coordinator
 from .wire import Wire, create_topic, produce, until
 
-pytestmark = pytest.mark.mqd_only  # Kafka's answer has no rows in such a case, which aiokafka takes for "from the beginning"
+# Kafka's answer has no rows in such a case, which aiokafka takes for "from the beginning"
+pytestmark = pytest.mark.mqd_only
 RECORDS, READ, REFUSALS = 20, 10, 3
 SESSION_MS = 10_000
 
@@ -60,7 +63,10 @@ class _Passing(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         self.refused: dict[int, bytes] = {}
         """What to say instead of the node, by correlation id."""
-        with socket.create_connection((LOOPBACK, self.server.node_port)) as self.node, suppress(OSError):
+        with (
+            socket.create_connection((LOOPBACK, self.server.node_port)) as self.node,
+            suppress(OSError),
+        ):
             back = threading.Thread(target=self._pass, args=(self.node, self.request, self._answer))
             back.start()
             try:
@@ -68,7 +74,9 @@ class _Passing(socketserver.BaseRequestHandler):
             finally:
                 back.join()
 
-    def _pass(self, source: socket.socket, target: socket.socket, look: Callable[[bytes], bytes]) -> None:
+    def _pass(
+        self, source: socket.socket, target: socket.socket, look: Callable[[bytes], bytes]
+    ) -> None:
         with suppress(OSError), source.makefile("rb") as stream:
             while len(size := stream.read(4)) == 4:
                 frame = look(stream.read(int.from_bytes(size, "big")))
@@ -82,10 +90,12 @@ class _Passing(socketserver.BaseRequestHandler):
             self.server.left -= 1
             header = decode_request_header(frame)
             version = header.api_version
-            answer = refused(API.decode_request(version, frame, header.body_position), self.server.code, version)
-            self.refused[header.correlation_id] = encode_response_header(API, version, header.correlation_id) + API.encode_response(
-                version, answer
+            answer = refused(
+                API.decode_request(version, frame, header.body_position), self.server.code, version
             )
+            self.refused[header.correlation_id] = encode_response_header(
+                API, version, header.correlation_id
+            ) + API.encode_response(version, answer)
         return frame
 
     def _answer(self, frame: bytes) -> bytes:
@@ -95,7 +105,12 @@ class _Passing(socketserver.BaseRequestHandler):
 def refused(request: Any, code: ErrorCode, version: int) -> Mapping[str, Any]:
     if version < 8:
         return all_slices(refusal(FetchOffsets(request.group_id, request.topics), code, version))
-    return {"groups": [all_slices(refusal(FetchOffsets(group.group_id, group.topics), code, version)) for group in request.groups]}
+    return {
+        "groups": [
+            all_slices(refusal(FetchOffsets(group.group_id, group.topics), code, version))
+            for group in request.groups
+        ]
+    }
 
 
 @pytest.fixture
@@ -117,16 +132,26 @@ def proxy(tmp_path: Path) -> Iterator[Refusing]:
             thread.join()
 
 
-@pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR]
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_member_asks_again(proxy: Refusing, new_name: Callable[[], str], kind: str, code: ErrorCode) -> None:
+def test_a_member_asks_again(
+    proxy: Refusing, new_name: Callable[[], str], kind: str, code: ErrorCode
+) -> None:
     host, port = LOOPBACK, proxy.server_address[1]
     with Wire(host, port) as wire:
         topic = create_topic(wire, new_name())
         group = Group(kind, f"{host}:{port}", new_name(), topic, session_ms=SESSION_MS)
-        assert produce(wire, topic, batch(*(b"%d" % number for number in range(RECORDS)))).error_code == 0
+        assert (
+            produce(wire, topic, batch(*(b"%d" % number for number in range(RECORDS)))).error_code
+            == 0
+        )
         found_coordinator(wire, group.group, 0)
-        until(lambda: fetch_group(wire, group.group, None).error_code not in SOON, "the coordinator has loaded")
+        until(
+            lambda: fetch_group(wire, group.group, None).error_code not in SOON,
+            "the coordinator has loaded",
+        )
         assert commit(wire, group.group, topic, {0: READ}) == {0: 0}
     proxy.begin(code, REFUSALS)
     try:

@@ -1,4 +1,6 @@
-"""What a node knew before it went down, cleanly or by kill -9, it knows afterwards; clients live on through it."""
+"""What a node knew before it went down, cleanly or by kill -9, it knows afterwards; clients
+live on through it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,17 @@ from .clients import CLIENTS, CODECS, TIMEOUT_S, Message, confluent_consumer
 from .test_wire_configs import SET, alter, value
 from .test_wire_offsets import delete_records
 from .test_wire_produce import Producer
-from .wire import Wire, create_topic, fetch_one, list_offsets, metadata, new_producer_id, produce, topic_id, until
+from .wire import (
+    Wire,
+    create_topic,
+    fetch_one,
+    list_offsets,
+    metadata,
+    new_producer_id,
+    produce,
+    topic_id,
+    until,
+)
 
 pytestmark = pytest.mark.mqd_only  # only a node that we started can be restarted
 
@@ -43,11 +55,14 @@ def test_everything_is_still_there(node: Node, end: Any) -> None:
     with connect(node) as wire:
         for codec in CODECS:
             create_topic(wire, f"kept-{codec}", partitions=2)
-            assert CLIENTS[0].produce(node.address, f"kept-{codec}", messages, codec=codec, partition=1) == list(range(100))
+            assert CLIENTS[0].produce(
+                node.address, f"kept-{codec}", messages, codec=codec, partition=1
+            ) == list(range(100))
         create_topic(wire, "deleted")
         wire.ask("DeleteTopics", 6, timeout_ms=10_000, topics=[{"name": "deleted"}])
         create_topic(wire, "trimmed")
-        producer = Producer(wire, "trimmed", int(time.time() * 1000))  # producers are forgotten a day after their last timestamp
+        # producers are forgotten a day after their last timestamp
+        producer = Producer(wire, "trimmed", int(time.time() * 1000))
         for i in range(5):
             assert producer.send(i * 2, 2) == (0, i * 2)
         assert delete_records(wire, "trimmed", 3) == (0, 3)
@@ -64,7 +79,10 @@ def test_everything_is_still_there(node: Node, end: Any) -> None:
         assert metadata(wire, ["deleted"]).topics[0].error_code == 3
         assert value(wire, "trimmed", "max.message.bytes") == "5555"
         until(lambda: list_offsets(wire, "trimmed", -2).error_code == 0, "the leader")
-        assert (list_offsets(wire, "trimmed", -2).offset, list_offsets(wire, "trimmed", -1).offset) == (3, 10)
+        assert (
+            list_offsets(wire, "trimmed", -2).offset,
+            list_offsets(wire, "trimmed", -1).offset,
+        ) == (3, 10)
         again = Producer(wire, "trimmed")
         assert again.id not in given, "producer ids are not given twice"
         producer.wire = wire
@@ -84,16 +102,31 @@ def test_clients_live_through_it(node: Node, end: Any) -> None:
     """The same producer and consumer before, during and after: each record once, in order."""
     with connect(node) as wire:
         create_topic(wire, "through")
-    fast = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20, "log_level": 0}
-    producer = confluent_kafka.Producer({"bootstrap.servers": node.address, "enable.idempotence": True, "linger.ms": 1} | fast)
-    consumer = confluent_consumer(node.address, **{key.replace(".", "_"): value for key, value in fast.items() if key != "log_level"})
+    fast = {
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 100,
+        "retry.backoff.ms": 20,
+        "log_level": 0,
+    }
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": node.address, "enable.idempotence": True, "linger.ms": 1} | fast
+    )
+    consumer = confluent_consumer(
+        node.address,
+        **{key.replace(".", "_"): value for key, value in fast.items() if key != "log_level"},
+    )
     try:
         consumer.assign([confluent_kafka.TopicPartition("through", 0, 0)])
         got: list[bytes] = []
         errors: list[Any] = []
         for part in range(3):
             for i in range(500):
-                producer.produce("through", b"%d" % (part * 500 + i), partition=0, on_delivery=lambda e, _: e and errors.append(e))
+                producer.produce(
+                    "through",
+                    b"%d" % (part * 500 + i),
+                    partition=0,
+                    on_delivery=lambda e, _: e and errors.append(e),
+                )
                 producer.poll(0)
             if part < 2:
                 end(node)
@@ -101,7 +134,11 @@ def test_clients_live_through_it(node: Node, end: Any) -> None:
             assert producer.flush(TIMEOUT_S) == 0
         deadline = time.monotonic() + TIMEOUT_S
         while len(got) < 1500 and time.monotonic() < deadline:
-            got += [message.value() for message in consumer.consume(1000, 0.2) if message.error() is None]
+            got += [
+                message.value()
+                for message in consumer.consume(1000, 0.2)
+                if message.error() is None
+            ]
         assert not errors
         assert got == [b"%d" % i for i in range(1500)]
     finally:

@@ -1,4 +1,6 @@
-"""Transactions of stock clients: all or nothing, fenced, timed out, with offsets; as readers of both isolation levels see them."""
+"""Transactions of stock clients: all or nothing, fenced, timed out, with offsets; as
+readers of both isolation levels see them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from .clients import CLIENTS, TIMEOUT_S, Message, confluent_consumer
 from .conftest import Broker
-from .transactional import PRODUCERS, READERS, TRANSACTION_MS, Refused, Transactional, read_confluent
+from .transactional import (
+    PRODUCERS,
+    READERS,
+    TRANSACTION_MS,
+    Refused,
+    Transactional,
+    read_confluent,
+)
 from .wire import until
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -42,7 +51,10 @@ def ends(broker: Broker, topic: str) -> tuple[int, int]:
     place = confluent_kafka.TopicPartition(topic, 0)
     levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
     stable, high = (
-        admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)[place].result(TIMEOUT_S).offset for level in levels
+        admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)[place]
+        .result(TIMEOUT_S)
+        .offset
+        for level in levels
     )
     return stable, high
 
@@ -72,7 +84,9 @@ def test_readers_of_committed_see_all_of_a_transaction_or_nothing(
     producer.run(topic, values("last", 5))
     read = READERS[reader]
     assert read(broker.address, topic, COMMITTED) == values("first", 5) + values("last", 5)
-    assert read(broker.address, topic, UNCOMMITTED) == values("first", 5) + values("taken-back", 5) + values("last", 5)
+    assert read(broker.address, topic, UNCOMMITTED) == values("first", 5) + values(
+        "taken-back", 5
+    ) + values("last", 5)
 
 
 @every_producer
@@ -86,10 +100,22 @@ def test_an_open_transaction_holds_back_what_follows_it(
     CLIENTS[0].produce(broker.address, topic, [Message(b"behind")])
     assert ends(broker, topic) == (1, 4)
     assert read_confluent(broker.address, topic, COMMITTED) == [b"before"]
-    assert read_confluent(broker.address, topic, UNCOMMITTED) == [b"before", *values("open", 2), b"behind"]
+    assert read_confluent(broker.address, topic, UNCOMMITTED) == [
+        b"before",
+        *values("open", 2),
+        b"behind",
+    ]
     producer.commit()
-    until(lambda: ends(broker, topic) == (5, 5), "the transaction has ended", told=lambda: ends(broker, topic))
-    assert read_confluent(broker.address, topic, COMMITTED) == [b"before", *values("open", 2), b"behind"]
+    until(
+        lambda: ends(broker, topic) == (5, 5),
+        "the transaction has ended",
+        told=lambda: ends(broker, topic),
+    )
+    assert read_confluent(broker.address, topic, COMMITTED) == [
+        b"before",
+        *values("open", 2),
+        b"behind",
+    ]
 
 
 @pytest.mark.parametrize("later", tuple(PRODUCERS))
@@ -109,7 +135,9 @@ def test_the_next_producer_of_an_id_ends_the_transaction_of_the_one_before_and_f
     assert "fenc" in said or "epoch" in said or "mapping" in said, said
     assert read_confluent(broker.address, topic, COMMITTED) == values("heir", 3)
     heir.run(topic, values("again", 1))
-    assert read_confluent(broker.address, topic, COMMITTED) == values("heir", 3) + values("again", 1)
+    assert read_confluent(broker.address, topic, COMMITTED) == values("heir", 3) + values(
+        "again", 1
+    )
 
 
 @every_producer
@@ -121,7 +149,11 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_hears_of_
     producer.begin()
     producer.send(topic, values("late", 3))
     CLIENTS[0].produce(broker.address, topic, [Message(b"behind")])
-    until(lambda: ends(broker, topic) == (5, 5), "the transaction is aborted", told=lambda: ends(broker, topic))
+    until(
+        lambda: ends(broker, topic) == (5, 5),
+        "the transaction is aborted",
+        told=lambda: ends(broker, topic),
+    )
     assert read_confluent(broker.address, topic, COMMITTED) == [b"behind"]
     with pytest.raises(Refused):
         producer.commit()
@@ -145,7 +177,9 @@ def test_offsets_move_only_if_the_transaction_commits(
 
 
 @every_producer
-def test_a_transaction_of_offsets_alone_counts(broker: Broker, topic: str, new_name: Callable[[], str], opened: Open, client: str) -> None:
+def test_a_transaction_of_offsets_alone_counts(
+    broker: Broker, topic: str, new_name: Callable[[], str], opened: Open, client: str
+) -> None:
     group = new_name()
     producer = opened(client, new_name())
     producer.begin()
@@ -171,7 +205,9 @@ def test_a_transaction_without_records_changes_nothing(
 def test_transactions_of_many_producers_in_one_partition_do_not_touch_one_another(
     broker: Broker, topic: str, new_name: Callable[[], str], opened: Open
 ) -> None:
-    """Their ends come in any order, so what is aborted is found by its first offset although it ended before what began earlier."""
+    """Their ends come in any order, so what is aborted is found by its first offset
+    although it ended before what began earlier.
+    """
     dice = random.Random(5)
     producers = [opened(client, new_name()) for client in PRODUCERS for _ in range(2)]
     expected: list[tuple[int, bytes]] = []
@@ -203,7 +239,9 @@ def test_transactions_of_many_producers_in_one_partition_do_not_touch_one_anothe
         assert read(broker.address, topic, COMMITTED) == wanted
 
 
-def test_administrators_see_a_transaction(broker: Broker, topic: str, new_name: Callable[[], str], opened: Open) -> None:
+def test_administrators_see_a_transaction(
+    broker: Broker, topic: str, new_name: Callable[[], str], opened: Open
+) -> None:
     """kafka-python knows how to ask."""
     import kafka
 
@@ -217,6 +255,9 @@ def test_administrators_see_a_transaction(broker: Broker, topic: str, new_name: 
         producer.send(topic, [b"x"])
         assert "Ongoing" in repr(admin.describe_transactions([transactional_id]))
         producer.commit()
-        until(lambda: "CompleteCommit" in repr(admin.describe_transactions([transactional_id])), "it is complete")
+        until(
+            lambda: "CompleteCommit" in repr(admin.describe_transactions([transactional_id])),
+            "it is complete",
+        )
     finally:
         admin.close()

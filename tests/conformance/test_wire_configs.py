@@ -10,7 +10,13 @@ import pytest
 from .batches import batch
 from .wire import Wire, create_topic, metadata, nodes_from_here, produce, until
 
-NONE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_CONFIG, INVALID_REQUEST = 0, 3, 10, 40, 42
+NONE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_CONFIG, INVALID_REQUEST = (
+    0,
+    3,
+    10,
+    40,
+    42,
+)
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC_SOURCE, DEFAULT_SOURCE = 1, 5
@@ -42,7 +48,13 @@ KEYS = {
 
 
 def describe(
-    wire: Wire, name: str, keys: list[str] | None = None, *, kind: int = TOPIC, version: int = 4, **options: bool
+    wire: Wire,
+    name: str,
+    keys: list[str] | None = None,
+    *,
+    kind: int = TOPIC,
+    version: int = 4,
+    **options: bool,
 ) -> tuple[int, dict[str, Any]]:
     """(error code, rows by key)."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
@@ -60,12 +72,22 @@ def value(wire: Wire, topic: str, key: str) -> str | None:
 
 
 def alter(
-    wire: Wire, name: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, version: int = 1, validate_only: bool = False
+    wire: Wire,
+    name: str,
+    *changes: tuple[str, int, str | None],
+    kind: int = TOPIC,
+    version: int = 1,
+    validate_only: bool = False,
 ) -> int:
     """IncrementalAlterConfigs of one resource; the error code."""
-    rows = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    rows = [
+        {"name": key, "config_operation": operation, "value": value}
+        for key, operation, value in changes
+    ]
     resource = {"resource_type": kind, "resource_name": name, "configs": rows}
-    answer = wire.ask("IncrementalAlterConfigs", version, resources=[resource], validate_only=validate_only)
+    answer = wire.ask(
+        "IncrementalAlterConfigs", version, resources=[resource], validate_only=validate_only
+    )
     (result,) = answer.responses
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result.error_code  # type: ignore[no-any-return]
@@ -74,11 +96,19 @@ def alter(
 @pytest.mark.parametrize("version", range(1, 5))
 def test_describe_in_every_version(wire: Wire, new_name: Callable[[], str], version: int) -> None:
     topic = create_topic(wire, new_name(), configs={"max.message.bytes": "4567"})
-    code, rows = describe(wire, topic, version=version, include_synonyms=True, include_documentation=True)
+    code, rows = describe(
+        wire, topic, version=version, include_synonyms=True, include_documentation=True
+    )
     assert code == NONE
     assert set(rows) >= KEYS, "null asks for every key"
-    assert (rows["max.message.bytes"].value, rows["max.message.bytes"].config_source) == ("4567", TOPIC_SOURCE)
-    assert (rows["segment.bytes"].value, rows["segment.bytes"].config_source) == ("1073741824", DEFAULT_SOURCE)
+    assert (rows["max.message.bytes"].value, rows["max.message.bytes"].config_source) == (
+        "4567",
+        TOPIC_SOURCE,
+    )
+    assert (rows["segment.bytes"].value, rows["segment.bytes"].config_source) == (
+        "1073741824",
+        DEFAULT_SOURCE,
+    )
     assert not any(row.is_sensitive or row.read_only for row in rows.values())
     synonyms = [(row.name, row.value, row.source) for row in rows["max.message.bytes"].synonyms]
     assert synonyms[0] == ("max.message.bytes", "4567", TOPIC_SOURCE)
@@ -97,17 +127,33 @@ def test_describe_some_keys(wire: Wire, topic: str) -> None:
 
 def test_a_resource_that_is_named_twice_has_two_rows(wire: Wire, topic: str) -> None:
     node = str(nodes_from_here(wire)[0])
-    named = [(TOPIC, topic, "retention.ms"), (BROKER, node, "node.id"), (TOPIC, topic, "segment.ms"), (TOPIC, topic, "retention.ms")]
-    resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": [key]} for kind, name, key in named]
+    named = [
+        (TOPIC, topic, "retention.ms"),
+        (BROKER, node, "node.id"),
+        (TOPIC, topic, "segment.ms"),
+        (TOPIC, topic, "retention.ms"),
+    ]
+    resources = [
+        {"resource_type": kind, "resource_name": name, "configuration_keys": [key]}
+        for kind, name, key in named
+    ]
     for version in range(1, 5):
         results = wire.ask("DescribeConfigs", version, resources=resources).results
-        assert [(row.resource_type, row.resource_name, *(config.name for config in row.configs)) for row in results] == named
+        assert [
+            (row.resource_type, row.resource_name, *(config.name for config in row.configs))
+            for row in results
+        ] == named
 
 
 def test_synonyms_are_in_the_order_of_their_places(wire: Wire, new_name: Callable[[], str]) -> None:
-    """Of the topic, of this node, of all nodes, by default; from the first entry of the node's first key on."""
+    """Of the topic, of this node, of all nodes, by default; from the first entry of the
+    node's first key on.
+    """
     node = str(nodes_from_here(wire)[0])
-    plain, own = create_topic(wire, new_name()), create_topic(wire, new_name(), configs={"segment.bytes": "2000000", "segment.ms": "7"})
+    plain, own = (
+        create_topic(wire, new_name()),
+        create_topic(wire, new_name(), configs={"segment.bytes": "2000000", "segment.ms": "7"}),
+    )
     assert alter(wire, plain, ("retention.ms", DELETE, None)) == NONE
 
     def synonyms(name: str, key: str, kind: int = TOPIC) -> list[tuple[str, str, int]]:
@@ -118,15 +164,25 @@ def test_synonyms_are_in_the_order_of_their_places(wire: Wire, new_name: Callabl
     assert synonyms(own, "segment.ms") == [("segment.ms", "7", TOPIC_SOURCE)]
     default = ("log.segment.bytes", "1073741824", DEFAULT_SOURCE)
     assert synonyms(own, "segment.bytes") == [("segment.bytes", "2000000", TOPIC_SOURCE), default]
-    changes = [("", "log.segment.bytes", "4000000"), (node, "log.segment.bytes", "5000000"), ("", "log.retention.ms", "6000000000")]
+    changes = [
+        ("", "log.segment.bytes", "4000000"),
+        (node, "log.segment.bytes", "5000000"),
+        ("", "log.retention.ms", "6000000000"),
+    ]
     try:
         for name, key, new in changes:
             assert alter(wire, name, (key, SET, new), kind=BROKER) == NONE
         nodes = [("log.segment.bytes", "5000000", 2), ("log.segment.bytes", "4000000", 3), default]
         until(lambda: synonyms(plain, "segment.bytes") == nodes, "the values of the node")
-        assert synonyms(own, "segment.bytes") == [("segment.bytes", "2000000", TOPIC_SOURCE), *nodes]
+        assert synonyms(own, "segment.bytes") == [
+            ("segment.bytes", "2000000", TOPIC_SOURCE),
+            *nodes,
+        ]
         assert synonyms(node, "log.segment.bytes", BROKER) == nodes
-        retention = [("log.retention.ms", "6000000000", 3), ("log.retention.hours", "168", DEFAULT_SOURCE)]
+        retention = [
+            ("log.retention.ms", "6000000000", 3),
+            ("log.retention.hours", "168", DEFAULT_SOURCE),
+        ]
         until(lambda: synonyms(plain, "retention.ms") == retention, "the value of all nodes")
         assert synonyms(node, "log.retention.ms", BROKER) == retention
     finally:
@@ -146,7 +202,9 @@ def test_describe_broker(wire: Wire) -> None:
     assert code == NONE
     assert rows["message.max.bytes"].value == "1048588"
     assert rows["node.id"].value == node
-    assert {"log.retention.ms", "num.partitions", "auto.create.topics.enable", "log.dirs"} <= set(rows)
+    assert {"log.retention.ms", "num.partitions", "auto.create.topics.enable", "log.dirs"} <= set(
+        rows
+    )
     assert rows["node.id"].read_only
 
 
@@ -157,16 +215,29 @@ def test_incremental_alter_in_every_version(wire: Wire, topic: str, version: int
     assert value(wire, topic, "max.message.bytes") == "1048588"
     assert alter(wire, topic, change, ("segment.bytes", SET, "2000000"), version=version) == NONE
     until(lambda: value(wire, topic, "max.message.bytes") == "500", "the change")
-    assert (value(wire, topic, "segment.bytes"), value(wire, topic, "retention.ms")) == ("2000000", "-1"), "others stay"
-    until(lambda: produce(wire, topic, batch(b"x" * 600)).error_code == MESSAGE_TOO_LARGE, "the partition to know")
+    assert (value(wire, topic, "segment.bytes"), value(wire, topic, "retention.ms")) == (
+        "2000000",
+        "-1",
+    ), "others stay"
+    until(
+        lambda: produce(wire, topic, batch(b"x" * 600)).error_code == MESSAGE_TOO_LARGE,
+        "the partition to know",
+    )
     assert alter(wire, topic, ("max.message.bytes", DELETE, None), version=version) == NONE
     until(lambda: value(wire, topic, "max.message.bytes") == "1048588", "the change")
-    until(lambda: produce(wire, topic, batch(b"x" * 600)).error_code == NONE, "the partition to know")
+    until(
+        lambda: produce(wire, topic, batch(b"x" * 600)).error_code == NONE, "the partition to know"
+    )
 
 
 def test_append_and_subtract(wire: Wire, topic: str) -> None:
     assert alter(wire, topic, ("cleanup.policy", APPEND, "compact")) == NONE
-    until(lambda: set((value(wire, topic, "cleanup.policy") or "").split(",")) == {"delete", "compact"}, "both")
+    until(
+        lambda: (
+            set((value(wire, topic, "cleanup.policy") or "").split(",")) == {"delete", "compact"}
+        ),
+        "both",
+    )
     assert alter(wire, topic, ("cleanup.policy", APPEND, "compact")) == NONE, "twice is once"
     assert alter(wire, topic, ("cleanup.policy", SUBTRACT, "delete")) == NONE
     until(lambda: value(wire, topic, "cleanup.policy") == "compact", "one")
@@ -179,10 +250,16 @@ def test_alter_refusals(wire: Wire, topic: str, new_name: Callable[[], str]) -> 
     assert alter(wire, topic, ("no.such.key", SET, "1")) == INVALID_CONFIG
     assert alter(wire, topic, ("max.message.bytes", SET, None)) == INVALID_REQUEST
     assert alter(wire, topic, ("max.message.bytes", 9, "1")) != NONE, "no such operation"
-    assert alter(wire, topic, ("retention.ms", SET, "5"), ("max.message.bytes", SET, "many")) == INVALID_CONFIG
+    assert (
+        alter(wire, topic, ("retention.ms", SET, "5"), ("max.message.bytes", SET, "many"))
+        == INVALID_CONFIG
+    )
     assert value(wire, topic, "retention.ms") == "-1", "all or nothing"
     assert alter(wire, new_name(), ("max.message.bytes", SET, "1")) == UNKNOWN_TOPIC_OR_PARTITION
-    assert alter(wire, topic, ("retention.ms", SET, "1"), ("retention.ms", SET, "2")) == INVALID_REQUEST
+    assert (
+        alter(wire, topic, ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
+        == INVALID_REQUEST
+    )
 
 
 def test_the_same_resource_twice(wire: Wire, topic: str) -> None:
@@ -198,14 +275,18 @@ def test_legacy_alter_replaces_everything(wire: Wire, topic: str, version: int) 
     def replace(configs: dict[str, str], validate_only: bool = False) -> int:
         rows = [{"name": key, "value": new} for key, new in configs.items()]
         resource = {"resource_type": TOPIC, "resource_name": topic, "configs": rows}
-        (result,) = wire.ask("AlterConfigs", version, resources=[resource], validate_only=validate_only).responses
+        (result,) = wire.ask(
+            "AlterConfigs", version, resources=[resource], validate_only=validate_only
+        ).responses
         return result.error_code  # type: ignore[no-any-return]
 
     assert replace({"max.message.bytes": "900"}, validate_only=True) == NONE
     assert value(wire, topic, "retention.ms") == "-1"
     assert replace({"max.message.bytes": "900"}) == NONE
     until(lambda: value(wire, topic, "max.message.bytes") == "900", "the change")
-    assert value(wire, topic, "retention.ms") == "604800000", "what was not named fell back to its default"
+    assert value(wire, topic, "retention.ms") == "604800000", (
+        "what was not named fell back to its default"
+    )
     assert replace({"max.message.bytes": "many"}) == INVALID_CONFIG
 
 
@@ -220,7 +301,10 @@ def test_describe_log_dirs(wire: Wire, new_name: Callable[[], str], version: int
         for directory in answer.results:
             assert (directory.error_code, directory.log_dir[:1]) == (NONE, "/")
             for row in directory.topics:
-                sizes |= {(row.name, p.partition_index): (p.partition_size, p.offset_lag, p.is_future_key) for p in row.partitions}
+                sizes |= {
+                    (row.name, p.partition_index): (p.partition_size, p.offset_lag, p.is_future_key)
+                    for p in row.partitions
+                }
             if version >= 4:
                 assert 0 < directory.usable_bytes <= directory.total_bytes
         assert sizes[topic, 0] == (len(sent), 0, False)

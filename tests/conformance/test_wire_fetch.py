@@ -11,10 +11,25 @@ import pytest
 
 from .batches import CODECS, batch, parse
 from .conftest import Broker
-from .wire import Wire, create_topic, fetch, fetch_fields, fetch_one, produce, produce_fields, topic_id
+from .wire import (
+    Wire,
+    create_topic,
+    fetch,
+    fetch_fields,
+    fetch_one,
+    produce,
+    produce_fields,
+    topic_id,
+)
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION = 0, 1, 3
-SESSION_NOT_FOUND, INVALID_SESSION_EPOCH, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID = 70, 71, 74, 75, 100
+(
+    SESSION_NOT_FOUND,
+    INVALID_SESSION_EPOCH,
+    FENCED_LEADER_EPOCH,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_ID,
+) = 70, 71, 74, 75, 100
 LONG_MS = 10_000
 
 
@@ -47,19 +62,33 @@ def test_every_version(wire: Wire, topic: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_aborted_transactions_of_refused_partitions(wire: Wire, topic: str, new_name: Callable[[], str], version: int) -> None:
-    """Empty where the topic or partition is unknown, null where the broker has it and cannot serve it."""
+def test_aborted_transactions_of_refused_partitions(
+    wire: Wire, topic: str, new_name: Callable[[], str], version: int
+) -> None:
+    """Empty where the topic or partition is unknown, null where the broker has it and
+    cannot serve it.
+    """
     address: str | uuid.UUID = topic_id(wire, topic) if version >= 13 else topic
     nowhere: str | uuid.UUID = uuid.uuid4() if version >= 13 else new_name()
-    unknown = [fetch_one(wire, address, 0, version=version, partition=9), fetch_one(wire, nowhere, 0, version=version)]
-    codes = [UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID if version >= 13 else UNKNOWN_TOPIC_OR_PARTITION]
-    assert [(row.error_code, row.aborted_transactions) for row in unknown] == [(code, []) for code in codes]
+    unknown = [
+        fetch_one(wire, address, 0, version=version, partition=9),
+        fetch_one(wire, nowhere, 0, version=version),
+    ]
+    codes = [
+        UNKNOWN_TOPIC_OR_PARTITION,
+        UNKNOWN_TOPIC_ID if version >= 13 else UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert [(row.error_code, row.aborted_transactions) for row in unknown] == [
+        (code, []) for code in codes
+    ]
     row = fetch_one(wire, address, 5, version=version)
     assert (row.error_code, row.aborted_transactions) == (OFFSET_OUT_OF_RANGE, None)
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_an_offset_inside_a_batch_brings_the_whole_batch(wire: Wire, topic: str, codec: int) -> None:
+def test_an_offset_inside_a_batch_brings_the_whole_batch(
+    wire: Wire, topic: str, codec: int
+) -> None:
     sent = batch(*[b"%d" % i * 50 for i in range(10)], codec=codec)
     for _ in range(3):
         produce(wire, topic, sent)
@@ -95,19 +124,29 @@ def test_limits_never_hold_back_the_first_batch(wire: Wire, new_name: Callable[[
     for partition in (0, 1):
         for _ in range(3):
             produce(wire, topic, batch(b"x" * 1000), partition=partition)
-    assert offsets(fetch_one(wire, topic, 0, partition_max_bytes=1)) == [(0, 0)], "one whole batch, however small the limit"
+    assert offsets(fetch_one(wire, topic, 0, partition_max_bytes=1)) == [(0, 0)], (
+        "one whole batch, however small the limit"
+    )
     assert offsets(fetch_one(wire, topic, 0, partition_max_bytes=2500))[:2] == [(0, 0), (1, 1)]
     both = partitions(fetch(wire, {topic: {0: 0, 1: 0}}, max_bytes=1))
-    assert sorted(len(row.records or b"") > 0 for row in both.values()) == [False, True], "one batch in the whole answer"
+    assert sorted(len(row.records or b"") > 0 for row in both.values()) == [False, True], (
+        "one batch in the whole answer"
+    )
     all_of_one = partitions(fetch(wire, {topic: {0: 0, 1: 0}}, partition_max_bytes=100_000))
-    assert [offsets(all_of_one[topic, partition]) for partition in (0, 1)] == [[(0, 0), (1, 1), (2, 2)]] * 2
+    assert [offsets(all_of_one[topic, partition]) for partition in (0, 1)] == [
+        [(0, 0), (1, 1), (2, 2)]
+    ] * 2
 
 
 def test_odd_limits_are_clamped(wire: Wire, topic: str) -> None:
     produce(wire, topic, batch(b"a"))
-    assert offsets(fetch_one(wire, topic, 0, min_bytes=10, max_bytes=1, max_wait_ms=100)) == [(0, 0)]
+    assert offsets(fetch_one(wire, topic, 0, min_bytes=10, max_bytes=1, max_wait_ms=100)) == [
+        (0, 0)
+    ]
     assert offsets(fetch_one(wire, topic, 0, min_bytes=1, max_wait_ms=2**31 - 1)) == [(0, 0)]
-    assert fetch_one(wire, topic, 1, min_bytes=0, max_wait_ms=2**31 - 1).error_code == NONE, "nothing asked, nothing waited for"
+    assert fetch_one(wire, topic, 1, min_bytes=0, max_wait_ms=2**31 - 1).error_code == NONE, (
+        "nothing asked, nothing waited for"
+    )
     assert fetch_one(wire, topic, 1, min_bytes=2**31 - 1, max_wait_ms=1).error_code == NONE
 
 
@@ -117,9 +156,13 @@ def test_a_long_poll_ends_when_its_time_is_up(wire: Wire, topic: str) -> None:
     assert 0.15 < time.monotonic() - began < 5
 
 
-def test_a_long_poll_is_woken_by_the_bytes_it_waits_for(wire: Wire, broker: Broker, topic: str) -> None:
+def test_a_long_poll_is_woken_by_the_bytes_it_waits_for(
+    wire: Wire, broker: Broker, topic: str
+) -> None:
     began = time.monotonic()
-    ticket = wire.post("Fetch", 12, **fetch_fields({topic: {0: 0}}, max_wait_ms=LONG_MS, min_bytes=1000))
+    ticket = wire.post(
+        "Fetch", 12, **fetch_fields({topic: {0: 0}}, max_wait_ms=LONG_MS, min_bytes=1000)
+    )
     with Wire(broker.host, broker.port) as other:
         produce(other, topic, batch(b"x" * 500))
         produce(other, topic, batch(b"x" * 500))
@@ -136,7 +179,9 @@ def test_an_error_answers_at_once(wire: Wire, topic: str) -> None:
 
 @pytest.mark.mqd_only
 def test_a_later_request_wakes_the_parked_fetch_before_it(wire: Wire, topic: str) -> None:
-    """Kafka lets the later one wait for the whole long poll, which is why closing a consumer can take that long there."""
+    """Kafka lets the later one wait for the whole long poll, which is why closing a
+    consumer can take that long there.
+    """
     began = time.monotonic()
     parked = wire.post("Fetch", 12, **fetch_fields({topic: {0: 0}}, max_wait_ms=LONG_MS))
     later = wire.post("ApiVersions", 0)
@@ -181,15 +226,21 @@ def addresses(wire: Wire, session_version: int, new_name: Callable[[], str]) -> 
     return name, topic_id(wire, name) if session_version >= 13 else name
 
 
-def test_a_session_answers_only_what_changed(wire: Wire, session_version: int, addresses: tuple[str, Any]) -> None:
+def test_a_session_answers_only_what_changed(
+    wire: Wire, session_version: int, addresses: tuple[str, Any]
+) -> None:
     name, address = addresses
     session = Session(wire, session_version, {address: {0: 0, 1: 0}})
-    assert set(partitions(session.first)) == {(address, 0), (address, 1)}, "the first answer names every partition"
+    assert set(partitions(session.first)) == {(address, 0), (address, 1)}, (
+        "the first answer names every partition"
+    )
     assert partitions(session.next()) == {}
     produce(wire, name, batch(b"a"), partition=1)
     answer = session.next()
     assert answer.session_id == session.id
-    assert {key: offsets(row) for key, row in partitions(answer).items()} == {(address, 1): [(0, 0)]}
+    assert {key: offsets(row) for key, row in partitions(answer).items()} == {
+        (address, 1): [(0, 0)]
+    }
     assert set(partitions(session.next())) == {(address, 1)}, "the position is the client's to move"
     assert partitions(session.next({address: {1: 1}})) == {}
     produce(wire, name, batch(b"a"), partition=2)
@@ -200,7 +251,9 @@ def test_a_session_answers_only_what_changed(wire: Wire, session_version: int, a
     assert partitions(session.next()) == {}
 
 
-def test_a_session_waits_like_any_fetch(wire: Wire, broker: Broker, session_version: int, addresses: tuple[str, Any]) -> None:
+def test_a_session_waits_like_any_fetch(
+    wire: Wire, broker: Broker, session_version: int, addresses: tuple[str, Any]
+) -> None:
     name, address = addresses
     session = Session(wire, session_version, {address: {0: 0}})
     fields = fetch_fields({}, session_id=session.id, session_epoch=1, max_wait_ms=LONG_MS)
@@ -212,24 +265,35 @@ def test_a_session_waits_like_any_fetch(wire: Wire, broker: Broker, session_vers
     assert time.monotonic() - began < LONG_MS / 1000
 
 
-def test_session_epochs_and_ids(wire: Wire, session_version: int, addresses: tuple[str, Any]) -> None:
+def test_session_epochs_and_ids(
+    wire: Wire, session_version: int, addresses: tuple[str, Any]
+) -> None:
     _, address = addresses
     session = Session(wire, session_version, {address: {0: 0}})
     assert session.next(session_epoch=5).error_code == INVALID_SESSION_EPOCH
     assert session.next(session_epoch=1).error_code == NONE, "a wrong epoch changes nothing"
-    assert session.next(session_id=session.id ^ 0x15A5A5A5, session_epoch=2).error_code == SESSION_NOT_FOUND
-    closing = fetch(wire, {}, version=session_version, session_id=session.id, session_epoch=-1, max_wait_ms=0)
+    assert (
+        session.next(session_id=session.id ^ 0x15A5A5A5, session_epoch=2).error_code
+        == SESSION_NOT_FOUND
+    )
+    closing = fetch(
+        wire, {}, version=session_version, session_id=session.id, session_epoch=-1, max_wait_ms=0
+    )
     assert (closing.error_code, closing.session_id) == (NONE, 0)
     assert session.next(session_epoch=2).error_code == SESSION_NOT_FOUND
 
 
-def test_an_error_in_a_session_is_told_until_it_is_gone(wire: Wire, session_version: int, addresses: tuple[str, Any]) -> None:
+def test_an_error_in_a_session_is_told_until_it_is_gone(
+    wire: Wire, session_version: int, addresses: tuple[str, Any]
+) -> None:
     name, address = addresses
     session = Session(wire, session_version, {address: {0: 7}})
     assert {row.error_code for row in partitions(session.first).values()} == {OFFSET_OUT_OF_RANGE}
     assert {row.error_code for row in partitions(session.next()).values()} == {OFFSET_OUT_OF_RANGE}
     produce(wire, name, batch(b"a"))
-    assert {key: offsets(row) for key, row in partitions(session.next({address: {0: 0}})).items()} == {(address, 0): [(0, 0)]}
+    assert {
+        key: offsets(row) for key, row in partitions(session.next({address: {0: 0}})).items()
+    } == {(address, 0): [(0, 0)]}
 
 
 def test_a_full_fetch_without_session(wire: Wire, topic: str) -> None:
@@ -240,10 +304,15 @@ def test_a_full_fetch_without_session(wire: Wire, topic: str) -> None:
 def test_many_fetches_pipelined_while_producing(wire: Wire, broker: Broker, topic: str) -> None:
     """Every fetch returns batches from its offset on, dense, whatever was appended meanwhile."""
     with Wire(broker.host, broker.port) as other:
-        tickets = [other.post("Produce", 9, **produce_fields(topic, batch(b"%d" % i))) for i in range(100)]
+        tickets = [
+            other.post("Produce", 9, **produce_fields(topic, batch(b"%d" % i))) for i in range(100)
+        ]
         position = 0
         while position < 100:
             for first, last in offsets(fetch_one(wire, topic, position)):
                 assert first == position
                 position = last + 1
-        assert [other.answer(ticket).responses[0].partition_responses[0].base_offset for ticket in tickets] == list(range(100))
+        assert [
+            other.answer(ticket).responses[0].partition_responses[0].base_offset
+            for ticket in tickets
+        ] == list(range(100))

@@ -1,5 +1,5 @@
-"""Classic groups on the wire: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups and DeleteGroups in every version,
-and their refusals.
+"""Classic groups on the wire: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups,
+ListGroups and DeleteGroups in every version, and their refusals.
 
 The same answers come from Apache Kafka 4.3.1 (`make conformance-kafka`).
 """
@@ -13,9 +13,27 @@ import pytest
 from .classic_members import Members
 from .wire import until
 
-NONE, ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, INVALID_GROUP_ID, UNKNOWN_MEMBER, INVALID_SESSION_TIMEOUT = 0, 22, 23, 24, 25, 26
-REBALANCE_IN_PROGRESS, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, MEMBER_ID_REQUIRED, FENCED_INSTANCE = 27, 68, 69, 79, 82
-JOIN_VERSIONS, SYNC_VERSIONS, HEARTBEAT_VERSIONS, LEAVE_VERSIONS = range(10), range(6), range(5), range(6)
+(
+    NONE,
+    ILLEGAL_GENERATION,
+    INCONSISTENT_PROTOCOL,
+    INVALID_GROUP_ID,
+    UNKNOWN_MEMBER,
+    INVALID_SESSION_TIMEOUT,
+) = 0, 22, 23, 24, 25, 26
+REBALANCE_IN_PROGRESS, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, MEMBER_ID_REQUIRED, FENCED_INSTANCE = (
+    27,
+    68,
+    69,
+    79,
+    82,
+)
+JOIN_VERSIONS, SYNC_VERSIONS, HEARTBEAT_VERSIONS, LEAVE_VERSIONS = (
+    range(10),
+    range(6),
+    range(5),
+    range(6),
+)
 DESCRIBE_VERSIONS, LIST_VERSIONS, DELETE_VERSIONS = range(7), range(6), range(3)
 ALL_GROUP_OPERATIONS = {3, 6, 8, 10, 11}
 """Read, delete, describe, describe configs, alter configs."""
@@ -58,7 +76,12 @@ def test_syncs_that_are_refused(members: Members, version: int) -> None:
     if version >= 3:
         assert refused(group_instance_id="nobody") == UNKNOWN_MEMBER
     if version >= 5:
-        for wrong in ({"protocol_type": "connect"}, {"protocol_name": "sticky"}, {"protocol_type": None}, {"protocol_name": None}):
+        for wrong in (
+            {"protocol_type": "connect"},
+            {"protocol_name": "sticky"},
+            {"protocol_type": None},
+            {"protocol_name": None},
+        ):
             assert refused(**wrong) == INCONSISTENT_PROTOCOL
         assert refused(group_id="", protocol_type=None) == INCONSISTENT_PROTOCOL
 
@@ -78,9 +101,15 @@ def test_heartbeats_that_are_refused(members: Members, version: int) -> None:
 def test_leaving_in_every_version(members: Members, version: int) -> None:
     def leave(member: str, **more: Any) -> int:
         if version < 3:
-            code: int = members.admin.ask("LeaveGroup", version, **{"group_id": members.group, "member_id": member, **more}).error_code
+            code: int = members.admin.ask(
+                "LeaveGroup", version, **{"group_id": members.group, "member_id": member, **more}
+            ).error_code
             return code
-        answer = members.admin.ask("LeaveGroup", version, **{"group_id": members.group, "members": [{"member_id": member}], **more})
+        answer = members.admin.ask(
+            "LeaveGroup",
+            version,
+            **{"group_id": members.group, "members": [{"member_id": member}], **more},
+        )
         both: int = answer.error_code or answer.members[0].error_code
         return both
 
@@ -99,15 +128,40 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
     one, two = members.connect(), members.connect()
     first = members.joined(one)
     assert first.error_code == MEMBER_ID_REQUIRED and first.member_id.startswith("wire-")
-    until(lambda: members.state() == "Empty", "the group is told of")  # Apache Kafka answers before that is replicated
+    # Apache Kafka answers before that is replicated
+    until(lambda: members.state() == "Empty", "the group is told of")
     a = first.member_id
     answer = members.joined(one, member=a)
-    assert (answer.error_code, answer.generation_id, answer.leader, answer.member_id) == (NONE, 1, a, a)
-    assert (answer.protocol_type, answer.protocol_name, answer.skip_assignment) == ("consumer", "range", False)
-    assert [(row.member_id, row.group_instance_id, row.metadata) for row in answer.members] == [(a, None, b"r")]
+    assert (answer.error_code, answer.generation_id, answer.leader, answer.member_id) == (
+        NONE,
+        1,
+        a,
+        a,
+    )
+    assert (answer.protocol_type, answer.protocol_name, answer.skip_assignment) == (
+        "consumer",
+        "range",
+        False,
+    )
+    assert [(row.member_id, row.group_instance_id, row.metadata) for row in answer.members] == [
+        (a, None, b"r")
+    ]
     assert members.state() == "CompletingRebalance"
-    told = members.synced(one, a, 1, {a: b"mine", "stranger": b"x"}, 5, protocol_type="consumer", protocol_name="range")
-    assert (told.error_code, told.protocol_type, told.protocol_name, told.assignment) == (NONE, "consumer", "range", b"mine")
+    told = members.synced(
+        one,
+        a,
+        1,
+        {a: b"mine", "stranger": b"x"},
+        5,
+        protocol_type="consumer",
+        protocol_name="range",
+    )
+    assert (told.error_code, told.protocol_type, told.protocol_name, told.assignment) == (
+        NONE,
+        "consumer",
+        "range",
+        b"mine",
+    )
     assert members.deleted(members.group) == {members.group: NON_EMPTY_GROUP}
 
     assert members.joined(two, 5, protocol_type="connect").error_code == INCONSISTENT_PROTOCOL
@@ -115,10 +169,16 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
     b = members.joined(two).member_id
     assert members.heartbeat(a, 1) == NONE  # nobody has joined yet
     waiting = members.join(two, member=b)
-    until(lambda: members.heartbeat(a, 1) == REBALANCE_IN_PROGRESS, "the member is told to join again")
+    until(
+        lambda: members.heartbeat(a, 1) == REBALANCE_IN_PROGRESS, "the member is told to join again"
+    )
     assert members.synced(one, a, 1).error_code == REBALANCE_IN_PROGRESS
     leader, follower = members.joined(one, member=a), two.answer(waiting)
-    assert (leader.generation_id, leader.leader, sorted(row.member_id for row in leader.members)) == (2, a, sorted([a, b]))
+    assert (
+        leader.generation_id,
+        leader.leader,
+        sorted(row.member_id for row in leader.members),
+    ) == (2, a, sorted([a, b]))
     assert (follower.generation_id, follower.leader, list(follower.members)) == (2, a, [])
     assert members.heartbeat(a, 1) == ILLEGAL_GENERATION
     waiting = members.sync(two, b, 2)
@@ -127,14 +187,26 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
 
     again = members.joined(two, member=b)  # a follower that says the same is told the generation
     assert (again.error_code, again.generation_id, members.state()) == (NONE, 2, "Stable")
-    assert members.leave((b, None), ("stranger", None), ("", "nobody")) == [NONE, UNKNOWN_MEMBER, UNKNOWN_MEMBER]
+    assert members.leave((b, None), ("stranger", None), ("", "nobody")) == [
+        NONE,
+        UNKNOWN_MEMBER,
+        UNKNOWN_MEMBER,
+    ]
     assert members.heartbeat(a, 2) == REBALANCE_IN_PROGRESS
     assert members.joined(one, member=a).generation_id == 3
     assert members.leave((a, None)) == [NONE]
     row = members.described()
-    assert (row.group_state, row.protocol_type, row.protocol_data, list(row.members)) == ("Empty", "consumer", "", [])
+    assert (row.group_state, row.protocol_type, row.protocol_data, list(row.members)) == (
+        "Empty",
+        "consumer",
+        "",
+        [],
+    )
     unknown = members.neighbour("no such group")
-    assert members.deleted(members.group, unknown) == {members.group: NONE, unknown: GROUP_ID_NOT_FOUND}
+    assert members.deleted(members.group, unknown) == {
+        members.group: NONE,
+        unknown: GROUP_ID_NOT_FOUND,
+    }
     assert members.described().error_code == GROUP_ID_NOT_FOUND
 
 
@@ -151,7 +223,9 @@ def test_a_rebalance_sends_those_away_who_wait_for_their_assignments(members: Me
     assert two.answer(waiting).error_code == REBALANCE_IN_PROGRESS
     tickets = members.join(one, 3, member=a), members.join(two, 3, member=b)
     answers = one.answer(tickets[0]), two.answer(tickets[1]), three.answer(third)
-    assert {answer.generation_id for answer in answers} == {3} and {answer.leader for answer in answers} == {a}
+    assert {answer.generation_id for answer in answers} == {3} and {
+        answer.leader for answer in answers
+    } == {a}
 
 
 def test_a_member_that_falls_silent_is_out(members: Members) -> None:
@@ -171,7 +245,10 @@ def test_an_id_that_was_given_out_can_be_given_back(members: Members) -> None:
 def test_the_protocol_that_most_prefer_among_those_that_all_have(members: Members) -> None:
     one, two, three = (members.connect() for _ in range(3))
     a = members.alone(one, protocols=[("a", b"1"), ("b", b"1"), ("c", b"1")])
-    waiting = [(wire, members.join(wire, version, protocols=[("c", b"2"), ("b", b"2")])) for wire, version in ((two, 3), (three, 0))]
+    waiting = [
+        (wire, members.join(wire, version, protocols=[("c", b"2"), ("b", b"2")]))
+        for wire, version in ((two, 3), (three, 0))
+    ]
     until(lambda: len(members.described().members) == 3, "all are there")
     answer = members.joined(one, 7, member=a, protocols=[("a", b"1"), ("b", b"1"), ("c", b"1")])
     assert answer.protocol_name == "c"
@@ -195,7 +272,13 @@ def test_a_static_member_that_comes_back(members: Members) -> None:
     assert two.answer(waiting).assignment == b"for B"
 
     back = members.joined(two, instance="B")  # a follower, without its member id
-    assert (back.error_code, back.generation_id, back.leader, back.skip_assignment, list(back.members)) == (NONE, 2, a, False, [])
+    assert (
+        back.error_code,
+        back.generation_id,
+        back.leader,
+        back.skip_assignment,
+        list(back.members),
+    ) == (NONE, 2, a, False, [])
     assert back.member_id != b and members.state() == "Stable"
     assert members.heartbeat(b, 2, group_instance_id="B") == FENCED_INSTANCE
     assert members.heartbeat(b, 2) == UNKNOWN_MEMBER
@@ -204,19 +287,27 @@ def test_a_static_member_that_comes_back(members: Members) -> None:
     assert members.leave((b, "B")) == [FENCED_INSTANCE]
     assert members.synced(two, back.member_id, 2, group_instance_id="B").assignment == b"for B"
 
-    old = members.joined(one, 8, instance="A")  # the leader: before KIP-814 it is not told that it leads
-    assert (old.error_code, old.leader, old.skip_assignment, list(old.members)) == (NONE, a, False, [])
+    # the leader: before KIP-814 it is not told that it leads
+    old = members.joined(one, 8, instance="A")
+    assert (old.error_code, old.leader, old.skip_assignment, list(old.members)) == (
+        NONE,
+        a,
+        False,
+        [],
+    )
     new = members.joined(one, 9, instance="A")
     assert (new.error_code, new.leader, new.skip_assignment) == (NONE, new.member_id, True)
     assert sorted(row.group_instance_id for row in new.members) == ["A", "B"]
     assert members.synced(one, new.member_id, 2, group_instance_id="A").assignment == b"for A"
 
-    waiting = members.join(one, member=new.member_id, instance="A")  # now a rebalance, in which it comes back once more
+    # now a rebalance, in which it comes back once more
+    waiting = members.join(one, member=new.member_id, instance="A")
     until(lambda: members.state() == "PreparingRebalance", "the leader has joined again")
     three = members.connect()
     last = members.join(three, instance="A")
     assert one.answer(waiting).error_code == FENCED_INSTANCE
-    assert members.leave(("", "B"), ("", "nobody")) == [NONE, UNKNOWN_MEMBER]  # as an administrator does
+    # as an administrator does
+    assert members.leave(("", "B"), ("", "nobody")) == [NONE, UNKNOWN_MEMBER]
     answer = three.answer(last)
     assert (answer.generation_id, answer.leader, len(answer.members)) == (3, answer.member_id, 1)
 
@@ -227,14 +318,28 @@ def test_a_static_member_that_comes_back(members: Members) -> None:
 @pytest.mark.parametrize("version", DESCRIBE_VERSIONS)
 def test_describing_in_every_version(members: Members, version: int) -> None:
     row = members.described(version)
-    assert row.group_state == "Dead" and row.error_code == (GROUP_ID_NOT_FOUND if version >= 6 else NONE)
+    assert row.group_state == "Dead" and row.error_code == (
+        GROUP_ID_NOT_FOUND if version >= 6 else NONE
+    )
     if version >= 6:
         assert row.error_message == f"Group {members.group} not found."
     member = members.alone(members.connect(), protocol_type="anything", protocols=[("v1", b"said")])
-    row = members.described(version, **({"include_authorized_operations": True} if version >= 3 else {}))
-    assert (row.error_code, row.group_state, row.protocol_type, row.protocol_data) == (NONE, "Stable", "anything", "v1")
+    row = members.described(
+        version, **({"include_authorized_operations": True} if version >= 3 else {})
+    )
+    assert (row.error_code, row.group_state, row.protocol_type, row.protocol_data) == (
+        NONE,
+        "Stable",
+        "anything",
+        "v1",
+    )
     (told,) = row.members
-    assert (told.member_id, told.client_id, told.member_metadata, told.member_assignment) == (member, "wire", b"said", b"all")
+    assert (told.member_id, told.client_id, told.member_metadata, told.member_assignment) == (
+        member,
+        "wire",
+        b"said",
+        b"all",
+    )
     assert told.client_host.startswith("/")
     if version >= 3:
         assert row.authorized_operations == ALL_GROUP_OPERATIONS
@@ -256,7 +361,11 @@ def test_listing_in_every_version(members: Members, version: int) -> None:
         assert len(listed(states_filter=["stable"])) == 1 and not listed(states_filter=["Empty"])
     if version >= 5:
         assert row.group_type == "classic"
-        assert len(listed(types_filter=["Classic"])) == 1 and not listed(types_filter=["consumer"]) and not listed(types_filter=["x"])
+        assert (
+            len(listed(types_filter=["Classic"])) == 1
+            and not listed(types_filter=["consumer"])
+            and not listed(types_filter=["x"])
+        )
 
 
 @pytest.mark.parametrize("version", DELETE_VERSIONS)

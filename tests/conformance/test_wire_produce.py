@@ -1,4 +1,6 @@
-"""Produce, version by version and refusal by refusal; and the idempotent producer's sequence numbers."""
+"""Produce, version by version and refusal by refusal; and the idempotent producer's
+sequence numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from typing import Any
 import pytest
 
 from .batches import CODECS, CONTROL, LOG_APPEND_TIME, NOW_MS, Batch, batch, parse, record, records
-from .wire import Wire, create_topic, fetch_one, list_offsets, new_producer_id, produce, produce_fields, topic_id, until
+from .wire import (
+    Wire,
+    create_topic,
+    fetch_one,
+    list_offsets,
+    new_producer_id,
+    produce,
+    produce_fields,
+    topic_id,
+    until,
+)
 
 NONE, CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE = 0, 2, 3, 10
 INVALID_REQUIRED_ACKS, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_EPOCH = 21, 32, 45, 47
@@ -27,12 +39,18 @@ def test_every_version(wire: Wire, topic: str, version: int) -> None:
             assert row.log_start_offset == 0
 
 
-def test_stored_batches_carry_the_assigned_offset_and_the_leader_epoch(wire: Wire, topic: str) -> None:
+def test_stored_batches_carry_the_assigned_offset_and_the_leader_epoch(
+    wire: Wire, topic: str
+) -> None:
     """Both lie outside the CRC; Sarama takes batches with a stale base offset for repeats."""
     for _ in range(3):
         produce(wire, topic, Batch(records=records(b"a", b"b"), leader_epoch=77).encode())
     stored = parse(fetch_one(wire, topic, 0).records)
-    assert [(b.base_offset, b.last_offset, b.leader_epoch) for b in stored] == [(0, 1, 0), (2, 3, 0), (4, 5, 0)]
+    assert [(b.base_offset, b.last_offset, b.leader_epoch) for b in stored] == [
+        (0, 1, 0),
+        (2, 3, 0),
+        (4, 5, 0),
+    ]
 
 
 def test_acks_0_is_not_answered(wire: Wire, topic: str) -> None:
@@ -41,7 +59,9 @@ def test_acks_0_is_not_answered(wire: Wire, topic: str) -> None:
     until(lambda: list_offsets(wire, topic, -1).offset == 1, "the record")
 
 
-def test_acks_0_with_an_error_closes_the_connection(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_acks_0_with_an_error_closes_the_connection(
+    wire: Wire, new_name: Callable[[], str]
+) -> None:
     """There is no other way to make the client look for new metadata."""
     wire.post("Produce", 9, **produce_fields(new_name(), batch(b"a"), acks=0))
     assert wire.closed()
@@ -58,18 +78,36 @@ def test_append_time_is_answered_and_stored(wire: Wire, new_name: Callable[[], s
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("codec", [0, 1])
-def test_the_claim_that_a_broker_stamped_a_batch(wire: Wire, new_name: Callable[[], str], codec: int, version: int) -> None:
+def test_the_claim_that_a_broker_stamped_a_batch(
+    wire: Wire, new_name: Callable[[], str], codec: int, version: int
+) -> None:
     """Overlooked where producers stamp, refused where the broker does."""
-    data = Batch(records=records(b"a", b"b"), attributes=LOG_APPEND_TIME, codec=codec, max_timestamp_ms=NOW_MS + 7).encode()
+    data = Batch(
+        records=records(b"a", b"b"),
+        attributes=LOG_APPEND_TIME,
+        codec=codec,
+        max_timestamp_ms=NOW_MS + 7,
+    ).encode()
     topic = create_topic(wire, new_name())
-    assert produce(wire, topic_id(wire, topic) if version >= 13 else topic, data, version=version).error_code == NONE
+    assert (
+        produce(
+            wire, topic_id(wire, topic) if version >= 13 else topic, data, version=version
+        ).error_code
+        == NONE
+    )
     (stored,) = parse(fetch_one(wire, topic, 0).records)
-    assert (stored.attributes, stored.first_timestamp_ms, stored.max_timestamp_ms) == (codec, NOW_MS, NOW_MS + 7)
+    assert (stored.attributes, stored.first_timestamp_ms, stored.max_timestamp_ms) == (
+        codec,
+        NOW_MS,
+        NOW_MS + 7,
+    )
     unknown = Batch(attributes=LOG_APPEND_TIME, codec=codec, max_timestamp_ms=-1).encode()
     assert produce(wire, topic, unknown).error_code == INVALID_TIMESTAMP
 
     stamping = create_topic(wire, new_name(), configs={"message.timestamp.type": "LogAppendTime"})
-    row = produce(wire, topic_id(wire, stamping) if version >= 13 else stamping, data, version=version)
+    row = produce(
+        wire, topic_id(wire, stamping) if version >= 13 else stamping, data, version=version
+    )
     assert row.error_code == INVALID_TIMESTAMP
     if version >= 8:
         assert [error.batch_index for error in row.record_errors] == [0, 1]
@@ -77,21 +115,37 @@ def test_the_claim_that_a_broker_stamped_a_batch(wire: Wire, new_name: Callable[
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 @pytest.mark.parametrize("wanted", ["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"])
-def test_compression_type_of_the_topic(wire: Wire, new_name: Callable[[], str], wanted: str, codec: int) -> None:
+def test_compression_type_of_the_topic(
+    wire: Wire, new_name: Callable[[], str], wanted: str, codec: int
+) -> None:
     """Small and large batches; one that has the codec of the topic is stored as it came."""
     topic = create_topic(wire, new_name(), configs={"compression.type": wanted})
     producer_id, epoch = new_producer_id(wire)
-    stored_codec = codec if wanted == "producer" else CODECS["none" if wanted == "uncompressed" else wanted]
+    stored_codec = (
+        codec if wanted == "producer" else CODECS["none" if wanted == "uncompressed" else wanted]
+    )
     sequence = 0
     for values in ([b"small"] * 3, [b"%d" % i * 40 for i in range(900)]):
         data = Batch(
-            records=records(*values), codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+            records=records(*values),
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
         ).encode()
         row = produce(wire, topic, data)
         assert (row.error_code, row.base_offset) == (NONE, sequence)
         (stored,) = parse(fetch_one(wire, topic, sequence).records)
-        assert (stored.attributes, stored.count, stored.base_offset) == (stored_codec, len(values), sequence)
-        assert (stored.producer_id, stored.base_sequence, stored.max_timestamp_ms) == (producer_id, sequence, NOW_MS)
+        assert (stored.attributes, stored.count, stored.base_offset) == (
+            stored_codec,
+            len(values),
+            sequence,
+        )
+        assert (stored.producer_id, stored.base_sequence, stored.max_timestamp_ms) == (
+            producer_id,
+            sequence,
+            NOW_MS,
+        )
         assert (stored.payload == data[61:]) == (stored_codec == codec)
         if not stored_codec:
             assert stored.payload == b"".join(records(*values))
@@ -105,7 +159,9 @@ def test_compression_levels_of_the_topic(wire: Wire, new_name: Callable[[], str]
     values = [b"%d" % (i * i * 7919) * 9 for i in range(2000)]
     sizes = []
     for level in ("1", "9"):
-        topic = create_topic(wire, new_name(), configs={"compression.type": "gzip", "compression.gzip.level": level})
+        topic = create_topic(
+            wire, new_name(), configs={"compression.type": "gzip", "compression.gzip.level": level}
+        )
         assert produce(wire, topic, batch(*values)).error_code == NONE
         (stored,) = parse(fetch_one(wire, topic, 0).records)
         sizes.append(len(stored.payload))
@@ -120,20 +176,38 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "magic 1": (Batch(magic=1).encode(), INVALID_RECORD),
     "magic 3": (Batch(magic=3).encode(), CORRUPT_MESSAGE),
     "base offset 7": (Batch(base_offset=7).encode(), INVALID_RECORD),
-    "control batch": (Batch(attributes=CONTROL, producer_id=1, producer_epoch=0, base_sequence=-1).encode(), INVALID_RECORD),
+    "control batch": (
+        Batch(attributes=CONTROL, producer_id=1, producer_epoch=0, base_sequence=-1).encode(),
+        INVALID_RECORD,
+    ),
     "wrong CRC": (Batch(crc=0xBAD).encode(), CORRUPT_MESSAGE),
     "count too large": (Batch(count=3, last_offset_delta=2).encode(), INVALID_RECORD),
     "count 0": (Batch(records=(), last_offset_delta=0, count=0).encode(), INVALID_RECORD),
     "count -1": (Batch(count=-1).encode(), INVALID_RECORD),
-    "last offset delta is not count - 1": (Batch(records=records(b"a", b"b"), last_offset_delta=5).encode(), INVALID_RECORD),
+    "last offset delta is not count - 1": (
+        Batch(records=records(b"a", b"b"), last_offset_delta=5).encode(),
+        INVALID_RECORD,
+    ),
     "last offset delta -1": (Batch(last_offset_delta=-1).encode(), INVALID_RECORD),
-    "last offset delta -1, two records": (Batch(records=records(b"a", b"b"), last_offset_delta=-1).encode(), INVALID_RECORD),
-    "last offset delta -1, wrong CRC": (Batch(last_offset_delta=-1, crc=0xBAD).encode(), CORRUPT_MESSAGE),
+    "last offset delta -1, two records": (
+        Batch(records=records(b"a", b"b"), last_offset_delta=-1).encode(),
+        INVALID_RECORD,
+    ),
+    "last offset delta -1, wrong CRC": (
+        Batch(last_offset_delta=-1, crc=0xBAD).encode(),
+        CORRUPT_MESSAGE,
+    ),
     "last offset delta -2": (Batch(last_offset_delta=-2).encode(), INVALID_RECORD),
-    "last offset delta -2, count -1": (Batch(last_offset_delta=-2, count=-1).encode(), INVALID_RECORD),
+    "last offset delta -2, count -1": (
+        Batch(last_offset_delta=-2, count=-1).encode(),
+        INVALID_RECORD,
+    ),
     "length below the header": (Batch(length=48).encode(), CORRUPT_MESSAGE),
     "length above the set": (Batch(length=5000).encode(), INVALID_RECORD),
-    "too far in the future": (batch(b"a", timestamps_ms=[int(time.time() * 1000) + 3 * 3600_000]), INVALID_TIMESTAMP),
+    "too far in the future": (
+        batch(b"a", timestamps_ms=[int(time.time() * 1000) + 3 * 3600_000]),
+        INVALID_TIMESTAMP,
+    ),
 }
 
 
@@ -144,13 +218,22 @@ def test_refused_batches(wire: Wire, topic: str, data: bytes, code: int) -> None
     assert produce(wire, topic, batch(b"good")).base_offset == 0, "nothing was stored"
 
 
-NOT_ONE_BATCH = ("two batches", "cut off", "empty set", "magic 0", "magic 1", "length above the set")
+NOT_ONE_BATCH = (
+    "two batches",
+    "cut off",
+    "empty set",
+    "magic 0",
+    "magic 1",
+    "length above the set",
+)
 """Refused before they come to a log."""
 
 
 @pytest.mark.parametrize("version", [5, 9, 13])
 def test_the_log_start_offset_of_refused_batches(wire: Wire, topic: str, version: int) -> None:
-    """Of the log where it refuses a batch; -1 where the bytes do not come to it, or the error is one of these codes."""
+    """Of the log where it refuses a batch; -1 where the bytes do not come to it, or the
+    error is one of these codes.
+    """
     produce(wire, topic, batch(*[b"a"] * 5))
     rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 3}]}]
     wire.ask("DeleteRecords", 2, topics=rows, timeout_ms=10_000)
@@ -174,10 +257,21 @@ def test_records_out_of_time_are_named(wire: Wire, topic: str, codec: int, versi
     now = int(time.time() * 1000)
     late = now + 3 * 3600_000
     address = topic_id(wire, topic) if version >= 13 else topic
-    row = produce(wire, address, batch(b"a", b"b", b"c", b"d", timestamps_ms=[now, late, now, late], codec=codec), version=version)
-    assert (row.error_code, row.error_message) == (INVALID_TIMESTAMP, "One or more records have been rejected due to invalid timestamp")
+    row = produce(
+        wire,
+        address,
+        batch(b"a", b"b", b"c", b"d", timestamps_ms=[now, late, now, late], codec=codec),
+        version=version,
+    )
+    assert (row.error_code, row.error_message) == (
+        INVALID_TIMESTAMP,
+        "One or more records have been rejected due to invalid timestamp",
+    )
     assert [error.batch_index for error in row.record_errors] == [1, 3]
-    beginning = f"Timestamp {late} of message with offset 1 is out of range. The timestamp should be within ["
+    beginning = (
+        f"Timestamp {late} of message with offset 1 is out of range. The timestamp "
+        "should be within ["
+    )
     assert row.record_errors[0].batch_index_error_message.startswith(beginning)
 
 
@@ -192,14 +286,19 @@ def test_zstd_needs_produce_7(wire: Wire, topic: str, codec: int) -> None:
     assert old.error_code == (UNSUPPORTED_COMPRESSION if codec == 4 else NONE)
     assert produce(wire, topic, batch(b"a" * 100, codec=codec), version=7).error_code == NONE
     for version in (4, 9, 10, 12):
-        assert fetch_one(wire, topic, 0, version=version).error_code == NONE, "but old fetches are served it"
+        assert fetch_one(wire, topic, 0, version=version).error_code == NONE, (
+            "but old fetches are served it"
+        )
 
 
 def test_unknown_topics_and_partitions(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
     assert produce(wire, new_name(), batch(b"a")).error_code == UNKNOWN_TOPIC_OR_PARTITION
     assert produce(wire, uuid.uuid4(), batch(b"a"), version=13).error_code == UNKNOWN_TOPIC_ID
     for partition in (1, 2**31 - 1, -1):
-        assert produce(wire, topic, batch(b"a"), partition=partition).error_code == UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            produce(wire, topic, batch(b"a"), partition=partition).error_code
+            == UNKNOWN_TOPIC_OR_PARTITION
+        )
 
 
 def test_max_message_bytes(wire: Wire, new_name: Callable[[], str]) -> None:
@@ -218,16 +317,24 @@ def test_a_compacted_topic_wants_keys(wire: Wire, new_name: Callable[[], str]) -
     assert [error.batch_index for error in row.record_errors] == [0]
 
 
-def test_a_refused_partition_does_not_hold_back_its_neighbours(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_a_refused_partition_does_not_hold_back_its_neighbours(
+    wire: Wire, new_name: Callable[[], str]
+) -> None:
     topic = create_topic(wire, new_name(), partitions=2)
     fields = produce_fields(topic, batch(b"good"))
     fields["topic_data"][0]["partition_data"] += [
         {"index": 1, "records": Batch(crc=1).encode()},
         {"index": 9, "records": batch(b"a")},
     ]
-    fields["topic_data"].append({"name": new_name(), "partition_data": [{"index": 0, "records": batch(b"a")}]})
+    fields["topic_data"].append(
+        {"name": new_name(), "partition_data": [{"index": 0, "records": batch(b"a")}]}
+    )
     answer = wire.ask("Produce", 9, **fields)
-    codes = {(response.name == topic, row.index): row.error_code for response in answer.responses for row in response.partition_responses}
+    codes = {
+        (response.name == topic, row.index): row.error_code
+        for response in answer.responses
+        for row in response.partition_responses
+    }
     assert codes == {
         (True, 0): NONE,
         (True, 1): CORRUPT_MESSAGE,
@@ -309,7 +416,9 @@ def test_sequences_wrap_around(producer: Producer) -> None:
     assert producer.send(2**31 - 1, 3) == (NONE, 2)
 
 
-def test_producers_do_not_see_each_others_sequences(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
+def test_producers_do_not_see_each_others_sequences(
+    wire: Wire, topic: str, new_name: Callable[[], str]
+) -> None:
     one, two = Producer(wire, topic), Producer(wire, topic)
     assert one.send(0, 2) == (NONE, 0)
     assert two.send(0, 2) == (NONE, 2)
@@ -321,11 +430,18 @@ def test_producers_do_not_see_each_others_sequences(wire: Wire, topic: str, new_
 
 def test_describe_producers(producer: Producer) -> None:
     producer.send(0, 3)
-    answer = producer.wire.ask("DescribeProducers", 0, topics=[{"name": producer.topic, "partition_indexes": [0, 7]}])
+    answer = producer.wire.ask(
+        "DescribeProducers", 0, topics=[{"name": producer.topic, "partition_indexes": [0, 7]}]
+    )
     (topic,) = answer.topics
     rows: dict[int, Any] = {row.partition_index: row for row in topic.partitions}
     assert rows[7].error_code == UNKNOWN_TOPIC_OR_PARTITION
     assert rows[0].error_code == NONE
     (state,) = rows[0].active_producers
-    assert (state.producer_id, state.producer_epoch, state.last_sequence, state.current_txn_start_offset) == (producer.id, 0, 2, -1)
+    assert (
+        state.producer_id,
+        state.producer_epoch,
+        state.last_sequence,
+        state.current_txn_start_offset,
+    ) == (producer.id, 0, 2, -1)
     assert state.last_timestamp == NOW_MS

@@ -1,4 +1,6 @@
-"""The connection itself: ApiVersions in every version, order of answers, and what closes a connection."""
+"""The connection itself: ApiVersions in every version, order of answers, and what closes a
+connection.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ TELEMETRY = {71, 72}
 
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions(wire: Wire, version: int) -> None:
-    answer = wire.ask("ApiVersions", version, client_software_name="wire", client_software_version="1.0")
+    answer = wire.ask(
+        "ApiVersions", version, client_software_name="wire", client_software_version="1.0"
+    )
     assert answer.error_code == 0
     ranges = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
     assert len(ranges) == len(answer.api_keys), "a key appears once"
@@ -29,7 +33,9 @@ def test_api_versions(wire: Wire, version: int) -> None:
     if 11 in ranges:
         assert ranges[11][0] == 0, "librdkafka before 2.11 ties SASL and groups to JoinGroup 0"
     if version < 4:
-        assert all(feature.min_version > 0 for feature in answer.supported_features), "a zero minimum breaks clients below v4"
+        assert all(feature.min_version > 0 for feature in answer.supported_features), (
+            "a zero minimum breaks clients below v4"
+        )
 
 
 def test_unknown_api_versions_version_is_answered_as_version_0(wire: Wire) -> None:
@@ -42,15 +48,38 @@ def test_unknown_api_versions_version_is_answered_as_version_0(wire: Wire) -> No
 
 
 def test_api_versions_response_header_is_always_version_0(wire: Wire) -> None:
-    wire.send_frame(encode("ApiVersions", 3, correlation_id=9, client_software_name="wire", client_software_version="1"))
+    wire.send_frame(
+        encode(
+            "ApiVersions",
+            3,
+            correlation_id=9,
+            client_software_name="wire",
+            client_software_version="1",
+        )
+    )
     frame = wire.frame()
-    assert struct.unpack_from(">ih", frame) == (9, 0), "the error code follows the correlation id at once: no tagged fields between"
+    assert struct.unpack_from(">ih", frame) == (9, 0), (
+        "the error code follows the correlation id at once: no tagged fields between"
+    )
 
 
 def test_api_versions_with_an_unfit_software_name(wire: Wire) -> None:
-    wire.send_frame(encode("ApiVersions", 3, correlation_id=5, client_software_name="not fit!", client_software_version="1"))
+    wire.send_frame(
+        encode(
+            "ApiVersions",
+            3,
+            correlation_id=5,
+            client_software_name="not fit!",
+            client_software_version="1",
+        )
+    )
     assert struct.unpack_from(">ih", wire.frame()) == (5, 42)
-    assert wire.ask("ApiVersions", 3, client_software_name="fit", client_software_version="1").error_code == 0
+    assert (
+        wire.ask(
+            "ApiVersions", 3, client_software_name="fit", client_software_version="1"
+        ).error_code
+        == 0
+    )
 
 
 def test_null_client_id(wire: Wire) -> None:
@@ -66,7 +95,11 @@ def test_pipelined_requests_are_answered_in_order(wire: Wire, topic: str) -> Non
     tickets += [wire.post("Produce", 9, **produce_fields(topic, batch(b"b"))) for _ in range(20)]
     answers = [wire.answer(ticket) for ticket in tickets]
     offsets = [
-        row.base_offset for a in answers if hasattr(a, "responses") for r in a.responses for row in getattr(r, "partition_responses", [])
+        row.base_offset
+        for a in answers
+        if hasattr(a, "responses")
+        for r in a.responses
+        for row in getattr(r, "partition_responses", [])
     ]
     assert offsets == list(range(40))
 
@@ -106,7 +139,9 @@ CLOSING = {
     "array of 2^31-1": struct.pack(">hhihi", 3, 1, 1, -1, 0x7FFFFFFF),
     "compact array of 2^32-2": struct.pack(">hhihB", 3, 12, 1, -1, 0) + b"\xff\xff\xff\xff\x0f",
     "string longer than the frame": struct.pack(">hhihih", 3, 1, 1, -1, 1, 500) + b"abc",
-    "array -1 where null is not allowed": struct.pack(">hhihhihii", 19, 2, 1, -1, 0, 0, 0, 0, 0)[:10]
+    "array -1 where null is not allowed": struct.pack(">hhihhihii", 19, 2, 1, -1, 0, 0, 0, 0, 0)[
+        :10
+    ]
     + struct.pack(">i", -1)
     + b"\0\0\0\0\0",
     "billion tagged fields": struct.pack(">hhih", 3, 12, 1, -1) + b"\xff\xff\xff\xff\x0f",

@@ -1,4 +1,6 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: what is made, what is refused, and that one bad row spoils no other."""
+"""CreateTopics, DeleteTopics, CreatePartitions: what is made, what is refused, and that one
+bad row spoils no other.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,35 @@ from typing import Any
 import pytest
 
 from .batches import batch
-from .wire import Wire, create_topic, create_topics, fetch_one, has_leaders, metadata, new_topic, nodes_from_here, produce, topic_id, until
+from .wire import (
+    Wire,
+    create_topic,
+    create_topics,
+    fetch_one,
+    has_leaders,
+    metadata,
+    new_topic,
+    nodes_from_here,
+    produce,
+    topic_id,
+    until,
+)
 
-NONE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION = 0, 3, 17, 36, 37, 38
-INVALID_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION, UNKNOWN_TOPIC_ID = 39, 40, 42, 44, 100
+(
+    NONE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    INVALID_TOPIC,
+    TOPIC_EXISTS,
+    INVALID_PARTITIONS,
+    INVALID_REPLICATION,
+) = 0, 3, 17, 36, 37, 38
+INVALID_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION, UNKNOWN_TOPIC_ID = (
+    39,
+    40,
+    42,
+    44,
+    100,
+)
 CREATE_VERSIONS = range(2, 8)
 TOPIC_CONFIG = 1
 
@@ -26,7 +53,11 @@ def assigned(name: str, *replicas: list[int]) -> dict[str, Any]:
 @pytest.mark.parametrize("version", CREATE_VERSIONS)
 def test_create_in_every_version(wire: Wire, new_name: Callable[[], str], version: int) -> None:
     name = new_name()
-    wanted = new_topic(name, partitions=3, configs={"max.message.bytes": "12345", "cleanup.policy": "compact,delete"})
+    wanted = new_topic(
+        name,
+        partitions=3,
+        configs={"max.message.bytes": "12345", "cleanup.policy": "compact,delete"},
+    )
     row = create_topics(wire, wanted, version=version)[name]
     assert row.error_code == NONE
     if version >= 5:
@@ -43,14 +74,23 @@ def test_create_in_every_version(wire: Wire, new_name: Callable[[], str], versio
 @pytest.mark.parametrize("version", CREATE_VERSIONS)
 def test_only_validate(wire: Wire, new_name: Callable[[], str], version: int) -> None:
     name = new_name()
-    assert create_topics(wire, new_topic(name, partitions=3), version=version, validate_only=True)[name].error_code == NONE
+    assert (
+        create_topics(wire, new_topic(name, partitions=3), version=version, validate_only=True)[
+            name
+        ].error_code
+        == NONE
+    )
     assert metadata(wire, [name]).topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_defaults_of_the_broker(wire: Wire, new_name: Callable[[], str]) -> None:
     name = new_name()
     row = create_topics(wire, new_topic(name, partitions=-1, replicas=-1))[name]
-    assert (row.error_code, row.num_partitions, row.replication_factor) == (NONE, 1, len(nodes_from_here(wire)))
+    assert (row.error_code, row.num_partitions, row.replication_factor) == (
+        NONE,
+        1,
+        len(nodes_from_here(wire)),
+    )
 
 
 def test_assignment_by_hand(wire: Wire, new_name: Callable[[], str]) -> None:
@@ -60,7 +100,9 @@ def test_assignment_by_hand(wire: Wire, new_name: Callable[[], str]) -> None:
     until(lambda: has_leaders(wire, name, 2), "leaders")
     for replicas in ([[node, node]], [[]], [[node], [node, 4711]], [[4711]]):
         name = new_name()
-        assert create_topics(wire, assigned(name, *replicas))[name].error_code == INVALID_ASSIGNMENT, replicas
+        assert (
+            create_topics(wire, assigned(name, *replicas))[name].error_code == INVALID_ASSIGNMENT
+        ), replicas
     name = new_name()
     both = assigned(name, [node]) | {"num_partitions": 1}
     assert create_topics(wire, both)[name].error_code == INVALID_REQUEST
@@ -95,19 +137,30 @@ def test_refused_rows_spoil_no_other(wire: Wire, new_name: Callable[[], str]) ->
         name = new_name()
         refused[name] = (new_topic(name) | change, code)
     rows = create_topics(wire, *(row for row, _ in refused.values()), new_topic(good))
-    assert {name: row.error_code for name, row in rows.items()} == {good: NONE} | {name: code for name, (_, code) in refused.items()}
+    assert {name: row.error_code for name, row in rows.items()} == {good: NONE} | {
+        name: code for name, (_, code) in refused.items()
+    }
     assert all(row.error_message for name, row in rows.items() if name != good)
     until(lambda: has_leaders(wire, good, 1), "leaders")
 
 
 def test_the_same_name_twice(wire: Wire, new_name: Callable[[], str]) -> None:
     twice, once = new_name(), new_name()
-    answer = wire.ask("CreateTopics", 7, topics=[new_topic(twice), new_topic(once), new_topic(twice)], timeout_ms=10_000)
-    assert sorted((row.name, row.error_code) for row in answer.topics) == sorted([(twice, INVALID_REQUEST), (once, NONE)])
+    answer = wire.ask(
+        "CreateTopics",
+        7,
+        topics=[new_topic(twice), new_topic(once), new_topic(twice)],
+        timeout_ms=10_000,
+    )
+    assert sorted((row.name, row.error_code) for row in answer.topics) == sorted(
+        [(twice, INVALID_REQUEST), (once, NONE)]
+    )
     assert metadata(wire, [twice]).topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_names_that_differ_in_dot_and_underscore_only(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_names_that_differ_in_dot_and_underscore_only(
+    wire: Wire, new_name: Callable[[], str]
+) -> None:
     stem = new_name()
     create_topic(wire, f"{stem}.a_b")
     clash = f"{stem}_a.b"
@@ -117,7 +170,10 @@ def test_names_that_differ_in_dot_and_underscore_only(wire: Wire, new_name: Call
 def test_too_many_partitions_in_one_request(wire: Wire, new_name: Callable[[], str]) -> None:
     for count in (10_001, 1_000_000, 2**31 - 1):
         name = new_name()
-        assert create_topics(wire, new_topic(name, partitions=count))[name].error_code == POLICY_VIOLATION
+        assert (
+            create_topics(wire, new_topic(name, partitions=count))[name].error_code
+            == POLICY_VIOLATION
+        )
         assert metadata(wire, [name]).topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -128,34 +184,63 @@ def test_too_many_partitions_in_one_request(wire: Wire, new_name: Callable[[], s
 def test_delete_in_every_version(wire: Wire, new_name: Callable[[], str], version: int) -> None:
     name, missing = create_topic(wire, new_name()), new_name()
     produce(wire, name, batch(b"a"))
-    fields = {"topics": [{"name": n} for n in (name, missing)]} if version >= 6 else {"topic_names": [name, missing]}
+    fields = (
+        {"topics": [{"name": n} for n in (name, missing)]}
+        if version >= 6
+        else {"topic_names": [name, missing]}
+    )
     answer = wire.ask("DeleteTopics", version, timeout_ms=10_000, **fields)
-    assert {row.name: row.error_code for row in answer.responses} == {name: NONE, missing: UNKNOWN_TOPIC_OR_PARTITION}
-    until(lambda: metadata(wire, [name]).topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION, "the topic to go")
-    until(lambda: produce(wire, name, batch(b"a")).error_code == UNKNOWN_TOPIC_OR_PARTITION, "its leader to know")
+    assert {row.name: row.error_code for row in answer.responses} == {
+        name: NONE,
+        missing: UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    until(
+        lambda: metadata(wire, [name]).topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION,
+        "the topic to go",
+    )
+    until(
+        lambda: produce(wire, name, batch(b"a")).error_code == UNKNOWN_TOPIC_OR_PARTITION,
+        "its leader to know",
+    )
 
 
 def test_delete_by_id(wire: Wire, topic: str) -> None:
     identity, unknown = topic_id(wire, topic), uuid.uuid4()
     rows = [{"name": None, "topic_id": identity}, {"name": None, "topic_id": unknown}]
     answer = wire.ask("DeleteTopics", 6, timeout_ms=10_000, topics=rows)
-    assert {(row.topic_id, row.error_code) for row in answer.responses} == {(identity, NONE), (unknown, UNKNOWN_TOPIC_ID)}
-    until(lambda: metadata(wire, [topic]).topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION, "the topic to go")
+    assert {(row.topic_id, row.error_code) for row in answer.responses} == {
+        (identity, NONE),
+        (unknown, UNKNOWN_TOPIC_ID),
+    }
+    until(
+        lambda: metadata(wire, [topic]).topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION,
+        "the topic to go",
+    )
 
 
 def test_delete_oddities(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
     twice = create_topic(wire, new_name())
-    rows = [{"name": twice}, {"name": twice}, {"name": topic, "topic_id": topic_id(wire, topic)}, {"name": None}]
+    rows = [
+        {"name": twice},
+        {"name": twice},
+        {"name": topic, "topic_id": topic_id(wire, topic)},
+        {"name": None},
+    ]
     answer = wire.ask("DeleteTopics", 6, timeout_ms=10_000, topics=rows)
     assert {row.error_code for row in answer.responses} == {INVALID_REQUEST}
-    assert {row.error_code for row in metadata(wire, [twice, topic]).topics} == {NONE}, "nothing was deleted"
+    assert {row.error_code for row in metadata(wire, [twice, topic]).topics} == {NONE}, (
+        "nothing was deleted"
+    )
 
 
 def test_a_name_that_comes_back_is_another_topic(wire: Wire, topic: str) -> None:
     before = topic_id(wire, topic)
     produce(wire, topic, batch(b"old"))
     wire.ask("DeleteTopics", 6, timeout_ms=10_000, topics=[{"name": topic}])
-    until(lambda: metadata(wire, [topic]).topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION, "the topic to go")
+    until(
+        lambda: metadata(wire, [topic]).topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION,
+        "the topic to go",
+    )
     create_topic(wire, topic)
     assert topic_id(wire, topic) != before
     assert fetch_one(wire, topic, 0, max_wait_ms=0).high_watermark == 0
@@ -166,24 +251,37 @@ def test_a_name_that_comes_back_is_another_topic(wire: Wire, topic: str) -> None
 # -- more partitions
 
 
-def create_partitions(wire: Wire, *rows: dict[str, Any], version: int = 3, validate_only: bool = False) -> list[tuple[str, int]]:
+def create_partitions(
+    wire: Wire, *rows: dict[str, Any], version: int = 3, validate_only: bool = False
+) -> list[tuple[str, int]]:
     """(topic, error code) of each row of the answer."""
     fields = [{"assignments": None} | row for row in rows]
-    answer = wire.ask("CreatePartitions", version, topics=fields, timeout_ms=10_000, validate_only=validate_only)
+    answer = wire.ask(
+        "CreatePartitions", version, topics=fields, timeout_ms=10_000, validate_only=validate_only
+    )
     return [(row.name, row.error_code) for row in answer.results]
 
 
 @pytest.mark.parametrize("version", range(4))
 def test_create_partitions_in_every_version(wire: Wire, topic: str, version: int) -> None:
     produce(wire, topic, batch(b"a"))
-    assert create_partitions(wire, {"name": topic, "count": 3}, version=version, validate_only=True) == [(topic, NONE)]
+    assert create_partitions(
+        wire, {"name": topic, "count": 3}, version=version, validate_only=True
+    ) == [(topic, NONE)]
     assert len(metadata(wire, [topic]).topics[0].partitions) == 1
     assert create_partitions(wire, {"name": topic, "count": 3}, version=version) == [(topic, NONE)]
     until(lambda: has_leaders(wire, topic, 3), "three partitions")
-    leader = next(row.leader_id for row in metadata(wire, [topic]).topics[0].partitions if row.partition_index == 2)
+    leader = next(
+        row.leader_id
+        for row in metadata(wire, [topic]).topics[0].partitions
+        if row.partition_index == 2
+    )
     (port,) = (row.port for row in metadata(wire, []).brokers if row.node_id == leader)
     with Wire("127.0.0.1", port) as other:
-        until(lambda: produce(other, topic, batch(b"b"), partition=2).error_code == NONE, "the new leader")
+        until(
+            lambda: produce(other, topic, batch(b"b"), partition=2).error_code == NONE,
+            "the new leader",
+        )
     assert fetch_one(wire, topic, 0).high_watermark == 1
 
 

@@ -1,7 +1,8 @@
-"""The coordinator of transactions on the wire: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions and
-ListTransactions in every version, and their refusals.
+"""The coordinator of transactions on the wire: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn,
+EndTxn, DescribeTransactions and ListTransactions in every version, and their refusals.
 
-The same answers come from Apache Kafka 4.3.1 (`make conformance-kafka`), but where a test says otherwise.
+The same answers come from Apache Kafka 4.3.1 (`make conformance-kafka`), but where a test says
+otherwise.
 """
 
 from __future__ import annotations
@@ -15,8 +16,24 @@ import pytest
 from .conftest import Broker, known_everywhere
 from .wire import Wire, create_topic, found_coordinator, until
 
-NONE, UNKNOWN_TOPIC, LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR, TOPIC_AUTHORIZATION, INVALID_REQUEST = 0, 3, 14, 15, 16, 29, 42
-OLD_EPOCH, WRONG_STATE, NO_MAPPING, INVALID_TIMEOUT, CONCURRENT, NOT_ATTEMPTED, FENCED = 47, 48, 49, 50, 51, 55, 90
+(
+    NONE,
+    UNKNOWN_TOPIC,
+    LOAD_IN_PROGRESS,
+    NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    TOPIC_AUTHORIZATION,
+    INVALID_REQUEST,
+) = 0, 3, 14, 15, 16, 29, 42
+OLD_EPOCH, WRONG_STATE, NO_MAPPING, INVALID_TIMEOUT, CONCURRENT, NOT_ATTEMPTED, FENCED = (
+    47,
+    48,
+    49,
+    50,
+    51,
+    55,
+    90,
+)
 NOT_FOUND, ABORTABLE, INVALID_EXPRESSION = 105, 120, 128
 SOON = {LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR}
 INIT, ADD, ADD_OFFSETS, END = range(6), range(4), range(5), range(6)
@@ -34,7 +51,9 @@ class Who(NamedTuple):
 
 
 class Transactions:
-    """One transactional id, asked as it is; where the coordinator says that it is busy, once more."""
+    """One transactional id, asked as it is; where the coordinator says that it is busy,
+    once more.
+    """
 
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire, self.name = wire, name
@@ -47,11 +66,28 @@ class Transactions:
         found: tuple[int, Any] = until(answer, "the coordinator has time", 30)
         return found
 
-    def init(self, expected: Who | None = None, *, version: int = 4, timeout_ms: int = 60_000, wait: bool = True) -> tuple[int, Who]:
-        who = {"producer_id": expected.producer_id, "producer_epoch": expected.producer_epoch} if expected else {}
+    def init(
+        self,
+        expected: Who | None = None,
+        *,
+        version: int = 4,
+        timeout_ms: int = 60_000,
+        wait: bool = True,
+    ) -> tuple[int, Who]:
+        who = (
+            {"producer_id": expected.producer_id, "producer_epoch": expected.producer_epoch}
+            if expected
+            else {}
+        )
 
         def ask() -> tuple[int, Who]:
-            answer = self.wire.ask("InitProducerId", version, transactional_id=self.name, transaction_timeout_ms=timeout_ms, **who)
+            answer = self.wire.ask(
+                "InitProducerId",
+                version,
+                transactional_id=self.name,
+                transaction_timeout_ms=timeout_ms,
+                **who,
+            )
             return answer.error_code, Who(answer.producer_id, answer.producer_epoch)
 
         return self.settled(ask) if wait else ask()
@@ -65,8 +101,12 @@ class Transactions:
         """The codes of all partitions."""
         return set(self.add_each(who, {topic: partitions or (0,)}, version=version).values())
 
-    def add_each(self, who: Who, topics: dict[str, tuple[int, ...]], *, version: int = 3) -> dict[tuple[str, int], int]:
-        rows = [{"name": name, "partitions": list(partitions)} for name, partitions in topics.items()]
+    def add_each(
+        self, who: Who, topics: dict[str, tuple[int, ...]], *, version: int = 3
+    ) -> dict[tuple[str, int], int]:
+        rows = [
+            {"name": name, "partitions": list(partitions)} for name, partitions in topics.items()
+        ]
 
         def ask() -> tuple[int, dict[tuple[str, int], int]]:
             answer = self.wire.ask(
@@ -87,7 +127,9 @@ class Transactions:
         found: dict[tuple[str, int], int] = self.settled(ask)[1]
         return found
 
-    def batched(self, who: Who, topic: str, *partitions: int, verify: bool, version: int = 5) -> set[int]:
+    def batched(
+        self, who: Who, topic: str, *partitions: int, verify: bool, version: int = 5
+    ) -> set[int]:
         row = {
             "transactional_id": self.name,
             **who._asdict(),
@@ -99,7 +141,11 @@ class Transactions:
             answer = self.wire.ask("AddPartitionsToTxn", version, transactions=[row])
             assert answer.error_code == NONE
             (result,) = answer.results_by_transaction
-            codes = {one.partition_error_code for topic in result.topic_results for one in topic.results_by_partition}
+            codes = {
+                one.partition_error_code
+                for topic in result.topic_results
+                for one in topic.results_by_partition
+            }
             return (next(iter(codes)) if len(codes) == 1 else NONE), codes
 
         found: set[int] = self.settled(ask)[1]
@@ -114,17 +160,25 @@ class Transactions:
 
     def end(self, who: Who, *, commit: bool = True, version: int = 3) -> tuple[int, Who]:
         def ask() -> tuple[int, Who]:
-            answer = self.wire.ask("EndTxn", version, transactional_id=self.name, **who._asdict(), committed=commit)
+            answer = self.wire.ask(
+                "EndTxn", version, transactional_id=self.name, **who._asdict(), committed=commit
+            )
             return answer.error_code, Who(answer.producer_id, answer.producer_epoch)
 
         return self.settled(ask)
 
     def described(self) -> Any:
-        (row,) = self.wire.ask("DescribeTransactions", 0, transactional_ids=[self.name]).transaction_states
+        (row,) = self.wire.ask(
+            "DescribeTransactions", 0, transactional_ids=[self.name]
+        ).transaction_states
         return row
 
     def until_state(self, state: str) -> Any:
-        return until(lambda: row if (row := self.described()).transaction_state == state else None, f"the state {state}", 30)
+        return until(
+            lambda: row if (row := self.described()).transaction_state == state else None,
+            f"the state {state}",
+            30,
+        )
 
 
 @pytest.fixture
@@ -132,7 +186,11 @@ def txn(wire: Wire, new_name: Callable[[], str]) -> Iterator[Transactions]:
     name = new_name()
     with Wire(*found_coordinator(wire, name, 1)) as connection:
         transactions = Transactions(connection, name)
-        until(lambda: transactions.described().error_code not in SOON, "the coordinator has loaded", 30)
+        until(
+            lambda: transactions.described().error_code not in SOON,
+            "the coordinator has loaded",
+            30,
+        )
         yield transactions
 
 
@@ -152,11 +210,18 @@ def test_each_initialization_raises_the_epoch(txn: Transactions, version: int) -
     assert (code, first.producer_epoch) == (NONE, 0)
     assert txn.init(version=version) == (NONE, first.next())
     row = txn.described()
-    assert (row.transaction_state, row.transaction_timeout_ms, row.transaction_start_time_ms) == ("Empty", 60_000, -1)
+    assert (row.transaction_state, row.transaction_timeout_ms, row.transaction_start_time_ms) == (
+        "Empty",
+        60_000,
+        -1,
+    )
     assert (row.producer_id, row.producer_epoch, list(row.topics)) == (*first.next(), [])
 
 
-@pytest.mark.parametrize(("timeout_ms", "code"), [(0, INVALID_TIMEOUT), (-1, INVALID_TIMEOUT), (900_001, INVALID_TIMEOUT), (900_000, NONE)])
+@pytest.mark.parametrize(
+    ("timeout_ms", "code"),
+    [(0, INVALID_TIMEOUT), (-1, INVALID_TIMEOUT), (900_001, INVALID_TIMEOUT), (900_000, NONE)],
+)
 def test_time_outs_have_bounds(txn: Transactions, timeout_ms: int, code: int) -> None:
     assert txn.init(timeout_ms=timeout_ms)[0] == code
 
@@ -241,7 +306,9 @@ def test_all_partitions_are_added_or_none(txn: Transactions, topic: str, version
         ("no-such-topic", 0): UNKNOWN_TOPIC,
     }
     assert txn.described().transaction_state == "Empty"
-    assert set(txn.add_each(who, {"__transaction_state": (0,)}, version=version).values()) == {TOPIC_AUTHORIZATION}
+    assert set(txn.add_each(who, {"__transaction_state": (0,)}, version=version).values()) == {
+        TOPIC_AUTHORIZATION
+    }
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -254,7 +321,10 @@ def test_brokers_ask_for_clients(txn: Transactions, topic: str, version: int) ->
     assert txn.batched(who, topic, 0, 1, verify=True, version=version) == {NONE}
     assert txn.batched(who, topic, 1, 2, verify=True, version=version) == {NONE, ABORTABLE}
     assert txn.batched(who.next(), topic, verify=True, version=version) == {FENCED}
-    assert txn.batched(who, topic, 0, 7, verify=False, version=version) == {NOT_ATTEMPTED, UNKNOWN_TOPIC}
+    assert txn.batched(who, topic, 0, 7, verify=False, version=version) == {
+        NOT_ATTEMPTED,
+        UNKNOWN_TOPIC,
+    }
     assert txn.end(who, version=5) == (NONE, who.next())
     txn.until_state("CompleteCommit")
     assert txn.batched(who.next(), topic, verify=True, version=version) == {ABORTABLE}
@@ -269,7 +339,9 @@ def test_offsets_are_added(txn: Transactions, version: int) -> None:
     found_coordinator(txn.wire, "some-group", 0)
     assert txn.add_offsets(who, "some-group", version=version) == NONE
     row = txn.described()
-    assert [one.topic for one in row.topics] == ["__consumer_offsets"] and len(row.topics[0].partitions) == 1
+    assert [one.topic for one in row.topics] == ["__consumer_offsets"] and len(
+        row.topics[0].partitions
+    ) == 1
 
 
 # -- EndTxn
@@ -277,7 +349,9 @@ def test_offsets_are_added(txn: Transactions, version: int) -> None:
 
 @pytest.mark.parametrize("version", END[:5])
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_first_protocol_keeps_the_epoch(txn: Transactions, topic: str, version: int, commit: bool) -> None:
+def test_the_first_protocol_keeps_the_epoch(
+    txn: Transactions, topic: str, version: int, commit: bool
+) -> None:
     fenced = FENCED if version >= 2 else OLD_EPOCH
     nobody = Who(-1, -1)
     assert txn.end(Who(1, 0), commit=commit, version=version)[0] == NO_MAPPING
@@ -307,7 +381,9 @@ def test_the_second_protocol_raises_the_epoch(txn: Transactions, topic: str, com
         assert txn.add(who, topic) == {FENCED}
         who = who.next()
     assert txn.end(who, commit=True, version=5)[0] == WRONG_STATE
-    assert txn.end(who, commit=False, version=5) == (NONE, who.next()), "nothing is aborted, and the epoch is raised"
+    assert txn.end(who, commit=False, version=5) == (NONE, who.next()), (
+        "nothing is aborted, and the epoch is raised"
+    )
     row = txn.until_state("CompleteAbort")
     assert (row.producer_epoch, list(row.topics)) == (who.next().producer_epoch, [])
 
@@ -336,7 +412,12 @@ def test_a_transaction_that_takes_too_long_is_aborted(txn: Transactions, topic: 
 
 def test_ids_that_are_not_known(txn: Transactions) -> None:
     row = txn.described()
-    assert (row.error_code, row.transactional_id, row.transaction_state, row.producer_id) == (NOT_FOUND, txn.name, "", 0)
+    assert (row.error_code, row.transactional_id, row.transaction_state, row.producer_id) == (
+        NOT_FOUND,
+        txn.name,
+        "",
+        0,
+    )
     txn.name = ""
     assert txn.described().error_code == INVALID_REQUEST
 
@@ -346,9 +427,17 @@ def test_transactions_are_listed(txn: Transactions, topic: str, version: int) ->
     who = txn.begin()
 
     def listed(**filters: Any) -> tuple[set[tuple[str, str]], list[str]]:
-        answer = txn.wire.ask("ListTransactions", version, **({"state_filters": [], "producer_id_filters": []} | filters))
+        answer = txn.wire.ask(
+            "ListTransactions",
+            version,
+            **({"state_filters": [], "producer_id_filters": []} | filters),
+        )
         assert answer.error_code == NONE
-        rows = {(row.transactional_id, row.transaction_state) for row in answer.transaction_states if row.producer_id == who.producer_id}
+        rows = {
+            (row.transactional_id, row.transaction_state)
+            for row in answer.transaction_states
+            if row.producer_id == who.producer_id
+        }
         return rows, list(answer.unknown_state_filters)
 
     assert listed() == ({(txn.name, "Empty")}, [])
@@ -365,6 +454,12 @@ def test_transactions_are_listed(txn: Transactions, topic: str, version: int) ->
         assert listed(transactional_id_pattern=f"{txn.name[:5]}.*") == ({(txn.name, "Ongoing")}, [])
         assert listed(transactional_id_pattern=txn.name[:5]) == (set(), [])
         assert listed(transactional_id_pattern="") == ({(txn.name, "Ongoing")}, [])
-        refused = txn.wire.ask("ListTransactions", 2, state_filters=[], producer_id_filters=[], transactional_id_pattern="(")
+        refused = txn.wire.ask(
+            "ListTransactions",
+            2,
+            state_filters=[],
+            producer_id_filters=[],
+            transactional_id_pattern="(",
+        )
         assert refused.error_code == INVALID_EXPRESSION
     txn.end(who, commit=False)

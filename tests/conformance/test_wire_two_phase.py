@@ -1,7 +1,9 @@
-"""Two-phase commit on the wire (KIP-939): InitProducerId v6, and EndTxn from connections that wrote nothing.
+"""Two-phase commit on the wire (KIP-939): InitProducerId v6, and EndTxn from connections that wrote
+nothing.
 
-Apache Kafka 4.3.1 gives the same answers (`make conformance-kafka`) when it is started with unstable API versions, as here; it answers
-UNSUPPORTED_VERSION to `keep_prepared_txn`, so that what follows a preparation is `mqd_only`.
+Apache Kafka 4.3.1 gives the same answers (`make conformance-kafka`) when it is started with
+unstable API versions, as here; it answers UNSUPPORTED_VERSION to `keep_prepared_txn`, so that what
+follows a preparation is `mqd_only`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,16 @@ from mqd.protocol import apis
 
 from .batches import TRANSACTIONAL, Batch, records
 from .conftest import GROUP_OPTIONS, Broker, known_everywhere, running
-from .test_wire_transactions import FENCED, NO_MAPPING, NONE, OLD_EPOCH, SOON, WRONG_STATE, Transactions, Who
+from .test_wire_transactions import (
+    FENCED,
+    NO_MAPPING,
+    NONE,
+    OLD_EPOCH,
+    SOON,
+    WRONG_STATE,
+    Transactions,
+    Who,
+)
 from .transactional import read_aiokafka, read_confluent, read_kafka_python
 from .wire import Closed, Wire, create_topic, fetch_one, found_coordinator, until
 
@@ -33,11 +44,20 @@ NOBODY = Who(-1, -1)
 
 
 @pytest.fixture(scope="module")
-def two_phase_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+def two_phase_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ensemble]:
     if request.config.getoption("--broker", default=None) is not None:
         pytest.skip("a foreign broker is not started with unstable API versions")
     kind = request.config.getoption("--kind", default="mqd")
-    with running(ensemble(kind, tmp_path_factory.mktemp(kind), 1, options=(OPTION, *UNSTABLE[kind], *GROUP_OPTIONS))) as cluster:
+    with running(
+        ensemble(
+            kind,
+            tmp_path_factory.mktemp(kind),
+            1,
+            options=(OPTION, *UNSTABLE[kind], *GROUP_OPTIONS),
+        )
+    ) as cluster:
         yield cluster
 
 
@@ -47,28 +67,49 @@ def broker(two_phase_cluster: Ensemble) -> Broker:
 
 
 def ask(wire: Wire, name: str, version: int, **fields: Any) -> Any:
-    """A flexible request by mqd's own schemas: kafka-python's have neither InitProducerId v6 nor mqd's tagged fields."""
+    """A flexible request by mqd's own schemas: kafka-python's have neither InitProducerId
+    v6 nor mqd's tagged fields.
+    """
     api = apis.by_name(name)
-    wire.send_frame(struct.pack(">hhih", api.key, version, 1, -1) + b"\0" + api.encode_request(version, fields))
+    wire.send_frame(
+        struct.pack(">hhih", api.key, version, 1, -1) + b"\0" + api.encode_request(version, fields)
+    )
     return api.decode_response(version, wire.frame(), 5 if api.is_flexible(version) else 4)
 
 
 class TwoPhase(Transactions):
     def request(self, **fields: Any) -> Any:
         """InitProducerId v6, once."""
-        return ask(self.wire, "InitProducerId", 6, transactional_id=self.name, **{"transaction_timeout_ms": 60_000, **fields})
+        return ask(
+            self.wire,
+            "InitProducerId",
+            6,
+            transactional_id=self.name,
+            **{"transaction_timeout_ms": 60_000, **fields},
+        )
 
     def described(self) -> Any:
-        (row,) = ask(self.wire, "DescribeTransactions", 0, transactional_ids=[self.name]).transaction_states
+        (row,) = ask(
+            self.wire, "DescribeTransactions", 0, transactional_ids=[self.name]
+        ).transaction_states
         return row
 
     def init6(
-        self, expected: Who = NOBODY, *, two_phase: bool = False, keep: bool = False, timeout_ms: int = 60_000
+        self,
+        expected: Who = NOBODY,
+        *,
+        two_phase: bool = False,
+        keep: bool = False,
+        timeout_ms: int = 60_000,
     ) -> tuple[int, Who, Who]:
         """Its code, the producer, and the pair of the transaction that was kept."""
 
         def once() -> tuple[int, Any]:
-            fields = {"enable_2_pc": two_phase, "keep_prepared_txn": keep, "transaction_timeout_ms": timeout_ms}
+            fields = {
+                "enable_2_pc": two_phase,
+                "keep_prepared_txn": keep,
+                "transaction_timeout_ms": timeout_ms,
+            }
             answer = self.request(**expected._asdict(), **fields)
             return answer.error_code, answer
 
@@ -90,7 +131,11 @@ def txn(wire: Wire, new_name: Callable[[], str]) -> Iterator[TwoPhase]:
     name = new_name()
     with Wire(*found_coordinator(wire, name, 1)) as connection:
         transactions = TwoPhase(connection, name)
-        until(lambda: transactions.described().error_code not in SOON, "the coordinator has loaded", 30)
+        until(
+            lambda: transactions.described().error_code not in SOON,
+            "the coordinator has loaded",
+            30,
+        )
         yield transactions
 
 
@@ -101,11 +146,23 @@ def topic(broker: Broker, wire: Wire, new_name: Callable[[], str]) -> str:
     return name
 
 
-def write(wire: Wire, txn: Transactions, who: Who, topic: str, sequence: int = 0, *, partition: int = 0) -> int:
+def write(
+    wire: Wire, txn: Transactions, who: Who, topic: str, sequence: int = 0, *, partition: int = 0
+) -> int:
     """The code of a batch in the transaction, added to it by the request itself (KIP-890)."""
-    data = Batch(records=records(b"v"), attributes=TRANSACTIONAL, **who._asdict(), base_sequence=sequence).encode()
+    data = Batch(
+        records=records(b"v"), attributes=TRANSACTIONAL, **who._asdict(), base_sequence=sequence
+    ).encode()
     topics = [{"name": topic, "partition_data": [{"index": partition, "records": data}]}]
-    (found,) = ask(wire, "Produce", 12, transactional_id=txn.name, acks=-1, timeout_ms=30_000, topic_data=topics).responses
+    (found,) = ask(
+        wire,
+        "Produce",
+        12,
+        transactional_id=txn.name,
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=topics,
+    ).responses
     code: int = found.partition_responses[0].error_code
     return code
 
@@ -129,7 +186,9 @@ def test_enable_2pc_ignores_the_time_out(txn: TwoPhase, wire: Wire, topic: str) 
     assert txn.end(who, version=5)[0] == NONE
 
 
-def test_any_connection_may_end_it_again_and_again(txn: TwoPhase, wire: Wire, topic: str, broker: Broker) -> None:
+def test_any_connection_may_end_it_again_and_again(
+    txn: TwoPhase, wire: Wire, topic: str, broker: Broker
+) -> None:
     who = txn.open(two_phase=True)
     assert write(wire, txn, who, topic) == NONE
     for _ in range(3):
@@ -151,8 +210,12 @@ def test_what_was_aborted_is_never_committed(txn: TwoPhase, wire: Wire, topic: s
     assert txn.end(following, version=5)[0] == WRONG_STATE
 
 
-def test_kafka_refuses_to_keep_a_transaction_and_mqd_does_not(txn: TwoPhase, request: pytest.FixtureRequest) -> None:
-    """By this a client finds out at once, without an open transaction, which of them it talks to."""
+def test_kafka_refuses_to_keep_a_transaction_and_mqd_does_not(
+    txn: TwoPhase, request: pytest.FixtureRequest
+) -> None:
+    """By this a client finds out at once, without an open transaction, which of them it
+    talks to.
+    """
     who = txn.open()
     code, following, ongoing = txn.init6(who, keep=True)
     if request.config.getoption("--kind", default="mqd") == "kafka":
@@ -165,7 +228,10 @@ def test_kafka_refuses_to_keep_a_transaction_and_mqd_does_not(txn: TwoPhase, req
 def prepared(txn: TwoPhase, wire: Wire, topic: str, *, timeout_ms: int = 60_000) -> tuple[Who, Who]:
     """Who wrote a record into each partition, and the owner of the transaction that is prepared."""
     writer = txn.open(timeout_ms=timeout_ms)
-    assert write(wire, txn, writer, topic) == NONE and write(wire, txn, writer, topic, partition=1) == NONE
+    assert (
+        write(wire, txn, writer, topic) == NONE
+        and write(wire, txn, writer, topic, partition=1) == NONE
+    )
     code, owner, ongoing = txn.init6(writer, two_phase=True, keep=True)
     assert (code, ongoing, owner) == (NONE, writer, writer.next())
     assert txn.init6(writer, two_phase=True, keep=True) == (NONE, owner, writer), "the same again"
@@ -184,7 +250,9 @@ def test_a_prepared_transaction_is_sealed(txn: TwoPhase, wire: Wire, topic: str)
     assert txn.until_state("CompleteCommit").producer_epoch == owner.next().producer_epoch
     for partition in (0, 1):
         row = fetch_one(wire, topic, 0, partition=partition, isolation_level=1)
-        assert row.error_code == NONE and row.high_watermark == row.last_stable_offset == 3, "a record, the seal and the marker"
+        assert row.error_code == NONE and row.high_watermark == row.last_stable_offset == 3, (
+            "a record, the seal and the marker"
+        )
 
 
 @pytest.mark.mqd_only
@@ -192,14 +260,19 @@ def test_a_prepared_transaction_waits_for_its_owner(txn: TwoPhase, wire: Wire, t
     """Beyond its time-out, which Apache Kafka does not lift."""
     _, owner = prepared(txn, wire, topic, timeout_ms=300)
     time.sleep(1.5)  # the time-out, and several searches for what timed out
-    assert txn.described().transaction_state == "Ongoing" and txn.described().transaction_timeout_ms == FOREVER
+    assert (
+        txn.described().transaction_state == "Ongoing"
+        and txn.described().transaction_timeout_ms == FOREVER
+    )
     assert txn.end(owner, version=5, commit=False)[0] == NONE
     assert txn.end(owner, version=5, commit=False) == (NONE, owner.next())
     assert txn.end(owner, version=5)[0] == WRONG_STATE
 
 
 @pytest.mark.mqd_only
-def test_recovery_takes_the_decision_over_and_the_sweep_aborts(txn: TwoPhase, wire: Wire, topic: str) -> None:
+def test_recovery_takes_the_decision_over_and_the_sweep_aborts(
+    txn: TwoPhase, wire: Wire, topic: str
+) -> None:
     """Apache Kafka 4.3.1 cannot recover a prepared transaction."""
     writer, owner = prepared(txn, wire, topic)
     code, newest, ongoing = txn.init6(two_phase=True, keep=True)
@@ -211,7 +284,9 @@ def test_recovery_takes_the_decision_over_and_the_sweep_aborts(txn: TwoPhase, wi
 
 
 @pytest.mark.mqd_only
-def test_the_next_transaction_of_the_owner_is_another_one(txn: TwoPhase, wire: Wire, topic: str) -> None:
+def test_the_next_transaction_of_the_owner_is_another_one(
+    txn: TwoPhase, wire: Wire, topic: str
+) -> None:
     """As KIP-939 says; Apache Kafka 4.3.1 does not have it."""
     _, owner = prepared(txn, wire, topic)
     code, following = txn.end(owner, version=5)
@@ -221,7 +296,9 @@ def test_the_next_transaction_of_the_owner_is_another_one(txn: TwoPhase, wire: W
     assert txn.end(following, version=5)[0] == NONE
 
 
-def test_without_the_option_version_6_does_not_exist(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_without_the_option_version_6_does_not_exist(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     if request.config.getoption("--broker", default=None) is not None:
         pytest.skip("its options are not known")
     kind = request.config.getoption("--kind", default="mqd")
@@ -229,40 +306,64 @@ def test_without_the_option_version_6_does_not_exist(request: pytest.FixtureRequ
         running(ensemble(kind, tmp_path_factory.mktemp(kind), 1, options=GROUP_OPTIONS)) as cluster,
         Wire("127.0.0.1", cluster.nodes[1].port) as wire,
     ):
-        answer = wire.ask("ApiVersions", 3, client_software_name="test", client_software_version="1")
+        answer = wire.ask(
+            "ApiVersions", 3, client_software_name="test", client_software_version="1"
+        )
         assert {row.api_key: row.max_version for row in answer.api_keys}[22] == 5
         with pytest.raises(Closed):
             TwoPhase(wire, "any").request()
-
-
 
 
 @pytest.mark.mqd_only
 @pytest.mark.parametrize("read", [read_confluent, read_kafka_python, read_aiokafka])
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_readers_step_over_seals(
-    txn: TwoPhase, wire: Wire, topic: str, broker: Broker, read: Callable[..., list[bytes]], isolation: str
+    txn: TwoPhase,
+    wire: Wire,
+    topic: str,
+    broker: Broker,
+    read: Callable[..., list[bytes]],
+    isolation: str,
 ) -> None:
     """A seal is a control record of a type that only mqd writes."""
     for commit in (True, False, True):
         _, owner = prepared(txn, wire, topic)
         assert txn.end(owner, version=5, commit=commit)[0] == NONE
         txn.until_state("CompleteCommit" if commit else "CompleteAbort")
-    assert read(broker.address, topic, isolation) == [b"v"] * (2 if isolation == "read_committed" else 3)
+    assert read(broker.address, topic, isolation) == [b"v"] * (
+        2 if isolation == "read_committed" else 3
+    )
 
 
 @pytest.mark.mqd_only
-def test_mqctl_shows_what_is_prepared_and_who_may_end_it(txn: TwoPhase, wire: Wire, topic: str, broker: Broker) -> None:
+def test_mqctl_shows_what_is_prepared_and_who_may_end_it(
+    txn: TwoPhase, wire: Wire, topic: str, broker: Broker
+) -> None:
     """Apache Kafka 4.3.1 does not know which transactions are prepared."""
 
     def mqctl(*arguments: str) -> Any:
-        command = [sys.executable, "-m", "mqctl", "txn", *arguments, "--bootstrap", broker.address, "-o", "json"]
-        return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=30).stdout)
+        command = [
+            sys.executable,
+            "-m",
+            "mqctl",
+            "txn",
+            *arguments,
+            "--bootstrap",
+            broker.address,
+            "-o",
+            "json",
+        ]
+        return json.loads(
+            subprocess.run(command, check=True, capture_output=True, timeout=30).stdout
+        )
 
     writer, owner = prepared(txn, wire, topic)
     (row,) = mqctl("list", txn.name, "--prepared")
     assert (row["transactional_id"], row["state"], row["prepared"]) == (txn.name, "Ongoing", True)
     (row,) = mqctl("describe", txn.name)
-    assert (row["owner"], row["producer_epoch"]) == (f"{owner.producer_id}:{owner.producer_epoch}", writer.producer_epoch)
+    assert (row["owner"], row["producer_epoch"]) == (
+        f"{owner.producer_id}:{owner.producer_epoch}",
+        writer.producer_epoch,
+    )
     assert txn.end(owner, version=5)[0] == NONE
     assert mqctl("list", txn.name, "--prepared") == []

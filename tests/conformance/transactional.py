@@ -1,4 +1,5 @@
-"""Transactional producers of stock clients behind one small face, and readers of both isolation levels.
+"""Transactional producers of stock clients behind one small face, and readers of both isolation
+levels.
 
 Errors rise as `Refused`, which names what the client was told.
 """
@@ -28,7 +29,9 @@ class Refused(Exception):
 
 
 class Transactional(ABC):
-    """One transactional producer; it is opened, and has fenced whoever had its id, when it is made."""
+    """One transactional producer; it is opened, and has fenced whoever had its id, when it
+    is made.
+    """
 
     @abstractmethod
     def begin(self) -> None: ...
@@ -51,7 +54,9 @@ class Transactional(ABC):
     def close(self) -> None:
         """Whatever is open stays open."""
 
-    def run(self, topic: str, values: Sequence[bytes], *, committed: bool = True, partition: int = 0) -> None:
+    def run(
+        self, topic: str, values: Sequence[bytes], *, committed: bool = True, partition: int = 0
+    ) -> None:
         """One transaction."""
         self.begin()
         self.send(topic, values, partition)
@@ -92,7 +97,12 @@ class Confluent(Transactional):
     def send(self, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
         errors: list[Any] = []
         for value in values:
-            self._producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: error and errors.append(error))
+            self._producer.produce(
+                topic,
+                value,
+                partition=partition,
+                on_delivery=lambda error, _: error and errors.append(error),
+            )
         assert self._producer.flush(TIMEOUT_S) == 0
         if errors:
             raise Refused(f"{errors[0].name()} {errors[0].str()}")
@@ -100,7 +110,10 @@ class Confluent(Transactional):
     def send_offsets(self, topic: str, offsets: Mapping[int, int], group: str) -> None:
         consumer = confluent_consumer(self._address, group_id=group)
         try:
-            rows = [confluent_kafka.TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+            rows = [
+                confluent_kafka.TopicPartition(topic, partition, offset)
+                for partition, offset in offsets.items()
+            ]
             who = consumer.consumer_group_metadata()
             self._call(lambda: self._producer.send_offsets_to_transaction(rows, who, TIMEOUT_S))
         finally:
@@ -147,7 +160,10 @@ class KafkaPython(Transactional):
         self._call(send)
 
     def send_offsets(self, topic: str, offsets: Mapping[int, int], group: str) -> None:
-        rows = {kafka.TopicPartition(topic, partition): kafka.OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()}
+        rows = {
+            kafka.TopicPartition(topic, partition): kafka.OffsetAndMetadata(offset, "", -1)
+            for partition, offset in offsets.items()
+        }
         self._call(lambda: self._producer.send_offsets_to_transaction(rows, group))
 
     def commit(self) -> None:
@@ -170,7 +186,9 @@ class Aiokafka(Transactional):
 
         async def start() -> Any:
             producer = aiokafka.AIOKafkaProducer(
-                bootstrap_servers=address, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
+                bootstrap_servers=address,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
             )
             await producer.start()
             return producer
@@ -191,13 +209,18 @@ class Aiokafka(Transactional):
 
     def send(self, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
         async def send() -> None:
-            futures = [await self._producer.send(topic, value, partition=partition) for value in values]
+            futures = [
+                await self._producer.send(topic, value, partition=partition) for value in values
+            ]
             await asyncio.gather(*futures)
 
         self._call(send())
 
     def send_offsets(self, topic: str, offsets: Mapping[int, int], group: str) -> None:
-        rows = {aiokafka.TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+        rows = {
+            aiokafka.TopicPartition(topic, partition): offset
+            for partition, offset in offsets.items()
+        }
         self._call(self._producer.send_offsets_to_transaction(rows, group))
 
     def commit(self) -> None:
@@ -208,7 +231,8 @@ class Aiokafka(Transactional):
 
     def close(self) -> None:
         async def stop() -> None:
-            # it has no way to go without its batches but to be told so; a transaction that is open stays open
+            # it has no way to go without its batches but to be told so; a transaction that is open
+            # stays open
             await asyncio.wait_for(self._producer.stop(), 5)
 
         try:
@@ -220,7 +244,11 @@ class Aiokafka(Transactional):
         self._loop.close()
 
 
-PRODUCERS: dict[str, type[Transactional]] = {"confluent": Confluent, "kafka-python": KafkaPython, "aiokafka": Aiokafka}
+PRODUCERS: dict[str, type[Transactional]] = {
+    "confluent": Confluent,
+    "kafka-python": KafkaPython,
+    "aiokafka": Aiokafka,
+}
 
 
 # -- readers
@@ -236,7 +264,9 @@ def read_confluent(address: str, topic: str, isolation: str, partition: int = 0)
         while time.monotonic() < deadline:
             for message in consumer.consume(1000, 0.2):
                 if message.error() is not None:
-                    assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+                    assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, (
+                        message.error()
+                    )
                     return values
                 value = message.value()
                 assert value is not None
@@ -249,7 +279,11 @@ def read_confluent(address: str, topic: str, isolation: str, partition: int = 0)
 def read_kafka_python(address: str, topic: str, isolation: str, partition: int = 0) -> list[bytes]:
     """As `read_confluent`."""
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=address, group_id=None, auto_offset_reset="none", isolation_level=isolation, fetch_max_wait_ms=50
+        bootstrap_servers=address,
+        group_id=None,
+        auto_offset_reset="none",
+        isolation_level=isolation,
+        fetch_max_wait_ms=50,
     )
     try:
         place = kafka.TopicPartition(topic, partition)
@@ -271,7 +305,11 @@ def read_aiokafka(address: str, topic: str, isolation: str, partition: int = 0) 
 
     async def read() -> list[bytes]:
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=address, group_id=None, auto_offset_reset="none", isolation_level=isolation, fetch_max_wait_ms=50
+            bootstrap_servers=address,
+            group_id=None,
+            auto_offset_reset="none",
+            isolation_level=isolation,
+            fetch_max_wait_ms=50,
         )
         await consumer.start()
         try:
@@ -283,7 +321,10 @@ def read_aiokafka(address: str, topic: str, isolation: str, partition: int = 0) 
             deadline = time.monotonic() + TIMEOUT_S
             while await consumer.position(place) < end:
                 assert time.monotonic() < deadline, end
-                values += [record.value for record in (await consumer.getmany(place, timeout_ms=200)).get(place, [])]
+                values += [
+                    record.value
+                    for record in (await consumer.getmany(place, timeout_ms=200)).get(place, [])
+                ]
             return values
         finally:
             await consumer.stop()

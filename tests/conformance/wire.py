@@ -1,8 +1,9 @@
-"""Bare sockets that speak the protocol through kafka-python's schemas: an encoder and decoder that is not ours.
+"""Bare sockets that speak the protocol through kafka-python's schemas: an encoder and decoder that
+is not ours.
 
-`Wire.ask("Metadata", 12, topics=None)` is one request and its answer, with nested structures written as plain dicts and
-missing fields at their schema's defaults; `post` and `answer` take the two halves apart for pipelining; `send`, `frame`
-and `closed` are for what no client would do.
+`Wire.ask("Metadata", 12, topics=None)` is one request and its answer, with nested structures
+written as plain dicts and missing fields at their schema's defaults; `post` and `answer` take the
+two halves apart for pipelining; `send`, `frame` and `closed` are for what no client would do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ import kafka.protocol.producer
 
 TIMEOUT_S = 15.0
 CLIENT_ID = "wire"
-_MODULES = (kafka.protocol.admin, kafka.protocol.consumer, kafka.protocol.metadata, kafka.protocol.producer)
+_MODULES = (
+    kafka.protocol.admin,
+    kafka.protocol.consumer,
+    kafka.protocol.metadata,
+    kafka.protocol.producer,
+)
 
 
 class Closed(Exception):
@@ -59,7 +65,13 @@ def fill(kind: Any, fields: Mapping[str, Any]) -> Any:
     return kind(**values)
 
 
-def encode(api: str, version: int, correlation_id: int = 1, client_id: str | None = CLIENT_ID, **fields: Any) -> bytes:
+def encode(
+    api: str,
+    version: int,
+    correlation_id: int = 1,
+    client_id: str | None = CLIENT_ID,
+    **fields: Any,
+) -> bytes:
     """Header and body of a request, without the length."""
     message = fill(schema(f"{api}Request"), fields)
     message.API_VERSION = version
@@ -78,7 +90,12 @@ class Wire:
     def __enter__(self) -> Wire:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
@@ -96,12 +113,18 @@ class Wire:
         return ticket
 
     def answer(self, ticket: Ticket) -> Any:
-        """The next answer, which must be this request's, decoded; the schema must explain every byte of it."""
+        """The next answer, which must be this request's, decoded; the schema must explain
+        every byte of it.
+        """
         frame = self.frame()
-        assert struct.unpack(">i", frame[:4]) == (ticket.correlation_id,), "answers come in the order of the requests"
+        assert struct.unpack(">i", frame[:4]) == (ticket.correlation_id,), (
+            "answers come in the order of the requests"
+        )
         decoded = schema(f"{ticket.api}Response").decode(frame, version=ticket.version, header=True)
         decoded.with_header(correlation_id=ticket.correlation_id)
-        assert len(decoded.encode(header=True)) == len(frame), "bytes that the schema does not explain"
+        assert len(decoded.encode(header=True)) == len(frame), (
+            "bytes that the schema does not explain"
+        )
         return decoded
 
     def ask(self, api: str, version: int, **fields: Any) -> Any:
@@ -133,8 +156,17 @@ class Wire:
             return True
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S, *, told: Callable[[], Any] = lambda: "") -> Any:
-    """Poll until `condition` returns something true, and return that. Fails the test after the deadline, with what `told` says then."""
+def until(
+    condition: Callable[[], Any],
+    what: str,
+    timeout_s: float = TIMEOUT_S,
+    *,
+    told: Callable[[], Any] = lambda: "",
+) -> Any:
+    """Poll until `condition` returns something true, and return that.
+
+    Fails the test after the deadline, with what `told` says then.
+    """
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s {told()}"
@@ -146,45 +178,78 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S,
 
 
 def new_topic(
-    name: str, *, partitions: int = 1, replicas: int = 1, configs: Mapping[str, str | None] | None = None, **more: Any
+    name: str,
+    *,
+    partitions: int = 1,
+    replicas: int = 1,
+    configs: Mapping[str, str | None] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """A row of CreateTopics."""
     rows = [{"name": key, "value": value} for key, value in (configs or {}).items()]
-    return {"name": name, "num_partitions": partitions, "replication_factor": replicas, "assignments": [], "configs": rows} | more
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": replicas,
+        "assignments": [],
+        "configs": rows,
+    } | more
 
 
-def create_topics(wire: Wire, *topics: dict[str, Any], version: int = 7, validate_only: bool = False) -> dict[str, Any]:
+def create_topics(
+    wire: Wire, *topics: dict[str, Any], version: int = 7, validate_only: bool = False
+) -> dict[str, Any]:
     """CreateTopics; the rows of the answer by topic name."""
-    answer = wire.ask("CreateTopics", version, topics=topics, timeout_ms=10_000, validate_only=validate_only)
+    answer = wire.ask(
+        "CreateTopics", version, topics=topics, timeout_ms=10_000, validate_only=validate_only
+    )
     return {row.name: row for row in answer.topics}
 
 
-def create_topic(wire: Wire, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
-    """Create a topic and wait until its partitions are led: metadata may say so before the leader itself knows.
+def create_topic(
+    wire: Wire, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
+) -> str:
+    """Create a topic and wait until its partitions are led: metadata may say so before the leader
+    itself knows.
 
-    The topic keeps records for ever, because tests write old timestamps. In a cluster the node of this connection leads it,
-    because tests go on talking to that node.
+    The topic keeps records for ever, because tests write old timestamps. In a cluster the node of
+    this connection leads it, because tests go on talking to that node.
     """
-    wanted = new_topic(name, partitions=partitions, configs={"retention.ms": "-1"} | dict(configs or {}))
+    wanted = new_topic(
+        name, partitions=partitions, configs={"retention.ms": "-1"} | dict(configs or {})
+    )
     replicas = nodes_from_here(wire)
     if len(replicas) > 1:
-        rows = [{"partition_index": partition, "broker_ids": replicas[:3]} for partition in range(partitions)]
+        rows = [
+            {"partition_index": partition, "broker_ids": replicas[:3]}
+            for partition in range(partitions)
+        ]
         wanted |= {"num_partitions": -1, "replication_factor": -1, "assignments": rows}
     row = create_topics(wire, wanted)[name]
     assert row.error_code == 0, row
     until(lambda: has_leaders(wire, name, partitions), f"leaders of {name}")
     for partition in range(partitions):
-        until(lambda: list_offsets(wire, name, -1, partition=partition).error_code == 0, f"{name}-{partition}")  # noqa: B023
+        until(
+            lambda: list_offsets(wire, name, -1, partition=partition).error_code == 0,  # noqa: B023
+            f"{name}-{partition}",
+        )
     return name
 
 
 def nodes_from_here(wire: Wire) -> list[int]:
     """The ids of all nodes, first that of the node at the other end."""
     port = wire.socket.getpeername()[1]
-    return [row.node_id for row in sorted(metadata(wire, []).brokers, key=lambda row: (row.port != port, row.node_id))]
+    return [
+        row.node_id
+        for row in sorted(
+            metadata(wire, []).brokers, key=lambda row: (row.port != port, row.node_id)
+        )
+    ]
 
 
-def metadata(wire: Wire, names: list[str] | None, *, version: int = 12, create: bool = False) -> Any:
+def metadata(
+    wire: Wire, names: list[str] | None, *, version: int = 12, create: bool = False
+) -> Any:
     """The Metadata answer for these topics (None: all)."""
     topics = None if names is None else [{"name": name} for name in names]
     return wire.ask("Metadata", version, topics=topics, allow_auto_topic_creation=create)
@@ -193,7 +258,11 @@ def metadata(wire: Wire, names: list[str] | None, *, version: int = 12, create: 
 def has_leaders(wire: Wire, name: str, partitions: int) -> bool:
     """Whether every partition of the topic is there and led."""
     (row,) = metadata(wire, [name]).topics
-    return row.error_code == 0 and len(row.partitions) == partitions and all(p.error_code == 0 and p.leader_id >= 0 for p in row.partitions)
+    return (
+        row.error_code == 0
+        and len(row.partitions) == partitions
+        and all(p.error_code == 0 and p.leader_id >= 0 for p in row.partitions)
+    )
 
 
 def topic_id(wire: Wire, name: str) -> UUID:
@@ -204,16 +273,33 @@ def topic_id(wire: Wire, name: str) -> UUID:
     return row.topic_id
 
 
-def produce_fields(topic: str | UUID, data: bytes | None, *, partition: int = 0, acks: int = -1) -> dict[str, Any]:
+def produce_fields(
+    topic: str | UUID, data: bytes | None, *, partition: int = 0, acks: int = -1
+) -> dict[str, Any]:
     """A Produce request with one partition. A topic id needs version 13."""
     named = {"topic_id": topic} if isinstance(topic, UUID) else {"name": topic}
     rows = [{"index": partition, "records": data}]
-    return {"transactional_id": None, "acks": acks, "timeout_ms": 10_000, "topic_data": [named | {"partition_data": rows}]}
+    return {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout_ms": 10_000,
+        "topic_data": [named | {"partition_data": rows}],
+    }
 
 
-def produce(wire: Wire, topic: str | UUID, data: bytes | None, *, version: int = 9, partition: int = 0, acks: int = -1) -> Any:
+def produce(
+    wire: Wire,
+    topic: str | UUID,
+    data: bytes | None,
+    *,
+    version: int = 9,
+    partition: int = 0,
+    acks: int = -1,
+) -> Any:
     """Produce to one partition; returns its row of the answer."""
-    answer = wire.ask("Produce", version, **produce_fields(topic, data, partition=partition, acks=acks))
+    answer = wire.ask(
+        "Produce", version, **produce_fields(topic, data, partition=partition, acks=acks)
+    )
     ((row,),) = [response.partition_responses for response in answer.responses]
     assert row.index == partition
     return row
@@ -244,9 +330,21 @@ def fetch_fields(
             "partition_max_bytes": partition_max_bytes,
         }
 
-    fields = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 50_000_000, "session_id": 0, "session_epoch": -1, "rack_id": ""}
-    topics = [named(topic) | {"partitions": [row(*item) for item in partitions.items()]} for topic, partitions in wanted.items()]
-    dropped = [named(topic) | {"partitions": partitions} for topic, partitions in (forgotten or {}).items()]
+    fields = {
+        "max_wait_ms": 500,
+        "min_bytes": 1,
+        "max_bytes": 50_000_000,
+        "session_id": 0,
+        "session_epoch": -1,
+        "rack_id": "",
+    }
+    topics = [
+        named(topic) | {"partitions": [row(*item) for item in partitions.items()]}
+        for topic, partitions in wanted.items()
+    ]
+    dropped = [
+        named(topic) | {"partitions": partitions} for topic, partitions in (forgotten or {}).items()
+    ]
     return fields | {"topics": topics, "forgotten_topics_data": dropped} | more
 
 
@@ -255,7 +353,15 @@ def fetch(wire: Wire, wanted: Wanted, *, version: int = 12, **options: Any) -> A
     return wire.ask("Fetch", version, **fetch_fields(wanted, **options))
 
 
-def fetch_one(wire: Wire, topic: str | UUID, offset: int, *, version: int = 12, partition: int = 0, **options: Any) -> Any:
+def fetch_one(
+    wire: Wire,
+    topic: str | UUID,
+    offset: int,
+    *,
+    version: int = 12,
+    partition: int = 0,
+    **options: Any,
+) -> Any:
     """Fetch one partition outside any session; returns its row."""
     answer = fetch(wire, {topic: {partition: offset}}, version=version, **options)
     assert answer.error_code == 0, answer
@@ -264,20 +370,41 @@ def fetch_one(wire: Wire, topic: str | UUID, offset: int, *, version: int = 12, 
     return row
 
 
-def list_offsets(wire: Wire, topic: str, timestamp: int, *, version: int = 7, partition: int = 0, leader_epoch: int = -1) -> Any:
+def list_offsets(
+    wire: Wire,
+    topic: str,
+    timestamp: int,
+    *,
+    version: int = 7,
+    partition: int = 0,
+    leader_epoch: int = -1,
+) -> Any:
     """ListOffsets of one partition; returns its row."""
-    rows = [{"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": leader_epoch}]
-    answer = wire.ask("ListOffsets", version, replica_id=-1, topics=[{"name": topic, "partitions": rows}], timeout_ms=10_000)
+    rows = [
+        {"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": leader_epoch}
+    ]
+    answer = wire.ask(
+        "ListOffsets",
+        version,
+        replica_id=-1,
+        topics=[{"name": topic, "partitions": rows}],
+        timeout_ms=10_000,
+    )
     ((row,),) = [response.partitions for response in answer.topics]
     assert row.partition_index == partition
     return row
 
 
 def new_producer_id(wire: Wire, version: int = 4) -> tuple[int, int]:
-    """(producer id, epoch) of a new idempotent producer. A broker that has just started may ask to try again."""
+    """(producer id, epoch) of a new idempotent producer.
+
+    A broker that has just started may ask to try again.
+    """
 
     def ask() -> Any:
-        answer = wire.ask("InitProducerId", version, transactional_id=None, transaction_timeout_ms=60_000)
+        answer = wire.ask(
+            "InitProducerId", version, transactional_id=None, transaction_timeout_ms=60_000
+        )
         return answer if answer.error_code == 0 else None
 
     answer = until(ask, "a producer id")
@@ -288,7 +415,9 @@ def found_coordinator(wire: Wire, key: str, key_type: int) -> tuple[str, int]:
     """Host and port. The first who asks makes the internal topic."""
 
     def ask() -> Any:
-        (row,) = wire.ask("FindCoordinator", 4, key_type=key_type, coordinator_keys=[key]).coordinators
+        (row,) = wire.ask(
+            "FindCoordinator", 4, key_type=key_type, coordinator_keys=[key]
+        ).coordinators
         return row if row.error_code == 0 else None
 
     row = until(ask, f"the coordinator of {key}", 30)

@@ -1,4 +1,6 @@
-"""A quorum that commits at once, and brokers, topics and a controller on top: what the tests here stand on."""
+"""A quorum that commits at once, and brokers, topics and a controller on top: what the
+tests here stand on.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class TrioClock:
 class FakeQuorum:
     """Commits at once on every machine, as long as it leads."""
 
-    def __init__(self, machine: MetadataMachine, *replicas: MetadataMachine, node_id: int = 1) -> None:
+    def __init__(
+        self, machine: MetadataMachine, *replicas: MetadataMachine, node_id: int = 1
+    ) -> None:
         self.machines = (machine, *replicas)
         self.node_id = node_id
         self.leader_id: int | None = node_id
@@ -97,12 +101,16 @@ class FakeQuorum:
             snapshot_index=0,
             voters=(1,),
             connected=(),
-            majority_replied_at=trio.current_time() if self.majority_replied_at is None else self.majority_replied_at,
+            majority_replied_at=trio.current_time()
+            if self.majority_replied_at is None
+            else self.majority_replied_at,
             led_at=trio.current_time() if self.led_at is None else self.led_at,
         )
 
 
-async def no_forward(node_id: NodeId, api: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+async def no_forward(
+    node_id: NodeId, api: str, version: int, request: Mapping[str, Any]
+) -> Mapping[str, Any]:
     raise OSError(f"no way to node {node_id}")
 
 
@@ -173,17 +181,30 @@ def with_brokers(*ids: int, racks: Mapping[int, str] | None = None) -> Replica:
     return replica
 
 
-def add_broker(replica: Replica, node_id: int, *, rack: str | None = None, incarnation: int = 0) -> int:
+def add_broker(
+    replica: Replica, node_id: int, *, rack: str | None = None, incarnation: int = 0
+) -> int:
     """Register and unfence; the broker epoch."""
-    op = Register(NodeId(node_id), CLUSTER, UUID(int=node_id * 1000 + incarnation), f"host{node_id}", 9092, rack)
+    op = Register(
+        NodeId(node_id),
+        CLUSTER,
+        UUID(int=node_id * 1000 + incarnation),
+        f"host{node_id}",
+        9092,
+        rack,
+    )
     replica.run(decide_register, op)
     epoch = replica.image.brokers[NodeId(node_id)].epoch
     replica.run(decide_heartbeat, Heartbeat(NodeId(node_id), epoch, replica.image.index))
     return epoch
 
 
-def new_topic(name: str, partitions: int = USE_DEFAULT, factor: int = USE_DEFAULT, **rest: Any) -> NewTopic:
-    return NewTopic(name, UUID(int=random.Random(name).getrandbits(128), version=4), partitions, factor, **rest)
+def new_topic(
+    name: str, partitions: int = USE_DEFAULT, factor: int = USE_DEFAULT, **rest: Any
+) -> NewTopic:
+    return NewTopic(
+        name, UUID(int=random.Random(name).getrandbits(128), version=4), partitions, factor, **rest
+    )
 
 
 def create_topics(replica: Replica, *topics: NewTopic, validate_only: bool = False) -> Any:

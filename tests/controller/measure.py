@@ -1,7 +1,8 @@
 """Metadata of 10,000 partitions (RF 3 on 3 nodes): python -m tests.controller.measure
 
-Prints milliseconds of CPU, so that a busy machine does not count: deciding and applying the creation, a snapshot and its load, the
-failure of one node portion by portion (what a node's loop stands still for), its return, and the deletion.
+Prints milliseconds of CPU, so that a busy machine does not count: deciding and applying the
+creation, a snapshot and its load, the failure of one node portion by portion (what a node's loop
+stands still for), its return, and the deletion.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from mqd.controller.image import MetadataMachine
 from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
 from mqd.controller.records import Command, encode_command, split_records
 from mqd.controller.rules import Rules
-from mqd.controller.topics import CreateTopics, DeleteTopics, TopicName, decide_create_topics, decide_delete_topics
+from mqd.controller.topics import (
+    CreateTopics,
+    DeleteTopics,
+    TopicName,
+    decide_create_topics,
+    decide_delete_topics,
+)
 from mqd.types import NodeId
 from tests.controller.cluster import Replica, new_topic, with_brokers
 
@@ -32,7 +39,9 @@ def timed(call: Callable[[], ResultT]) -> tuple[float, ResultT]:
 
 
 def carry_out(replica: Replica, what: str, decide: Any, op: Any) -> None:
-    """Each portion: decided, encoded and applied as the controller does it in one stretch between two waits."""
+    """Each portion: decided, encoded and applied as the controller does it in one stretch
+    between two waits.
+    """
     decisions, applications, sizes = [], [], []
     while True:
         took, decision = timed(lambda: decide(replica.image, op, RULES))
@@ -47,7 +56,8 @@ def carry_out(replica: Replica, what: str, decide: Any, op: Any) -> None:
         if not decision.more:
             break
     print(
-        f"{what:<28} commands={len(sizes)} bytes={sum(sizes)} decide total={sum(decisions):.0f} max={max(decisions):.0f} ms; "
+        f"{what:<28} commands={len(sizes)} bytes={sum(sizes)} decide "
+        f"total={sum(decisions):.0f} max={max(decisions):.0f} ms; "
         f"apply total={sum(applications):.0f} max={max(applications, default=0):.0f} ms"
     )
 
@@ -64,10 +74,26 @@ def main() -> None:
         took, _ = timed(lambda snapshot=snapshot: MetadataMachine().restore(snapshot))  # type: ignore[misc]
         print(f"{'load':<28} {took:.0f} ms")
         broker = replica.image.brokers[NodeId(1)]
-        carry_out(replica, "node 1 fails", decide_expire, ExpireSessions(((broker.node_id, broker.epoch),)))
-        carry_out(replica, "node 1 comes back", decide_heartbeat, Heartbeat(broker.node_id, broker.epoch, replica.index))
+        carry_out(
+            replica,
+            "node 1 fails",
+            decide_expire,
+            ExpireSessions(((broker.node_id, broker.epoch),)),
+        )
+        carry_out(
+            replica,
+            "node 1 comes back",
+            decide_heartbeat,
+            Heartbeat(broker.node_id, broker.epoch, replica.index),
+        )
         wishes = tuple(
-            IsrWish(topic.topic_id, index, partition.leader_epoch, partition.partition_epoch, tuple((NodeId(n), -1) for n in (1, 2, 3)))
+            IsrWish(
+                topic.topic_id,
+                index,
+                partition.leader_epoch,
+                partition.partition_epoch,
+                tuple((NodeId(n), -1) for n in (1, 2, 3)),
+            )
             for topic in replica.image.topics.values()
             for index, partition in enumerate(topic.partitions)
             if partition.leader == 2
@@ -75,7 +101,12 @@ def main() -> None:
         op = AlterPartitions(NodeId(2), replica.image.brokers[NodeId(2)].epoch, wishes)
         carry_out(replica, f"leader 2 takes {len(wishes)} back", decide_alter_partitions, op)
         carry_out(replica, "a look at everything", decide_settle_all, SettleAll())
-        carry_out(replica, "delete", decide_delete_topics, DeleteTopics(tuple(TopicName(topic.name) for topic in topics)))
+        carry_out(
+            replica,
+            "delete",
+            decide_delete_topics,
+            DeleteTopics(tuple(TopicName(topic.name) for topic in topics)),
+        )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,14 @@ from mqd.controller.records import CreateTopic, Placement
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_NODE, NodeId
-from tests.controller.cluster import CLUSTER, Replica, add_broker, create_topics, new_topic, with_brokers
+from tests.controller.cluster import (
+    CLUSTER,
+    Replica,
+    add_broker,
+    create_topics,
+    new_topic,
+    with_brokers,
+)
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
@@ -37,7 +44,11 @@ def test_the_first_registration_formats_the_log() -> None:
     replica = Replica()
     register(replica, 1)
     assert replica.image.cluster_id == CLUSTER
-    assert replica.image.features == {"mqd.metadata.version": 2, "group.version": 1, "transaction.version": 2}
+    assert replica.image.features == {
+        "mqd.metadata.version": 2,
+        "group.version": 1,
+        "transaction.version": 2,
+    }
     broker = replica.image.brokers[ONE]
     assert (broker.epoch, broker.fenced, broker.rack) == (replica.index, True, "r")
     with pytest.raises(MqError) as refusal:
@@ -49,25 +60,33 @@ def test_the_same_incarnation_registers_once_and_a_new_one_replaces_it_at_once()
     replica = with_brokers(1)
     create_topics(replica, new_topic("t", 2))
     old = replica.image.brokers[ONE]
-    replica.run(decide_register, Register(ONE, CLUSTER, old.incarnation, old.host, old.port, old.rack))
+    replica.run(
+        decide_register, Register(ONE, CLUSTER, old.incarnation, old.host, old.port, old.rack)
+    )
     assert replica.image.brokers[ONE] is old
     register(replica, 77)
     new = replica.image.brokers[ONE]
     assert new.epoch == replica.index > old.epoch and new.fenced
-    assert [(p.leader, p.leader_epoch, p.isr) for p in replica.image.topics["t"].partitions] == [(NO_NODE, 1, ())] * 2
+    assert [(p.leader, p.leader_epoch, p.isr) for p in replica.image.topics["t"].partitions] == [
+        (NO_NODE, 1, ())
+    ] * 2
     with pytest.raises(MqError) as refusal:
         decide_heartbeat(replica.image, Heartbeat(ONE, old.epoch, replica.index), Rules())
     assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
     reply = replica.run(decide_heartbeat, Heartbeat(ONE, new.epoch, replica.index))
     assert reply == HeartbeatReply(caught_up=True, fenced=False, should_shut_down=False)
-    assert [(p.leader, p.leader_epoch, p.partition_epoch) for p in replica.image.topics["t"].partitions] == [(1, 2, 2)] * 2
+    assert [
+        (p.leader, p.leader_epoch, p.partition_epoch) for p in replica.image.topics["t"].partitions
+    ] == [(1, 2, 2)] * 2
 
 
 def test_a_broker_leads_only_after_it_has_applied_its_registration() -> None:
     replica = Replica()
     register(replica, 1)
     epoch = replica.image.brokers[ONE].epoch
-    assert replica.run(decide_heartbeat, Heartbeat(ONE, epoch, epoch - 1)) == HeartbeatReply(False, True, False)
+    assert replica.run(decide_heartbeat, Heartbeat(ONE, epoch, epoch - 1)) == HeartbeatReply(
+        False, True, False
+    )
     assert not replica.run(decide_heartbeat, Heartbeat(ONE, epoch, epoch)).fenced
     assert decide_heartbeat(replica.image, Heartbeat(ONE, epoch, epoch), Rules()).records == ()
     with pytest.raises(MqError) as refusal:
@@ -78,32 +97,61 @@ def test_a_broker_leads_only_after_it_has_applied_its_registration() -> None:
 def test_a_broker_that_goes_hands_over_first_and_is_fenced_then() -> None:
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
-    replica.commit([CreateTopic("t", UUID(int=1), (Placement(both, ONE, both), Placement((ONE,), ONE, (ONE,))), ())])
+    replica.commit(
+        [
+            CreateTopic(
+                "t", UUID(int=1), (Placement(both, ONE, both), Placement((ONE,), ONE, (ONE,))), ()
+            )
+        ]
+    )
     epoch = replica.image.brokers[ONE].epoch
     leaving = Heartbeat(ONE, epoch, replica.index, want_shut_down=True)
     assert replica.run(decide_heartbeat, leaving) == HeartbeatReply(True, False, False)
-    assert [(p.leader, p.isr, p.elr) for p in replica.image.topics["t"].partitions] == [(TWO, (TWO,), ()), (NO_NODE, (), (ONE,))]
+    assert [(p.leader, p.isr, p.elr) for p in replica.image.topics["t"].partitions] == [
+        (TWO, (TWO,), ()),
+        (NO_NODE, (), (ONE,)),
+    ]
     assert replica.image.is_alive(ONE) and replica.image.brokers[ONE].in_controlled_shutdown
     assert replica.run(decide_heartbeat, leaving) == HeartbeatReply(True, True, True)
     assert not replica.image.is_alive(ONE)
     assert replica.run(decide_heartbeat, leaving) == HeartbeatReply(True, True, True)
     replica.run(decide_heartbeat, Heartbeat(ONE, epoch, replica.index))
-    assert replica.image.topics["t"].partitions[1].leader == ONE and not replica.image.brokers[ONE].in_controlled_shutdown
+    assert (
+        replica.image.topics["t"].partitions[1].leader == ONE
+        and not replica.image.brokers[ONE].in_controlled_shutdown
+    )
 
 
 def test_a_broker_that_cannot_vouch_for_its_logs_is_eligible_no_more() -> None:
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
-    replica.commit([CreateTopic("t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),))])
+    replica.commit(
+        [
+            CreateTopic(
+                "t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),)
+            )
+        ]
+    )
     epoch = replica.image.brokers[ONE].epoch
-    replica.run(decide_expire, ExpireSessions(((ONE, epoch), (TWO, replica.image.brokers[TWO].epoch))))
+    replica.run(
+        decide_expire, ExpireSessions(((ONE, epoch), (TWO, replica.image.brokers[TWO].epoch)))
+    )
     partition = replica.image.topics["t"].partitions[0]
-    assert (partition.leader, partition.isr, partition.elr, partition.last_known_elr) == (NO_NODE, (), both, (ONE,))
-    replica.run(decide_register, Register(ONE, CLUSTER, UUID(int=5), "h", 9092, None, previous_broker_epoch=epoch - 1))
+    assert (partition.leader, partition.isr, partition.elr, partition.last_known_elr) == (
+        NO_NODE,
+        (),
+        both,
+        (ONE,),
+    )
+    replica.run(
+        decide_register,
+        Register(ONE, CLUSTER, UUID(int=5), "h", 9092, None, previous_broker_epoch=epoch - 1),
+    )
     partition = replica.image.topics["t"].partitions[0]
     assert (partition.leader, partition.elr, partition.last_known_elr) == (NO_NODE, (TWO,), (ONE,))
     replica.run(decide_heartbeat, Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index))
-    assert replica.image.topics["t"].partitions[0].leader == NO_NODE  # node 2 has what 1 may have lost
+    # node 2 has what 1 may have lost
+    assert replica.image.topics["t"].partitions[0].leader == NO_NODE
     add_broker(replica, 2, incarnation=6)  # neither can vouch: the last leader is what is left
     partition = replica.image.topics["t"].partitions[0]
     assert (partition.leader, partition.isr, partition.elr) == (ONE, (ONE,), ())
@@ -112,10 +160,19 @@ def test_a_broker_that_cannot_vouch_for_its_logs_is_eligible_no_more() -> None:
 def test_a_broker_that_vouches_for_its_logs_stays_eligible() -> None:
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
-    replica.commit([CreateTopic("t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),))])
+    replica.commit(
+        [
+            CreateTopic(
+                "t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),)
+            )
+        ]
+    )
     epoch = replica.image.brokers[ONE].epoch
     replica.run(decide_expire, ExpireSessions(((TWO, replica.image.brokers[TWO].epoch),)))
-    replica.run(decide_register, Register(ONE, CLUSTER, UUID(int=5), "h", 9092, None, previous_broker_epoch=epoch))
+    replica.run(
+        decide_register,
+        Register(ONE, CLUSTER, UUID(int=5), "h", 9092, None, previous_broker_epoch=epoch),
+    )
     assert replica.image.topics["t"].partitions[0].elr == both
     replica.run(decide_heartbeat, Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index))
     partition = replica.image.topics["t"].partitions[0]
@@ -123,31 +180,56 @@ def test_a_broker_that_vouches_for_its_logs_stays_eligible() -> None:
 
 
 @pytest.mark.parametrize("unfenced", [False, True], ids=["never unfenced", "unfenced"])
-def test_a_process_that_ended_before_it_could_promise_anything_takes_nothing_away(unfenced: bool) -> None:
-    """Killed between its registration and the file that names it, it names the one before, again and again."""
+def test_a_process_that_ended_before_it_could_promise_anything_takes_nothing_away(
+    unfenced: bool,
+) -> None:
+    """Killed between its registration and the file that names it, it names the one before,
+    again and again.
+    """
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
-    replica.commit([CreateTopic("t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),))])
+    replica.commit(
+        [
+            CreateTopic(
+                "t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),)
+            )
+        ]
+    )
     epoch = replica.image.brokers[ONE].epoch
-    replica.run(decide_expire, ExpireSessions(((ONE, epoch), (TWO, replica.image.brokers[TWO].epoch))))
+    replica.run(
+        decide_expire, ExpireSessions(((ONE, epoch), (TWO, replica.image.brokers[TWO].epoch)))
+    )
     for incarnation in (5, 6):
-        replica.run(decide_register, Register(ONE, CLUSTER, UUID(int=incarnation), "h", 9092, None, previous_broker_epoch=epoch))
+        replica.run(
+            decide_register,
+            Register(
+                ONE, CLUSTER, UUID(int=incarnation), "h", 9092, None, previous_broker_epoch=epoch
+            ),
+        )
         assert replica.image.topics["t"].partitions[0].elr == both
         if unfenced:
-            replica.run(decide_heartbeat, Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index))
+            replica.run(
+                decide_heartbeat, Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index)
+            )
             replica.run(decide_expire, ExpireSessions(((ONE, replica.image.brokers[ONE].epoch),)))
             break
     restored = MetadataImage()
     restored.restore(replica.image.snapshot())
     assert restored.brokers == replica.image.brokers
-    replica.run(decide_register, Register(ONE, CLUSTER, UUID(int=7), "h", 9092, None, previous_broker_epoch=epoch))
+    replica.run(
+        decide_register,
+        Register(ONE, CLUSTER, UUID(int=7), "h", 9092, None, previous_broker_epoch=epoch),
+    )
     assert replica.image.topics["t"].partitions[0].elr == ((TWO,) if unfenced else both)
     replica.run(decide_register, Register(ONE, CLUSTER, UUID(int=8), "h", 9092, None))
     assert replica.image.topics["t"].partitions[0].elr == (TWO,)
 
 
 def reported(replica: Replica, serial: int) -> None:
-    replica.run(decide_heartbeat, Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index, disk_serial=serial))
+    replica.run(
+        decide_heartbeat,
+        Heartbeat(ONE, replica.image.brokers[ONE].epoch, replica.index, disk_serial=serial),
+    )
 
 
 def test_the_serial_of_a_disk_is_kept_and_never_falls() -> None:
@@ -168,15 +250,25 @@ def test_metadata_of_version_1_has_no_serials() -> None:
 
 
 @pytest.mark.parametrize(("found", "vouches"), [(8, False), (9, True), (10, True)])
-def test_a_broker_whose_disk_is_an_older_copy_vouches_for_nothing(found: int, vouches: bool) -> None:
+def test_a_broker_whose_disk_is_an_older_copy_vouches_for_nothing(
+    found: int, vouches: bool
+) -> None:
     """Also of its present registration: the copy names that one, and is older all the same."""
     replica = with_brokers(1, 2)
     both = (ONE, TWO)
-    replica.commit([CreateTopic("t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),))])
+    replica.commit(
+        [
+            CreateTopic(
+                "t", UUID(int=1), (Placement(both, ONE, both),), (("min.insync.replicas", "2"),)
+            )
+        ]
+    )
     reported(replica, 9)
     epoch = replica.image.brokers[ONE].epoch
     for incarnation in (71, 72):  # the first of these processes ends before it is unfenced
-        again = Register(ONE, CLUSTER, UUID(int=incarnation), "h", 9092, "r", epoch, disk_serial=found)
+        again = Register(
+            ONE, CLUSTER, UUID(int=incarnation), "h", 9092, "r", epoch, disk_serial=found
+        )
         replica.run(decide_register, again)
         partition = replica.image.topics["t"].partitions[0]
         assert (ONE in {*partition.isr, *partition.elr}) == vouches
@@ -216,7 +308,9 @@ def test_a_large_topic_changes_hands() -> None:
     assert all(len(command) < 5_000 for _, command in replica.log[commands:])
     epoch = replica.image.brokers[ONE].epoch
     replica.run(decide_heartbeat, Heartbeat(ONE, epoch, replica.index))
-    assert {p.leader for p in replica.image.topics["t"].partitions[:PARTITIONS_PER_DECISION]} == {ONE}
+    assert {p.leader for p in replica.image.topics["t"].partitions[:PARTITIONS_PER_DECISION]} == {
+        ONE
+    }
     replica.run(decide_settle_all, SettleAll())
     assert {p.leader for p in replica.image.topics["t"].partitions} == {ONE}
 
@@ -229,5 +323,6 @@ def test_sessions() -> None:
     assert sessions.silent(replica.image, 12.9) == ()
     assert sessions.silent(replica.image, 13.0) == ((TWO, replica.image.brokers[TWO].epoch),)
     add_broker(replica, 3)
-    assert [node for node, _ in sessions.silent(replica.image, 15.5)] == [1, 2]  # 3 is heard of for the first time
+    # 3 is heard of for the first time
+    assert [node for node, _ in sessions.silent(replica.image, 15.5)] == [1, 2]
     assert [node for node, _ in sessions.silent(replica.image, 18.5)] == [1, 2, 3]

@@ -1,4 +1,6 @@
-"""Incremental and legacy changes: the codes of Apache Kafka 4.3.1, asked of it with the same requests."""
+"""Incremental and legacy changes: the codes of Apache Kafka 4.3.1, asked of it with the
+same requests.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def replica_with_topic() -> Replica:
 
 
 def alter(replica: Replica, *resources: ResourceChanges, **rest: bool) -> list[int]:
-    return [int(row.error_code) for row in replica.run(decide_alter_configs, AlterConfigs(resources, CONFIG, **rest))]
+    return [
+        int(row.error_code)
+        for row in replica.run(decide_alter_configs, AlterConfigs(resources, CONFIG, **rest))
+    ]
 
 
 def of(name: str, *changes: tuple[str, int, str | None], kind: int = TOPIC) -> ResourceChanges:
@@ -119,7 +124,12 @@ def test_a_legacy_change_replaces_everything() -> None:
 def test_each_resource_stands_alone_and_comes_once() -> None:
     replica = replica_with_topic()
     twice = of("t", ("retention.ms", SET, "5"))
-    assert alter(replica, twice, twice, of("u", ("retention.ms", SET, "6")), of("zz")) == [42, 42, 0, 3]
+    assert alter(replica, twice, twice, of("u", ("retention.ms", SET, "6")), of("zz")) == [
+        42,
+        42,
+        0,
+        3,
+    ]
     assert replica.image.topic_configs("t") == {}
     assert replica.image.topic_configs("u") == {"retention.ms": "6"}
     assert alter(replica, of("u", ("retention.ms", SET, "7")), validate_only=True) == [0]
@@ -135,11 +145,17 @@ def test_values_are_checked_in_relation_to_those_that_are_there() -> None:
 def test_a_nodes_own_value_wins_over_every_nodes() -> None:
     replica = replica_with_topic()
     one, two = NodeId(1), NodeId(2)
-    alter(replica, of("", ("log.retention.ms", SET, "6000"), ("log.segment.bytes", SET, "2000000"), kind=NODE))
+    alter(
+        replica,
+        of("", ("log.retention.ms", SET, "6000"), ("log.segment.bytes", SET, "2000000"), kind=NODE),
+    )
     alter(replica, of("1", ("log.retention.ms", SET, "5000"), kind=NODE))
     config = effective_node_config(CONFIG, replica.image, one)
     assert (config["log.retention.ms"], config.source("log.retention.ms")) == (5000, Source.DYNAMIC)
-    assert (config["log.segment.bytes"], config.source("log.segment.bytes")) == (2000000, Source.DYNAMIC_DEFAULT)
+    assert (config["log.segment.bytes"], config.source("log.segment.bytes")) == (
+        2000000,
+        Source.DYNAMIC_DEFAULT,
+    )
     assert effective_node_config(CONFIG, replica.image, two)["log.retention.ms"] == 6000
 
 
@@ -159,9 +175,16 @@ def test_a_value_grows_no_further_than_an_answer_can_carry() -> None:
         for kind, name in ((TOPIC, THROTTLED), (NODE, "log.cleanup.policy")):
             (row,) = replica.run(
                 decide_alter_configs,
-                AlterConfigs((of("t" if kind == TOPIC else "1", (name, SET, longest + "1"), kind=kind),), CONFIG, incremental=incremental),
+                AlterConfigs(
+                    (of("t" if kind == TOPIC else "1", (name, SET, longest + "1"), kind=kind),),
+                    CONFIG,
+                    incremental=incremental,
+                ),
             )
-            assert (int(row.error_code), str(CONFIG_VALUE_BYTES_MAX) in row.error_message) == (40, True)
+            assert (int(row.error_code), str(CONFIG_VALUE_BYTES_MAX) in row.error_message) == (
+                40,
+                True,
+            )
     created = create_topics(replica, new_topic("v", configs=((THROTTLED, longest + "1"),)))
     assert [int(row.error_code) for row in created] == [40]
 
@@ -178,7 +201,9 @@ def test_all_overrides_of_a_resource_together_have_a_bound() -> None:
     assert len(alter(replica, *many[1:])) == CONFIG_RESOURCES_MAX
 
 
-@pytest.mark.parametrize("name", ["9" * 5000, "01", "", "-1", "+1", "1_0", "\u0661", "2147483648", "1\n"])
+@pytest.mark.parametrize(
+    "name", ["9" * 5000, "01", "", "-1", "+1", "1_0", "\u0661", "2147483648", "1\n"]
+)
 def test_a_node_has_one_name(name: str) -> None:
     with pytest.raises(MqError, match="INVALID_REQUEST") as refused:
         node_id_of(name)

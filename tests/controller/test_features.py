@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mqd.controller.features import LEVELS, FeatureUpdate, UpdateFeatures, UpgradeType, decide_update_features
+from mqd.controller.features import (
+    LEVELS,
+    FeatureUpdate,
+    UpdateFeatures,
+    UpgradeType,
+    decide_update_features,
+)
 from mqd.controller.image import MetadataMachine
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NodeId
@@ -13,7 +19,9 @@ from tests.controller.cluster import Replica, with_brokers
 NAME = "transaction.version"
 
 
-def update(replica: Replica, level: int, kind: int = UpgradeType.UPGRADE, name: str = NAME, **more: bool) -> None:
+def update(
+    replica: Replica, level: int, kind: int = UpgradeType.UPGRADE, name: str = NAME, **more: bool
+) -> None:
     replica.run(decide_update_features, UpdateFeatures((FeatureUpdate(name, level, kind),), **more))
 
 
@@ -52,10 +60,15 @@ def test_what_is_refused_is_refused_whole() -> None:
     assert "less than 0" in refusal(replica, -1)
     assert "upgrade type" in refusal(replica, 1, 9)
     assert "does not support" in refusal(replica, 1, UpgradeType.UPGRADE, "no.such.feature")
-    assert "does not support" in refusal(replica, 0, UpgradeType.SAFE_DOWNGRADE, "mqd.metadata.version")
+    assert "does not support" in refusal(
+        replica, 0, UpgradeType.SAFE_DOWNGRADE, "mqd.metadata.version"
+    )
     update(replica, 1, UpgradeType.SAFE_DOWNGRADE)
     assert "downgrade to a newer version" in refusal(replica, 2, UpgradeType.SAFE_DOWNGRADE)
-    wishes = (FeatureUpdate(NAME, 2, UpgradeType.UPGRADE), FeatureUpdate("no.such.feature", 1, UpgradeType.UPGRADE))
+    wishes = (
+        FeatureUpdate(NAME, 2, UpgradeType.UPGRADE),
+        FeatureUpdate("no.such.feature", 1, UpgradeType.UPGRADE),
+    )
     with pytest.raises(MqError):
         replica.run(decide_update_features, UpdateFeatures(wishes))
     assert replica.image.features == {**before, NAME: 1}

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mqd.config import NodeConfig
-from mqd.controller.brokers import ExpireSessions, Heartbeat, Register, decide_expire, decide_heartbeat, decide_register
+from mqd.controller.brokers import (
+    ExpireSessions,
+    Heartbeat,
+    Register,
+    decide_expire,
+    decide_heartbeat,
+    decide_register,
+)
 from mqd.controller.configs import AlterConfigs, Change, ResourceChanges, decide_alter_configs
 from mqd.controller.image import Delta, MetadataImage, MetadataMachine, PartitionImage
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
@@ -28,7 +35,14 @@ from mqd.controller.topics import (
 )
 from mqd.errors import MqError
 from mqd.types import NO_NODE, NodeId, TopicPartition
-from tests.controller.cluster import CLUSTER, Replica, add_broker, create_topics, new_topic, with_brokers
+from tests.controller.cluster import (
+    CLUSTER,
+    Replica,
+    add_broker,
+    create_topics,
+    new_topic,
+    with_brokers,
+)
 
 CONFIG = NodeConfig.load()
 names = st.sampled_from(["a", "b", "c.d", "c_d"])
@@ -50,14 +64,18 @@ def step(replica: Replica, kind: str, what: Any, value: Any, count: int) -> None
     epoch = image.brokers[what].epoch if what in image.brokers else -1
     try:
         if kind == "create":
-            create_topics(replica, new_topic(what, value)._replace(topic_id=UUID(int=count, version=4)))
+            create_topics(
+                replica, new_topic(what, value)._replace(topic_id=UUID(int=count, version=4))
+            )
         elif kind == "delete":
             replica.run(decide_delete_topics, DeleteTopics((TopicName(what),)))
         elif kind == "grow":
             replica.run(decide_create_partitions, CreatePartitions((MorePartitions(what, value),)))
         elif kind == "config":
             change = Change("retention.ms", 0 if value else 1, value)
-            replica.run(decide_alter_configs, AlterConfigs((ResourceChanges(2, what, (change,)),), CONFIG))
+            replica.run(
+                decide_alter_configs, AlterConfigs((ResourceChanges(2, what, (change,)),), CONFIG)
+            )
         elif kind == "register":
             replica.run(decide_register, Register(what, CLUSTER, UUID(int=value), "h", 1, None))
         elif kind == "beat":
@@ -81,7 +99,10 @@ def check_invariants(image: MetadataImage) -> None:
 
 
 def check_partition(image: MetadataImage, partition: PartitionImage) -> None:
-    """What holds between any two commands. Whoever may lead leads: partitions without a leader have nobody who could."""
+    """What holds between any two commands.
+
+    Whoever may lead leads: partitions without a leader have nobody who could.
+    """
     may_lead = image.may_lead()
     replicas, isr, elr = set(partition.replicas), set(partition.isr), set(partition.elr)
     assert len(replicas) == len(partition.replicas) and len(isr) == len(partition.isr)
@@ -100,7 +121,9 @@ def state(image: MetadataImage) -> Any:
 
 @settings(max_examples=60)
 @given(st.lists(steps, max_size=25), st.data())
-def test_replicas_agree_by_commands_and_by_snapshots(script: list[tuple[str, Any, Any]], data: st.DataObject) -> None:
+def test_replicas_agree_by_commands_and_by_snapshots(
+    script: list[tuple[str, Any, Any]], data: st.DataObject
+) -> None:
     leader = Replica()
     add_broker(leader, 1)
     for count, (kind, what, value) in enumerate(script):
@@ -160,7 +183,9 @@ def test_a_name_that_goes_and_comes_back_in_one_command_is_in_both_lists() -> No
     deltas: list[Delta] = []
     replica.machine.subscribe(lambda delta, image: deltas.append(delta))
     here = (NodeId(1),)
-    replica.commit([DeleteTopic(old), CreateTopic("t", UUID(int=9), (Placement(here, here[0], here),), ())])
+    replica.commit(
+        [DeleteTopic(old), CreateTopic("t", UUID(int=9), (Placement(here, here[0], here),), ())]
+    )
     assert [topic.topic_id for topic in deltas[0].topics_deleted] == [old]
     assert [topic.topic_id for topic in deltas[0].topics_created] == [UUID(int=9)]
     assert deltas[0].partitions_changed == {TopicPartition("t", 0)}
@@ -185,7 +210,9 @@ def test_a_snapshot_over_a_living_image_tells_the_difference() -> None:
     assert delta.partitions_changed == {TopicPartition("comes", 0), TopicPartition("stays", 2)}
 
 
-@pytest.mark.parametrize("wrong", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"format":3}'), zlib.compress(b"{}")])
+@pytest.mark.parametrize(
+    "wrong", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"format":3}'), zlib.compress(b"{}")]
+)
 def test_bytes_that_are_no_snapshot_change_nothing(wrong: bytes) -> None:
     replica = with_brokers(1)
     before = replica.image.snapshot()
@@ -205,7 +232,11 @@ def test_the_log_and_the_snapshot_of_the_previous_release_replay() -> None:
     assert state(machine.image) == state(restored.image)
     image = restored.image
     topic = image.topics["t"]
-    assert (len(topic.partitions), image.next_producer_id, image.cluster_id) == (403, 3000, "golden")
+    assert (len(topic.partitions), image.next_producer_id, image.cluster_id) == (
+        403,
+        3000,
+        "golden",
+    )
     assert topic.partitions[0] == PartitionImage(NO_NODE, 1, 1, (NodeId(1),), (NodeId(1),))
     replica = Replica()
     replica.machine, replica.index = machine, image.index

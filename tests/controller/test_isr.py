@@ -1,4 +1,6 @@
-"""AlterPartition: the codes of Apache Kafka's controller, in its order of checks; and it by way of the service."""
+"""AlterPartition: the codes of Apache Kafka's controller, in its order of checks; and it by
+way of the service.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,27 @@ ALL = (ONE, TWO, THREE)
 @pytest.fixture
 def replica() -> Replica:
     found = with_brokers(1, 2, 3, 4)
-    found.commit([CreateTopic("t", TOPIC, (Placement(ALL, ONE, ALL), Placement(ALL, TWO, ALL)), ())])
+    found.commit(
+        [CreateTopic("t", TOPIC, (Placement(ALL, ONE, ALL), Placement(ALL, TWO, ALL)), ())]
+    )
     return found
 
 
-def ask(replica: Replica, *isr: int, epochs: dict[int, int] | None = None, **fields: object) -> IsrAltered:
+def ask(
+    replica: Replica, *isr: int, epochs: dict[int, int] | None = None, **fields: object
+) -> IsrAltered:
     brokers = replica.image.brokers
-    members = tuple((NodeId(n), (epochs or {}).get(n, brokers[NodeId(n)].epoch if n in brokers else 0)) for n in isr)
+    members = tuple(
+        (NodeId(n), (epochs or {}).get(n, brokers[NodeId(n)].epoch if n in brokers else 0))
+        for n in isr
+    )
     partition = replica.image.topics["t"].partitions[0]
-    wish = IsrWish(TOPIC, 0, partition.leader_epoch, partition.partition_epoch, members)._replace(**fields)  # type: ignore[arg-type]
-    (result,) = replica.run(decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish,)))
+    wish = IsrWish(TOPIC, 0, partition.leader_epoch, partition.partition_epoch, members)._replace(
+        **fields
+    )  # type: ignore[arg-type]
+    (result,) = replica.run(
+        decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish,))
+    )
     assert isinstance(result, IsrAltered)
     return result
 
@@ -72,15 +85,21 @@ def test_a_leader_changes_its_isr(replica: Replica) -> None:
         ((1, 2), {"epochs": {2: -1}}, ErrorCode.NONE),
     ],
 )
-def test_wishes_that_are_refused(replica: Replica, isr: tuple[int, ...], fields: dict[str, object], code: ErrorCode) -> None:
+def test_wishes_that_are_refused(
+    replica: Replica, isr: tuple[int, ...], fields: dict[str, object], code: ErrorCode
+) -> None:
     before = replica.image.snapshot()
     result = ask(replica, *isr, **fields)  # type: ignore[arg-type]
     assert result.error_code is code
-    assert code in (ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA) or replica.image.snapshot() == before
+    assert (
+        code in (ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA) or replica.image.snapshot() == before
+    )
 
 
 def test_a_refusal_of_who_is_not_there_is_final(replica: Replica) -> None:
-    """The first attempt comes last: its follower was fenced meanwhile, is back, and the leader counts on it no more."""
+    """The first attempt comes last: its follower was fenced meanwhile, is back, and the
+    leader counts on it no more.
+    """
     before = replica.image.topics["t"].partitions[0]
     epochs = {node_id: replica.image.brokers[node_id].epoch for node_id in ALL}
     replica.run(decide_expire, ExpireSessions(((THREE, epochs[THREE]),)))
@@ -93,7 +112,9 @@ def test_a_refusal_of_who_is_not_there_is_final(replica: Replica) -> None:
     assert ask(replica, 1, 2, 3, **proposal).error_code is ErrorCode.INVALID_UPDATE_VERSION
     replica.run(decide_heartbeat, Heartbeat(THREE, epochs[THREE], replica.index))
     assert ask(replica, 1, 2, 3, **proposal).error_code is ErrorCode.INVALID_UPDATE_VERSION
-    assert replica.image.topics["t"].partitions[0] == refused, "what is refused for its epoch writes nothing"
+    assert replica.image.topics["t"].partitions[0] == refused, (
+        "what is refused for its epoch writes nothing"
+    )
     assert ask(replica, 1, 2, 3).isr == ALL
 
 
@@ -104,7 +125,13 @@ def test_who_is_not_there_does_not_join(replica: Replica, how: str) -> None:
     if how == "registered anew":
         add_broker(replica, 2, incarnation=7)
     else:
-        beat = Heartbeat(TWO, epoch, replica.index, want_fence=how == "fenced", want_shut_down=how == "shutting down")
+        beat = Heartbeat(
+            TWO,
+            epoch,
+            replica.index,
+            want_fence=how == "fenced",
+            want_shut_down=how == "shutting down",
+        )
         replica.run(decide_heartbeat, beat)
     assert ask(replica, 1, 2, 3, epochs={2: epoch}).error_code is ErrorCode.INELIGIBLE_REPLICA
 
@@ -122,16 +149,29 @@ def test_a_leader_of_another_registration_is_refused_altogether(replica: Replica
 def test_a_partition_that_is_named_twice_changes_once(replica: Replica) -> None:
     brokers = replica.image.brokers
     wish = IsrWish(TOPIC, 0, 0, 0, ((ONE, -1),))
-    first, second = replica.run(decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish, wish)))
-    assert (first.error_code, second.error_code) == (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION)
-    assert [len(topic["partitions"]) for topic in alter_partition_response((first, second))["topics"]] == [2]
+    first, second = replica.run(
+        decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish, wish))
+    )
+    assert (first.error_code, second.error_code) == (
+        ErrorCode.NONE,
+        ErrorCode.INVALID_UPDATE_VERSION,
+    )
+    assert [
+        len(topic["partitions"]) for topic in alter_partition_response((first, second))["topics"]
+    ] == [2]
 
 
 def test_requests_of_both_versions() -> None:
     row = {"partition_index": 3, "leader_epoch": 4, "partition_epoch": 5, "new_isr": [1, 2]}
     row["new_isr_with_epochs"] = [{"broker_id": 1, "broker_epoch": 7}]
-    request = {"broker_id": 1, "broker_epoch": 7, "topics": [{"topic_id": TOPIC, "partitions": [row]}]}
-    assert AlterPartitions.of_request(request, 2).wishes == (IsrWish(TOPIC, 3, 4, 5, ((ONE, -1), (TWO, -1))),)
+    request = {
+        "broker_id": 1,
+        "broker_epoch": 7,
+        "topics": [{"topic_id": TOPIC, "partitions": [row]}],
+    }
+    assert AlterPartitions.of_request(request, 2).wishes == (
+        IsrWish(TOPIC, 3, 4, 5, ((ONE, -1), (TWO, -1))),
+    )
     assert AlterPartitions.of_request(request, 3).wishes == (IsrWish(TOPIC, 3, 4, 5, ((ONE, 7),)),)
 
 
@@ -139,12 +179,19 @@ def test_what_was_proposed_before_a_replica_was_lost_does_not_let_it_join() -> N
     replica = with_brokers(1, 2, 3, 4)
     replica.commit([CreateTopic("t", TOPIC, (Placement((ONE, THREE, TWO), ONE, (ONE, TWO)),), ())])
     before = replica.image.topics["t"].partitions[0]
-    replica.run(decide_report_offline, ReportOfflineReplicas(THREE, replica.image.brokers[THREE].epoch, ((TOPIC, 0),)))
+    replica.run(
+        decide_report_offline,
+        ReportOfflineReplicas(THREE, replica.image.brokers[THREE].epoch, ((TOPIC, 0),)),
+    )
     result = ask(replica, 1, 2, 3, partition_epoch=before.partition_epoch)
     assert result.error_code is ErrorCode.INVALID_UPDATE_VERSION
     assert replica.image.topics["t"].partitions[0].isr == (ONE, TWO) and replica.image.lost
-    between = replica.image.topics["t"].partitions[0]  # it copied, was about to join, and lost that copy, too
-    replica.run(decide_report_offline, ReportOfflineReplicas(THREE, replica.image.brokers[THREE].epoch, ((TOPIC, 0),)))
+    # it copied, was about to join, and lost that copy, too
+    between = replica.image.topics["t"].partitions[0]
+    replica.run(
+        decide_report_offline,
+        ReportOfflineReplicas(THREE, replica.image.brokers[THREE].epoch, ((TOPIC, 0),)),
+    )
     result = ask(replica, 1, 2, 3, partition_epoch=between.partition_epoch)
     assert result.error_code is ErrorCode.INVALID_UPDATE_VERSION
     assert replica.image.topics["t"].partitions[0].isr == (ONE, TWO) and replica.image.lost

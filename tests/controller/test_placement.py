@@ -7,13 +7,25 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from mqd.controller.placement import Load, check_replication_factor, default_replication_factor, place
+from mqd.controller.placement import (
+    Load,
+    check_replication_factor,
+    default_replication_factor,
+    place,
+)
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NodeId
 
 
-@given(brokers=st.integers(1, 12), factor=st.integers(1, 5), partitions=st.integers(1, 60), start=st.integers(0, 2**128 - 1))
-def test_leaders_are_even_and_replicas_differ(brokers: int, factor: int, partitions: int, start: int) -> None:
+@given(
+    brokers=st.integers(1, 12),
+    factor=st.integers(1, 5),
+    partitions=st.integers(1, 60),
+    start=st.integers(0, 2**128 - 1),
+)
+def test_leaders_are_even_and_replicas_differ(
+    brokers: int, factor: int, partitions: int, start: int
+) -> None:
     factor = min(factor, brokers)
     lists = place({NodeId(n): None for n in range(1, brokers + 1)}, partitions, factor, start)
     assert len(lists) == partitions
@@ -23,8 +35,15 @@ def test_leaders_are_even_and_replicas_differ(brokers: int, factor: int, partiti
     assert max(counts) - min(counts) <= 1
 
 
-@given(racks=st.integers(2, 4), each=st.integers(1, 3), factor=st.integers(1, 4), start=st.integers(0, 1000))
-def test_replicas_are_in_as_many_racks_as_they_can(racks: int, each: int, factor: int, start: int) -> None:
+@given(
+    racks=st.integers(2, 4),
+    each=st.integers(1, 3),
+    factor=st.integers(1, 4),
+    start=st.integers(0, 1000),
+)
+def test_replicas_are_in_as_many_racks_as_they_can(
+    racks: int, each: int, factor: int, start: int
+) -> None:
     where: dict[NodeId, str | None] = {NodeId(n): f"r{n % racks}" for n in range(racks * each)}
     factor = min(factor, racks * each)
     for replicas in place(where, 30, factor, start):

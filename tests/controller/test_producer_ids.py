@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mqd.controller.producer_ids import AllocateProducerIds, ProducerIdBlock, decide_allocate_producer_ids
+from mqd.controller.producer_ids import (
+    AllocateProducerIds,
+    ProducerIdBlock,
+    decide_allocate_producer_ids,
+)
 from mqd.controller.records import SetNextProducerId
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
@@ -15,7 +19,9 @@ ONE = NodeId(1)
 
 
 def allocate(replica: Replica) -> ProducerIdBlock:
-    block = replica.run(decide_allocate_producer_ids, AllocateProducerIds(ONE, replica.image.brokers[ONE].epoch))
+    block = replica.run(
+        decide_allocate_producer_ids, AllocateProducerIds(ONE, replica.image.brokers[ONE].epoch)
+    )
     assert isinstance(block, ProducerIdBlock)
     return block
 

@@ -6,11 +6,22 @@ from uuid import UUID
 
 import pytest
 
-from mqd.controller.brokers import ExpireSessions, Heartbeat, Register, decide_expire, decide_heartbeat, decide_register
+from mqd.controller.brokers import (
+    ExpireSessions,
+    Heartbeat,
+    Register,
+    decide_expire,
+    decide_heartbeat,
+    decide_register,
+)
 from mqd.controller.elections import ElectionType, ElectLeaders, decide_elect_leaders
 from mqd.controller.image import PartitionImage
 from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
-from mqd.controller.reassignments import AlterReassignments, Reassignment, decide_alter_reassignments
+from mqd.controller.reassignments import (
+    AlterReassignments,
+    Reassignment,
+    decide_alter_reassignments,
+)
 from mqd.controller.records import CreateTopic, Placement, SetConfigs
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode
@@ -32,17 +43,25 @@ def epoch(replica: Replica, node_id: NodeId) -> int:
 
 
 def expire(replica: Replica, *nodes: NodeId) -> None:
-    replica.run(decide_expire, ExpireSessions(tuple((node_id, epoch(replica, node_id)) for node_id in nodes)), RULES)
+    replica.run(
+        decide_expire,
+        ExpireSessions(tuple((node_id, epoch(replica, node_id)) for node_id in nodes)),
+        RULES,
+    )
 
 
 def alter(replica: Replica, target: tuple[NodeId, ...] | None) -> ErrorCode:
-    (result,) = replica.run(decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), RULES)
+    (result,) = replica.run(
+        decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), RULES
+    )
     return ErrorCode(result.error_code)
 
 
 @pytest.fixture
 def stuck() -> Replica:
-    """On the move from 1 and 2 to 3 and 4; 3 is in sync, leads alone, and comes back from a power cut: it is the last known leader."""
+    """On the move from 1 and 2 to 3 and 4; 3 is in sync, leads alone, and comes back from a
+    power cut: it is the last known leader.
+    """
     replica = with_brokers(ONE, TWO, THREE, FOUR, FIVE)
     replica.commit([CreateTopic("t", TOPIC, (Placement((ONE, TWO), ONE, (ONE, TWO)),), ())])
     assert alter(replica, (THREE, FOUR)) is ErrorCode.NONE

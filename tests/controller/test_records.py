@@ -23,14 +23,28 @@ changes = st.dictionaries(st.integers(0, 10**6), st.tuples(leaders, node_tuples)
     lambda rows: tuple(r.PartitionChange(index, *rows[index]) for index in sorted(rows))
 )
 maybe_nodes = st.none() | node_tuples
-updates = st.dictionaries(st.integers(0, 10**6), st.tuples(st.none() | leaders, *[maybe_nodes] * 6), max_size=20).map(
-    lambda rows: tuple(r.PartitionUpdate(index, *rows[index]) for index in sorted(rows))
-)
+updates = st.dictionaries(
+    st.integers(0, 10**6), st.tuples(st.none() | leaders, *[maybe_nodes] * 6), max_size=20
+).map(lambda rows: tuple(r.PartitionUpdate(index, *rows[index]) for index in sorted(rows)))
 any_record = st.one_of(
     st.builds(r.FormatCluster, texts, st.lists(st.tuples(texts, st.integers(0, 100))).map(tuple)),
-    st.builds(r.RegisterBroker, nodes, st.uuids(), texts, st.integers(0, 65535), st.none() | texts, st.integers(-1, 2**62)),
+    st.builds(
+        r.RegisterBroker,
+        nodes,
+        st.uuids(),
+        texts,
+        st.integers(0, 65535),
+        st.none() | texts,
+        st.integers(-1, 2**62),
+    ),
     st.builds(r.SetBrokerFencing, nodes, st.integers(0, 2**62), st.booleans()),
-    st.builds(r.CreateTopic, texts, st.uuids(), st.lists(placements).map(tuple), st.lists(st.tuples(texts, texts)).map(tuple)),
+    st.builds(
+        r.CreateTopic,
+        texts,
+        st.uuids(),
+        st.lists(placements).map(tuple),
+        st.lists(st.tuples(texts, texts)).map(tuple),
+    ),
     st.builds(r.DeleteTopic, st.uuids()),
     st.builds(r.AddPartitions, st.uuids(), st.integers(0, 10**6), st.lists(placements).map(tuple)),
     st.builds(r.ChangePartitions, st.uuids(), changes),
@@ -39,7 +53,13 @@ any_record = st.one_of(
     st.builds(r.UnregisterBroker, nodes, st.integers(0, 2**62)),
     st.builds(r.NoteDiskSerial, nodes, st.integers(0, 2**62), st.integers(0, 2**62)),
     st.builds(r.SetFeature, st.text(max_size=20), st.integers(0, 9)),
-    st.builds(r.LoseReplicas, nodes, st.integers(0, 2**62), st.uuids(), st.sets(st.integers(0, 10**6)).map(lambda n: tuple(sorted(n)))),
+    st.builds(
+        r.LoseReplicas,
+        nodes,
+        st.integers(0, 2**62),
+        st.uuids(),
+        st.sets(st.integers(0, 10**6)).map(lambda n: tuple(sorted(n))),
+    ),
     st.builds(r.SetConfigs, texts, texts, st.lists(st.tuples(texts, st.none() | texts)).map(tuple)),
     st.builds(r.SetNextProducerId, st.integers(0, 2**63 - 1)),
 )
@@ -88,14 +108,19 @@ def test_ten_thousand_partitions_fit_one_record(factor: int) -> None:
     """With replicas in any order: as random as an operator's own assignment can be."""
     dice = random.Random(7)
     lists = [tuple(NodeId(n) for n in dice.sample(range(1, 6), factor)) for _ in range(10_000)]
-    topic = r.CreateTopic("big", UUID(int=7), tuple(r.Placement(nodes, nodes[0], nodes) for nodes in lists), ())
+    topic = r.CreateTopic(
+        "big", UUID(int=7), tuple(r.Placement(nodes, nodes[0], nodes) for nodes in lists), ()
+    )
     r.check_fits(topic)
     assert r.decode_command(r.encode_command(r.Command(0, (topic,)))).records == (topic,)
 
 
 def test_what_does_not_fit_is_refused_with_its_size() -> None:
     dice = random.Random(7)
-    configs = tuple((f"k{i}", "".join(dice.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30_000))) for i in range(4))
+    configs = tuple(
+        (f"k{i}", "".join(dice.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30_000)))
+        for i in range(4)
+    )
     with pytest.raises(MqError) as refusal:
         r.check_fits(r.CreateTopic("big", UUID(int=7), (), configs))
     assert refusal.value.code is ErrorCode.POLICY_VIOLATION

@@ -1,7 +1,8 @@
-"""Random lives of a cluster: whatever is registered, fenced, altered, elected, moved and lost, the invariants of KIP-966 hold.
+"""Random lives of a cluster: whatever is registered, fenced, altered, elected, moved and lost, the
+invariants of KIP-966 hold.
 
-Beside the image a model follows each partition: which replicas have every committed record. Whoever is elected without an
-unclean election is one of them.
+Beside the image a model follows each partition: which replicas have every committed record. Whoever
+is elected without an unclean election is one of them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,27 @@ from mqd.controller.brokers import (
     decide_register,
     decide_unregister,
 )
-from mqd.controller.elections import ElectLeaders, Rebalance, SettleAll, decide_elect_leaders, decide_rebalance, decide_settle_all
+from mqd.controller.elections import (
+    ElectLeaders,
+    Rebalance,
+    SettleAll,
+    decide_elect_leaders,
+    decide_rebalance,
+    decide_settle_all,
+)
 from mqd.controller.image import PartitionImage
-from mqd.controller.isr import AlterPartitions, IsrWish, ReportOfflineReplicas, decide_alter_partitions, decide_report_offline
-from mqd.controller.reassignments import AlterReassignments, Reassignment, decide_alter_reassignments
+from mqd.controller.isr import (
+    AlterPartitions,
+    IsrWish,
+    ReportOfflineReplicas,
+    decide_alter_partitions,
+    decide_report_offline,
+)
+from mqd.controller.reassignments import (
+    AlterReassignments,
+    Reassignment,
+    decide_alter_reassignments,
+)
 from mqd.controller.records import CreateTopic, Placement
 from mqd.controller.rules import Rules
 from mqd.errors import MqError
@@ -64,7 +82,9 @@ class Life:
         self.rules = Rules(least, unclean)
         self.incarnations = 0
         replicas = tuple(NODES[:factor])
-        self.replica.commit([CreateTopic("t", UUID(int=1), (Placement(replicas, replicas[0], replicas),), ())])
+        self.replica.commit(
+            [CreateTopic("t", UUID(int=1), (Placement(replicas, replicas[0], replicas),), ())]
+        )
         self.committed = 0
         self.ends: dict[NodeId, int] = defaultdict(int)
         self.unclean = False
@@ -82,10 +102,18 @@ class Life:
             pass
         self.check(before, kind, what)
         still_here = {replica for replica in lost_before if replica[2] in self.partition.replicas}
-        assert kind in ("lose", "register", "isr", "unregister") or still_here == self.replica.image.lost
+        assert (
+            kind in ("lose", "register", "isr", "unregister")
+            or still_here == self.replica.image.lost
+        )
 
     def _do(self, kind: str, what: object, value: object) -> None:
-        replica, image, rules, partition = self.replica, self.replica.image, self.rules, self.partition
+        replica, image, rules, partition = (
+            self.replica,
+            self.replica.image,
+            self.rules,
+            self.partition,
+        )
         broker = image.brokers.get(what) if isinstance(what, int) else None  # type: ignore[call-overload]
         epoch = -1 if broker is None else broker.epoch
         if kind == "register":
@@ -93,7 +121,15 @@ class Life:
             node = NodeId(what)  # type: ignore[arg-type]
             if not value:  # it may have lost everything
                 self.ends[node] = 0
-            op = Register(node, CLUSTER, UUID(int=10**6 + self.incarnations), "h", 1, None, epoch if value else epoch - 1)
+            op = Register(
+                node,
+                CLUSTER,
+                UUID(int=10**6 + self.incarnations),
+                "h",
+                1,
+                None,
+                epoch if value else epoch - 1,
+            )
             replica.run(decide_register, op, rules)
         elif kind in ("beat", "fence", "leave"):
             op2 = Heartbeat(NodeId(what), epoch, image.index, kind == "fence", kind == "leave")  # type: ignore[arg-type]
@@ -101,13 +137,20 @@ class Life:
         elif kind == "unregister":
             replica.run(decide_unregister, Unregister(NodeId(what)), rules)  # type: ignore[arg-type]
         elif kind == "expire":
-            silent = tuple((node, image.brokers[node].epoch) for node in sorted(what) if node in image.brokers)  # type: ignore[call-overload]
+            silent = tuple(
+                (node, image.brokers[node].epoch) for node in sorted(what) if node in image.brokers
+            )  # type: ignore[call-overload]
             replica.run(decide_expire, ExpireSessions(silent), rules)
         elif kind == "isr" and partition.leader != NO_NODE:
             wanted = tuple(sorted({partition.leader, *what}))  # type: ignore[misc]
-            members = tuple((node, image.brokers[node].epoch if node in image.brokers else 0) for node in wanted)
-            stale = not value and len(wanted) == 1  # a leader that does not know the newest partition epoch
-            wish = IsrWish(UUID(int=1), 0, partition.leader_epoch, partition.partition_epoch - stale, members)
+            members = tuple(
+                (node, image.brokers[node].epoch if node in image.brokers else 0) for node in wanted
+            )
+            # a leader that does not know the newest partition epoch
+            stale = not value and len(wanted) == 1
+            wish = IsrWish(
+                UUID(int=1), 0, partition.leader_epoch, partition.partition_epoch - stale, members
+            )
             op3 = AlterPartitions(partition.leader, image.brokers[partition.leader].epoch, (wish,))
             (result,) = replica.run(decide_alter_partitions, op3, rules)
             assert not (stale and result.error_code == 0)
@@ -128,8 +171,11 @@ class Life:
             replica.run(decide_settle_all, SettleAll(), rules)
         elif kind in ("move", "cancel"):
             target = tuple(what) if kind == "move" else None  # type: ignore[arg-type]
-            replica.run(decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), rules)
-        elif kind == "lose" and broker is not None:  # who is not registered tells nobody: it says what it still has when it registers
+            replica.run(
+                decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), rules
+            )
+        elif kind == "lose" and broker is not None:
+            # who is not registered tells nobody: it says what it still has when it registers
             self.ends[NodeId(what)] = 0  # type: ignore[arg-type]
             op4 = ReportOfflineReplicas(NodeId(what), epoch, ((UUID(int=1), 0),))  # type: ignore[arg-type]
             replica.run(decide_report_offline, op4, rules)
@@ -140,7 +186,10 @@ class Life:
         least = min(self.rules.min_insync_replicas, len(partition.replicas))
         assert len(partition.isr) < least or not partition.elr
         assert len(partition.isr) < least or not partition.last_known_elr
-        assert partition.leader_epoch >= before.leader_epoch and partition.partition_epoch >= before.partition_epoch
+        assert (
+            partition.leader_epoch >= before.leader_epoch
+            and partition.partition_epoch >= before.partition_epoch
+        )
         assert partition == before or partition.partition_epoch > before.partition_epoch
         gone = set(before.replicas) - set(partition.replicas)
         if partition.leader != before.leader or gone:
@@ -151,12 +200,18 @@ class Life:
         if partition.leader == NO_NODE:
             assert may_lead.isdisjoint(partition.elr)
             assert not (self.rules.unclean_election and may_lead & set(partition.replicas))
-        assert partition.isr or partition.elr or partition.last_known_elr or self.rules.unclean_election, "who may lead is forgotten"
+        assert (
+            partition.isr
+            or partition.elr
+            or partition.last_known_elr
+            or self.rules.unclean_election
+        ), "who may lead is forgotten"
         trusted = {*before.isr, *before.elr}
         if partition.leader not in (NO_NODE, before.leader) and partition.leader not in trusted:
             last_resort = not partition.elr and before.last_known_elr == (partition.leader,)
             unclean = self.rules.unclean_election or (kind == "elect" and what == 1)
-            joined = kind == "isr"  # the last step of a reassignment may hand over to one that just caught up
+            # the last step of a reassignment may hand over to one that just caught up
+            joined = kind == "isr"
             assert last_resort or unclean or joined, (before, partition, kind)
             if not joined:
                 self.committed = min(self.committed, self.ends[partition.leader])
@@ -166,22 +221,44 @@ class Life:
             if partition.leader == NO_NODE or node in partition.elr:
                 continue
             if self.ends[node] < self.committed:
-                raise AssertionError((node, self.ends[node], self.committed, before, partition, kind))
+                raise AssertionError(
+                    (node, self.ends[node], self.committed, before, partition, kind)
+                )
         for node in partition.elr:
-            assert self.ends[node] >= self.committed, (node, dict(self.ends), self.committed, before, partition, kind)
+            assert self.ends[node] >= self.committed, (
+                node,
+                dict(self.ends),
+                self.committed,
+                before,
+                partition,
+                kind,
+            )
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(steps, max_size=40), st.integers(1, 3), st.integers(1, 3), st.sampled_from([False, False, True]))
-def test_whoever_leads_has_what_was_committed(script: list[tuple[str, object, object]], least: int, factor: int, unclean: bool) -> None:
+@given(
+    st.lists(steps, max_size=40),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([False, False, True]),
+)
+def test_whoever_leads_has_what_was_committed(
+    script: list[tuple[str, object, object]], least: int, factor: int, unclean: bool
+) -> None:
     life = Life(least, factor, unclean)
     for kind, what, value in script:
         life.step(kind, what, value)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(nodes, min_size=1, max_size=4, unique=True), st.lists(nodes, min_size=1, max_size=3, unique=True), st.integers(1, 3))
-def test_a_completed_reassignment_is_its_target(target: list[NodeId], detour: list[NodeId], least: int) -> None:
+@given(
+    st.lists(nodes, min_size=1, max_size=4, unique=True),
+    st.lists(nodes, min_size=1, max_size=3, unique=True),
+    st.integers(1, 3),
+)
+def test_a_completed_reassignment_is_its_target(
+    target: list[NodeId], detour: list[NodeId], least: int
+) -> None:
     life = Life(least, 3, False)
     life.step("move", detour, None)
     life.step("move", target, None)
@@ -197,13 +274,22 @@ def test_a_move_step_by_step() -> None:
     epoch = life.partition.leader_epoch
     life.step("move", [NodeId(4), NodeId(5), NodeId(1)], None)
     partition = life.partition
-    assert (partition.replicas, partition.adding, partition.removing) == ((4, 5, 1, 2, 3), (4, 5), (2, 3))
+    assert (partition.replicas, partition.adding, partition.removing) == (
+        (4, 5, 1, 2, 3),
+        (4, 5),
+        (2, 3),
+    )
     assert partition.isr == (1, 2, 3) and partition.leader_epoch == epoch
     life.step("isr", {1, 2, 3, 4}, True)
     assert life.partition.adding == (4, 5)
     life.step("isr", {1, 2, 3, 4, 5}, True)
     partition = life.partition
-    assert (partition.replicas, partition.leader, partition.isr, partition.leader_epoch) == ((4, 5, 1), 1, (1, 4, 5), epoch + 1)
+    assert (partition.replicas, partition.leader, partition.isr, partition.leader_epoch) == (
+        (4, 5, 1),
+        1,
+        (1, 4, 5),
+        epoch + 1,
+    )
     life.step("elect", 0, None)
     assert life.partition.leader == 4
 
@@ -242,7 +328,11 @@ def test_three_die_one_after_the_other(least: int, clean: bool, leader: int) -> 
 def test_a_lost_replica_does_not_lead_before_it_is_in_sync_again_or_its_node_started_anew() -> None:
     life = Life(1, 1, False)
     life.step("lose", NODES[0], None)
-    assert (life.partition.leader, life.partition.isr, life.partition.last_known_elr) == (NO_NODE, (), (1,))
+    assert (life.partition.leader, life.partition.isr, life.partition.last_known_elr) == (
+        NO_NODE,
+        (),
+        (1,),
+    )
     life.step("settle", None, None)
     life.step("fence", NODES[0], None)
     life.step("beat", NODES[0], None)
@@ -266,7 +356,11 @@ def test_a_removal_is_complete_when_an_election_puts_a_replica_in_sync_that_stay
     life.step("move", [NODES[1]], None)
     assert life.partition.removing == (1, 3)
     life.step("fence", NODES[0], None)
-    assert (life.partition.leader, life.partition.replicas, life.partition.removing) == (2, (2,), ())
+    assert (life.partition.leader, life.partition.replicas, life.partition.removing) == (
+        2,
+        (2,),
+        (),
+    )
 
 
 def test_a_lost_replica_is_forgotten_with_the_replica() -> None:

@@ -1,4 +1,6 @@
-"""The service: one at a time, decided again when another command came between, forwards, sessions, background topics."""
+"""The service: one at a time, decided again when another command came between, forwards,
+sessions, background topics.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from trio.testing import MockClock
 
 from mqd.controller.brokers import Heartbeat, Register
 from mqd.controller.image import MetadataMachine
-from mqd.controller.records import Command, PartitionUpdate, SetBrokerFencing, SetNextProducerId, UpdatePartitions, encode_command
+from mqd.controller.records import (
+    Command,
+    PartitionUpdate,
+    SetBrokerFencing,
+    SetNextProducerId,
+    UpdatePartitions,
+    encode_command,
+)
 from mqd.controller.service import ControllerService
 from mqd.controller.topics import CreatePartitions, CreateTopics, DeleteTopics, TopicName
 from mqd.errors import ErrorCode, MqError
@@ -31,7 +40,9 @@ def create(*names: str) -> CreateTopics:
 
 async def registered(**rest: Any) -> tuple[ControllerService, FakeQuorum]:
     controller, quorum = make_controller(**rest)
-    epoch = await controller.register(Register(ONE, CLUSTER, controller.incarnation, "localhost", 9091, None))
+    epoch = await controller.register(
+        Register(ONE, CLUSTER, controller.incarnation, "localhost", 9091, None)
+    )
     await controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index))
     return controller, quorum
 
@@ -66,7 +77,10 @@ async def test_what_was_done_in_part_is_not_tried_again_and_taken_for_another_s(
         return index
 
     quorum.propose = once  # type: ignore[method-assign]
-    assert await refused(controller.submit(CreateTopics(tuple(topics), 1, 1))) is ErrorCode.REQUEST_TIMED_OUT
+    assert (
+        await refused(controller.submit(CreateTopics(tuple(topics), 1, 1)))
+        is ErrorCode.REQUEST_TIMED_OUT
+    )
     assert 0 < len(controller.image.topics) < 1000
     assert await refused(controller.submit(create("t"))) is ErrorCode.NOT_CONTROLLER
 
@@ -133,14 +147,18 @@ async def test_a_heartbeat_without_news_writes_nothing() -> None:
     commands = len(quorum.commands)
     epoch = controller.image.brokers[ONE].epoch
     for _ in range(3):
-        assert not (await controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index))).fenced
+        assert not (
+            await controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index))
+        ).fenced
     assert len(quorum.commands) == commands
 
 
 async def test_at_controller_forwards_waits_and_gives_up(autojump_clock: MockClock) -> None:
     calls: list[int] = []
 
-    async def forward(node_id: NodeId, api: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def forward(
+        node_id: NodeId, api: str, version: int, request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         calls.append(node_id)
         assert (api, version, request) == ("create_topics", 7, {"a": 1})
         if len(calls) == 1:
@@ -170,7 +188,9 @@ async def test_at_controller_forwards_waits_and_gives_up(autojump_clock: MockClo
             quorum.leader_id = 1
 
         nursery.start_soon(elect)
-        assert await controller.at_controller(here, "create_topics", 7, {"a": 1}, timeout=5) == {"here": True}
+        assert await controller.at_controller(here, "create_topics", 7, {"a": 1}, timeout=5) == {
+            "here": True
+        }
 
 
 async def test_without_time_nothing_happens() -> None:
@@ -181,7 +201,10 @@ async def test_without_time_nothing_happens() -> None:
         return {}
 
     for timeout in (0.0, -0.001):
-        assert await refused(controller.at_controller(here, "create_topics", 7, {}, timeout=timeout)) is ErrorCode.REQUEST_TIMED_OUT
+        assert (
+            await refused(controller.at_controller(here, "create_topics", 7, {}, timeout=timeout))
+            is ErrorCode.REQUEST_TIMED_OUT
+        )
     assert "t" not in controller.image.topics
 
 
@@ -200,7 +223,9 @@ async def test_no_producer_ids_without_a_controller(autojump_clock: MockClock) -
     assert await refused(controller.next_producer_id()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-async def test_run_registers_and_keeps_alive(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_run_registers_and_keeps_alive(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, quorum = make_controller()
     await nursery.start(controller.run)
     assert controller.image.is_alive(ONE) and controller.image.cluster_id == CLUSTER
@@ -210,7 +235,9 @@ async def test_run_registers_and_keeps_alive(autojump_clock: MockClock, nursery:
     assert len(quorum.commands) == commands
 
 
-async def test_a_silent_broker_is_fenced_and_comes_back(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_a_silent_broker_is_fenced_and_comes_back(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, _quorum = make_controller()
     await nursery.start(controller.run)
     await trio.sleep(0.8)  # the first sessions of a controller are longer
@@ -227,7 +254,9 @@ async def test_a_silent_broker_is_fenced_and_comes_back(autojump_clock: MockCloc
     assert {p.leader for p in controller.image.topics["t"].partitions} == {ONE, TWO}
 
 
-async def test_nobody_is_called_silent_because_the_controller_itself_slept(nursery: trio.Nursery, mock_clock: MockClock) -> None:
+async def test_nobody_is_called_silent_because_the_controller_itself_slept(
+    nursery: trio.Nursery, mock_clock: MockClock
+) -> None:
     controller, _quorum = make_controller()
     mock_clock.autojump_threshold = 0
     await nursery.start(controller.run)
@@ -245,7 +274,9 @@ async def test_nobody_is_called_silent_because_the_controller_itself_slept(nurse
     assert not controller.image.is_alive(TWO)
 
 
-async def test_a_new_controller_gives_everybody_a_whole_session(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_a_new_controller_gives_everybody_a_whole_session(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, quorum = make_controller()
     await nursery.start(controller.run)
     epoch = await controller.register(Register(TWO, CLUSTER, UUID(int=2), "other", 9092, None))
@@ -258,7 +289,9 @@ async def test_a_new_controller_gives_everybody_a_whole_session(autojump_clock: 
     assert not controller.image.is_alive(TWO)
 
 
-async def test_leaving_hands_over_and_stays_away(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_leaving_hands_over_and_stays_away(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, quorum = make_controller()
     await nursery.start(controller.run)
     await controller.submit(create("t"))
@@ -271,7 +304,9 @@ async def test_leaving_hands_over_and_stays_away(autojump_clock: MockClock, nurs
     await controller.leave(timeout=2, silence=1)
 
 
-async def test_leaving_does_not_wait_for_a_controller_that_nobody_can_be(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_leaving_does_not_wait_for_a_controller_that_nobody_can_be(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, quorum = make_controller()
     await nursery.start(controller.run)
     quorum.leader_id = None
@@ -280,25 +315,40 @@ async def test_leaving_does_not_wait_for_a_controller_that_nobody_can_be(autojum
     assert 0.5 <= trio.current_time() - began < 1
 
 
-async def test_a_follower_registers_through_the_controller(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_a_follower_registers_through_the_controller(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     """Two nodes, one quorum: what node 2 forwards is what a handler of node 1 would do with it."""
     machines = (MetadataMachine(), MetadataMachine())
     quorum = FakeQuorum(*machines)
     leader, _ = make_controller(machines[0], quorum=quorum)
     apis: list[str] = []
 
-    async def forward(node_id: NodeId, api: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def forward(
+        node_id: NodeId, api: str, version: int, request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         apis.append(api)
         if api == "broker_registration":
-            op = Register(request["broker_id"], request["cluster_id"], request["incarnation_id"], "two", 9092, request["rack"])
+            op = Register(
+                request["broker_id"],
+                request["cluster_id"],
+                request["incarnation_id"],
+                "two",
+                9092,
+                request["rack"],
+            )
             return {"error_code": 0, "broker_epoch": await leader.register(op)}
-        beat = Heartbeat(request["broker_id"], request["broker_epoch"], request["current_metadata_offset"])
+        beat = Heartbeat(
+            request["broker_id"], request["broker_epoch"], request["current_metadata_offset"]
+        )
         reply = await leader.heartbeat(beat)
         return {"error_code": 0, "is_fenced": reply.fenced, "metadata_index": reply.metadata_index}
 
     followers_view = FakeQuorum(machines[1], node_id=2)
     followers_view.leader_id = 1
-    follower, _ = make_controller(machines[1], quorum=followers_view, node_id=2, forward=forward, seed=2)
+    follower, _ = make_controller(
+        machines[1], quorum=followers_view, node_id=2, forward=forward, seed=2
+    )
     await nursery.start(leader.run)
     await nursery.start(follower.run)
     assert leader.image.is_alive(TWO) and follower.image.is_alive(TWO)
@@ -314,7 +364,9 @@ async def test_a_node_of_another_cluster_stops(autojump_clock: MockClock) -> Non
     assert failure.group_contains(MqError, match="INCONSISTENT_CLUSTER_ID")
 
 
-async def test_topics_that_were_asked_about_come_into_being(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_topics_that_were_asked_about_come_into_being(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, quorum = make_controller(options={"num.partitions": "3"})
     await nursery.start(controller.run)
     for name in ("t", "t", "__consumer_offsets", "a.b", "a_b"):
@@ -335,7 +387,8 @@ async def test_many_topics_that_were_asked_about_do_not_keep_each_other_from_bei
 ) -> None:
     controller, _ = make_controller(options={"num.partitions": "30"})
     await nursery.start(controller.run)
-    for name in (*(f"t{number}" for number in range(400)), "__consumer_offsets"):  # 12,050 partitions; a request adds 10,000
+    # 12,050 partitions; a request adds 10,000
+    for name in (*(f"t{number}" for number in range(400)), "__consumer_offsets"):
         controller.create_topic_soon(name)
     await trio.sleep(1)
     assert len(controller.image.topics) == 401
@@ -352,7 +405,9 @@ async def test_while_a_cluster_forms_no_topic_is_made_with_fewer_replicas(
         await trio.sleep(0.1)
         assert not controller.image.topics
         assert "cannot create a requested topic topic=t reason=" in caplog.text
-        await controller.register(Register(NodeId(node_id), CLUSTER, UUID(int=node_id), f"n{node_id}", 9092, None))
+        await controller.register(
+            Register(NodeId(node_id), CLUSTER, UUID(int=node_id), f"n{node_id}", 9092, None)
+        )
     for name in ("t", "__consumer_offsets", "__transaction_state"):
         controller.create_topic_soon(name)
     await trio.sleep(0.1)
@@ -378,7 +433,9 @@ async def with_a_second(controller: ControllerService) -> int:
     return epoch
 
 
-async def test_a_node_whose_process_ended_is_fenced_at_once(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_a_node_whose_process_ended_is_fenced_at_once(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, _quorum = make_controller()
     await nursery.start(controller.run)
     epoch = await with_a_second(controller)
@@ -413,7 +470,9 @@ async def test_who_becomes_the_controller_acts_on_what_it_noticed_within_the_las
         assert controller.image.is_alive(TWO) is alive
 
 
-async def test_a_controller_without_its_majority_answers_no_heartbeat(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_a_controller_without_its_majority_answers_no_heartbeat(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, quorum = make_controller()
     assert controller.contact_at < 0
     await nursery.start(controller.run)
@@ -426,7 +485,10 @@ async def test_a_controller_without_its_majority_answers_no_heartbeat(autojump_c
     await trio.sleep(5)
     assert controller.contact_at <= contact + 0.5
     epoch = controller.image.brokers[ONE].epoch
-    assert await refused(controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index))) is ErrorCode.NOT_CONTROLLER
+    assert (
+        await refused(controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index)))
+        is ErrorCode.NOT_CONTROLLER
+    )
 
 
 async def test_a_controller_that_may_have_been_deposed_confirms_before_it_answers(
@@ -451,7 +513,9 @@ async def test_a_controller_that_may_have_been_deposed_confirms_before_it_answer
 
 
 async def test_sessions_of_300_ms(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    controller, _quorum = make_controller(options={"broker.session.timeout.ms": "300", "broker.heartbeat.interval.ms": "50"})
+    controller, _quorum = make_controller(
+        options={"broker.session.timeout.ms": "300", "broker.heartbeat.interval.ms": "50"}
+    )
     await nursery.start(controller.run)
     await trio.sleep(0.08)  # the first sessions of a controller are longer
     await with_a_second(controller)
@@ -461,12 +525,16 @@ async def test_sessions_of_300_ms(autojump_clock: MockClock, nursery: trio.Nurse
     assert not controller.image.is_alive(TWO) and controller.image.is_alive(ONE)
 
 
-async def test_what_is_done_between_registration_and_the_first_heartbeat(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_what_is_done_between_registration_and_the_first_heartbeat(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     seen: list[tuple[int, bool]] = []
 
     async def on_registered(epoch: int) -> bool:
         seen.append((epoch, controller.image.is_alive(ONE)))
-        await controller.report_offline([(controller.image.topics["t"].topic_id, 0), (UUID(int=99), 1)])
+        await controller.report_offline(
+            [(controller.image.topics["t"].topic_id, 0), (UUID(int=99), 1)]
+        )
         return True
 
     first, quorum = await registered()
@@ -480,7 +548,9 @@ async def test_what_is_done_between_registration_and_the_first_heartbeat(autojum
     assert controller.image.lost == {(controller.image.topics["t"].topic_id, 0, ONE)}
 
 
-async def test_a_loss_that_waited_is_not_of_the_next_topic_of_that_name(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_a_loss_that_waited_is_not_of_the_next_topic_of_that_name(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, _ = await registered()
     await nursery.start(controller.run)
     await controller.submit(create("t"))
@@ -492,13 +562,17 @@ async def test_a_loss_that_waited_is_not_of_the_next_topic_of_that_name(autojump
     assert controller.image.topics["t"].partitions[0].leader == ONE
 
 
-async def test_a_leader_asks_for_another_isr(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_a_leader_asks_for_another_isr(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, _quorum = make_controller()
     await nursery.start(controller.run)
     epoch = await with_a_second(controller)
     await controller.submit(CreateTopics((new_topic("t", 2, 2),), 1, 1))
     topic = controller.image.topics["t"]
-    (index,) = [number for number, partition in enumerate(topic.partitions) if partition.leader == ONE]
+    (index,) = [
+        number for number, partition in enumerate(topic.partitions) if partition.leader == ONE
+    ]
     own = controller.image.brokers[ONE].epoch
     change = IsrChange(TopicPartition("t", index), topic.topic_id, 0, 0, ((ONE, own),))
     (outcome,) = await controller.alter_partitions([change])
@@ -510,20 +584,30 @@ async def test_a_leader_asks_for_another_isr(autojump_clock: MockClock, nursery:
     assert (joined.error, joined.isr, joined.partition_epoch) == (ErrorCode.NONE, (ONE, TWO), 2)
 
 
-async def test_a_new_controller_finishes_what_the_last_left_undone(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_a_new_controller_finishes_what_the_last_left_undone(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, quorum = make_controller()
     await nursery.start(controller.run)
     await controller.submit(CreateTopics((new_topic("t", 5000),), 1, 1))
     broker = controller.image.brokers[ONE]
-    await controller.heartbeat(Heartbeat(ONE, broker.epoch, controller.image.index, want_fence=True))
+    await controller.heartbeat(
+        Heartbeat(ONE, broker.epoch, controller.image.index, want_fence=True)
+    )
     assert {p.leader for p in controller.image.topics["t"].partitions} == {NO_NODE}
-    quorum.commit(encode_command(Command(controller.image.index, (SetBrokerFencing(ONE, broker.epoch, False),))))
+    quorum.commit(
+        encode_command(
+            Command(controller.image.index, (SetBrokerFencing(ONE, broker.epoch, False),))
+        )
+    )
     quorum.term += 1
     await trio.sleep(0.6)
     assert {p.leader for p in controller.image.topics["t"].partitions} == {ONE}
 
 
-async def test_leaders_go_back_to_the_preferred_replicas(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_leaders_go_back_to_the_preferred_replicas(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     controller, _quorum = make_controller(options={"leader.imbalance.check.interval.seconds": "5"})
     await nursery.start(controller.run)
     await with_a_second(controller)

@@ -1,4 +1,6 @@
-"""The metadata has a bound: a client's change beyond it is refused, and whatever was decided is loaded again."""
+"""The metadata has a bound: a client's change beyond it is refused, and whatever was
+decided is loaded again.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,31 @@ import trio
 
 from mqd.config import NodeConfig
 from mqd.controller import configs
-from mqd.controller.brokers import Heartbeat, Register, Unregister, decide_heartbeat, decide_register, decide_unregister
-from mqd.controller.configs import AlterConfigs, Change, ResourceAltered, ResourceChanges, ResourceType, decide_alter_configs
+from mqd.controller.brokers import (
+    Heartbeat,
+    Register,
+    Unregister,
+    decide_heartbeat,
+    decide_register,
+    decide_unregister,
+)
+from mqd.controller.configs import (
+    AlterConfigs,
+    Change,
+    ResourceAltered,
+    ResourceChanges,
+    ResourceType,
+    decide_alter_configs,
+)
 from mqd.controller.features import FeatureUpdate, UpdateFeatures, decide_update_features
 from mqd.controller.image import MetadataMachine
 from mqd.controller.isr import ReportOfflineReplicas, decide_report_offline
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
-from mqd.controller.reassignments import AlterReassignments, Reassignment, decide_alter_reassignments
+from mqd.controller.reassignments import (
+    AlterReassignments,
+    Reassignment,
+    decide_alter_reassignments,
+)
 from mqd.controller.records import RegisterBroker
 from mqd.controller.rules import Rules
 from mqd.controller.size import RESERVED_SHARE, recount, recount_groups
@@ -37,7 +57,14 @@ from mqd.errors import ErrorCode, MqError
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX, MIB
 from mqd.types import NodeId, TopicPartition
 from mqd.usage import Usage, UsageWatch
-from tests.controller.cluster import CLUSTER, Replica, create_topics, make_controller, new_topic, with_brokers
+from tests.controller.cluster import (
+    CLUSTER,
+    Replica,
+    create_topics,
+    make_controller,
+    new_topic,
+    with_brokers,
+)
 
 CONFIG = NodeConfig.load()
 FULL = ErrorCode.POLICY_VIOLATION
@@ -45,16 +72,24 @@ FULL = ErrorCode.POLICY_VIOLATION
 
 def room_for(replica: Replica, more: int) -> Rules:
     """Rules under which the metadata may grow by so many bytes."""
-    return Rules(image_bytes_max=(replica.image.size + more) * RESERVED_SHARE // (RESERVED_SHARE - 1))
+    return Rules(
+        image_bytes_max=(replica.image.size + more) * RESERVED_SHARE // (RESERVED_SHARE - 1)
+    )
 
 
 def changes(kind: int, name: str, *pairs: tuple[str, str | None]) -> ResourceChanges:
-    return ResourceChanges(kind, name, tuple(Change(key, 1 if value is None else 0, value) for key, value in pairs))
+    return ResourceChanges(
+        kind, name, tuple(Change(key, 1 if value is None else 0, value) for key, value in pairs)
+    )
 
 
 def alter(replica: Replica, rules: Rules, *resources: ResourceChanges) -> Iterable[ResourceAltered]:
-    found: Iterable[ResourceAltered] = replica.run(decide_alter_configs, AlterConfigs(resources, CONFIG), rules)
-    assert replica.image.size == recount(replica.image) and replica.image.groups_size == recount_groups(replica.image)
+    found: Iterable[ResourceAltered] = replica.run(
+        decide_alter_configs, AlterConfigs(resources, CONFIG), rules
+    )
+    assert replica.image.size == recount(
+        replica.image
+    ) and replica.image.groups_size == recount_groups(replica.image)
     return found
 
 
@@ -70,10 +105,15 @@ def test_topics_are_refused_one_by_one_and_deletions_make_room() -> None:
     made = len(replica.image.topics)
     assert 0 < made < 10
     assert codes(rows) == [ErrorCode.NONE] * made + [FULL] * (10 - made)
-    assert "metadata is full" in rows[-1].error_message and "metadata.image.max.bytes" in rows[-1].error_message
+    assert (
+        "metadata is full" in rows[-1].error_message
+        and "metadata.image.max.bytes" in rows[-1].error_message
+    )
     assert replica.image.size <= rules.image_bytes_max
     replica.run(decide_delete_topics, DeleteTopics((TopicName("t0"),)), rules)
-    assert codes(replica.run(decide_create_topics, CreateTopics((new_topic("t9", 1, 3),), 1, 1), rules)) == [ErrorCode.NONE]
+    assert codes(
+        replica.run(decide_create_topics, CreateTopics((new_topic("t9", 1, 3),), 1, 1), rules)
+    ) == [ErrorCode.NONE]
 
 
 def test_nothing_is_left_of_what_is_deleted() -> None:
@@ -90,9 +130,13 @@ def test_partitions() -> None:
     replica = with_brokers(1, 2, 3)
     create_topics(replica, new_topic("t", 1, 3))
     rules = room_for(replica, 5_000)
-    rows = replica.run(decide_create_partitions, CreatePartitions((MorePartitions("t", 100),)), rules)
+    rows = replica.run(
+        decide_create_partitions, CreatePartitions((MorePartitions("t", 100),)), rules
+    )
     assert codes(rows) == [FULL] and len(replica.image.topics["t"].partitions) == 1
-    assert codes(replica.run(decide_create_partitions, CreatePartitions((MorePartitions("t", 3),)), rules)) == [ErrorCode.NONE]
+    assert codes(
+        replica.run(decide_create_partitions, CreatePartitions((MorePartitions("t", 3),)), rules)
+    ) == [ErrorCode.NONE]
 
 
 def test_configs_of_topics_and_of_nodes() -> None:
@@ -107,7 +151,9 @@ def test_configs_of_topics_and_of_nodes() -> None:
     wider = Rules()
     assert codes(alter(replica, wider, throttled, rate)) == [ErrorCode.NONE] * 2
     less = changes(ResourceType.TOPIC, "t", ("leader.replication.throttled.replicas", "0:1"))
-    assert codes(alter(replica, Rules(image_bytes_max=1), less)) == [ErrorCode.NONE], "what makes it smaller is never refused"
+    assert codes(alter(replica, Rules(image_bytes_max=1), less)) == [ErrorCode.NONE], (
+        "what makes it smaller is never refused"
+    )
 
 
 def test_configs_of_groups_that_do_not_exist_cannot_fill_the_metadata() -> None:
@@ -117,26 +163,47 @@ def test_configs_of_groups_that_do_not_exist_cannot_fill_the_metadata() -> None:
     refused = 0
     for request in range(10):
         names = [f"g{request}-{n}-".ljust(COORDINATOR_KEY_BYTES_MAX, "x") for n in range(50)]
-        rows = alter(replica, rules, *(changes(ResourceType.GROUP, name, ("consumer.session.timeout.ms", value)) for name in names))
+        rows = alter(
+            replica,
+            rules,
+            *(
+                changes(ResourceType.GROUP, name, ("consumer.session.timeout.ms", value))
+                for name in names
+            ),
+        )
         refused += codes(rows).count(FULL)
     assert refused > 300
     assert replica.image.groups_size <= rules.image_bytes_max / 4, "topics have room yet"
-    assert codes(replica.run(decide_create_topics, CreateTopics((new_topic("t", 100),), 1, 1), rules)) == [ErrorCode.NONE]
+    assert codes(
+        replica.run(decide_create_topics, CreateTopics((new_topic("t", 100),), 1, 1), rules)
+    ) == [ErrorCode.NONE]
 
 
 def test_what_keeps_a_full_cluster_at_work_has_a_reserve() -> None:
-    """Without internal topics the first group, or the first transaction, would find no coordinator."""
+    """Without internal topics the first group, or the first transaction, would find no
+    coordinator.
+    """
     replica = with_brokers(1, 2, 3)
     rules = Rules(image_bytes_max=MIB)
     number = 0
-    while codes(replica.run(decide_create_topics, CreateTopics((new_topic(f"t{number}", 1, 1),), 1, 1), rules)) == [ErrorCode.NONE]:
+    while codes(
+        replica.run(
+            decide_create_topics, CreateTopics((new_topic(f"t{number}", 1, 1),), 1, 1), rules
+        )
+    ) == [ErrorCode.NONE]:
         number += 1
     faster = changes(ResourceType.BROKER, "", ("log.retention.ms", "60000"))
-    assert codes(alter(replica, rules, faster)) == [ErrorCode.NONE], "or nobody could make room while nodes run"
+    assert codes(alter(replica, rules, faster)) == [ErrorCode.NONE], (
+        "or nobody could make room while nodes run"
+    )
     moved = AlterReassignments((Reassignment(TopicPartition("t0", 0), (NodeId(2), NodeId(3))),))
-    assert codes(replica.run(decide_alter_reassignments, moved, rules)) == [ErrorCode.NONE], "or no node could be drained"
+    assert codes(replica.run(decide_alter_reassignments, moved, rules)) == [ErrorCode.NONE], (
+        "or no node could be drained"
+    )
     for name in ("__consumer_offsets", "__transaction_state"):
-        assert codes(replica.run(decide_create_topics, CreateTopics((new_topic(name, 50, 3),), 1, 1), rules)) == [ErrorCode.NONE]
+        assert codes(
+            replica.run(decide_create_topics, CreateTopics((new_topic(name, 50, 3),), 1, 1), rules)
+        ) == [ErrorCode.NONE]
     assert replica.image.size <= MIB
 
 
@@ -144,19 +211,37 @@ def test_a_group_with_overrides_has_a_name_that_a_group_may_have() -> None:
     replica = with_brokers(1)
     pair = ("consumer.session.timeout.ms", "45000")
     longest, longer = "g" * COORDINATOR_KEY_BYTES_MAX, "g" * (COORDINATOR_KEY_BYTES_MAX + 1)
-    rows = alter(replica, Rules(), changes(ResourceType.GROUP, longest, pair), changes(ResourceType.GROUP, longer, pair))
+    rows = alter(
+        replica,
+        Rules(),
+        changes(ResourceType.GROUP, longest, pair),
+        changes(ResourceType.GROUP, longer, pair),
+    )
     assert codes(rows) == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
 
 
 def test_the_number_of_groups_with_overrides_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs, "CONFIGURED_GROUPS_MAX", 3)
     replica = with_brokers(1)
-    rows = alter(replica, Rules(), *(changes(ResourceType.GROUP, f"g{n}", ("consumer.session.timeout.ms", "46000")) for n in range(5)))
+    rows = alter(
+        replica,
+        Rules(),
+        *(
+            changes(ResourceType.GROUP, f"g{n}", ("consumer.session.timeout.ms", "46000"))
+            for n in range(5)
+        ),
+    )
     assert codes(rows) == [ErrorCode.NONE] * 3 + [FULL] * 2
     again = changes(ResourceType.GROUP, "g0", ("consumer.session.timeout.ms", "47000"))
     gone = changes(ResourceType.GROUP, "g1", ("consumer.session.timeout.ms", None))
     assert codes(alter(replica, Rules(), again, gone)) == [ErrorCode.NONE] * 2
-    assert codes(alter(replica, Rules(), changes(ResourceType.GROUP, "g4", ("consumer.session.timeout.ms", "46000")))) == [ErrorCode.NONE]
+    assert codes(
+        alter(
+            replica,
+            Rules(),
+            changes(ResourceType.GROUP, "g4", ("consumer.session.timeout.ms", "46000")),
+        )
+    ) == [ErrorCode.NONE]
 
 
 def test_replica_sets() -> None:
@@ -167,11 +252,21 @@ def test_replica_sets() -> None:
     rules = Rules(image_bytes_max=replica.image.size + 500)
     rows = replica.run(decide_alter_reassignments, AlterReassignments(wishes), rules)
     assert set(codes(rows)) == {ErrorCode.NONE, FULL}
-    assert replica.image.size <= rules.image_bytes_max and replica.image.size == recount(replica.image)
-    cancelled = tuple(
-        Reassignment(wish.topic_partition, None) for wish, row in zip(wishes, rows, strict=True) if row.error_code is not FULL
+    assert replica.image.size <= rules.image_bytes_max and replica.image.size == recount(
+        replica.image
     )
-    assert set(codes(replica.run(decide_alter_reassignments, AlterReassignments(cancelled), Rules(image_bytes_max=1)))) == {ErrorCode.NONE}
+    cancelled = tuple(
+        Reassignment(wish.topic_partition, None)
+        for wish, row in zip(wishes, rows, strict=True)
+        if row.error_code is not FULL
+    )
+    assert set(
+        codes(
+            replica.run(
+                decide_alter_reassignments, AlterReassignments(cancelled), Rules(image_bytes_max=1)
+            )
+        )
+    ) == {ErrorCode.NONE}
 
 
 def test_what_nodes_do_by_themselves_changes_no_size() -> None:
@@ -194,13 +289,19 @@ def test_what_nodes_do_by_themselves_changes_no_size() -> None:
 def test_brokers_come_and_go_and_their_names_are_bounded() -> None:
     replica = with_brokers(1)
     before = replica.image.size
-    replica.run(decide_register, Register(NodeId(2), CLUSTER, UUID(int=2), "host2", 9092, "rack"), Rules(image_bytes_max=1))
+    replica.run(
+        decide_register,
+        Register(NodeId(2), CLUSTER, UUID(int=2), "host2", 9092, "rack"),
+        Rules(image_bytes_max=1),
+    )
     assert replica.image.size == recount(replica.image) > before
     replica.run(decide_unregister, Unregister(NodeId(2)))
     assert replica.image.size == before
     for host, rack in (("h" * 2_000, None), ("h", "r" * 2_000)):
         with pytest.raises(MqError) as refused:
-            replica.run(decide_register, Register(NodeId(2), CLUSTER, UUID(int=2), host, 9092, rack))
+            replica.run(
+                decide_register, Register(NodeId(2), CLUSTER, UUID(int=2), host, 9092, rack)
+            )
         assert refused.value.code is ErrorCode.INVALID_REGISTRATION
     long = RegisterBroker(NodeId(2), UUID(int=2), "h" * 2_000, 9092, "r" * 2_000)
     replica.commit([long])
@@ -226,7 +327,12 @@ def test_a_snapshot_of_any_size_is_restored() -> None:
     deflater = zlib.compressobj(1)
     padding = b" " * MIB
     large = b"".join(
-        [deflater.compress(text[:-1]), *(deflater.compress(padding) for _ in range(513)), deflater.compress(b"}"), deflater.flush()]
+        [
+            deflater.compress(text[:-1]),
+            *(deflater.compress(padding) for _ in range(513)),
+            deflater.compress(b"}"),
+            deflater.flush(),
+        ]
     )
     machine = MetadataMachine()
     machine.restore(large)
@@ -241,9 +347,13 @@ def test_metadata_above_the_bound_is_restored_and_only_growth_is_refused() -> No
     again.index = replica.index
     lowered = Rules(image_bytes_max=10_000)
     assert again.image.size == replica.image.size > lowered.image_bytes_max
-    assert codes(again.run(decide_create_topics, CreateTopics((new_topic("u"),), 1, 1), lowered)) == [FULL]
+    assert codes(
+        again.run(decide_create_topics, CreateTopics((new_topic("u"),), 1, 1), lowered)
+    ) == [FULL]
     again.run(decide_delete_topics, DeleteTopics((TopicName("t"),)), lowered)
-    assert codes(again.run(decide_create_topics, CreateTopics((new_topic("u"),), 1, 1), lowered)) == [ErrorCode.NONE]
+    assert codes(
+        again.run(decide_create_topics, CreateTopics((new_topic("u"),), 1, 1), lowered)
+    ) == [ErrorCode.NONE]
 
 
 def test_names_that_json_must_escape_are_counted() -> None:
@@ -256,12 +366,28 @@ def test_names_that_json_must_escape_are_counted() -> None:
 
 def test_each_threshold_is_reported_once() -> None:
     watch = UsageWatch()
-    assert [watch.passed(Usage(used, 100)) for used in (10, 49, 50, 51, 49, 50, 74)] == [None, None, 0.5, None, None, None, None]
-    assert [watch.passed(Usage(used, 100)) for used in (95, 99, 89, 90, 120)] == [0.9, None, None, None, None]
+    assert [watch.passed(Usage(used, 100)) for used in (10, 49, 50, 51, 49, 50, 74)] == [
+        None,
+        None,
+        0.5,
+        None,
+        None,
+        None,
+        None,
+    ]
+    assert [watch.passed(Usage(used, 100)) for used in (95, 99, 89, 90, 120)] == [
+        0.9,
+        None,
+        None,
+        None,
+        None,
+    ]
     assert [watch.passed(Usage(used, 100)) for used in (60, 76, 20, 55)] == [None, 0.75, None, 0.5]
 
 
-async def test_the_controller_warns_before_the_metadata_is_full(caplog: pytest.LogCaptureFixture, autojump_clock: Any) -> None:
+async def test_the_controller_warns_before_the_metadata_is_full(
+    caplog: pytest.LogCaptureFixture, autojump_clock: Any
+) -> None:
     controller, _ = make_controller(options={"metadata.image.max.bytes": str(MIB)})
     async with trio.open_nursery() as nursery:
         await nursery.start(controller.run)
@@ -276,6 +402,8 @@ async def test_the_controller_warns_before_the_metadata_is_full(caplog: pytest.L
                 assert row.error_code is ErrorCode.NONE
         nursery.cancel_scope.cancel()
     shares = [record.args[0] for record in caplog.records if isinstance(record.args, tuple)]
-    assert [round(float(share) / 100, 1) for share in shares if isinstance(share, float)] == pytest.approx([0.5, 0.8, 0.9], abs=0.06)
+    assert [
+        round(float(share) / 100, 1) for share in shares if isinstance(share, float)
+    ] == pytest.approx([0.5, 0.8, 0.9], abs=0.06)
     usage = controller.statistics().metadata
     assert usage.most == MIB and 0.9 < usage.share <= 1.0

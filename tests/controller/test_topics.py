@@ -19,7 +19,9 @@ ONE = (NodeId(1),)
 
 
 def code_of(replica: Replica, *topics: t.NewTopic) -> list[int]:
-    return [int(result.error_code) for result in create_topics(replica, *topics, validate_only=True)]
+    return [
+        int(result.error_code) for result in create_topics(replica, *topics, validate_only=True)
+    ]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "nul\0x", "é", "a b", "a\n"])
@@ -104,7 +106,11 @@ def test_a_mixed_list_gets_one_answer_each() -> None:
         ("m4", 0),
     ]
     assert sorted(replica.image.topics) == ["a.b", "m1", "m4", "there"]
-    assert (results[0].partitions, results[0].replication_factor, results[0].topic_id) == (2, 1, replica.image.topics["m1"].topic_id)
+    assert (results[0].partitions, results[0].replication_factor, results[0].topic_id) == (
+        2,
+        1,
+        replica.image.topics["m1"].topic_id,
+    )
     assert all(row.topic_id == ZERO_UUID and row.error_message for row in results if row.error_code)
 
 
@@ -130,23 +136,36 @@ def test_the_default_number_of_replicas_is_not_lowered_to_who_is_registered_by_n
 
 def test_brokers_that_are_down_hold_replicas_and_are_not_in_sync() -> None:
     replica = with_brokers(1, 2, 3)
-    replica.run(decide_expire, ExpireSessions(((NodeId(3), replica.image.brokers[NodeId(3)].epoch),)))
+    replica.run(
+        decide_expire, ExpireSessions(((NodeId(3), replica.image.brokers[NodeId(3)].epoch),))
+    )
     (result,) = create_topics(replica, new_topic("t", 1, 3))
     assert result.error_code is ErrorCode.NONE
     partition = replica.image.topics["t"].partitions[0]
-    assert sorted(partition.replicas) == [1, 2, 3] and sorted(partition.isr) == [1, 2] and partition.leader in partition.isr
+    assert (
+        sorted(partition.replicas) == [1, 2, 3]
+        and sorted(partition.isr) == [1, 2]
+        and partition.leader in partition.isr
+    )
     (result,) = create_topics(replica, new_topic("u", 1, 4))
-    assert (result.error_code, "3 broker(s) are registered" in result.error_message) == (ErrorCode.INVALID_REPLICATION_FACTOR, True)
+    assert (result.error_code, "3 broker(s) are registered" in result.error_message) == (
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        True,
+    )
 
 
 def test_nothing_is_placed_on_the_fenced() -> None:
     replica = with_brokers(1, 2)
-    replica.run(decide_expire, ExpireSessions(((NodeId(1), replica.image.brokers[NodeId(1)].epoch),)))
+    replica.run(
+        decide_expire, ExpireSessions(((NodeId(1), replica.image.brokers[NodeId(1)].epoch),))
+    )
     create_topics(replica, new_topic("t", 4))
     assert {p.leader for p in replica.image.topics["t"].partitions} == {2}
     (result,) = create_topics(replica, new_topic("u", assignments=((0, ONE),)))
     assert result.error_code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    replica.run(decide_expire, ExpireSessions(((NodeId(2), replica.image.brokers[NodeId(2)].epoch),)))
+    replica.run(
+        decide_expire, ExpireSessions(((NodeId(2), replica.image.brokers[NodeId(2)].epoch),))
+    )
     (result,) = create_topics(replica, new_topic("u"))
     assert result.error_code is ErrorCode.INVALID_REPLICATION_FACTOR
 
@@ -163,7 +182,10 @@ def test_validate_only_changes_nothing() -> None:
 
 
 def delete(replica: Replica, *wishes: t.TopicName) -> list[tuple[Any, ...]]:
-    return [(row.name, row.topic_id, int(row.error_code)) for row in replica.run(t.decide_delete_topics, t.DeleteTopics(wishes))]
+    return [
+        (row.name, row.topic_id, int(row.error_code))
+        for row in replica.run(t.decide_delete_topics, t.DeleteTopics(wishes))
+    ]
 
 
 def test_delete_by_name_and_by_id() -> None:
@@ -171,7 +193,13 @@ def test_delete_by_name_and_by_id() -> None:
     create_topics(replica, new_topic("a"), new_topic("b"), new_topic("c"))
     a, b = replica.image.topics["a"].topic_id, replica.image.topics["b"].topic_id
     stranger = UUID(int=5)
-    assert delete(replica, t.TopicName("a"), t.TopicName(None, b), t.TopicName("zz"), t.TopicName(None, stranger)) == [
+    assert delete(
+        replica,
+        t.TopicName("a"),
+        t.TopicName(None, b),
+        t.TopicName("zz"),
+        t.TopicName(None, stranger),
+    ) == [
         ("a", a, 0),
         ("b", b, 0),
         ("zz", ZERO_UUID, 3),
@@ -188,7 +216,10 @@ def test_delete_refuses_what_is_unclear() -> None:
     assert delete(replica, t.TopicName("a", a)) == [("a", a, 42)]
     assert delete(replica, t.TopicName("a"), t.TopicName("a")) == [("a", ZERO_UUID, 42)]
     assert delete(replica, t.TopicName(None, a), t.TopicName(None, a)) == [(None, a, 42)]
-    assert delete(replica, t.TopicName("a/b"), t.TopicName("")) == [("a/b", ZERO_UUID, 3), ("", ZERO_UUID, 3)]
+    assert delete(replica, t.TopicName("a/b"), t.TopicName("")) == [
+        ("a/b", ZERO_UUID, 3),
+        ("", ZERO_UUID, 3),
+    ]
     assert "a" in replica.image.topics
 
 
@@ -203,7 +234,9 @@ def test_the_same_topic_by_id_and_by_name_is_refused() -> None:
 # -- grow
 
 
-def grow(replica: Replica, *wishes: t.MorePartitions, validate_only: bool = False) -> list[tuple[str, int]]:
+def grow(
+    replica: Replica, *wishes: t.MorePartitions, validate_only: bool = False
+) -> list[tuple[str, int]]:
     op = t.CreatePartitions(wishes, validate_only)
     return [(row.name, int(row.error_code)) for row in replica.run(t.decide_create_partitions, op)]
 
@@ -236,10 +269,18 @@ def test_one_growth(wish: t.MorePartitions, code: int) -> None:
 
 
 def test_internal_topics_keep_their_number_of_partitions() -> None:
-    """By it goes which of them keeps a group: with another, every group would be looked for where it is not."""
+    """By it goes which of them keeps a group: with another, every group would be looked for
+    where it is not.
+    """
     replica = with_brokers(1)
-    create_topics(replica, new_topic("__consumer_offsets", 50), new_topic("__transaction_state", 50))
-    assert grow(replica, t.MorePartitions("__consumer_offsets", 51), t.MorePartitions("__transaction_state", 60)) == [
+    create_topics(
+        replica, new_topic("__consumer_offsets", 50), new_topic("__transaction_state", 50)
+    )
+    assert grow(
+        replica,
+        t.MorePartitions("__consumer_offsets", 51),
+        t.MorePartitions("__transaction_state", 60),
+    ) == [
         ("__consumer_offsets", 17),
         ("__transaction_state", 17),
     ]
@@ -248,7 +289,9 @@ def test_internal_topics_keep_their_number_of_partitions() -> None:
 def test_growth_goes_on_where_the_circle_stopped() -> None:
     replica = with_brokers(1, 2, 3)
     create_topics(replica, new_topic("t", 2), new_topic("u", 1))
-    assert grow(replica, t.MorePartitions("t", 6), t.MorePartitions("u", 1), t.MorePartitions("x", 9)) == [("t", 0), ("u", 37), ("x", 3)]
+    assert grow(
+        replica, t.MorePartitions("t", 6), t.MorePartitions("u", 1), t.MorePartitions("x", 9)
+    ) == [("t", 0), ("u", 37), ("x", 3)]
     assert sorted(p.leader for p in replica.image.topics["t"].partitions) == [1, 1, 2, 2, 3, 3]
     assert grow(replica, t.MorePartitions("t", 8), t.MorePartitions("t", 9)) == [("t", 42)]
 
@@ -256,9 +299,21 @@ def test_growth_goes_on_where_the_circle_stopped() -> None:
 def test_a_request_names_so_many_topics_and_no_more() -> None:
     replica = with_brokers(1)
     decisions: list[tuple[Any, Any, int]] = [
-        (t.decide_create_topics, lambda count: t.CreateTopics((new_topic("t"),) * count, 1, 1), CREATED_TOPICS_MAX),
-        (t.decide_create_partitions, lambda count: t.CreatePartitions((t.MorePartitions("t", 2),) * count), CREATED_TOPICS_MAX),
-        (t.decide_delete_topics, lambda count: t.DeleteTopics((t.TopicName("t"),) * count), DELETED_TOPICS_MAX),
+        (
+            t.decide_create_topics,
+            lambda count: t.CreateTopics((new_topic("t"),) * count, 1, 1),
+            CREATED_TOPICS_MAX,
+        ),
+        (
+            t.decide_create_partitions,
+            lambda count: t.CreatePartitions((t.MorePartitions("t", 2),) * count),
+            CREATED_TOPICS_MAX,
+        ),
+        (
+            t.decide_delete_topics,
+            lambda count: t.DeleteTopics((t.TopicName("t"),) * count),
+            DELETED_TOPICS_MAX,
+        ),
     ]
     for decide, op, most in decisions:
         assert len(decide(replica.image, op(most), DEFAULTS).reply) == 1
@@ -271,5 +326,8 @@ def test_the_log_of_transactions_needs_no_more_replicas_in_sync_than_it_has() ->
         row = t.new_topic_request("__transaction_state", NodeConfig.load(), nodes)
         configs = {one["name"]: one["value"] for one in row["configs"]}
         assert (configs["min.insync.replicas"], row["replication_factor"]) == wanted
-        assert (configs["cleanup.policy"], configs["unclean.leader.election.enable"]) == ("compact", "false")
+        assert (configs["cleanup.policy"], configs["unclean.leader.election.enable"]) == (
+            "compact",
+            "false",
+        )
         assert row["num_partitions"] == 50

@@ -1,4 +1,5 @@
-"""Drives one shard of a coordinator as the runtime does, without Trio: decisions are carried out at once, everything is committed at once.
+"""Drives one shard of a coordinator as the runtime does, without Trio: decisions are carried out at
+once, everything is committed at once.
 
 `fail_over` puts a fresh shard in its place that has read the same log, as the next leader would.
 """
@@ -18,9 +19,17 @@ Outcome = Mapping[str, Any] | MqError
 
 
 class Harness(Generic[ShardT]):
-    """`answers` holds what each ticket was told, `effects` what was wanted, `log` what was written."""
+    """`answers` holds what each ticket was told, `effects` what was wanted, `log` what was
+    written.
+    """
 
-    def __init__(self, make_shard: Callable[[], ShardT], *, seconds: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
+    def __init__(
+        self,
+        make_shard: Callable[[], ShardT],
+        *,
+        seconds: float = 1000.0,
+        wall_ms: int = 1_700_000_000_000,
+    ) -> None:
         self._make_shard = make_shard
         self._tickets = count(1)
         self.now = Moment(seconds, wall_ms)
@@ -37,7 +46,14 @@ class Harness(Generic[ShardT]):
     # -- asking
 
     def ask(
-        self, api: str, version: int, request: Mapping[str, Any], *, client_id: str = "client", client_host: str = "/10.0.0.1", **more: Any
+        self,
+        api: str,
+        version: int,
+        request: Mapping[str, Any],
+        *,
+        client_id: str = "client",
+        client_host: str = "/10.0.0.1",
+        **more: Any,
     ) -> Ticket:
         """Give the shard a request, as it would come off the wire; returns its ticket."""
         declared = apis.by_name(api)

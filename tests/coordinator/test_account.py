@@ -1,4 +1,6 @@
-"""What a coordinator remembers has a bound: growth beyond it is refused, by kind, and whatever a log holds is loaded."""
+"""What a coordinator remembers has a bound: growth beyond it is refused, by kind, and
+whatever a log holds is loaded.
+"""
 
 from __future__ import annotations
 
@@ -56,19 +58,35 @@ class Groups(Harness[GroupShard]):
         self.share = share
         self.topics = Topics(topics or {"t": 1_000})
         ids = count(1)
-        super().__init__(lambda: GroupShard(self.topics, Options(), lambda: f"id-{next(ids)}", share=lambda: self.share))
+        super().__init__(
+            lambda: GroupShard(
+                self.topics, Options(), lambda: f"id-{next(ids)}", share=lambda: self.share
+            )
+        )
 
     @property
     def used(self) -> int:
         return self.shard.account.usage().used
 
-    def commit(self, group_id: str, *partitions: int, producer: int | None = None, metadata: str = "") -> list[ErrorCode]:
-        rows = [{"partition_index": one, "committed_offset": 5, "committed_metadata": metadata} for one in partitions or (0,)]
-        request: dict[str, Any] = {"group_id": group_id, "topics": [{"name": "t", "partitions": rows}]}
+    def commit(
+        self, group_id: str, *partitions: int, producer: int | None = None, metadata: str = ""
+    ) -> list[ErrorCode]:
+        rows = [
+            {"partition_index": one, "committed_offset": 5, "committed_metadata": metadata}
+            for one in partitions or (0,)
+        ]
+        request: dict[str, Any] = {
+            "group_id": group_id,
+            "topics": [{"name": "t", "partitions": rows}],
+        }
         if producer is None:
             answer = self.call("offset_commit", 8, request)
         else:
-            answer = self.call("txn_offset_commit", 3, {"transactional_id": "x", "producer_id": producer, "producer_epoch": 0, **request})
+            answer = self.call(
+                "txn_offset_commit",
+                3,
+                {"transactional_id": "x", "producer_id": producer, "producer_epoch": 0, **request},
+            )
         return [ErrorCode(row["error_code"]) for row in answer["topics"][0]["partitions"]]
 
     def recounted(self) -> int:
@@ -123,7 +141,9 @@ def test_offsets_of_transactions_count_while_they_wait_and_are_tried_again() -> 
     groups = Groups(100 * KIB)
     codes = groups.commit("g", *range(1_000), producer=7)
     waiting = codes.count(ErrorCode.NONE)
-    assert 50 < waiting < 120 and set(codes[waiting:]) == {FULL}, "with another code the producer would be of no use any more"
+    assert 50 < waiting < 120 and set(codes[waiting:]) == {FULL}, (
+        "with another code the producer would be of no use any more"
+    )
     assert groups.recounted() == groups.used
     groups.mark(Producer(7, 0), True)
     assert groups.recounted() == groups.used
@@ -181,18 +201,32 @@ def test_assignments_of_classic_groups_count() -> None:
         except MqError:
             break
         assignments = [{"member_id": member["member_id"], "assignment": bytes(50 * KIB)}]
-        request = {"group_id": group_id, "generation_id": member["generation_id"], "member_id": member["member_id"]}
-        codes.append(groups.call("sync_group", 3, {**request, "assignments": assignments})["error_code"])
+        request = {
+            "group_id": group_id,
+            "generation_id": member["generation_id"],
+            "member_id": member["member_id"],
+        }
+        codes.append(
+            groups.call("sync_group", 3, {**request, "assignments": assignments})["error_code"]
+        )
     assert codes[:3] == [ErrorCode.NONE] * 3 and FULL in codes
     assert groups.recounted() <= groups.share
 
 
 def beat(groups: Groups, group_id: str, member_id: str, epoch: int, **more: Any) -> Any:
-    return groups.call("consumer_group_heartbeat", 1, {"group_id": group_id, "member_id": member_id, "member_epoch": epoch, **more})
+    return groups.call(
+        "consumer_group_heartbeat",
+        1,
+        {"group_id": group_id, "member_id": member_id, "member_epoch": epoch, **more},
+    )
 
 
 def subscribe(groups: Groups, group_id: str, *topics: str) -> Any:
-    wanted = {"subscribed_topic_names": list(topics), "rebalance_timeout_ms": 30_000, "topic_partitions": []}
+    wanted = {
+        "subscribed_topic_names": list(topics),
+        "rebalance_timeout_ms": 30_000,
+        "topic_partitions": [],
+    }
     return beat(groups, group_id, f"member-of-{group_id}", 0, **wanted)
 
 
@@ -229,7 +263,14 @@ def test_topics_of_expressions_count() -> None:
     made = 0
     with pytest.raises(MqError) as refused:
         for number in range(20):
-            beat(groups, f"group-{number}", f"m-{number}", 0, subscribed_topic_regex=".*[0-9]" + "x*" * number, **wanted)
+            beat(
+                groups,
+                f"group-{number}",
+                f"m-{number}",
+                0,
+                subscribed_topic_regex=".*[0-9]" + "x*" * number,
+                **wanted,
+            )
             groups.advance(0.1)
             made += 1
     assert refused.value.code is FULL and 1 <= made <= 3
@@ -242,7 +283,9 @@ class Transactions(Harness[TransactionShard]):
         super().__init__(self._shard)
 
     def _shard(self) -> TransactionShard:
-        return TransactionShard(None, TransactionOptions(), 0, transaction_version=lambda: 2, share=lambda: self.share)  # type: ignore[arg-type]
+        return TransactionShard(
+            None, TransactionOptions(), 0, transaction_version=lambda: 2, share=lambda: self.share
+        )  # type: ignore[arg-type]
 
     def ask_now(self, op: Any) -> Any:
         return self.answer(self.operate(op))
@@ -288,12 +331,16 @@ OWN = UUID(int=9)
 
 
 def offset(group: str, topic: str, partition: int, metadata: str = "") -> CoordinatorRecord:
-    commit = OffsetCommit(12_345_678 + partition, 7, metadata, 1_700_000_000_000 + partition, -1, OWN)
+    commit = OffsetCommit(
+        12_345_678 + partition, 7, metadata, 1_700_000_000_000 + partition, -1, OWN
+    )
     return encode(OffsetCommitKey(group, topic, partition), commit)
 
 
 def classic_member(number: int) -> ClassicMember:
-    return ClassicMember(f"member-{number:040}", None, "client", "/10.0.0.1", 60_000, 45_000, bytes(100), bytes(100))
+    return ClassicMember(
+        f"member-{number:040}", None, "client", "/10.0.0.1", 60_000, 45_000, bytes(100), bytes(100)
+    )
 
 
 def consumer_group(number: int, partitions: int) -> Iterable[CoordinatorRecord]:
@@ -302,16 +349,31 @@ def consumer_group(number: int, partitions: int) -> Iterable[CoordinatorRecord]:
     all_of_them = tuple(range(1_000, 1_000 + partitions))
     yield encode(MemberMetadataKey(group, member), subscribed)
     yield encode(ConsumerGroupMetadataKey(group), ConsumerGroupMetadata(1, 7))
-    yield encode(TargetAssignmentMemberKey(group, member), TargetAssignmentMember((TopicPartitions(OWN, all_of_them),)))
+    yield encode(
+        TargetAssignmentMemberKey(group, member),
+        TargetAssignmentMember((TopicPartitions(OWN, all_of_them),)),
+    )
     owned = (OwnedPartitions(OWN, all_of_them, (1,) * partitions),)
-    yield encode(CurrentMemberAssignmentKey(group, member), CurrentMemberAssignment(1, 0, 0, owned, ()))
+    yield encode(
+        CurrentMemberAssignmentKey(group, member), CurrentMemberAssignment(1, 0, 0, owned, ())
+    )
 
 
 def transaction(number: int, partitions: int, state: TransactionState) -> CoordinatorRecord:
-    topics = tuple(sorted(TopicPartition(f"topic-{one % 10}", one) for one in range(1_000, 1_000 + partitions)))
+    topics = tuple(
+        sorted(TopicPartition(f"topic-{one % 10}", one) for one in range(1_000, 1_000 + partitions))
+    )
     return txn_records.encode(
         f"transactional-id-{number}",
-        Transaction(5_000_000 + number, 3, 60_000, state, topics, 1_700_000_000_000 + number, 1_700_000_000_000 + number),
+        Transaction(
+            5_000_000 + number,
+            3,
+            60_000,
+            state,
+            topics,
+            1_700_000_000_000 + number,
+            1_700_000_000_000 + number,
+        ),
         version=1,
     )
 
@@ -333,45 +395,121 @@ def transactions_shard() -> TransactionShard:
 
 
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Iterable[CoordinatorRecord]], Producer]] = {
-    "group with one offset": (groups_shard, lambda: (offset(f"group-{n}", "topic", 0) for n in range(2_000)), NO_PRODUCER),
-    "group with ten topics": (groups_shard, lambda: (offset(f"group-{n // 10}", f"t{n % 10}", 0) for n in range(2_000)), NO_PRODUCER),
-    "offsets of one group": (groups_shard, lambda: (offset("group", "topic", n) for n in range(2_000)), NO_PRODUCER),
-    "metadata": (groups_shard, lambda: (offset("group", "topic", n, "m" * 4_000) for n in range(200)), NO_PRODUCER),
-    "wide metadata": (groups_shard, lambda: (offset("group", "topic", n, "\u20ac" * 1_000) for n in range(200)), NO_PRODUCER),
-    "widest metadata": (groups_shard, lambda: (offset("group", "topic", n, "\U0001f600" * 1_000) for n in range(200)), NO_PRODUCER),
-    "waiting offsets": (groups_shard, lambda: (offset("group", "topic", n) for n in range(2_000)), Producer(7, 0)),
-    "waiting offset of a group": (groups_shard, lambda: (offset(f"group-{n}", "topic", 0) for n in range(2_000)), Producer(7, 0)),
-    "long names": (groups_shard, lambda: (offset("g" * 4_000 + str(n), "t" * 249, 0) for n in range(500)), NO_PRODUCER),
+    "group with one offset": (
+        groups_shard,
+        lambda: (offset(f"group-{n}", "topic", 0) for n in range(2_000)),
+        NO_PRODUCER,
+    ),
+    "group with ten topics": (
+        groups_shard,
+        lambda: (offset(f"group-{n // 10}", f"t{n % 10}", 0) for n in range(2_000)),
+        NO_PRODUCER,
+    ),
+    "offsets of one group": (
+        groups_shard,
+        lambda: (offset("group", "topic", n) for n in range(2_000)),
+        NO_PRODUCER,
+    ),
+    "metadata": (
+        groups_shard,
+        lambda: (offset("group", "topic", n, "m" * 4_000) for n in range(200)),
+        NO_PRODUCER,
+    ),
+    "wide metadata": (
+        groups_shard,
+        lambda: (offset("group", "topic", n, "\u20ac" * 1_000) for n in range(200)),
+        NO_PRODUCER,
+    ),
+    "widest metadata": (
+        groups_shard,
+        lambda: (offset("group", "topic", n, "\U0001f600" * 1_000) for n in range(200)),
+        NO_PRODUCER,
+    ),
+    "waiting offsets": (
+        groups_shard,
+        lambda: (offset("group", "topic", n) for n in range(2_000)),
+        Producer(7, 0),
+    ),
+    "waiting offset of a group": (
+        groups_shard,
+        lambda: (offset(f"group-{n}", "topic", 0) for n in range(2_000)),
+        Producer(7, 0),
+    ),
+    "long names": (
+        groups_shard,
+        lambda: (offset("g" * 4_000 + str(n), "t" * 249, 0) for n in range(500)),
+        NO_PRODUCER,
+    ),
     "classic groups": (
         groups_shard,
         lambda: (
-            encode(GroupMetadataKey(f"group-{n}"), GroupMetadata("consumer", 3, "range", None, 5, (classic_member(0), classic_member(1))))
+            encode(
+                GroupMetadataKey(f"group-{n}"),
+                GroupMetadata(
+                    "consumer", 3, "range", None, 5, (classic_member(0), classic_member(1))
+                ),
+            )
             for n in range(500)
         ),
         NO_PRODUCER,
     ),
-    "consumer groups": (groups_shard, lambda: (one for n in range(500) for one in consumer_group(n, 1)), NO_PRODUCER),
-    "assignments": (groups_shard, lambda: (one for n in range(20) for one in consumer_group(n, 1_000)), NO_PRODUCER),
-    "expressions": (groups_shard, lambda: (one for n in range(10) for one in expressions(n)), NO_PRODUCER),
-    "transactional ids": (transactions_shard, lambda: (transaction(n, 0, TransactionState.EMPTY) for n in range(1_000)), NO_PRODUCER),
-    "open transactions": (transactions_shard, lambda: (transaction(n, 1, ONGOING) for n in range(1_000)), NO_PRODUCER),
-    "large transactions": (transactions_shard, lambda: (transaction(n, 1_000, ONGOING) for n in range(10)), NO_PRODUCER),
-    "decided transactions": (transactions_shard, lambda: (transaction(n, 1_000, PREPARE_COMMIT) for n in range(10)), NO_PRODUCER),
+    "consumer groups": (
+        groups_shard,
+        lambda: (one for n in range(500) for one in consumer_group(n, 1)),
+        NO_PRODUCER,
+    ),
+    "assignments": (
+        groups_shard,
+        lambda: (one for n in range(20) for one in consumer_group(n, 1_000)),
+        NO_PRODUCER,
+    ),
+    "expressions": (
+        groups_shard,
+        lambda: (one for n in range(10) for one in expressions(n)),
+        NO_PRODUCER,
+    ),
+    "transactional ids": (
+        transactions_shard,
+        lambda: (transaction(n, 0, TransactionState.EMPTY) for n in range(1_000)),
+        NO_PRODUCER,
+    ),
+    "open transactions": (
+        transactions_shard,
+        lambda: (transaction(n, 1, ONGOING) for n in range(1_000)),
+        NO_PRODUCER,
+    ),
+    "large transactions": (
+        transactions_shard,
+        lambda: (transaction(n, 1_000, ONGOING) for n in range(10)),
+        NO_PRODUCER,
+    ),
+    "decided transactions": (
+        transactions_shard,
+        lambda: (transaction(n, 1_000, PREPARE_COMMIT) for n in range(10)),
+        NO_PRODUCER,
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_counted_is_what_it_takes(kind: str) -> None:
-    """Bytes as Python's allocator counts them; every record comes from the log, so that its texts are its own."""
+    """Bytes as Python's allocator counts them; every record comes from the log, so that its
+    texts are its own.
+    """
     make_shard, records, producer = KINDS[kind]
-    log = [(bytes(bytearray(record.key)), bytes(bytearray(record.value or b""))) for record in records()]
+    log = [
+        (bytes(bytearray(record.key)), bytes(bytearray(record.value or b"")))
+        for record in records()
+    ]
     shard = make_shard()
     gc.collect()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for key, value in log:
-            shard.replay(CoordinatorRecord(bytes(bytearray(key)), bytes(bytearray(value))), producer)
+            shard.replay(
+                CoordinatorRecord(bytes(bytearray(key)), bytes(bytearray(value))), producer
+            )
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -401,11 +539,15 @@ def test_an_estimate_is_counted_anew_where_nothing_else_could_be_let_in() -> Non
     assert account.left(0, 14.0) == 200
 
 
-def test_a_shard_that_fills_up_is_reported_once_a_threshold(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_shard_that_fills_up_is_reported_once_a_threshold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     groups = Groups(100 * KIB)
     for number in range(100):
         groups.commit(f"group-{number}")
-    lines = [record.getMessage() for record in caplog.records if "near its bound" in record.getMessage()]
+    lines = [
+        record.getMessage() for record in caplog.records if "near its bound" in record.getMessage()
+    ]
     assert len(lines) == 3 and "share=5" in lines[0] and "share=9" in lines[2]
 
 
@@ -431,5 +573,9 @@ def test_a_transaction_weighs_what_its_partitions_weigh() -> None:
     assert weight("a", None) == 0
     one = Transaction(1, 0, 1, ONGOING, (TopicPartition("t", 0),))
     assert (
-        weight("a", one) < weight("ab", one) < weight("ab", Transaction(1, 0, 1, ONGOING, (TopicPartition("t", 0), TopicPartition("u", 0))))
+        weight("a", one)
+        < weight("ab", one)
+        < weight(
+            "ab", Transaction(1, 0, 1, ONGOING, (TopicPartition("t", 0), TopicPartition("u", 0)))
+        )
     )

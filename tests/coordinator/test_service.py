@@ -1,4 +1,6 @@
-"""The runtime of coordinators on a real log: a shard's decisions are in the log before anybody hears of them, and its state is the log."""
+"""The runtime of coordinators on a real log: a shard's decisions are in the log before
+anybody hears of them, and its state is the log.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from mqd.coordinator.account import unbounded
 from mqd.coordinator.partitioning import partition_for
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.service import CoordinatorService
-from mqd.coordinator.shard import NO_PRODUCER, NOTHING, CoordinatorRecord, Decision, Moment, Producer, Ticket
+from mqd.coordinator.shard import (
+    NO_PRODUCER,
+    NOTHING,
+    CoordinatorRecord,
+    Decision,
+    Moment,
+    Producer,
+    Ticket,
+)
 from mqd.errors import ErrorCode, MqError
 from mqd.logs import RepeatFilter
 from mqd.protocol.batch import build_batch, seal
@@ -50,9 +60,15 @@ class Registers:
             case ("get", key):
                 return Decision(replies=((ticket, {"value": self.values.get(key)}),))
             case ("put", key, value):
-                return Decision((CoordinatorRecord(key, value),), ((ticket, {"before": self.values.get(key)}),), effects=(f"put {key!r}",))
+                return Decision(
+                    (CoordinatorRecord(key, value),),
+                    ((ticket, {"before": self.values.get(key)}),),
+                    effects=(f"put {key!r}",),
+                )
             case ("put-with", producer, key, value):
-                return Decision((CoordinatorRecord(key, value),), ((ticket, {}),), producer=producer)
+                return Decision(
+                    (CoordinatorRecord(key, value),), ((ticket, {}),), producer=producer
+                )
             case ("put-and-wait", key, value):
                 return Decision((CoordinatorRecord(key, value),))
             case ("wait",):
@@ -167,7 +183,9 @@ class Runtime(Replicas):
 
 
 @asynccontextmanager
-async def running(directory: Path, disk: FaultyDisk | None = None) -> AsyncIterator[tuple[Runtime, trio.Nursery]]:
+async def running(
+    directory: Path, disk: FaultyDisk | None = None
+) -> AsyncIterator[tuple[Runtime, trio.Nursery]]:
     runtime = Runtime(directory, disk)
     await runtime.service.start()
     async with trio.open_nursery() as nursery:
@@ -184,10 +202,15 @@ async def code_of(runtime: Runtime, *op: Any) -> ErrorCode:
 
 
 def test_keys_are_spread_as_apache_kafka_spreads_them() -> None:
-    assert [partition_for(key, 50) for key in ("", "a", "my-group", "polygenelubricants", "grüße", "\U0001f600")] == [0, 47, 12, 0, 23, 49]
+    assert [
+        partition_for(key, 50)
+        for key in ("", "a", "my-group", "polygenelubricants", "grüße", "\U0001f600")
+    ] == [0, 47, 12, 0, 23, 49]
 
 
-async def test_what_was_put_is_in_the_log_and_is_read_back_by_the_next_leader(tmp_path: Path) -> None:
+async def test_what_was_put_is_in_the_log_and_is_read_back_by_the_next_leader(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead(1)
         await wait_all_tasks_blocked()
@@ -202,7 +225,9 @@ async def test_what_was_put_is_in_the_log_and_is_read_back_by_the_next_leader(tm
         assert [shard.loaded for shard in runtime.shards] == [1, 1]
 
 
-async def test_nobody_hears_of_what_is_not_committed_not_even_who_only_looks(tmp_path: Path) -> None:
+async def test_nobody_hears_of_what_is_not_committed_not_even_who_only_looks(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path) as (runtime, nursery):
         partition = runtime.lead(replicas=(ME, TWO))
         await wait_all_tasks_blocked()
@@ -240,10 +265,14 @@ async def test_a_refusal_waits_as_well_until_what_it_rests_on_is_committed(tmp_p
         runtime.replica.follower_fetched(partition, TWO, -1, 1, 0)
         await wait_all_tasks_blocked()
         assert heard == [ErrorCode.INVALID_GROUP_ID]
-        assert await code_of(runtime, "refuse") is ErrorCode.INVALID_GROUP_ID, "at once, where there is nothing to wait for"
+        assert await code_of(runtime, "refuse") is ErrorCode.INVALID_GROUP_ID, (
+            "at once, where there is nothing to wait for"
+        )
 
 
-async def test_a_deposed_coordinator_gives_no_refusal_that_rests_on_what_was_never_committed(tmp_path: Path) -> None:
+async def test_a_deposed_coordinator_gives_no_refusal_that_rests_on_what_was_never_committed(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path) as (runtime, nursery):
         runtime.lead(replicas=(ME, TWO))
         await wait_all_tasks_blocked()
@@ -260,7 +289,9 @@ async def test_a_deposed_coordinator_gives_no_refusal_that_rests_on_what_was_nev
         assert heard == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-async def test_an_answer_that_waits_too_long_says_so_and_the_effect_comes_with_the_commit(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_an_answer_that_waits_too_long_says_so_and_the_effect_comes_with_the_commit(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(replicas=(ME, TWO))
         await wait_all_tasks_blocked()
@@ -271,7 +302,9 @@ async def test_an_answer_that_waits_too_long_says_so_and_the_effect_comes_with_t
         assert runtime.performed == [(0, 0, "put b'k'")]
 
 
-async def test_the_effect_comes_with_the_commit_however_far_away_the_next_deadline_is(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_the_effect_comes_with_the_commit_however_far_away_the_next_deadline_is(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(replicas=(ME, TWO))
         await wait_all_tasks_blocked()
@@ -310,7 +343,9 @@ async def test_who_waits_is_sent_away_when_another_leads(tmp_path: Path) -> None
         assert codes == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-async def test_records_that_cannot_be_decoded_are_skipped_and_nothing_else_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_records_that_cannot_be_decoded_are_skipped_and_nothing_else_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(1)
         await runtime.loaded()
@@ -323,7 +358,8 @@ async def test_records_that_cannot_be_decoded_are_skipped_and_nothing_else_is(tm
     [record] = [record for record in caplog.records if "skipped" in record.getMessage()]
     assert RepeatFilter(lambda: 0.0).filter(record) and record.always  # type: ignore[attr-defined]
     assert record.getMessage() == (
-        f"skipped records that cannot be decoded partition={partition.log.topic_partition} records=2 first_offset=1 "
+        f"skipped records that cannot be decoded partition={partition.log.topic_partition} "
+        "records=2 first_offset=1 "
         "reason=RecordFormatError('no version that is known here')"
     )
 
@@ -346,18 +382,25 @@ async def test_a_shard_whose_replay_has_a_bug_is_not_served_and_the_others_are(
             assert await code_of(runtime, *op) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         await wait_until(lambda: [s.loaded for s in runtime.shards].count(1) == 3)
         assert await runtime.ask("get", b"b", index=1) == {"value": b"1"}
-        assert await code_of(runtime, "get", b"a") is ErrorCode.COORDINATOR_NOT_AVAILABLE  # while it is tried again
+        # while it is tried again
+        assert await code_of(runtime, "get", b"a") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert b"a" not in runtime.shards[-1].values or not runtime.shards[-1].loaded
         runtime.breaks.clear()
         await runtime.loaded_with({b"a": b"1", b"k": b"1", b"b": b"1"})
         assert await runtime.ask("get", b"k") == {"value": b"1"}
     first = next(record for record in caplog.records if "bug: cannot load" in record.getMessage())
-    assert first.levelname == "ERROR" and first.getMessage() == f"bug: cannot load a coordinator, its requests fail partition={TOPIC}-0"
+    assert (
+        first.levelname == "ERROR"
+        and first.getMessage()
+        == f"bug: cannot load a coordinator, its requests fail partition={TOPIC}-0"
+    )
     assert first.exc_info is not None and isinstance(first.exc_info[1], ValueError)
     assert first.exc_info[1].__notes__ == ["in the replay of the record at offset 1"]
 
 
-async def test_a_bug_in_live_replay_is_met_again_when_the_log_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_live_replay_is_met_again_when_the_log_is_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.breaks[0] = b"k"
         runtime.lead(1)
@@ -384,7 +427,9 @@ async def test_a_bug_in_the_replay_of_a_marker_costs_the_shard_its_memory(tmp_pa
         assert len(runtime.shards) == 2
 
 
-async def test_what_cannot_be_read_of_a_damaged_batch_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_read_of_a_damaged_batch_is_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(1)
         await runtime.loaded()
@@ -400,7 +445,9 @@ async def test_what_cannot_be_read_of_a_damaged_batch_is_skipped(tmp_path: Path,
     assert "records=1 first_offset=1 reason=MqError" in caplog.text
 
 
-async def test_a_shard_that_cannot_begin_is_tried_again_with_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shard_that_cannot_begin_is_tried_again_with_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mqd.coordinator.service.RELOAD_AFTER_BUG_SECONDS", 0.2)
     async with running(tmp_path) as (runtime, _):
         runtime.refuses_life = True
@@ -413,7 +460,9 @@ async def test_a_shard_that_cannot_begin_is_tried_again_with_pauses(tmp_path: Pa
         await runtime.loaded_with({})
 
 
-async def test_shards_are_read_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shards_are_read_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(tmp_path) as (runtime, _):
         for index in range(2):
             runtime.held(TOPIC, index, epoch=1)
@@ -433,7 +482,12 @@ async def test_shards_are_read_one_after_the_other(tmp_path: Path, monkeypatch: 
         for index in range(2):
             runtime.held(TOPIC, index, epoch=2, leader=TWO, replicas=(ME, TWO))
             runtime.held(TOPIC, index, epoch=3)
-        await wait_until(lambda: [len(shard.values) for shard in runtime.shards[-2:]] == [1, 1] and all(s.loaded for s in runtime.shards))
+        await wait_until(
+            lambda: (
+                [len(shard.values) for shard in runtime.shards[-2:]] == [1, 1]
+                and all(s.loaded for s in runtime.shards)
+            )
+        )
         assert most == 1
 
 
@@ -443,7 +497,10 @@ async def test_a_refused_append_changes_nothing(tmp_path: Path) -> None:
         await wait_all_tasks_blocked()
         assert await code_of(runtime, "put", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         with trio.fail_after(5):
-            assert await code_of(runtime, "put-and-wait", b"k", b"1") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert (
+                await code_of(runtime, "put-and-wait", b"k", b"1")
+                is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            )
         assert len(runtime.shards) == 1
         assert runtime.shard.values == {}
 
@@ -476,7 +533,10 @@ async def test_a_bug_in_a_shard_costs_its_memory_and_not_its_records(tmp_path: P
 
 async def test_what_every_shard_refuses_is_refused_without_one(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
-        for op, code in ((("refuse",), ErrorCode.INVALID_GROUP_ID), (("get", b"k"), ErrorCode.NOT_COORDINATOR)):
+        for op, code in (
+            (("refuse",), ErrorCode.INVALID_GROUP_ID),
+            (("get", b"k"), ErrorCode.NOT_COORDINATOR),
+        ):
             with pytest.raises(MqError) as refused:
                 await runtime.coordinator.call("key", op)
             assert refused.value.code is code
@@ -510,7 +570,9 @@ async def test_shards_are_woken_at_their_deadlines(tmp_path: Path, autojump_cloc
         assert runtime.shard.woken == [at]
 
 
-async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_more(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_more(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead(0)
         runtime.held(TOPIC, 1, epoch=0)
@@ -520,7 +582,8 @@ async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_m
 
         def elected_again(now: Moment) -> Decision:
             first.deadline = None
-            runtime.held(TOPIC, 1, epoch=1)  # as if it came while the loop looks at one shard after the other
+            # as if it came while the loop looks at one shard after the other
+            runtime.held(TOPIC, 1, epoch=1)
             return NOTHING
 
         first.on_deadline = elected_again  # type: ignore[method-assign]
@@ -530,7 +593,9 @@ async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_m
         assert len(runtime.shards) == 3 and second.woken == []
 
 
-async def test_deadlines_wait_as_long_as_clients_were_sent_away(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_deadlines_wait_as_long_as_clients_were_sent_away(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()
         await wait_all_tasks_blocked()
@@ -558,7 +623,9 @@ async def test_many_changes_of_topics_are_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-async def test_records_of_a_transaction_count_when_its_marker_commits_them(tmp_path: Path, committed: bool) -> None:
+async def test_records_of_a_transaction_count_when_its_marker_commits_them(
+    tmp_path: Path, committed: bool
+) -> None:
     producer = Producer(7, 0)
     async with running(tmp_path) as (runtime, _):
         partition = runtime.lead(1)
@@ -577,7 +644,9 @@ async def test_records_of_a_transaction_count_when_its_marker_commits_them(tmp_p
         assert runtime.shard.pending == {}
 
 
-async def test_offsets_of_a_prepared_transaction_are_sealed_and_wait_for_its_marker(tmp_path: Path) -> None:
+async def test_offsets_of_a_prepared_transaction_are_sealed_and_wait_for_its_marker(
+    tmp_path: Path,
+) -> None:
     """KIP-939: the epoch that wrote them writes no more, here and with the next coordinator."""
     producer = Producer(7, 0)
     async with running(tmp_path) as (runtime, _):
@@ -607,4 +676,7 @@ async def test_everywhere_means_every_shard_that_is_led_here(tmp_path: Path) -> 
         runtime.lead(index=1)
         await wait_all_tasks_blocked()
         await runtime.ask("put", b"k", b"1", index=1)
-        assert await runtime.coordinator.call_everywhere(("get", b"k")) == [{"value": None}, {"value": b"1"}]
+        assert await runtime.coordinator.call_everywhere(("get", b"k")) == [
+            {"value": None},
+            {"value": b"1"},
+        ]

@@ -1,4 +1,6 @@
-"""What every attack has: a name, the bytes that it sends, and what each of its connections does in one round, again and again."""
+"""What every attack has: a name, the bytes that it sends, and what each of its connections
+does in one round, again and again.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The attacker's process: `python -m tests.hostile.attacker PORT ATTACK CONNECTIONS KNOWN`, until it is killed.
+"""The attacker's process: `python -m tests.hostile.attacker PORT ATTACK CONNECTIONS KNOWN`, until
+it is killed.
 
-It writes a line when all connections are open, or after BEGIN_SECONDS. A connection that the broker closes is opened anew.
+It writes a line when all connections are open, or after BEGIN_SECONDS. A connection that the broker
+closes is opened anew.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ def run(attack: Attack, port: int, begun: threading.Semaphore) -> None:
 
 
 def main() -> None:
-    port, name, connections, known = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    port, name, connections, known = (
+        int(sys.argv[1]),
+        sys.argv[2],
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
     attack = ATTACKS[name](known)
     begun = threading.Semaphore(0)
     ends_at = time.monotonic() + BEGIN_SECONDS

@@ -1,4 +1,7 @@
-"""All attacks, by their names. Those that fill the coordinator and the metadata come last: what they leave stays."""
+"""All attacks, by their names.
+
+Those that fill the coordinator and the metadata come last: what they leave stays.
+"""
 
 from __future__ import annotations
 
@@ -12,4 +15,6 @@ _COSTLY = (UnknownSessions, KnownSessions, OnePartition, ManyBatches)
 _HELD = (Strangers,)
 _FLOODS = (ManyProtocols, WaitingMembers, GroupConfigs, Topics)
 
-ATTACKS: dict[str, type[Attack]] = {kind.name: kind for kind in (*_COSTLY, *_HELD, Malformed, *_FLOODS)}
+ATTACKS: dict[str, type[Attack]] = {
+    kind.name: kind for kind in (*_COSTLY, *_HELD, Malformed, *_FLOODS)
+}

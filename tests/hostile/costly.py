@@ -17,7 +17,9 @@ _PRODUCE = 9
 
 
 class Sessions(Attack):
-    """A fetch session of many partitions, and many incremental fetches of 50 bytes behind it, sent at once."""
+    """A fetch session of many partitions, and many incremental fetches of 50 bytes behind
+    it, sent at once.
+    """
 
     topic: ClassVar[str]
     tested_partitions = 500
@@ -27,13 +29,22 @@ class Sessions(Attack):
         return SESSION_PARTITIONS
 
     def prepare(self) -> None:
-        self.first = frame("fetch", _FETCH, fetch_body(self.topic, list(range(self.partitions)), session_epoch=0))
+        self.first = frame(
+            "fetch", _FETCH, fetch_body(self.topic, list(range(self.partitions)), session_epoch=0)
+        )
 
     def round(self, wire: Wire) -> None:
         wire.send(self.first)
         session_id = decoded("fetch", _FETCH, wire.receive()).session_id or 1
         epochs = range(1, 1 + PIPELINED)
-        wire.send(b"".join(frame("fetch", _FETCH, fetch_body("", [], session_id=session_id, session_epoch=epoch)) for epoch in epochs))
+        wire.send(
+            b"".join(
+                frame(
+                    "fetch", _FETCH, fetch_body("", [], session_id=session_id, session_epoch=epoch)
+                )
+                for epoch in epochs
+            )
+        )
         for _ in epochs:
             wire.receive()
 
@@ -79,7 +90,11 @@ class ManyBatches(Attack):
     def prepare(self) -> None:
         batch = bytes(build_batch([(None, b"x")], timestamp=1_700_000_000_000))
         rows = [{"index": number % self.known, "records": batch} for number in range(PRODUCED_ROWS)]
-        body = {"acks": 1, "timeout_ms": 10_000, "topic_data": [{"name": KNOWN_TOPIC, "partition_data": rows}]}
+        body = {
+            "acks": 1,
+            "timeout_ms": 10_000,
+            "topic_data": [{"name": KNOWN_TOPIC, "partition_data": rows}],
+        }
         self.bytes = frame("produce", _PRODUCE, body)
 
     def round(self, wire: Wire) -> None:

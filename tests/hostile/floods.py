@@ -1,4 +1,6 @@
-"""Attacks that fill the coordinator and the metadata: members, groups, committed offsets, configurations and topics."""
+"""Attacks that fill the coordinator and the metadata: members, groups, committed offsets,
+configurations and topics.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ class WaitingMembers(Attack):
     name = "members that wait for one another"
 
     def prepare(self) -> None:
-        protocols = [{"name": f"p{number}", "metadata": bytes(WAITING_METADATA_BYTES)} for number in range(WAITING_PROTOCOLS)]
+        protocols = [
+            {"name": f"p{number}", "metadata": bytes(WAITING_METADATA_BYTES)}
+            for number in range(WAITING_PROTOCOLS)
+        ]
         self.bytes = frame("join_group", 3, _join("waiting", protocols))
 
     def round(self, wire: Wire) -> None:
@@ -81,7 +86,14 @@ class Groups(Attack):
     def round(self, wire: Wire) -> None:
         commit = {"group_id": _name(GROUP_NAME_CHARS), "topics": self.topics}
         wire.send(frame("offset_commit", 8, commit))
-        joins = [frame("join_group", 9, _join(_name(GROUP_NAME_CHARS), [{"name": "range", "metadata": b""}])) for _ in range(PIPELINED)]
+        joins = [
+            frame(
+                "join_group",
+                9,
+                _join(_name(GROUP_NAME_CHARS), [{"name": "range", "metadata": b""}]),
+            )
+            for _ in range(PIPELINED)
+        ]
         wire.send(b"".join(joins))
         for _ in range(1 + PIPELINED):
             wire.receive()
@@ -93,14 +105,22 @@ class GroupConfigs(Attack):
     name = "configurations of groups"
 
     def prepare(self) -> None:
-        self.configs = [{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}]
+        self.configs = [
+            {"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}
+        ]
 
     def round(self, wire: Wire) -> None:
         resources = [
-            {"resource_type": GROUP_RESOURCE, "resource_name": _name(GROUP_NAME_CHARS), "configs": self.configs}
+            {
+                "resource_type": GROUP_RESOURCE,
+                "resource_name": _name(GROUP_NAME_CHARS),
+                "configs": self.configs,
+            }
             for _ in range(CONFIGURED_AT_ONCE)
         ]
-        wire.send(frame("incremental_alter_configs", 1, {"resources": resources, "validate_only": False}))
+        wire.send(
+            frame("incremental_alter_configs", 1, {"resources": resources, "validate_only": False})
+        )
         wire.receive()
 
 
@@ -116,6 +136,12 @@ class Topics(Attack):
         names = [_name(TOPIC_NAME_CHARS) for _ in range(TOPICS_AT_ONCE)]
         topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in names]
         wire.send(frame("create_topics", 7, {"topics": topics, "timeout_ms": 10_000}))
-        wire.send(frame("delete_topics", 6, {"topics": [{"name": name} for name in names], "timeout_ms": 10_000}))
+        wire.send(
+            frame(
+                "delete_topics",
+                6,
+                {"topics": [{"name": name} for name in names], "timeout_ms": 10_000},
+            )
+        )
         wire.receive()
         wire.receive()

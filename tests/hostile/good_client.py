@@ -1,7 +1,9 @@
-"""The good client's process: `python -m tests.hostile.good_client PORT SECONDS BYTES` produces so many bytes every 10 ms with acks=all.
+"""The good client's process: `python -m tests.hostile.good_client PORT SECONDS BYTES` produces so
+many bytes every 10 ms with acks=all.
 
-It writes the longest wait for an answer and the number of answers as one line of JSON, times in seconds. The longest wait is Infinity where
-the broker closes the connection or does not answer for a minute.
+It writes the longest wait for an answer and the number of answers as one line of JSON, times in
+seconds. The longest wait is Infinity where the broker closes the connection or does not answer for
+a minute.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ def main() -> None:
     port, seconds, size = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     batch = bytes(build_batch([(None, b"x" * size)], timestamp=1_700_000_000_000))
     rows = [{"index": 0, "records": batch}]
-    request = frame("produce", VERSION, {"acks": -1, "timeout_ms": 30_000, "topic_data": [{"name": TOPIC, "partition_data": rows}]})
+    request = frame(
+        "produce",
+        VERSION,
+        {"acks": -1, "timeout_ms": 30_000, "topic_data": [{"name": TOPIC, "partition_data": rows}]},
+    )
     wire = Wire(port)
     waits = []
     ends_at = time.monotonic() + seconds
@@ -43,7 +49,9 @@ def main() -> None:
         assert code == 0, code
         due = max(due + EVERY_SECONDS, time.monotonic())
     waits.sort()
-    print(json.dumps({"longest": waits[-1], "median": waits[len(waits) // 2], "answers": len(waits)}))
+    print(
+        json.dumps({"longest": waits[-1], "median": waits[len(waits) // 2], "answers": len(waits)})
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Attacks that make the node hold something: bytes of unfinished requests, answers that nobody reads, connections."""
+"""Attacks that make the node hold something: bytes of unfinished requests, answers that
+nobody reads, connections.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,15 @@ class SlowReaders(Attack):
 
     def prepare(self) -> None:
         partitions = list(range(min(self.known, ANSWER_PARTITIONS)))
-        batch = bytes(build_batch([(None, bytes(ANSWER_PARTITION_BYTES))], timestamp=1_700_000_000_000))
+        batch = bytes(
+            build_batch([(None, bytes(ANSWER_PARTITION_BYTES))], timestamp=1_700_000_000_000)
+        )
         rows = [{"index": index, "records": batch} for index in partitions]
-        body = {"acks": 1, "timeout_ms": 10_000, "topic_data": [{"name": KNOWN_TOPIC, "partition_data": rows}]}
+        body = {
+            "acks": 1,
+            "timeout_ms": 10_000,
+            "topic_data": [{"name": KNOWN_TOPIC, "partition_data": rows}],
+        }
         self.first = frame("produce", 9, body)
         self.fetch = frame("fetch", 12, fetch_body(KNOWN_TOPIC, partitions, max_bytes=4 * MIB))
 

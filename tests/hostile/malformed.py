@@ -20,7 +20,9 @@ CHANGING_ALL = ("unregister_broker", "update_features")
 
 
 class Malformed(Attack):
-    """Valid requests of every API with some bytes changed, lengths too large, and frames too long or too short."""
+    """Valid requests of every API with some bytes changed, lengths too large, and frames
+    too long or too short.
+    """
 
     name = "malformed requests"
 

@@ -9,7 +9,10 @@ import trio
 
 
 class Steps(trio.abc.Instrument):
-    """CPU seconds of this thread, so that other processes do not count. The task that makes it is left out: it is the client."""
+    """CPU seconds of this thread, so that other processes do not count.
+
+    The task that makes it is left out: it is the client.
+    """
 
     def __init__(self) -> None:
         self._client = trio.lowlevel.current_task()
@@ -18,7 +21,11 @@ class Steps(trio.abc.Instrument):
         self.of = ""
 
     def begin(self) -> None:
-        """Measure from now on. What was made until now is no garbage: collections walk what the request makes, and nothing else."""
+        """Measure from now on.
+
+        What was made until now is no garbage: collections walk what the request makes, and nothing
+        else.
+        """
         gc.collect()
         gc.freeze()
         self.longest = 0.0

@@ -1,8 +1,10 @@
-"""A good client waits at most 50 ms whatever one connection sends, and at most 250 ms whatever fifty send.
+"""A good client waits at most 50 ms whatever one connection sends, and at most 250 ms whatever
+fifty send.
 
-Times are CPU time of the node's event loop between a request and its answer, so that a machine with other work gives the same results.
-The elapsed time is bounded, too, without the time for which the machine did not run the loop: bytes that others hold cost no CPU time.
-`python -m tests.hostile` measures the wall clock, with the good client in a process of its own; it needs a quiet machine.
+Times are CPU time of the node's event loop between a request and its answer, so that a machine with
+other work gives the same results. The elapsed time is bounded, too, without the time for which the
+machine did not run the loop: bytes that others hold cost no CPU time. `python -m tests.hostile`
+measures the wall clock, with the good client in a process of its own; it needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ REQUESTS = 60
 BOUNDS = {1: 0.05, 50: 0.25}
 ELAPSED_SECONDS_MAX = 1.0
 RESIDENT_BYTES_MAX = 384 * MIB
-"""What an attack may add: what the options below let clients, groups and metadata hold, and the pools of the allocator."""
+"""What an attack may add: what the options below let clients, groups and metadata hold, and
+the pools of the allocator.
+"""
 OPTIONS = {
     "max.connections": "200",
     "memory.budget.bytes": str(256 * MIB),
@@ -44,7 +48,9 @@ OPTIONS = {
 
 @pytest.fixture
 def frozen() -> Iterator[None]:
-    """A node that owns its process runs no full collections of garbage; in this one they would walk what all tests have made."""
+    """A node that owns its process runs no full collections of garbage; in this one they
+    would walk what all tests have made.
+    """
     yield
     gc.unfreeze()
 
@@ -52,7 +58,9 @@ def frozen() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_a_good_client_waits_no_longer_than_promised(tmp_path: Path, caplog: pytest.LogCaptureFixture, attack: str) -> None:
+async def test_a_good_client_waits_no_longer_than_promised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, attack: str
+) -> None:
     caplog.set_level(logging.CRITICAL)
     kind = ATTACKS[attack]
     records = batch(b"x" * kind.good_bytes)
@@ -67,7 +75,11 @@ async def test_a_good_client_waits_no_longer_than_promised(tmp_path: Path, caplo
                 waits, elapsed, before = [], [], resident_bytes()
                 async with attacking(port, attack, connections, kind.tested_partitions):
                     for _ in range(REQUESTS):
-                        began, clock, kept = time.thread_time(), time.monotonic(), kept_from_running()
+                        began, clock, kept = (
+                            time.thread_time(),
+                            time.monotonic(),
+                            kept_from_running(),
+                        )
                         assert (await produce(client, TOPIC, records)).error_code == 0
                         waits.append(time.thread_time() - began)
                         elapsed.append(time.monotonic() - clock - (kept_from_running() - kept))
@@ -75,10 +87,15 @@ async def test_a_good_client_waits_no_longer_than_promised(tmp_path: Path, caplo
                 grown = resident_bytes() - before
                 told = (
                     f"{attack:36} {connections:3} connections: {1000 * max(waits):5.1f} ms, median"
-                    f" {1000 * sorted(waits)[REQUESTS // 2]:5.1f} ms, elapsed {1000 * max(elapsed):6.1f} ms, {grown / MIB:+5.0f} MiB"
+                    f" {1000 * sorted(waits)[REQUESTS // 2]:5.1f} ms, elapsed "
+                    f"{1000 * max(elapsed):6.1f} ms, {grown / MIB:+5.0f} MiB"
                 )
                 print(told)
-                if max(waits) >= bound or max(elapsed) >= ELAPSED_SECONDS_MAX or grown >= RESIDENT_BYTES_MAX:
+                if (
+                    max(waits) >= bound
+                    or max(elapsed) >= ELAPSED_SECONDS_MAX
+                    or grown >= RESIDENT_BYTES_MAX
+                ):
                     failures.append(told)
         async with connected(running) as another:
             assert (await produce(another, TOPIC, records)).error_code == 0
@@ -100,7 +117,9 @@ async def prepare(client: PeerConnection, known: int) -> None:
     rows = [{"partition_index": known - 1, "timestamp": -1}]
     with trio.fail_after(30):
         while True:
-            ends = await ask(client, "list_offsets", 7, {"topics": [{"name": KNOWN_TOPIC, "partitions": rows}]})
+            ends = await ask(
+                client, "list_offsets", 7, {"topics": [{"name": KNOWN_TOPIC, "partitions": rows}]}
+            )
             await ask(client, "find_coordinator", 4, {"key_type": 0, "coordinator_keys": ["g"]})
             group = await ask(client, "offset_fetch", 7, {"group_id": "g", "topics": []})
             if not ends.topics[0].partitions[0].error_code and not group.error_code:

@@ -1,5 +1,5 @@
-"""Steps of the event loop that no request of test_longest_turn.py takes: large fetches of followers, batches whose records
-the broker reads, and metadata snapshots that a leader sends.
+"""Steps of the event loop that no request of test_longest_turn.py takes: large fetches of
+followers, batches whose records the broker reads, and metadata snapshots that a leader sends.
 
 `-s` prints them. Times are CPU time of the event loop; a step above the bound has three tries.
 """
@@ -75,7 +75,10 @@ async def test_the_first_fetch_of_a_follower(tmp_path: Path) -> None:
 def large_image() -> MetadataImage:
     image, nodes = MetadataImage(), (NodeId(1), NodeId(2), NodeId(3))
     for number in range(SNAPSHOT_TOPICS):
-        rows = [PartitionImage(nodes[index % 3], index, index + number, nodes, nodes) for index in range(TOPIC_PARTITIONS)]
+        rows = [
+            PartitionImage(nodes[index % 3], index, index + number, nodes, nodes)
+            for index in range(TOPIC_PARTITIONS)
+        ]
         image._insert_topic(TopicImage(f"topic-{number}", UUID(int=number + 1), rows))
     image.index = 100
     return image
@@ -94,7 +97,7 @@ def published(machine: MetadataMachine) -> _Publisher:
 
 async def until(holds: Callable[[], bool]) -> None:
     with trio.fail_after(50):
-        while not holds():  # noqa: ASYNC110  # the service has no event for it
+        while not holds():  # the service has no event for it  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 
@@ -124,12 +127,17 @@ async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
         steps.begin()
         for offset in range(0, len(data), RAFT_SNAPSHOT_CHUNK_BYTES):
             chunk = data[offset : offset + RAFT_SNAPSHOT_CHUNK_BYTES]
-            raft.receive(1, encode_message(InstallSnapshot(1, image.index, 1, len(data), offset, chunk)))
+            raft.receive(
+                1, encode_message(InstallSnapshot(1, image.index, 1, len(data), offset, chunk))
+            )
         await until(lambda: raft.statistics().snapshots_installed == 1 and not publisher.pending)
         trio.lowlevel.remove_instrument(steps)
         nursery.cancel_scope.cancel()
     assert machine.image.snapshot() == image.snapshot()
-    print(f"metadata snapshot, {SNAPSHOT_TOPICS * TOPIC_PARTITIONS} partitions: {1000 * steps.longest:.1f} ms {steps.of}")
+    print(
+        f"metadata snapshot, {SNAPSHOT_TOPICS * TOPIC_PARTITIONS} partitions: "
+        f"{1000 * steps.longest:.1f} ms {steps.of}"
+    )
     assert steps.longest < SECONDS_MAX, (steps.longest, steps.of)
 
 
@@ -139,7 +147,9 @@ async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
 async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
     """As many records as may be: of 30 bytes each, compressed."""
     records = build_batch(
-        [(b"k", b"v" * 20)] * (LOOKED_AT_BYTES_MAX // LOOKED_AT_BYTES_PER_RECORD), codec=Codec.GZIP, timestamp=NOW
+        [(b"k", b"v" * 20)] * (LOOKED_AT_BYTES_MAX // LOOKED_AT_BYTES_PER_RECORD),
+        codec=Codec.GZIP,
+        timestamp=NOW,
     )
     async with rig(tmp_path) as node:
         node.create("t", cleanup_policy="compact")
@@ -170,7 +180,11 @@ async def longest_lookup(client: Client, timestamp: int, offset: int) -> float:
     rows = [{"partition_index": 0, "timestamp": timestamp}]
     for _ in range(TRIES):
         steps.begin()
-        client.post("list_offsets", 8, {"replica_id": -1, "isolation_level": 1, "topics": [{"name": "t", "partitions": rows}]})
+        client.post(
+            "list_offsets",
+            8,
+            {"replica_id": -1, "isolation_level": 1, "topics": [{"name": "t", "partitions": rows}]},
+        )
         await settle()
         tried.append(steps.longest)
         (answer,) = client.answers()
@@ -201,7 +215,9 @@ async def test_the_largest_timestamp_below_an_open_transaction(tmp_path: Path) -
         client = await node.connect()
         for number in range(WALKED_BATCHES):
             small = build_batch([(None, b"")], timestamp=NOW - (number > 0))
-            node.replica.append_nowait(node.partition("t"), memoryview(bytearray(small)), 1, NOW, client=False)
+            node.replica.append_nowait(
+                node.partition("t"), memoryview(bytearray(small)), 1, NOW, client=False
+            )
         unstable = batch(timestamp=NOW + 1, producer_id=9, sequence=0, transactional=True)
         assert (await client.produce("t", unstable, transactional_id="tx")).error_code == 0
         assert node.partition("t").last_stable_offset < node.partition("t").high_watermark

@@ -1,6 +1,8 @@
-"""No request takes the event loop for long: each API's worst requests of 1 MB against a real node, and the longest step of its loop.
+"""No request takes the event loop for long: each API's worst requests of 1 MB against a real node,
+and the longest step of its loop.
 
-`-s` prints the table. The goal is 50 ms of CPU time; a busy machine is slower, and a step that is above the bound has three tries.
+`-s` prints the table. The goal is 50 ms of CPU time; a busy machine is slower, and a step that is
+above the bound has three tries.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ async def check(running: RunningNode, steps: Steps, worst: Worst) -> None:
         tried.append(await longest_step(running, steps, worst))
         if tried[-1] < SECONDS_MAX:
             break
-    print(f"{worst.api:32} {worst.array:34} {worst.rows:6} rows {len(worst.frame):9,} bytes {1000 * min(tried):6.1f} ms")
+    print(
+        f"{worst.api:32} {worst.array:34} {worst.rows:6} rows {len(worst.frame):9,} bytes "
+        f"{1000 * min(tried):6.1f} ms"
+    )
     assert min(tried) < SECONDS_MAX, (worst.api, worst.array, tried, steps.of)
 
 
@@ -79,7 +84,10 @@ def topic(key: str, rows: list[Any]) -> list[dict[str, Any]]:
 
 
 def new_topics(count: int, **fields: Any) -> dict[str, Any]:
-    topics = [{"name": f"n{number}", "num_partitions": 1, "replication_factor": 1} for number in range(count)]
+    topics = [
+        {"name": f"n{number}", "num_partitions": 1, "replication_factor": 1}
+        for number in range(count)
+    ]
     return {"timeout_ms": 10_000, "topics": topics, **fields}
 
 
@@ -90,32 +98,75 @@ KNOWN: dict[str, tuple[str, int, Mapping[str, Any]]] = {
     "offset commits": (
         "offset_commit",
         8,
-        {"group_id": "g", "topics": topic("partitions", partitions("partition_index", committed_offset=1))},
+        {
+            "group_id": "g",
+            "topics": topic("partitions", partitions("partition_index", committed_offset=1)),
+        },
     ),
     "all offsets": ("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": None}]}),
-    "named offsets": ("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": topic("partition_indexes", INDEXES)}]}),
-    "offset deletions": ("offset_delete", 0, {"group_id": "g", "topics": topic("partitions", partitions("partition_index"))}),
-    "log ends": ("list_offsets", 7, {"topics": topic("partitions", partitions("partition_index", timestamp=-1))}),
-    "epochs": ("offset_for_leader_epoch", 4, {"topics": topic("partitions", partitions("partition", leader_epoch=0))}),
-    "fetches": ("fetch", 12, {"max_bytes": 1 << 20, "session_epoch": -1, "topics": topic("partitions", FETCHED)}),
+    "named offsets": (
+        "offset_fetch",
+        8,
+        {"groups": [{"group_id": "g", "topics": topic("partition_indexes", INDEXES)}]},
+    ),
+    "offset deletions": (
+        "offset_delete",
+        0,
+        {"group_id": "g", "topics": topic("partitions", partitions("partition_index"))},
+    ),
+    "log ends": (
+        "list_offsets",
+        7,
+        {"topics": topic("partitions", partitions("partition_index", timestamp=-1))},
+    ),
+    "epochs": (
+        "offset_for_leader_epoch",
+        4,
+        {"topics": topic("partitions", partitions("partition", leader_epoch=0))},
+    ),
+    "fetches": (
+        "fetch",
+        12,
+        {"max_bytes": 1 << 20, "session_epoch": -1, "topics": topic("partitions", FETCHED)},
+    ),
     "producers": ("describe_producers", 0, {"topics": topic("partition_indexes", INDEXES)}),
     "log directories": ("describe_log_dirs", 4, {"topics": None}),
     "metadata": ("metadata", 12, {"topics": None}),
-    "topics that are only checked": ("create_topics", 7, new_topics(CREATED_TOPICS_MAX, validate_only=True)),
+    "topics that are only checked": (
+        "create_topics",
+        7,
+        new_topics(CREATED_TOPICS_MAX, validate_only=True),
+    ),
     "new topics": ("create_topics", 7, new_topics(TOPICS)),
     "configs": (
         "incremental_alter_configs",
         1,
-        {"resources": [{"resource_type": 2, "resource_name": f"n{number}", "configs": CONFIG} for number in range(TOPICS)]},
+        {
+            "resources": [
+                {"resource_type": 2, "resource_name": f"n{number}", "configs": CONFIG}
+                for number in range(TOPICS)
+            ]
+        },
     ),
     "more partitions": (
         "create_partitions",
         3,
-        {"timeout_ms": 10_000, "topics": [{"name": f"n{number}", "count": 2} for number in range(TOPICS)]},
+        {
+            "timeout_ms": 10_000,
+            "topics": [{"name": f"n{number}", "count": 2} for number in range(TOPICS)],
+        },
     ),
     "elections": ("elect_leaders", 2, {"timeout_ms": 10_000, "topic_partitions": None}),
-    "deletion of many topics": ("delete_topics", 6, {"timeout_ms": 10_000, "topics": [{"name": f"n{number}"} for number in range(TOPICS)]}),
-    "deletion of many partitions": ("delete_topics", 6, {"timeout_ms": 10_000, "topics": [{"name": "big"}]}),
+    "deletion of many topics": (
+        "delete_topics",
+        6,
+        {"timeout_ms": 10_000, "topics": [{"name": f"n{number}"} for number in range(TOPICS)]},
+    ),
+    "deletion of many partitions": (
+        "delete_topics",
+        6,
+        {"timeout_ms": 10_000, "topics": [{"name": "big"}]},
+    ),
 }
 
 
@@ -146,10 +197,16 @@ async def test_rows_that_exist(tmp_path: Path) -> None:
 
 
 async def until_removed(directory: Path) -> None:
-    """Until the logs of all deleted topics have other names: their files are removed a minute later."""
-    names = [f"big-{number}" for number in range(PARTITIONS)] + [f"n{number}-1" for number in range(TOPICS)]
+    """Until the logs of all deleted topics have other names: their files are removed a
+    minute later.
+    """
+    names = [f"big-{number}" for number in range(PARTITIONS)] + [
+        f"n{number}-1" for number in range(TOPICS)
+    ]
     with trio.fail_after(20):
-        while any((path / name).exists() for name in names for path in (directory, directory / "logs")):
+        while any(
+            (path / name).exists() for name in names for path in (directory, directory / "logs")
+        ):
             await trio.lowlevel.checkpoint()
 
 
@@ -158,9 +215,17 @@ async def until_led(client: Any, name: str) -> None:
     with trio.fail_after(20):
         while True:
             rows = [{"partition_index": PARTITIONS - 1, "timestamp": -1}]
-            answer = await ask(client, "list_offsets", 7, {"topics": [{"name": name, "partitions": rows}]})
-            found = await ask(client, "find_coordinator", 4, {"key_type": 0, "coordinator_keys": ["g"]})
+            answer = await ask(
+                client, "list_offsets", 7, {"topics": [{"name": name, "partitions": rows}]}
+            )
+            found = await ask(
+                client, "find_coordinator", 4, {"key_type": 0, "coordinator_keys": ["g"]}
+            )
             group = await ask(client, "offset_fetch", 7, {"group_id": "g", "topics": []})
-            if not answer.topics[0].partitions[0].error_code and not found.coordinators[0].error_code and not group.error_code:
+            if (
+                not answer.topics[0].partitions[0].error_code
+                and not found.coordinators[0].error_code
+                and not group.error_code
+            ):
                 return
             await trio.lowlevel.checkpoint()

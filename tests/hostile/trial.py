@@ -63,36 +63,68 @@ def kafka(directory: Path, known: int) -> Iterator[Ports]:
     """Apache Kafka 4.3.1 likewise."""
     port = free_port()
     script = str(KafkaNode.SCRIPT)
-    subprocess.run(["bash", script, "start", "1", str(port), str(directory)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["bash", script, "start", "1", str(port), str(directory)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     try:
         create_topics(port, known)
         yield Ports(port)
     finally:
-        subprocess.run(["bash", script, "stop", str(directory)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["bash", script, "stop", str(directory)], check=True, stdout=subprocess.DEVNULL
+        )
 
 
 def create_topics(port: int, known: int) -> None:
     """The good client's topic and the attacked one; returns when both are led."""
     wire = Wire(port)
     for name, partitions in ((TOPIC, 1), (KNOWN_TOPIC, known)):
-        topic = {"name": name, "num_partitions": min(partitions, PARTITIONS_A_REQUEST), "replication_factor": 1}
+        topic = {
+            "name": name,
+            "num_partitions": min(partitions, PARTITIONS_A_REQUEST),
+            "replication_factor": 1,
+        }
         answer = wire.ask("create_topics", 7, {"topics": [topic], "timeout_ms": 60_000})
         assert answer.topics[0].error_code == 0, answer
         for count in range(PARTITIONS_A_REQUEST, partitions, PARTITIONS_A_REQUEST):
-            more = {"name": name, "count": min(count + PARTITIONS_A_REQUEST, partitions), "assignments": None}
-            answer = wire.ask("create_partitions", 3, {"topics": [more], "timeout_ms": 60_000, "validate_only": False})
+            more = {
+                "name": name,
+                "count": min(count + PARTITIONS_A_REQUEST, partitions),
+                "assignments": None,
+            }
+            answer = wire.ask(
+                "create_partitions",
+                3,
+                {"topics": [more], "timeout_ms": 60_000, "validate_only": False},
+            )
             assert answer.results[0].error_code == 0, answer
         ends_at = time.monotonic() + READY_SECONDS
         rows = [{"partition_index": partitions - 1, "timestamp": -1}]
-        while wire.ask("list_offsets", 7, {"topics": [{"name": name, "partitions": rows}]}).topics[0].partitions[0].error_code:
+        while (
+            wire.ask("list_offsets", 7, {"topics": [{"name": name, "partitions": rows}]})
+            .topics[0]
+            .partitions[0]
+            .error_code
+        ):
             assert time.monotonic() < ends_at, f"Topic '{name}' is not led after {READY_SECONDS} s."
     wire.close()
 
 
 def good_client(port: int, seconds: float, size: int = Attack.good_bytes) -> Waits:
     """Run the good client for so long, with records of this size."""
-    command = [sys.executable, "-m", "tests.hostile.good_client", str(port), str(seconds), str(size)]
-    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=_environment())
+    command = [
+        sys.executable,
+        "-m",
+        "tests.hostile.good_client",
+        str(port),
+        str(seconds),
+        str(size),
+    ]
+    found = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True, env=_environment()
+    )
     return Waits(**json.loads(found.stdout))
 
 
@@ -115,9 +147,21 @@ async def attacking(port: int, attack: str, connections: int, known: int) -> Asy
 
 
 @contextmanager
-def _attacker(port: int, attack: str, connections: int, known: int) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.hostile.attacker", str(port), attack, str(connections), str(known)]
-    attacker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=_environment())
+def _attacker(
+    port: int, attack: str, connections: int, known: int
+) -> Iterator[subprocess.Popen[str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.hostile.attacker",
+        str(port),
+        attack,
+        str(connections),
+        str(known),
+    ]
+    attacker = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=_environment()
+    )
     try:
         yield attacker
     finally:

@@ -1,4 +1,7 @@
-"""A blocking connection: bytes out, whole answers in. Attackers and the good client share nothing else."""
+"""A blocking connection: bytes out, whole answers in.
+
+Attackers and the good client share nothing else.
+"""
 
 from __future__ import annotations
 

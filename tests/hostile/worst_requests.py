@@ -1,4 +1,6 @@
-"""The worst requests of 1 MB, made from the declarations: for each array of each API, one with as many different rows as are allowed."""
+"""The worst requests of 1 MB, made from the declarations: for each array of each API, one
+with as many different rows as are allowed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ REQUEST_BYTES = MIB
 ROWS_MAX = REQUEST_ELEMENTS_MAX // STRUCTURE_ELEMENTS - 1000
 APIS = ("produce", "fetch", *SERVED)
 
-_NAMES = ("name", "topic", "topic_name", "group_id", "transactional_id", "member_id", "resource_name", "key", "protocol")
+_NAMES = (
+    "name",
+    "topic",
+    "topic_name",
+    "group_id",
+    "transactional_id",
+    "member_id",
+    "resource_name",
+    "key",
+    "protocol",
+)
 _INDEXES = ("partition", "partition_index", "index", "partition_id")
 _SETTINGS = {"timeout_ms": 1000, "acks": 1, "max_wait_ms": 0}
 Path = tuple[str, ...]
@@ -36,13 +48,18 @@ def worst_requests(name: str) -> Iterator[Worst]:
     version = api.versions[1]
     for path in _arrays(api.request, version):
         rows = ROWS_MAX
-        while len(frame := encoded(api, version, _filled(api.request, version, rows, path, 0))) > REQUEST_BYTES:
+        while (
+            len(frame := encoded(api, version, _filled(api.request, version, rows, path, 0)))
+            > REQUEST_BYTES
+        ):
             rows = rows * REQUEST_BYTES // len(frame) - 100
         yield Worst(name, "/".join(path), rows, frame)
 
 
 def smallest_request(api: Api) -> bytes:
-    """One of the newest version, with empty arrays, except one row of each array on the way to the first of the innermost ones."""
+    """One of the newest version, with empty arrays, except one row of each array on the way
+    to the first of the innermost ones.
+    """
     version = api.versions[1]
     path = max(_arrays(api.request, version), key=len, default=())
     return encoded(api, version, _filled(api.request, version, 1, path, 0))
@@ -62,7 +79,10 @@ def _arrays(message: Message, version: int, before: Path = ()) -> Iterator[Path]
 
 
 def _filled(message: Message, version: int, rows: int, path: Path, number: int) -> dict[str, Any]:
-    """A message whose arrays along `path` have one element each, and the last one `rows`. `number`: of the row that this is."""
+    """A message whose arrays along `path` have one element each, and the last one `rows`.
+
+    `number`: of the row that this is.
+    """
     made: dict[str, Any] = {}
     for field in message.fields:
         if not field.in_version(version):
@@ -70,7 +90,10 @@ def _filled(message: Message, version: int, rows: int, path: Path, number: int) 
         if isinstance(field.kind, _Array):
             if path and field.name == path[0]:
                 count = rows if len(path) == 1 else 1
-                made[field.name] = [_element(field.kind.element, version, rows, path[1:], index) for index in range(count)]
+                made[field.name] = [
+                    _element(field.kind.element, version, rows, path[1:], index)
+                    for index in range(count)
+                ]
         elif field.kind is STRING and field.name in _NAMES:
             made[field.name] = f"t{number}" if number else "t"
         elif field.name in _INDEXES:

@@ -9,7 +9,9 @@ from trio.testing import MockClock
 from mqd.io.clock import SystemClock
 
 
-async def test_monotonic_time_is_trio_s_so_that_a_virtual_clock_moves_it(mock_clock: MockClock) -> None:
+async def test_monotonic_time_is_trio_s_so_that_a_virtual_clock_moves_it(
+    mock_clock: MockClock,
+) -> None:
     clock = SystemClock()
     before = clock.monotonic()
     mock_clock.jump(12.5)

@@ -36,12 +36,22 @@ def test_more_views_than_one_call_takes(tmp_path: Path) -> None:
     assert file.read_at(0, 1 << 20) == b"".join(views)
 
 
-def test_short_writes_are_completed_or_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_completed_or_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.pwrite
     file = OsDisk().open(tmp_path / "f", create=True)
-    monkeypatch.setattr(os, "pwritev", lambda fd, views, position: real(fd, b"".join(views)[:3], position))
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, position: real(fd, bytes(data[:2]), position))
-    assert file.append([b"abc", b"defg", b"h"]) == 8 and file.read_at(0, 100) == b"abcdefgh" and file.size() == 8
+    monkeypatch.setattr(
+        os, "pwritev", lambda fd, views, position: real(fd, b"".join(views)[:3], position)
+    )
+    monkeypatch.setattr(
+        os, "pwrite", lambda fd, data, position: real(fd, bytes(data[:2]), position)
+    )
+    assert (
+        file.append([b"abc", b"defg", b"h"]) == 8
+        and file.read_at(0, 100) == b"abcdefgh"
+        and file.size() == 8
+    )
 
     def full(fd: int, data: memoryview, position: int) -> int:
         raise OSError(errno.ENOSPC, "full")
@@ -56,8 +66,12 @@ def test_short_writes_are_completed_or_raise(tmp_path: Path, monkeypatch: pytest
         file.append([b"ijkl"])
 
 
-@pytest.mark.parametrize(("group", "file_mode", "directory_mode"), [(False, 0o600, 0o700), (True, 0o640, 0o750)])
-def test_other_users_read_nothing_and_the_group_where_it_may(tmp_path: Path, group: bool, file_mode: int, directory_mode: int) -> None:
+@pytest.mark.parametrize(
+    ("group", "file_mode", "directory_mode"), [(False, 0o600, 0o700), (True, 0o640, 0o750)]
+)
+def test_other_users_read_nothing_and_the_group_where_it_may(
+    tmp_path: Path, group: bool, file_mode: int, directory_mode: int
+) -> None:
     disk, before = OsDisk(group_readable=group), os.umask(0)
     try:
         disk.make_directory(tmp_path / "a" / "b")
@@ -66,13 +80,20 @@ def test_other_users_read_nothing_and_the_group_where_it_may(tmp_path: Path, gro
         disk.lock(tmp_path / "a" / "lock")
     finally:
         os.umask(before)
-    assert {name: os.stat(tmp_path / "a" / name).st_mode & 0o777 for name in disk.list(tmp_path / "a")} == {
-        "b": directory_mode, "file": file_mode, "whole": file_mode, "lock": file_mode,
+    assert {
+        name: os.stat(tmp_path / "a" / name).st_mode & 0o777 for name in disk.list(tmp_path / "a")
+    } == {
+        "b": directory_mode,
+        "file": file_mode,
+        "whole": file_mode,
+        "lock": file_mode,
     }
     assert os.stat(tmp_path / "a").st_mode & 0o777 == directory_mode
 
 
-def test_a_directory_that_others_can_enter_keeps_its_mode_and_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_directory_that_others_can_enter_keeps_its_mode_and_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     directory = tmp_path / "shared"
     directory.mkdir()
     directory.chmod(0o755)
@@ -112,7 +133,9 @@ def test_directories(tmp_path: Path) -> None:
     assert 0 < disk.free_bytes(tmp_path) <= disk.total_bytes(tmp_path)
 
 
-def test_a_failed_atomic_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_atomic_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = OsDisk()
     disk.write_atomic(tmp_path / "f", b"old")
 
@@ -151,4 +174,7 @@ def test_the_boot_id_is_that_of_this_run_of_the_machine() -> None:
 
 async def test_what_blocks_runs_in_another_thread() -> None:
     here = threading.get_ident()
-    assert await OsDisk().offload(lambda offset: (threading.get_ident() != here, offset), 7) == (True, 7)
+    assert await OsDisk().offload(lambda offset: (threading.get_ident() != here, offset), 7) == (
+        True,
+        7,
+    )

@@ -1,4 +1,6 @@
-"""The network on real loopback sockets: connecting, streams, non-blocking sockets, the poller, an overloaded accept."""
+"""The network on real loopback sockets: connecting, streams, non-blocking sockets, the
+poller, an overloaded accept.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mqd.io.disk import OsDisk
-from mqd.io.net import HANG_UP, READABLE, WRITABLE, EpollPoller, OsListener, OsNetwork, OsSocket, OsStream
+from mqd.io.net import (
+    HANG_UP,
+    READABLE,
+    WRITABLE,
+    EpollPoller,
+    OsListener,
+    OsNetwork,
+    OsSocket,
+    OsStream,
+)
 
 HOST = "127.0.0.1"
 DEADLINE_S = 10.0
@@ -147,7 +158,10 @@ async def test_socket_buffers_reach_accepted_connections() -> None:
     listener = await network.listen(HOST, 0)
     stream = await network.connect(HOST, listener.port)
     accepted = await listener.accept()
-    sizes = [accepted._socket.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+    sizes = [
+        accepted._socket.getsockopt(socket.SOL_SOCKET, option)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+    ]
     assert sizes == [40_000, 60_000]  # Linux doubles what it is asked for
     assert accepted._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     for one in (stream, accepted, listener):
@@ -261,7 +275,9 @@ async def test_a_file_is_sent_from_its_position(tmp_path: Path) -> None:
         assert await all_of(stream) == b"2345689"
 
 
-async def test_a_file_that_was_shortened_is_an_error_and_not_an_endless_answer(tmp_path: Path) -> None:
+async def test_a_file_that_was_shortened_is_an_error_and_not_an_endless_answer(
+    tmp_path: Path,
+) -> None:
     file = OsDisk().open(tmp_path / "f", create=True)
     file.append([b"0123456789"])
     file.truncate(4)
@@ -348,7 +364,9 @@ async def scripted(*script: OSError) -> AsyncIterator[tuple[OsListener, list[OsS
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-async def test_an_overloaded_accept_waits_and_tries_again(mock_clock: MockClock, number: int) -> None:
+async def test_an_overloaded_accept_waits_and_tries_again(
+    mock_clock: MockClock, number: int
+) -> None:
     async with scripted(OSError(number, "full"), OSError(number, "full")) as (listener, accepted):
 
         async def accept() -> None:

@@ -1,4 +1,6 @@
-"""What the tests of compaction share: logs with transactions, and what a reader of committed records sees of them."""
+"""What the tests of compaction share: logs with transactions, and what a reader of
+committed records sees of them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def roll(harness: Harness, log: PartitionLog) -> None:
 
 
 def committed_records(harness: Harness, log: PartitionLog) -> list[Record]:
-    """What a consumer with `isolation.level=read_committed` is given, by the rules of Java's: aborted producers until their marker."""
+    """What a consumer with `isolation.level=read_committed` is given, by the rules of
+    Java's: aborted producers until their marker.
+    """
     end = log.last_stable_offset(log.checkpointed_high_watermark)
     found: list[Record] = []
     offset = log.log_start_offset
@@ -49,7 +53,11 @@ def committed_records(harness: Harness, log: PartitionLog) -> list[Record]:
                 if header.is_control:
                     ongoing.discard(header.producer_id)
                 elif not (header.is_transactional and header.producer_id in ongoing):
-                    found += [record for record in iterate_records(data, position, header=header) if record.offset >= offset]
+                    found += [
+                        record
+                        for record in iterate_records(data, position, header=header)
+                        if record.offset >= offset
+                    ]
         offset = read.next_offset
     return found
 
@@ -91,10 +99,18 @@ class Writer:
         rows: list[tuple[bytes, bytes | None]] = []
         for _ in range(chance.randrange(1, 4)):
             self.count += 1
-            rows.append((b"k%d" % chance.randrange(self.keys), None if chance.random() < 0.15 else b"v%d" % self.count))
+            rows.append(
+                (
+                    b"k%d" % chance.randrange(self.keys),
+                    None if chance.random() < 0.15 else b"v%d" % self.count,
+                )
+            )
         sequence = self.sequences.get(producer, 0)
         data = build_batch(
-            [Record(at, self.harness.clock.now_ms + self.count, key, value) for at, (key, value) in enumerate(rows)],
+            [
+                Record(at, self.harness.clock.now_ms + self.count, key, value)
+                for at, (key, value) in enumerate(rows)
+            ],
             codec=chance.choice((Codec.NONE, Codec.NONE, Codec.LZ4)),
             producer_id=producer,
             producer_epoch=0 if producer >= 0 else -1,
@@ -102,7 +118,9 @@ class Writer:
             transactional=producer >= 0,
         )
         if producer >= 0:
-            guard = self.log.producers.guard(producer, 0, sequence, False, self.harness.clock.now_ms)
+            guard = self.log.producers.guard(
+                producer, 0, sequence, False, self.harness.clock.now_ms
+            )
             if guard is not None:
                 guard.confirmed = True
         appended = self.harness.append(self.log, data, client=False)
@@ -115,7 +133,9 @@ class Writer:
             self.commit(placed)
 
     def end(self, producer: int, committed: bool) -> None:
-        marker = build_end_marker(producer, 0, EndMarker(committed, 0), self.harness.clock.now_ms + self.count)
+        marker = build_end_marker(
+            producer, 0, EndMarker(committed, 0), self.harness.clock.now_ms + self.count
+        )
         self.harness.append(self.log, marker, client=False)
         assert self.harness.service.flush() == []
         placed = self.open.pop(producer)

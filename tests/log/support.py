@@ -1,4 +1,6 @@
-"""What the tests of the log share: a clock that is set by hand, a disk that fails on demand, batches, a service that runs."""
+"""What the tests of the log share: a clock that is set by hand, a disk that fails on
+demand, batches, a service that runs.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,12 @@ class FaultyFile:
         self._disk = disk
         self._file = file
         self.path = file.path
-        self.read_at, self.size, self.fileno, self.close = file.read_at, file.size, file.fileno, file.close
+        self.read_at, self.size, self.fileno, self.close = (
+            file.read_at,
+            file.size,
+            file.fileno,
+            file.close,
+        )
 
     def append(self, views: Sequence[bytes | bytearray | memoryview]) -> int:
         data = b"".join(views)
@@ -81,7 +88,10 @@ class FaultyFile:
 
 
 class FaultyDisk(OsDisk):
-    """An OsDisk with `free` bytes left, counted for appends, and errors on demand. Syncs are counted, not done: tests are many."""
+    """An OsDisk with `free` bytes left, counted for appends, and errors on demand.
+
+    Syncs are counted, not done: tests are many.
+    """
 
     def __init__(self) -> None:
         self.free = 1 << 40
@@ -133,10 +143,15 @@ class FaultyDisk(OsDisk):
 
 
 class Inline:
-    """A disk where what is sent to a thread happens at once: a MockClock that jumps would spin, and run on, as long as a thread works."""
+    """A disk where what is sent to a thread happens at once: a MockClock that jumps would
+    spin, and run on, as long as a thread works.
+    """
 
     async def offload(
-        self, call: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT, limiter: trio.CapacityLimiter | None = None
+        self,
+        call: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+        limiter: trio.CapacityLimiter | None = None,
     ) -> ResultT:
         await trio.lowlevel.checkpoint()
         return call(*args)
@@ -157,12 +172,16 @@ class Harness:
         self.failed: list[tuple[Path, StorageError]] = []
         self.service = self.new_service()
 
-    def new_service(self, *, descriptors: int = 1 << 20, kept: bool = True, ran_on: bool = False) -> LogService:
+    def new_service(
+        self, *, descriptors: int = 1 << 20, kept: bool = True, ran_on: bool = False
+    ) -> LogService:
         self.service = LogService(
             self.disk,
             self.clock,
             self.directories,
-            on_durable=lambda log: self.durable.append((log.topic_partition, log.durability.end_offset)),
+            on_durable=lambda log: self.durable.append(
+                (log.topic_partition, log.durability.end_offset)
+            ),
             on_directory_failed=lambda path, error: self.failed.append((path, error)),
             descriptors=descriptors,
             kept=kept,
@@ -170,12 +189,23 @@ class Harness:
         )
         return self.service
 
-    def open(self, config: LogConfig | None = None, partition: TopicPartition = PARTITION) -> PartitionLog:
+    def open(
+        self, config: LogConfig | None = None, partition: TopicPartition = PARTITION
+    ) -> PartitionLog:
         return self.service.open(partition, TOPIC_ID, config or LogConfig())
 
-    def append(self, log: PartitionLog, data: bytes | bytearray | None = None, *, epoch: int = 0, client: bool = True) -> Appended:
+    def append(
+        self,
+        log: PartitionLog,
+        data: bytes | bytearray | None = None,
+        *,
+        epoch: int = 0,
+        client: bool = True,
+    ) -> Appended:
         view = memoryview(bytearray(data if data is not None else batch()))
-        return self.service.append_nowait(log, view, leader_epoch=epoch, now_ms=self.clock.now_ms, client=client)
+        return self.service.append_nowait(
+            log, view, leader_epoch=epoch, now_ms=self.clock.now_ms, client=client
+        )
 
     def write(self, log: PartitionLog, *batches: bytes | bytearray, epoch: int = 0) -> None:
         for data in batches:
@@ -186,7 +216,9 @@ class Harness:
         records: list[Record] = []
         offset = log.log_start_offset
         while True:
-            read = self.service.read(log, offset, max_bytes=max_bytes, limit_offset=log.written_end_offset, min_one=True)
+            read = self.service.read(
+                log, offset, max_bytes=max_bytes, limit_offset=log.written_end_offset, min_one=True
+            )
             if not read.size:
                 return records
             records += [record for record in records_of(read.ranges) if record.offset >= offset]
@@ -258,6 +290,8 @@ async def settle() -> None:
 
 
 async def wait_until(condition: Callable[[], object]) -> None:
-    """Turns until `condition()` holds; pytest's time-out is the deadline, since the clock may stand still."""
+    """Turns until `condition()` holds; pytest's time-out is the deadline, since the clock
+    may stand still.
+    """
     while not condition():
         await trio.to_thread.run_sync(lambda: None)

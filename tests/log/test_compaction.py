@@ -1,4 +1,6 @@
-"""What stays of a batch, and of a log that is written at random, in and out of transactions, while it is cleaned again and again."""
+"""What stays of a batch, and of a log that is written at random, in and out of
+transactions, while it is cleaned again and again.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from mqd.log.log_config import LogConfig
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
 from mqd.log.snapshots import replay_batch
-from mqd.protocol.batch import BatchHeader, Codec, Record, build_batch, check_records, iterate_records, parse_header
+from mqd.protocol.batch import (
+    BatchHeader,
+    Codec,
+    Record,
+    build_batch,
+    check_records,
+    iterate_records,
+    parse_header,
+)
 from mqd.protocol.files import AbortedTransaction
 from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.protocol.records import delete_horizon
@@ -29,7 +39,13 @@ DAY_MS = 86_400_000
 @pytest.mark.parametrize("slots", [2, 32_767, 32_768, 100_000])
 def test_a_key_map_has_the_slots_that_were_asked_for(slots: int) -> None:
     keys = KeyMap(slots, load_factor=1.0)
-    assert sum(len(column) * column.itemsize for column in (keys._first_words, keys._second_words, keys._offsets)) == keys.size_bytes
+    assert (
+        sum(
+            len(column) * column.itemsize
+            for column in (keys._first_words, keys._second_words, keys._offsets)
+        )
+        == keys.size_bytes
+    )
     assert keys.count_max == slots - 1 and keys.get(b"x") == -1
 
 
@@ -39,25 +55,43 @@ def test_a_key_map_is_a_dictionary_of_fixed_size() -> None:
         key = b"%d" % chance.randrange(880)
         assert keys.put(key, offset)
         expected[key] = offset
-    assert {key: keys.get(key) for key in expected} == expected and keys.get(b"unknown") == NO_OFFSET
+    assert {key: keys.get(key) for key in expected} == expected and keys.get(
+        b"unknown"
+    ) == NO_OFFSET
     assert keys.count == len(expected) and keys.size_bytes == 1001 * 24
     full = KeyMap(10, 0.5)
     assert [full.put(b"%d" % number, number) for number in range(7)] == [True] * 5 + [False] * 2
     assert full.put(b"3", 9) and full.get(b"3") == 9 and full.get(b"5") == NO_OFFSET
 
 
-def batch_of(*rows: tuple[int, bytes | None, bytes | None], base: int = 0, codec: Codec = Codec.NONE, **more: int) -> bytearray:
+def batch_of(
+    *rows: tuple[int, bytes | None, bytes | None],
+    base: int = 0,
+    codec: Codec = Codec.NONE,
+    **more: int,
+) -> bytearray:
     """Records (offset, key, value), with times that go up and down."""
-    records = [Record(offset, NOW + offset * 7 % 5, key, value, (("h", b"x"),)) for offset, key, value in rows]
+    records = [
+        Record(offset, NOW + offset * 7 % 5, key, value, (("h", b"x"),))
+        for offset, key, value in rows
+    ]
     return build_batch(records, base_offset=base, keep_offsets=True, codec=codec, **more)  # type: ignore[arg-type]
 
 
-def transactional(*rows: tuple[int, bytes | None, bytes | None], producer: int = 1, codec: Codec = Codec.NONE) -> bytearray:
+def transactional(
+    *rows: tuple[int, bytes | None, bytes | None], producer: int = 1, codec: Codec = Codec.NONE
+) -> bytearray:
     records = [Record(offset, NOW, key, value) for offset, key, value in rows]
     return build_batch(
-        records, base_offset=rows[0][0], keep_offsets=True, codec=codec, producer_id=producer, producer_epoch=0, base_sequence=0,
+        records,
+        base_offset=rows[0][0],
+        keep_offsets=True,
+        codec=codec,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
         transactional=True,
-    )  # fmt: skip
+    )
 
 
 def marker(offset: int, *, committed: bool, producer: int = 1) -> bytearray:
@@ -70,9 +104,14 @@ class Cleaning:
     """One pass over batches, all of them dirty unless `from_offset` says where that begins."""
 
     def __init__(
-        self, *batches: bytearray, aborted: list[AbortedTransaction] | None = None, now_ms: int = NOW, from_offset: int = 0,
-        last: dict[int, tuple[int, int]] | None = None, keep_last: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        *batches: bytearray,
+        aborted: list[AbortedTransaction] | None = None,
+        now_ms: int = NOW,
+        from_offset: int = 0,
+        last: dict[int, tuple[int, int]] | None = None,
+        keep_last: bool = False,
+    ) -> None:
         keys = KeyMap(100)
         indexing = Indexing(keys, Transactions(aborted or [], from_offset), from_offset)
         for batch in batches:
@@ -80,7 +119,12 @@ class Cleaning:
             if header.next_offset > from_offset:
                 assert indexing.add(header, memoryview(batch))
         self.rewriting = Rewriting(
-            keys, indexing.end_offset, Transactions(aborted or [], 0), last or {}, delete_retention_ms=DAY_MS, now_ms=now_ms
+            keys,
+            indexing.end_offset,
+            Transactions(aborted or [], 0),
+            last or {},
+            delete_retention_ms=DAY_MS,
+            now_ms=now_ms,
         )
         self.left = []
         for batch in batches:
@@ -102,30 +146,75 @@ class Cleaning:
 @pytest.mark.parametrize("codec", Codec)
 def test_what_a_batch_keeps_when_records_leave_it(codec: Codec) -> None:
     more = {"producer_id": 4, "producer_epoch": 2, "base_sequence": 17, "partition_leader_epoch": 6}
-    first = batch_of((10, b"a", b"1"), (11, b"b", b"1" * 200), (12, b"c", b"1"), (13, b"a", b"2"), base=10, codec=codec, **more)
+    first = batch_of(
+        (10, b"a", b"1"),
+        (11, b"b", b"1" * 200),
+        (12, b"c", b"1"),
+        (13, b"a", b"2"),
+        base=10,
+        codec=codec,
+        **more,
+    )
     second = batch_of((14, b"c", b"2"), base=14, codec=codec)
     cleaned = Cleaning(first, second)
     before, after = parse_header(first), cleaned.headers[0]
-    for name in ("base_offset", "last_offset", "partition_leader_epoch", "producer_id", "producer_epoch", "base_sequence", "codec"):
+    for name in (
+        "base_offset",
+        "last_offset",
+        "partition_leader_epoch",
+        "producer_id",
+        "producer_epoch",
+        "base_sequence",
+        "codec",
+    ):
         assert getattr(before, name) == getattr(after, name), name
-    assert cleaned.records == [*[record for record in iterate_records(first) if record.offset in (11, 13)], *iterate_records(second)]
-    assert after.max_timestamp == max(record.timestamp for record in cleaned.records if record.offset < 14)
+    assert cleaned.records == [
+        *[record for record in iterate_records(first) if record.offset in (11, 13)],
+        *iterate_records(second),
+    ]
+    assert after.max_timestamp == max(
+        record.timestamp for record in cleaned.records if record.offset < 14
+    )
     assert cleaned.left[1] == second, "what stays whole is not touched"
 
 
 def test_a_batch_without_records_stays_for_its_producer_or_the_end_of_the_segment() -> None:
-    first = batch_of((0, b"a", b"1"), (1, b"a", b"2"), producer_id=4, producer_epoch=2, base_sequence=17, codec=Codec.LZ4)
+    first = batch_of(
+        (0, b"a", b"1"),
+        (1, b"a", b"2"),
+        producer_id=4,
+        producer_epoch=2,
+        base_sequence=17,
+        codec=Codec.LZ4,
+    )
     second = batch_of((2, b"a", b"3"), base=2)
     assert [header.base_offset for header in Cleaning(first, second).headers] == [2]
     [empty, _] = Cleaning(first, second, last={4: (1, 2)}).headers
-    assert (empty.records_count, empty.base_offset, empty.last_offset, empty.base_sequence, empty.codec) == (0, 0, 1, 17, 0)
-    assert [header.records_count for header in Cleaning(second, batch_of((3, b"a", b"4"), base=3), keep_last=True).headers] == [1]
+    assert (
+        empty.records_count,
+        empty.base_offset,
+        empty.last_offset,
+        empty.base_sequence,
+        empty.codec,
+    ) == (0, 0, 1, 17, 0)
+    assert [
+        header.records_count
+        for header in Cleaning(second, batch_of((3, b"a", b"4"), base=3), keep_last=True).headers
+    ] == [1]
     aborted = [AbortedTransaction(1, 0, 1, 2)]
-    assert [header.base_offset for header in Cleaning(transactional((0, b"a", b"1")), aborted=aborted, keep_last=True).headers] == [0]
+    assert [
+        header.base_offset
+        for header in Cleaning(
+            transactional((0, b"a", b"1")), aborted=aborted, keep_last=True
+        ).headers
+    ] == [0]
 
 
 def test_a_tombstone_gets_its_horizon_and_goes_after_it() -> None:
-    data = [batch_of((0, b"a", b"1"), (1, b"b", b"1")), batch_of((2, b"a", None), (3, b"c", b"1"), base=2)]
+    data = [
+        batch_of((0, b"a", b"1"), (1, b"b", b"1")),
+        batch_of((2, b"a", None), (3, b"c", b"1"), base=2),
+    ]
     once = Cleaning(*data)
     assert [record.offset for record in once.records] == [1, 2, 3]
     assert [delete_horizon(header) for header in once.headers] == [None, NOW + DAY_MS]
@@ -138,19 +227,34 @@ def test_a_tombstone_gets_its_horizon_and_goes_after_it() -> None:
 
 def test_records_of_an_aborted_transaction_go_and_its_marker_after_them() -> None:
     aborted = [AbortedTransaction(1, 1, 3, 1)]
-    data = [batch_of((0, b"a", b"old")), transactional((1, b"a", b"never"), (2, b"b", b"never")), marker(3, committed=False)]
+    data = [
+        batch_of((0, b"a", b"old")),
+        transactional((1, b"a", b"never"), (2, b"b", b"never")),
+        marker(3, committed=False),
+    ]
     once = Cleaning(*data, aborted=aborted)
     assert [header.base_offset for header in once.headers] == [0, 3]
     assert once.records[0].value == b"old", "what is aborted does not take the place of anything"
-    assert once.rewriting.transactions.kept == aborted, "a batch of it was seen: readers who come later are told"
+    assert once.rewriting.transactions.kept == aborted, (
+        "a batch of it was seen: readers who come later are told"
+    )
     assert delete_horizon(once.headers[1]) is None
     twice = Cleaning(*once.left, from_offset=4)
-    assert [delete_horizon(header) for header in twice.headers] == [None, NOW + DAY_MS] and twice.rewriting.transactions.kept == []
-    assert [header.base_offset for header in Cleaning(*twice.left, from_offset=4, now_ms=NOW + DAY_MS - 1).headers] == [0, 3]
+    assert [delete_horizon(header) for header in twice.headers] == [
+        None,
+        NOW + DAY_MS,
+    ] and twice.rewriting.transactions.kept == []
+    assert [
+        header.base_offset
+        for header in Cleaning(*twice.left, from_offset=4, now_ms=NOW + DAY_MS - 1).headers
+    ] == [0, 3]
     gone = Cleaning(*twice.left, from_offset=4, now_ms=NOW + DAY_MS)
     assert [header.base_offset for header in gone.headers] == [0]
     fencing = Cleaning(*twice.left, from_offset=4, now_ms=NOW + DAY_MS, last={1: (NO_OFFSET, 0)})
-    assert [(header.base_offset, header.records_count) for header in fencing.headers] == [(0, 1), (3, 1)], "it holds the producer's epoch"
+    assert [(header.base_offset, header.records_count) for header in fencing.headers] == [
+        (0, 1),
+        (3, 1),
+    ], "it holds the producer's epoch"
     producers = Producers()
     for batch_left in fencing.left:
         replay_batch(producers, parse_header(batch_left), memoryview(batch_left))
@@ -158,12 +262,18 @@ def test_records_of_an_aborted_transaction_go_and_its_marker_after_them() -> Non
 
 
 def test_the_marker_of_a_committed_transaction_stays_as_long_as_its_records() -> None:
-    data = [transactional((0, b"a", b"1"), (1, b"b", b"1")), marker(2, committed=True), batch_of((3, b"a", b"2"), base=3)]
+    data = [
+        transactional((0, b"a", b"1"), (1, b"b", b"1")),
+        marker(2, committed=True),
+        batch_of((3, b"a", b"2"), base=3),
+    ]
     once = Cleaning(*data)
     assert [header.base_offset for header in once.headers] == [0, 2, 3]
     assert Cleaning(*once.left, from_offset=4, now_ms=NOW + 9 * DAY_MS).left == once.left
     over = Cleaning(*once.left, batch_of((4, b"b", b"2"), base=4))
-    assert [header.base_offset for header in over.headers] == [2, 3, 4] and delete_horizon(over.headers[0]) is None, "a batch went by"
+    assert [header.base_offset for header in over.headers] == [2, 3, 4] and delete_horizon(
+        over.headers[0]
+    ) is None, "a batch went by"
     assert delete_horizon(Cleaning(*over.left, from_offset=5).headers[0]) == NOW + DAY_MS
 
 
@@ -177,15 +287,32 @@ def test_groups_of_segments() -> None:
         return made
 
     config = LogConfig(segment_bytes=100)
-    one = segments((0, 5, 60), (5, 9, 40), (9, 10, 1), (10, 20, 120), (20, 30, 10), (30, 2**31 + 19, 10), (2**31 + 19, 2**31 + 21, 10))
+    one = segments(
+        (0, 5, 60),
+        (5, 9, 40),
+        (9, 10, 1),
+        (10, 20, 120),
+        (20, 30, 10),
+        (30, 2**31 + 19, 10),
+        (2**31 + 19, 2**31 + 21, 10),
+    )
     bases = [[segment.base_offset for segment in group] for group in group_segments(one, config)]
     assert bases == [[0, 5], [9], [10], [20, 30], [2**31 + 19]]
-    assert len(group_segments(segments((0, 5, 40), (5, 9, 40)), replace(config, segment_index_bytes=11))) == 2
+    assert (
+        len(
+            group_segments(
+                segments((0, 5, 40), (5, 9, 40)), replace(config, segment_index_bytes=11)
+            )
+        )
+        == 2
+    )
 
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1 << 32), data=st.data())
-def test_what_is_cleaned_is_what_a_dictionary_holds(tmp_path_factory: pytest.TempPathFactory, seed: int, data: st.DataObject) -> None:
+def test_what_is_cleaned_is_what_a_dictionary_holds(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, data: st.DataObject
+) -> None:
     import trio
 
     trio.run(written_and_cleaned, tmp_path_factory.mktemp("log"), seed, data)
@@ -221,7 +348,9 @@ async def written_and_cleaned(home: Path, seed: int, data: st.DataObject) -> Non
         if data.draw(st.booleans(), "restart"):
             await harness.restart()
             writer.log = log = harness.open(config)
-            assert {row[0]: row[:5] for row in log.producers.entries()} == {row[0]: row[:5] for row in producers}
+            assert {row[0]: row[:5] for row in log.producers.entries()} == {
+                row[0]: row[:5] for row in producers
+            }
     writer.end_all()
     await settle(harness, log)
     assert committed_table(harness, log) == writer.dictionary

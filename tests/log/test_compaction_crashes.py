@@ -1,4 +1,6 @@
-"""A process is killed, or loses power, at each change of the disk that cleaning a log makes: the log holds what it held."""
+"""A process is killed, or loses power, at each change of the disk that cleaning a log
+makes: the log holds what it held.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ async def prepared(seed: int, *, checkpointed: bool) -> tuple[Machine, Writer]:
 
 @pytest.mark.parametrize("checkpointed", [True, False])
 @pytest.mark.parametrize("power_cut", [False, True])
-async def test_a_crash_at_any_change_of_the_disk(autojump_clock: object, power_cut: bool, checkpointed: bool) -> None:
+async def test_a_crash_at_any_change_of_the_disk(
+    autojump_clock: object, power_cut: bool, checkpointed: bool
+) -> None:
     machine, _ = await prepared(0, checkpointed=checkpointed)
     before = machine.disk.writes
     await machine.harness.service.compactor.clean_one()

@@ -1,4 +1,6 @@
-"""The cleaner of logs at work: what a compacted log holds against a dictionary, and what happens to the log meanwhile."""
+"""The cleaner of logs at work: what a compacted log holds against a dictionary, and what
+happens to the log meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,13 @@ def harness(tmp_path: Path) -> Harness:
     return Harness(tmp_path, disk=InlineDisk())
 
 
-def records(*pairs: tuple[str, str | None], codec: Codec = Codec.NONE, timestamp: int = NOW, **batch: int) -> bytearray:
-    rows = [Record(number, timestamp, key.encode(), None if value is None else value.encode()) for number, (key, value) in enumerate(pairs)]
+def records(
+    *pairs: tuple[str, str | None], codec: Codec = Codec.NONE, timestamp: int = NOW, **batch: int
+) -> bytearray:
+    rows = [
+        Record(number, timestamp, key.encode(), None if value is None else value.encode())
+        for number, (key, value) in enumerate(pairs)
+    ]
     return build_batch(rows, codec=codec, **batch)  # type: ignore[arg-type]
 
 
@@ -76,18 +83,27 @@ def table(harness: Harness, log: PartitionLog) -> dict[str, str]:
 
 def held(harness: Harness, log: PartitionLog) -> list[tuple[int, str, str | None]]:
     return [
-        (record.offset, (record.key or b"").decode(), None if record.value is None else record.value.decode())
+        (
+            record.offset,
+            (record.key or b"").decode(),
+            None if record.value is None else record.value.decode(),
+        )
         for record in harness.read_all(log)
     ]
 
 
 @pytest.mark.parametrize("codec", Codec)
-async def test_of_each_key_the_newest_record_stays(harness: Harness, autojump_clock: object, codec: Codec) -> None:
+async def test_of_each_key_the_newest_record_stays(
+    harness: Harness, autojump_clock: object, codec: Codec
+) -> None:
     log = await open_compacted(harness)
     dictionary: dict[str, str] = {}
     chance = random.Random(5)
     for number in range(200):
-        pairs = [(f"k{chance.randrange(10)}", f"v{number}.{part}") for part in range(chance.randrange(1, 5))]
+        pairs = [
+            (f"k{chance.randrange(10)}", f"v{number}.{part}")
+            for part in range(chance.randrange(1, 5))
+        ]
         dictionary.update(pairs)
         harness.write(log, records(*pairs, codec=codec))
     before, size = harness.read_all(log), log.size_bytes
@@ -101,14 +117,23 @@ async def test_of_each_key_the_newest_record_stays(harness: Harness, autojump_cl
     assert log.size_bytes < size / 5 and log.log_end_offset == end
     assert log.cleaned_to == end
     assert not await harness.service.compactor.clean_one(), "nothing is dirty any more"
-    checkpoint = decode_offset_checkpoint((harness.directories[0] / CLEANER_CHECKPOINT).read_bytes())
+    checkpoint = decode_offset_checkpoint(
+        (harness.directories[0] / CLEANER_CHECKPOINT).read_bytes()
+    )
     assert checkpoint == {PARTITION: end}
     await harness.service.close()
     await harness.restart()
     log = harness.open(COMPACT)
     assert harness.service.registry.clean_start and not harness.service.reports
     assert harness.read_all(log) == found and log.cleaned_to == end
-    assert {path.suffix for path in log.path.iterdir()} <= {".log", ".index", ".timeindex", ".snapshot", ".metadata", ""}
+    assert {path.suffix for path in log.path.iterdir()} <= {
+        ".log",
+        ".index",
+        ".timeindex",
+        ".snapshot",
+        ".metadata",
+        "",
+    }
     harness.kill()
 
 
@@ -121,13 +146,17 @@ async def test_small_segments_become_one(harness: Harness, autojump_clock: objec
             await clean(harness, log)
     assert len(log.segments) <= 6, "of a hundred"
     assert held(harness, log) == [(97, "k1", "v97"), (98, "k2", "v98"), (99, "k0", "v99")]
-    assert [segment.next_offset for segment in log.segments[:-1]] == [segment.base_offset for segment in log.segments[1:]]
+    assert [segment.next_offset for segment in log.segments[:-1]] == [
+        segment.base_offset for segment in log.segments[1:]
+    ]
     await harness.restart()
     assert table(harness, harness.open(COMPACT)) == {"k1": "v97", "k2": "v98", "k0": "v99"}
     harness.kill()
 
 
-async def test_a_tombstone_stays_for_its_time_and_goes(harness: Harness, autojump_clock: object) -> None:
+async def test_a_tombstone_stays_for_its_time_and_goes(
+    harness: Harness, autojump_clock: object
+) -> None:
     """KIP-534: the time runs from the pass that found nothing older."""
     log = await open_compacted(harness)
     harness.write(log, records(("a", "1"), ("b", "1")), records(("a", None), ("c", "1")))
@@ -144,7 +173,9 @@ async def test_a_tombstone_stays_for_its_time_and_goes(harness: Harness, autojum
     harness.clock.now_ms += 999
     await pass_again(1)
     assert held(harness, log)[:3] == [(1, "b", "1"), (2, "a", None), (3, "c", "1")]
-    assert harness.read_all(log)[:3] == before, "timestamps are what they were, though the horizon takes the place of the first"
+    assert harness.read_all(log)[:3] == before, (
+        "timestamps are what they were, though the horizon takes the place of the first"
+    )
     harness.clock.now_ms += 1
     await pass_again(2)
     assert held(harness, log) == [(1, "b", "1"), (3, "c", "1"), (5, "x", "2")]
@@ -159,7 +190,9 @@ async def test_what_may_not_be_cleaned_yet_stays(harness: Harness, autojump_cloc
     await settle(harness, log)
     log.checkpointed_high_watermark = 4
     assert await harness.service.compactor.clean_one()
-    assert held(harness, log) == [(3, "k", "v3"), (4, "k", "v4"), (5, "k", "v5")], "not above the high watermark"
+    assert held(harness, log) == [(3, "k", "v3"), (4, "k", "v4"), (5, "k", "v5")], (
+        "not above the high watermark"
+    )
     log.checkpointed_high_watermark = 6
     log.update_config(replace(COMPACT, min_compaction_lag_ms=1000))
     assert not await harness.service.compactor.clean_one(), "not younger than min.compaction.lag.ms"
@@ -176,7 +209,9 @@ async def test_what_may_not_be_cleaned_yet_stays(harness: Harness, autojump_cloc
     harness.kill()
 
 
-async def test_a_log_is_cleaned_when_it_is_dirty_enough_or_overdue(harness: Harness, autojump_clock: object) -> None:
+async def test_a_log_is_cleaned_when_it_is_dirty_enough_or_overdue(
+    harness: Harness, autojump_clock: object
+) -> None:
     config = replace(COMPACT, min_cleanable_dirty_ratio=0.5)
     log = await open_compacted(harness, config)
 
@@ -200,11 +235,15 @@ async def test_a_log_is_cleaned_when_it_is_dirty_enough_or_overdue(harness: Harn
     harness.kill()
 
 
-async def test_keys_that_do_not_fit_the_map_take_several_passes(harness: Harness, autojump_clock: object) -> None:
+async def test_keys_that_do_not_fit_the_map_take_several_passes(
+    harness: Harness, autojump_clock: object
+) -> None:
     log = await open_compacted(harness)
     write_updates(harness, log, 300, keys=100)
     roll(harness, log)
-    harness.service.compactor.options = CompactorOptions(dedupe_buffer_bytes=24 * 40, load_factor=0.9)
+    harness.service.compactor.options = CompactorOptions(
+        dedupe_buffer_bytes=24 * 40, load_factor=0.9
+    )
     await clean(harness, log)
     assert log.cleaned_to == 36 and harness.service.compactor.statistics().key_map_bytes_max == 960
     passes = 1
@@ -234,14 +273,19 @@ async def test_a_damaged_log_is_left_as_it_is(harness: Harness, autojump_clock: 
     assert await harness.service.compactor.clean_one()
     assert "CRC" in harness.service.compactor.uncleanable[log] and log.cleaned_to == 0
     assert sorted(path.name for path in log.path.iterdir()) == names and path.read_bytes() == data
-    assert not await harness.service.compactor.clean_one() and harness.service.compactor.statistics().uncleanable == 1
+    assert (
+        not await harness.service.compactor.clean_one()
+        and harness.service.compactor.statistics().uncleanable == 1
+    )
     harness.kill()
 
 
 async def test_records_without_a_key_go(harness: Harness, autojump_clock: object) -> None:
     """The topic was not always compacted."""
     log = await open_compacted(harness, replace(COMPACT, cleanup_policy=frozenset({"delete"})))
-    harness.write(log, batch(b"without", keyed=False), batch(b"with"), batch(b"without", keyed=False))
+    harness.write(
+        log, batch(b"without", keyed=False), batch(b"with"), batch(b"without", keyed=False)
+    )
     roll(harness, log)
     log.update_config(COMPACT)
     await clean(harness, log)
@@ -249,10 +293,16 @@ async def test_records_without_a_key_go(harness: Harness, autojump_clock: object
     harness.kill()
 
 
-async def test_the_last_batch_of_a_producer_keeps_its_sequence(harness: Harness, autojump_clock: object) -> None:
+async def test_the_last_batch_of_a_producer_keeps_its_sequence(
+    harness: Harness, autojump_clock: object
+) -> None:
     log = await open_compacted(harness)
     for number in range(5):
-        harness.write(log, batch(b"%d" % number, producer_id=7, sequence=number), batch(b"x%d" % number, producer_id=8, sequence=number))
+        harness.write(
+            log,
+            batch(b"%d" % number, producer_id=7, sequence=number),
+            batch(b"x%d" % number, producer_id=8, sequence=number),
+        )
     harness.write(log, batch(b"newest"))
     known = {entry.producer_id: entry for entry in log.producers.entries()}
     roll(harness, log)
@@ -270,7 +320,9 @@ async def test_the_last_batch_of_a_producer_keeps_its_sequence(harness: Harness,
     harness.kill()
 
 
-async def test_open_readers_keep_what_they_were_given(harness: Harness, autojump_clock: object) -> None:
+async def test_open_readers_keep_what_they_were_given(
+    harness: Harness, autojump_clock: object
+) -> None:
     log = await open_compacted(harness)
     write_updates(harness, log, 40, keys=2)
     roll(harness, log)
@@ -278,7 +330,9 @@ async def test_open_readers_keep_what_they_were_given(harness: Harness, autojump
     before = records_of(read.ranges)
     await clean(harness, log)
     assert records_of(read.ranges) == before and len(before) > 1
-    again = harness.service.read(log, read.next_offset, max_bytes=1 << 20, limit_offset=40, min_one=True)
+    again = harness.service.read(
+        log, read.next_offset, max_bytes=1 << 20, limit_offset=40, min_one=True
+    )
     assert again.next_offset > read.next_offset, "who goes on after it is not stuck"
     harness.kill()
 
@@ -293,7 +347,8 @@ async def test_it_runs_by_itself_and_reads_nothing_when_nothing_is_dirty(
     roll(harness, log)
     log.checkpointed_high_watermark = log.log_end_offset
     compactor = harness.service.compactor
-    harness.service.housekeeping.checkpoint_seconds = math.inf  # the clock jumps on and on beside a thread: one would fall into the wait
+    # the clock jumps on and on beside a thread: one would fall into the wait
+    harness.service.housekeeping.checkpoint_seconds = math.inf
     async with harness.running():
         await wait_until(lambda: compactor.statistics().passes == 1)
         opened: list[Path] = []
@@ -323,7 +378,9 @@ async def test_the_rate_is_kept(harness: Harness, autojump_clock: trio.testing.M
     for number in range(100):
         harness.write(log, records((f"k{number}", "v" * 1000)))
     roll(harness, log)
-    harness.service.compactor.options = CompactorOptions(bytes_per_second=10_000, io_buffer_bytes=8192)
+    harness.service.compactor.options = CompactorOptions(
+        bytes_per_second=10_000, io_buffer_bytes=8192
+    )
     began = trio.current_time()
     await clean(harness, log)
     moved = harness.service.compactor.statistics().bytes_moved
@@ -348,15 +405,21 @@ CHANGES: dict[str, Change] = {
     "deleted": lambda harness, log: deleted(harness),
     "made anew": lambda harness, log: deleted(harness) and harness.open(COMPACT),
     "retired": lambda harness, log: harness.service.housekeeping.retire(log, 2, "test"),
-    "not compacted": lambda harness, log: log.update_config(replace(COMPACT, cleanup_policy=frozenset({"delete"}))),
+    "not compacted": lambda harness, log: log.update_config(
+        replace(COMPACT, cleanup_policy=frozenset({"delete"}))
+    ),
     "failed": lambda harness, log: setattr(log, "failure", LogFailure("test")),
 }
 
 
 @pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_log_that_changes_while_it_is_cleaned(tmp_path: Path, autojump_clock: object, change: str, during: bool) -> None:
-    """The change falls behind each call that the cleaner sends to a thread, or `during` it, one after the other, until none is left."""
+async def test_a_log_that_changes_while_it_is_cleaned(
+    tmp_path: Path, autojump_clock: object, change: str, during: bool
+) -> None:
+    """The change falls behind each call that the cleaner sends to a thread, or `during` it,
+    one after the other, until none is left.
+    """
     at = 0
     while await changed_at(tmp_path / f"{at}", change, at, during):
         at += 1
@@ -364,7 +427,10 @@ async def test_a_log_that_changes_while_it_is_cleaned(tmp_path: Path, autojump_c
 
 
 async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
-    """False when the cleaner was done before. A slice is a segment or less, so that changes fall between the slices of a segment, too."""
+    """False when the cleaner was done before.
+
+    A slice is a segment or less, so that changes fall between the slices of a segment, too.
+    """
     harness = Harness(home, disk=InlineDisk())
     log = await open_compacted(harness)
     compactor = harness.service.compactor
@@ -394,20 +460,26 @@ async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
     assert not harness.failed
     log.failure = None if change == "failed" else log.failure
     live = harness.service.logs.get(PARTITION)
-    expected = {f"k{number % 4}": f"v{number}" for number in range(0 if change in ("cut to nothing", "made anew") else 24)}
+    expected = {
+        f"k{number % 4}": f"v{number}"
+        for number in range(0 if change in ("cut to nothing", "made anew") else 24)
+    }
     for _ in range(2 if calls > at else 0):
         if change == "deleted":
             assert live is None and not log.path.exists()
             break
         assert live is not None
         assert live.cleaned_to is None or live.cleaned_to <= live.log_end_offset
-        if change == "cut":  # what newer records had taken the place of before is not there any more
+        # what newer records had taken the place of before is not there any more
+        if change == "cut":
             assert set(held(harness, live)) <= set(written[:10]) and live.log_end_offset <= 10
         else:
             assert table(harness, live) == expected, at
         assert live.replacement is None
         left = {path.suffix for path in live.path.iterdir()} - {".deleted"}
-        assert left <= {".log", ".index", ".timeindex", ".snapshot", ".metadata", "", ".cleaned"}, left
+        assert left <= {".log", ".index", ".timeindex", ".snapshot", ".metadata", "", ".cleaned"}, (
+            left
+        )
         assert sum(path.stat().st_size for path in live.path.glob("*.log")) == live.size_bytes
         await harness.restart()
         live = harness.open(COMPACT)
@@ -415,7 +487,9 @@ async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
     return calls > at
 
 
-async def test_a_log_that_changes_while_others_are_noted_is_looked_at_anew(harness: Harness, autojump_clock: object) -> None:
+async def test_a_log_that_changes_while_others_are_noted_is_looked_at_anew(
+    harness: Harness, autojump_clock: object
+) -> None:
     log = await open_compacted(harness)
     write_updates(harness, log, 24, keys=4)
     roll(harness, log)
@@ -433,7 +507,9 @@ async def test_a_log_that_changes_while_others_are_noted_is_looked_at_anew(harne
     harness.kill()
 
 
-async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(harness: Harness, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(
+    harness: Harness, autojump_clock: trio.testing.MockClock
+) -> None:
     dirtiest = await open_compacted(harness, replace(COMPACT, segment_bytes=100_000))
     other = harness.open(COMPACT, TopicPartition("other", 0))
     harness.write(dirtiest, *(records(("k", "v" * 500)) for _ in range(20)))
@@ -458,7 +534,9 @@ async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(harness:
     harness.disk.offload = noted  # type: ignore[method-assign,assignment]
     for _ in range(3):
         await trio.sleep(compactor.options.backoff_ms / 1000)
-        assert await compactor.clean_one() and not await compactor.clean_one(), "once after each rest"
+        assert await compactor.clean_one() and not await compactor.clean_one(), (
+            "once after each rest"
+        )
     del harness.disk.offload
     assert dirtiest.cleaned_to == 0 and dirtiest.failure is None and not compactor.uncleanable
     assert not calls, "what has no space is not read in vain"
@@ -471,8 +549,12 @@ async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(harness:
 
 
 @pytest.mark.parametrize("which", range(9))
-async def test_a_name_that_cannot_be_changed_takes_the_directory_offline(harness: Harness, autojump_clock: object, which: int) -> None:
-    """Whatever the reason, a full disk included: with half of the names changed only a start knows how to go on."""
+async def test_a_name_that_cannot_be_changed_takes_the_directory_offline(
+    harness: Harness, autojump_clock: object, which: int
+) -> None:
+    """Whatever the reason, a full disk included: with half of the names changed only a
+    start knows how to go on.
+    """
     log = await open_compacted(harness)
     for number in range(12):
         harness.write(log, records((f"k{number % 4}", f"v{number}")))
@@ -503,8 +585,12 @@ async def test_a_name_that_cannot_be_changed_takes_the_directory_offline(harness
     harness.kill()
 
 
-async def test_a_replacement_that_a_cut_completes_is_durable_before_anything_else(harness: Harness, autojump_clock: object) -> None:
-    """A start that finds one .cleaned drops what is .swap behind it, of which nothing else may be left by then."""
+async def test_a_replacement_that_a_cut_completes_is_durable_before_anything_else(
+    harness: Harness, autojump_clock: object
+) -> None:
+    """A start that finds one .cleaned drops what is .swap behind it, of which nothing else
+    may be left by then.
+    """
     log = await open_compacted(harness)
     write_updates(harness, log, 24, keys=4)
     roll(harness, log)
@@ -528,6 +614,8 @@ async def test_a_replacement_that_a_cut_completes_is_durable_before_anything_els
     await harness.service.compactor.clean_one()
     del disk.offload
     swapped = [at for at, what in enumerate(changes) if what == ".swap"]
-    assert len(swapped) == 3 and "sync" in changes[: swapped[0]] and changes[swapped[-1] + 1] == "sync", changes
+    assert (
+        len(swapped) == 3 and "sync" in changes[: swapped[0]] and changes[swapped[-1] + 1] == "sync"
+    ), changes
     assert log.log_end_offset == 23 and log.replacement is None
     harness.kill()

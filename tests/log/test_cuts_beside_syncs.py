@@ -1,4 +1,6 @@
-"""A log is cut before or while a worker thread makes it durable: what was cut off does not come back, and nothing waits for ever."""
+"""A log is cut before or while a worker thread makes it durable: what was cut off does not
+come back, and nothing waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ async def durable(h: Harness, log: PartitionLog) -> None:
     await h.service.checkpoint_recovery_points()
 
 
-async def test_a_log_that_begins_anew_right_after_a_cut_begins_segments_again(tmp_path: Path) -> None:
+async def test_a_log_that_begins_anew_right_after_a_cut_begins_segments_again(
+    tmp_path: Path,
+) -> None:
     disk = SlowDisk()
     h = Harness(tmp_path / "f", disk=disk)
     await h.service.start()
@@ -99,7 +103,9 @@ async def test_a_log_that_begins_anew_below_a_cut_begins_segments_again(tmp_path
     assert len(log.segments) > 1
 
 
-async def test_a_cut_that_waits_for_space_is_synced_after_its_options_changed(tmp_path: Path) -> None:
+async def test_a_cut_that_waits_for_space_is_synced_after_its_options_changed(
+    tmp_path: Path,
+) -> None:
     h = Harness(tmp_path / "f")
     await h.service.start()
     log = h.open()
@@ -116,7 +122,9 @@ async def test_a_cut_that_waits_for_space_is_synced_after_its_options_changed(tm
             await wait_until(lambda: log.durability.unsynced_truncation is None)
 
 
-async def test_a_snapshot_of_before_is_not_left_beside_a_log_that_began_anew(tmp_path: Path) -> None:
+async def test_a_snapshot_of_before_is_not_left_beside_a_log_that_began_anew(
+    tmp_path: Path,
+) -> None:
     disk = SlowDisk()
     h = Harness(tmp_path / "f", disk=disk)
     await h.service.start()
@@ -147,7 +155,8 @@ async def test_what_was_cut_off_is_no_repeat(tmp_path: Path) -> None:
         h.write(log, batch(b"a" * 100, producer_id=1, sequence=0), epoch=1)
         h.write(log, batch(b"b" * 100, producer_id=1, sequence=1), epoch=1)  # never committed
         disk.gate = threading.Event()
-        h.write(log, batch(b"c" * 200, producer_id=1, sequence=2), epoch=1)  # rolls: a snapshot as of offset 2
+        # rolls: a snapshot as of offset 2
+        h.write(log, batch(b"c" * 200, producer_id=1, sequence=2), epoch=1)
         await wait_until(disk.entered.is_set)
         h.service.truncate_to(log, 1)
         follow(h, log, batch(b"x", b"y"), 1, epoch=2)
@@ -166,7 +175,9 @@ async def test_what_was_cut_off_is_no_repeat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-async def test_what_a_failed_write_left_does_not_come_back_below_a_later_segment(tmp_path: Path, checkpointed: bool) -> None:
+async def test_what_a_failed_write_left_does_not_come_back_below_a_later_segment(
+    tmp_path: Path, checkpointed: bool
+) -> None:
     disk = SlowDisk()
     h = Harness(tmp_path / "f", disk=disk)
     await h.service.start()
@@ -192,7 +203,8 @@ async def test_what_a_failed_write_left_does_not_come_back_below_a_later_segment
                 break
         assert len(log.segments) == 2
         await wait_until(lambda: log.durability.end_offset == 2)  # acknowledged
-    assert f"{0:020}.log" in disk.synced  # else a power cut may bring back what was written, without the cut that followed
+    # else a power cut may bring back what was written, without the cut that followed
+    assert f"{0:020}.log" in disk.synced
 
 
 async def test_retention_begins_no_segment_before_a_cut_is_durable(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""A log is deleted, and perhaps another one made under its name, while somebody works on it: that harms nobody else."""
+"""A log is deleted, and perhaps another one made under its name, while somebody works on
+it: that harms nobody else.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class SlowNames(FaultyDisk):
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_retention_leaves_a_log_alone_that_was_deleted_meanwhile(tmp_path: Path, again: bool) -> None:
+async def test_retention_leaves_a_log_alone_that_was_deleted_meanwhile(
+    tmp_path: Path, again: bool
+) -> None:
     h = Harness(tmp_path)
     await h.service.start()
     config = LogConfig(retention_ms=1000, file_delete_delay_ms=0)
@@ -50,16 +54,22 @@ async def test_retention_leaves_a_log_alone_that_was_deleted_meanwhile(tmp_path:
             await trio.lowlevel.checkpoint()
         h.service.delete(PARTITION)
         if again:
-            h.write(h.service.open(PARTITION, NEXT_ID, config), batch(b"kept", timestamp=h.clock.now_ms))
+            h.write(
+                h.service.open(PARTITION, NEXT_ID, config), batch(b"kept", timestamp=h.clock.now_ms)
+            )
     assert not h.failed
     if again:
         await h.restart()
-        assert [record.value for record in h.read_all(h.service.open(PARTITION, NEXT_ID, config))] == [b"kept"]
+        assert [
+            record.value for record in h.read_all(h.service.open(PARTITION, NEXT_ID, config))
+        ] == [b"kept"]
     h.kill()
 
 
 @pytest.mark.parametrize("change", ["deleted", "made again", "begun anew"])
-async def test_a_sync_whose_files_are_gone_meanwhile_takes_nothing_offline(tmp_path: Path, change: str) -> None:
+async def test_a_sync_whose_files_are_gone_meanwhile_takes_nothing_offline(
+    tmp_path: Path, change: str
+) -> None:
     disk = SlowNames()
     h = Harness(tmp_path, disk=disk)
     await h.service.start()
@@ -86,7 +96,9 @@ async def test_a_sync_whose_files_are_gone_meanwhile_takes_nothing_offline(tmp_p
     h.kill()
 
 
-async def test_what_a_sync_writes_of_a_deleted_log_is_not_left_beside_the_next_one(tmp_path: Path) -> None:
+async def test_what_a_sync_writes_of_a_deleted_log_is_not_left_beside_the_next_one(
+    tmp_path: Path,
+) -> None:
     disk = SlowDisk()
     h = Harness(tmp_path, disk=disk)
     await h.service.start()

@@ -1,4 +1,6 @@
-"""Descriptors are used up: what was being done is taken back or waits, nothing is fenced or offline for it, and it heals."""
+"""Descriptors are used up: what was being done is taken back or waits, nothing is fenced or
+offline for it, and it heals.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +50,21 @@ def numbers(harness: Harness, log: PartitionLog) -> list[int]:
 
 
 @pytest.mark.parametrize("left", range(8))
-async def test_a_write_that_finds_none_is_taken_back_and_goes_on_later(harness: Harness, left: int) -> None:
+async def test_a_write_that_finds_none_is_taken_back_and_goes_on_later(
+    harness: Harness, left: int
+) -> None:
     log = harness.open(ROLLING)
     harness.write(log, large(0))
     exhaust(harness, left)
     for number in range(1, 10):
         harness.append(log, large(number))
     ((failed, error),) = harness.service.flush()
-    assert failed is log and error.out_of_space and harness.failed == [] and harness.service.fenced == {}
+    assert (
+        failed is log
+        and error.out_of_space
+        and harness.failed == []
+        and harness.service.fenced == {}
+    )
     assert log.log_end_offset == log.written_end_offset == 1 and numbers(harness, log) == [0]
     assert len(list(log.path.glob("*.log"))) == len(log.segments) == 1
     harness.service._descriptors.release_spares()
@@ -72,7 +81,9 @@ async def test_a_write_that_finds_none_is_taken_back_and_goes_on_later(harness: 
 
 
 @pytest.mark.parametrize("left", range(4))
-async def test_a_partition_that_cannot_be_made_leaves_nothing_behind(harness: Harness, left: int) -> None:
+async def test_a_partition_that_cannot_be_made_leaves_nothing_behind(
+    harness: Harness, left: int
+) -> None:
     exhaust(harness, left)
     with pytest.raises(StorageError) as refused:
         for index in range(left + 1):
@@ -103,7 +114,9 @@ async def test_what_cannot_be_read_for_now_is_not_damaged(harness: Harness) -> N
     assert numbers(harness, log) == list(range(30))
 
 
-async def test_syncs_checkpoints_and_removals_are_tried_again(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+async def test_syncs_checkpoints_and_removals_are_tried_again(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(flush_before_ack=True))
@@ -113,11 +126,17 @@ async def test_syncs_checkpoints_and_removals_are_tried_again(tmp_path: Path, mo
         await wait_until(lambda: log in service.housekeeping.flush_due)
         due = service.housekeeping.flush_due[log]
         mock_clock.jump(70)
-        await wait_until(lambda: service.housekeeping.flush_due.get(log, due) != due)  # tried, and in vain
+        # tried, and in vain
+        await wait_until(lambda: service.housekeeping.flush_due.get(log, due) != due)
         assert log.durability.end_offset == 0 and log.epochs.dirty and harness.failed == []
         heal(harness)
         mock_clock.jump(70)
-        await wait_until(lambda: log.durability.end_offset == 1 and (tmp_path / "recovery-point-offset-checkpoint").exists())
+        await wait_until(
+            lambda: (
+                log.durability.end_offset == 1
+                and (tmp_path / "recovery-point-offset-checkpoint").exists()
+            )
+        )
     assert (log.path / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n4 0\n"
     await harness.service.close()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
@@ -136,7 +155,9 @@ async def test_older_segments_of_all_logs_share_a_bound(harness: Harness) -> Non
         for number in range(10):
             for log in logs:
                 harness.write(log, large(number))
-            await wait_until(lambda: all(log.durability.end_offset == log.active.base_offset for log in logs))
+            await wait_until(
+                lambda: all(log.durability.end_offset == log.active.base_offset for log in logs)
+            )
         assert open_files() <= 12 < 4 * SEGMENTS_OPEN_MAX
         for log in logs:
             assert numbers(harness, log) == list(range(10))
@@ -146,14 +167,21 @@ async def test_older_segments_of_all_logs_share_a_bound(harness: Harness) -> Non
         harness.write(log, large(number))
     with pytest.raises(AssertionError):
         harness.write(log, *map(large, range(14, 40)))
-    assert log.failure is not None and log.failure.is_retriable and log.log_end_offset == 14 and harness.failed == []
+    assert (
+        log.failure is not None
+        and log.failure.is_retriable
+        and log.log_end_offset == 14
+        and harness.failed == []
+    )
     async with harness.running():
         await wait_until(lambda: log.durability.end_offset == log.active.base_offset)
         harness.write(log, large(14))
     assert numbers(harness, log) == list(range(15))
 
 
-async def test_more_partitions_than_descriptors_are_refused_with_the_remedy(harness: Harness) -> None:
+async def test_more_partitions_than_descriptors_are_refused_with_the_remedy(
+    harness: Harness,
+) -> None:
     budget = 4 * (DESCRIPTORS_SPARE + 2)
     harness.kill()
     service = harness.new_service(descriptors=budget)
@@ -188,6 +216,9 @@ async def test_a_thousand_partitions_are_counted_once(tmp_path: Path) -> None:
     assert [log.directory.name for log in service.logs.values()] == ["a", "b"] * 3
     for index in (0, 2, 4):
         service.delete(TopicPartition("t", index))
-    homes = [service.open(TopicPartition("u", index), TOPIC_ID, LogConfig()).directory.name for index in range(4)]
+    homes = [
+        service.open(TopicPartition("u", index), TOPIC_ID, LogConfig()).directory.name
+        for index in range(4)
+    ]
     assert homes == ["a", "a", "a", "a"]
     harness.kill()

@@ -1,4 +1,6 @@
-"""A log that is empty at an orderly stop: the stop syncs none of its files, so the next life must, with its first records (I1)."""
+"""A log that is empty at an orderly stop: the stop syncs none of its files, so the next
+life must, with its first records (I1).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ ORDERS = TopicPartition("orders", 0)
 
 @pytest.mark.parametrize("seed", range(5))
 def test_acknowledged_records_survive_a_power_cut_after_an_orderly_restart(seed: int) -> None:
-    """Seed 116 of 3 nodes: `partition.metadata` was never synced, and a start removed the log as a creation that was cut short."""
+    """Seed 116 of 3 nodes: `partition.metadata` was never synced, and a start removed the
+    log as a creation that was cut short.
+    """
 
     async def main() -> None:
         async with Cluster(nodes=1, options={"log.flush.before.ack": "true"}) as cluster:
@@ -35,7 +39,9 @@ def test_acknowledged_records_survive_a_power_cut_after_an_orderly_restart(seed:
             assert acknowledged is not None
             node.power_cut()
             await node.start()
-            async with open_consumer(await cluster.client(), {ORDERS: "beginning"}, end={ORDERS: 1}) as consumer:
+            async with open_consumer(
+                await cluster.client(), {ORDERS: "beginning"}, end={ORDERS: 1}
+            ) as consumer:
                 with trio.fail_after(20):
                     found = [record.value async for batch in consumer for record in batch.records]
             assert found == [b"kept"]
@@ -43,7 +49,9 @@ def test_acknowledged_records_survive_a_power_cut_after_an_orderly_restart(seed:
     run(main, seed=seed)
 
 
-async def test_the_first_sync_after_an_orderly_stop_takes_the_files_of_an_empty_log(tmp_path: Path) -> None:
+async def test_the_first_sync_after_an_orderly_stop_takes_the_files_of_an_empty_log(
+    tmp_path: Path,
+) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     harness.open()
@@ -53,10 +61,15 @@ async def test_the_first_sync_after_an_orderly_stop_takes_the_files_of_an_empty_
     log = harness.open()
     harness.write(log, batch())
     plan = plan_sync(harness.disk, log, whole=True)
-    assert log.path / "partition.metadata" in plan.indexes and plan.directories == [log.path, tmp_path]
+    assert log.path / "partition.metadata" in plan.indexes and plan.directories == [
+        log.path,
+        tmp_path,
+    ]
     plan.run(harness.disk)
     assert log.on_synced(plan.end_offset)
     await harness.service.close()
     await harness.restart()
-    assert plan_sync(harness.disk, harness.open(), whole=True).directories == [], "a log with records was synced by the stop"
+    assert plan_sync(harness.disk, harness.open(), whole=True).directories == [], (
+        "a log with records was synced by the stop"
+    )
     harness.kill()

@@ -1,4 +1,6 @@
-"""The checkpoint of ends: what a start finds is compared with it; a rollback is found, and no honest change is taken for one."""
+"""The checkpoint of ends: what a start finds is compared with it; a rollback is found, and
+no honest change is taken for one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,17 @@ from hypothesis import given, strategies as st
 
 from mqd.errors import MqError
 from mqd.log import ends_plan
-from mqd.log.ends import NAME, NO_CRC, VOID, Ends, LogEnd, decode_ends, encode_ends, load_ends, why_lost
+from mqd.log.ends import (
+    NAME,
+    NO_CRC,
+    VOID,
+    Ends,
+    LogEnd,
+    decode_ends,
+    encode_ends,
+    load_ends,
+    why_lost,
+)
 from mqd.log.log_config import LogConfig
 from mqd.log.service import LogService
 from mqd.protocol.batch import parse_header
@@ -38,7 +50,11 @@ LINES = st.one_of(
 PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, 2**31 - 1))
 
 
-@given(st.builds(Ends, OFFSETS, st.integers(0, 2**32 - 1), st.dictionaries(PARTITIONS, LINES, max_size=4)))
+@given(
+    st.builds(
+        Ends, OFFSETS, st.integers(0, 2**32 - 1), st.dictionaries(PARTITIONS, LINES, max_size=4)
+    )
+)
 def test_round_trip(written: Ends) -> None:
     assert decode_ends(encode_ends(written)) == written
 
@@ -70,7 +86,9 @@ CLAIM = LogEnd(TOPIC_ID, 42, 3, 0x9F2C11D0)
         (50, CLAIM._replace(end_offset=45), True),
     ],
 )
-def test_what_is_found_must_have_the_batch_that_is_named(found_end: int, last: LogEnd | None, lost: bool) -> None:
+def test_what_is_found_must_have_the_batch_that_is_named(
+    found_end: int, last: LogEnd | None, lost: bool
+) -> None:
     reason = why_lost(CLAIM, found_end, last)
     assert (reason is not None) == lost
     if reason is not None:
@@ -87,7 +105,9 @@ def test_a_line_without_a_batch_compares_the_end_alone() -> None:
 
 
 class Node:
-    """A node with one log, whose machine runs on, and whose disk may become an older copy of itself."""
+    """A node with one log, whose machine runs on, and whose disk may become an older copy
+    of itself.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home / "logs"
@@ -105,7 +125,9 @@ class Node:
 
     def write(self, count: int = 1, epoch: int = 0) -> None:
         for _ in range(count):
-            self.harness.write(self.log, batch(b"%d" % random.getrandbits(60) + b"x" * 60), epoch=epoch)
+            self.harness.write(
+                self.log, batch(b"%d" % random.getrandbits(60) + b"x" * 60), epoch=epoch
+            )
 
     async def checkpoint(self) -> None:
         await self.service.checkpoint_recovery_points()
@@ -147,7 +169,9 @@ async def small(tmp_path: Path) -> Node:
     return made
 
 
-async def test_page_cache_that_is_lost_without_a_reboot_loses_the_log(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+async def test_page_cache_that_is_lost_without_a_reboot_loses_the_log(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     node.write(2)
     path = node.log.active.file.path  # type: ignore[union-attr]
     durable = path.stat().st_size
@@ -180,7 +204,9 @@ async def test_the_alarm_is_repeated_until_the_log_is_given_up(node: Node) -> No
     node.log = node.harness.open(SMALL)
     node.write(1)
     await node.next_life()
-    assert not node.service.fenced and not node.service.registry.suspect, "a new log is not measured by the old one"
+    assert not node.service.fenced and not node.service.registry.suspect, (
+        "a new log is not measured by the old one"
+    )
 
 
 async def test_the_same_end_with_another_batch_is_a_loss(node: Node) -> None:
@@ -197,7 +223,10 @@ async def test_the_same_end_with_another_batch_is_a_loss(node: Node) -> None:
     name = f"{0:020d}.log"
     (node.home / "orders-0" / name).write_bytes((other.home / "orders-0" / name).read_bytes())
     await node.next_life()
-    assert node.is_lost and "found there: end offset 3, leader epoch 0" in node.service.fenced[PARTITION]
+    assert (
+        node.is_lost
+        and "found there: end offset 3, leader epoch 0" in node.service.fenced[PARTITION]
+    )
 
 
 async def test_after_a_power_cut_and_without_proof_nothing_is_compared(node: Node) -> None:
@@ -227,7 +256,11 @@ async def test_directories_without_the_file_start_as_before(node: Node) -> None:
     await node.service.close()
     (node.home / NAME).unlink()
     await node.next_life()
-    assert not node.is_lost and node.service.registry.clean_start and node.service.housekeeping.disk_serial == 0
+    assert (
+        not node.is_lost
+        and node.service.registry.clean_start
+        and node.service.housekeeping.disk_serial == 0
+    )
 
 
 async def test_a_release_that_writes_recovery_points_alone_makes_the_file_void(node: Node) -> None:
@@ -277,10 +310,24 @@ def loses_all_records(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [truncates, truncates_all, begins_anew, begins_anew_beyond, is_deleted, comes_back, is_another_topic, loses_all_records]
+    "change",
+    [
+        truncates,
+        truncates_all,
+        begins_anew,
+        begins_anew_beyond,
+        is_deleted,
+        comes_back,
+        is_another_topic,
+        loses_all_records,
+    ],
 )
-@pytest.mark.parametrize("killed_after", ["at once", "a write", "a checkpoint", "a checkpoint and a write", "a stop"])
-async def test_a_change_by_right_is_no_loss(small: Node, change: Callable[[Node], None], killed_after: str) -> None:
+@pytest.mark.parametrize(
+    "killed_after", ["at once", "a write", "a checkpoint", "a checkpoint and a write", "a stop"]
+)
+async def test_a_change_by_right_is_no_loss(
+    small: Node, change: Callable[[Node], None], killed_after: str
+) -> None:
     node = small
     node.write(5)
     await node.checkpoint()
@@ -301,7 +348,9 @@ async def test_a_change_by_right_is_no_loss(small: Node, change: Callable[[Node]
         await node.checkpoint()
 
 
-async def test_a_cut_beside_a_checkpoint_is_no_loss(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cut_beside_a_checkpoint_is_no_loss(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checkpoint is planned, the log is cut, and the file that names the old end arrives."""
     node.write(5)
     write_atomic = node.harness.disk.write_atomic
@@ -341,7 +390,10 @@ async def test_an_idle_node_writes_nothing(node: Node) -> None:
     assert serial == 1
     written = (node.home / NAME).stat().st_ino
     await node.checkpoint()
-    assert node.service.housekeeping.disk_serial == serial and (node.home / NAME).read_bytes() == content
+    assert (
+        node.service.housekeeping.disk_serial == serial
+        and (node.home / NAME).read_bytes() == content
+    )
     assert (node.home / NAME).stat().st_ino == written
     node.write(1)
     await node.checkpoint()

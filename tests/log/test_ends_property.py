@@ -1,4 +1,6 @@
-"""The checkpoint of ends under any history: an honest disk raises no alarm, an older copy below the checkpoint always does."""
+"""The checkpoint of ends under any history: an honest disk raises no alarm, an older copy
+below the checkpoint always does.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,17 @@ CONFIG = LogConfig(
     delete_retention_ms=0,
     file_delete_delay_ms=0,
 )
-STEPS = ("write", "write", "cut", "begin anew", "remove records", "checkpoint", "compact", "replace", "stop")
+STEPS = (
+    "write",
+    "write",
+    "cut",
+    "begin anew",
+    "remove records",
+    "checkpoint",
+    "compact",
+    "replace",
+    "stop",
+)
 HISTORY = st.lists(st.tuples(st.sampled_from(STEPS), st.floats(0, 1)), min_size=1, max_size=6)
 CRASH = st.none() | st.integers(0, 60)
 """In the change of the disk after so many others of the last step."""
@@ -69,7 +81,9 @@ class Machine:
                 for _ in range(int(share * 8) + 1):
                     value = b"%d" % self.random.getrandbits(30)
                     with suppress(MqError):  # no segment begins as long as a cut is not on the disk
-                        self.harness.append(log, batch(value * 8), epoch=max(log.epochs.latest, 0) + (share > 0.9))
+                        self.harness.append(
+                            log, batch(value * 8), epoch=max(log.epochs.latest, 0) + (share > 0.9)
+                        )
                     service.flush()
                     if self.random.random() < 0.3:
                         await settle(self.harness, log)
@@ -112,13 +126,17 @@ def run(main: object) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(HISTORY, CRASH), min_size=1, max_size=3), st.integers(0, 2**20))
-def test_an_honest_disk_raises_no_alarm(lives: list[tuple[list[tuple[str, float]], int | None]], seed: int) -> None:
+def test_an_honest_disk_raises_no_alarm(
+    lives: list[tuple[list[tuple[str, float]], int | None]], seed: int
+) -> None:
     async def main() -> None:
         machine = Machine(seed)
         for history, crash in lives:
             with suppress(Killed, trio.Cancelled):
                 try:
-                    await machine.live_through([("write", 0.8), ("checkpoint", 0.0), *history], crash)
+                    await machine.live_through(
+                        [("write", 0.8), ("checkpoint", 0.0), *history], crash
+                    )
                 except BaseExceptionGroup as group:
                     if group.split(Killed)[1] is not None:
                         raise
@@ -134,12 +152,19 @@ def test_an_honest_disk_raises_no_alarm(lives: list[tuple[list[tuple[str, float]
 
 @settings(max_examples=25, deadline=None)
 @given(HISTORY, HISTORY, st.integers(0, 2**20))
-def test_an_older_copy_below_the_checkpoint_always_does(before: list[tuple[str, float]], after: list[tuple[str, float]], seed: int) -> None:
-    """A copy of the log beside its checkpoint: the alarm is of the log. A copy of all of it: the disk serial is less."""
+def test_an_older_copy_below_the_checkpoint_always_does(
+    before: list[tuple[str, float]], after: list[tuple[str, float]], seed: int
+) -> None:
+    """A copy of the log beside its checkpoint: the alarm is of the log.
+
+    A copy of all of it: the disk serial is less.
+    """
 
     async def main() -> None:
         machine = Machine(seed)
-        await machine.live_through([("write", 0.5), *before, ("write", 0.5), ("checkpoint", 0)], None)
+        await machine.live_through(
+            [("write", 0.5), *before, ("write", 0.5), ("checkpoint", 0)], None
+        )
         copy, end = machine.disk.copy(), machine.log.log_end_offset
         for step, share in after:
             await machine.take(step, share)
@@ -165,10 +190,16 @@ def test_an_older_copy_below_the_checkpoint_always_does(before: list[tuple[str, 
         now, then = machine.disk.root.names["logs"], copy.names["logs"]
         assert isinstance(now, Directory) and isinstance(then, Directory)
         name = str(PARTITION)
-        same_topic = bytes(found(now, name, "partition.metadata")) == bytes(found(then, name, "partition.metadata"))
+        same_topic = bytes(found(now, name, "partition.metadata")) == bytes(
+            found(then, name, "partition.metadata")
+        )
         now.change((name, then.copy().names[name]))
         await machine.live()
-        assert same_topic and name in map(str, machine.harness.service.fenced) and machine.harness.service.registry.suspect
+        assert (
+            same_topic
+            and name in map(str, machine.harness.service.fenced)
+            and machine.harness.service.registry.suspect
+        )
 
     run(main)
 
@@ -183,8 +214,12 @@ def found(directory: Directory, *names: str) -> bytearray:
     return inode.data
 
 
-async def test_a_checkpoint_that_finds_no_space_is_removed_at_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a log that a power cut has made shorter the old line must not be left: the next start would take it for true."""
+async def test_a_checkpoint_that_finds_no_space_is_removed_at_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a log that a power cut has made shorter the old line must not be left: the next
+    start would take it for true.
+    """
     machine = Machine(1)
     await machine.live_through([("write", 1.0), ("checkpoint", 0)], None)
     machine.process.end()

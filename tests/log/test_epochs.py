@@ -9,7 +9,15 @@ def test_end_offsets_as_a_follower_asks_for_them() -> None:
     epochs = LeaderEpochs([(2, 10), (3, 20), (7, 50)])
     assert not epochs.dirty
     answers = {epoch: epochs.end_offset_for(epoch, 80) for epoch in (-1, 0, 2, 3, 5, 7, 8)}
-    assert answers == {-1: (-1, -1), 0: (0, 10), 2: (2, 20), 3: (3, 50), 5: (3, 50), 7: (7, 80), 8: (-1, -1)}
+    assert answers == {
+        -1: (-1, -1),
+        0: (0, 10),
+        2: (2, 20),
+        3: (3, 50),
+        5: (3, 50),
+        7: (7, 80),
+        8: (-1, -1),
+    }
     assert LeaderEpochs().end_offset_for(0, 0) == (-1, -1)
 
 

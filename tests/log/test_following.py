@@ -1,4 +1,6 @@
-"""A log that follows another one: batches as the leader has them, cuts, beginning anew, giving up; and crashes in between."""
+"""A log that follows another one: batches as the leader has them, cuts, beginning anew,
+giving up; and crashes in between.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ async def follower(tmp_path: Path) -> Harness:
 
 
 def content(log: PartitionLog) -> bytes:
-    return b"".join((log.path / f"{segment.base_offset:020d}.log").read_bytes() for segment in log.segments)
+    return b"".join(
+        (log.path / f"{segment.base_offset:020d}.log").read_bytes() for segment in log.segments
+    )
 
 
 def written(harness: Harness, batches: int = 12, config: LogConfig | None = None) -> PartitionLog:
@@ -92,8 +96,17 @@ def written(harness: Harness, batches: int = 12, config: LogConfig | None = None
     return log
 
 
-def append(harness: Harness, log: PartitionLog, data: bytes, *, leader_epoch: int = 9, batches_max: int = 100) -> int:
-    taken = harness.service.append_as_follower(log, memoryview(data), leader_epoch=leader_epoch, batches_max=batches_max)
+def append(
+    harness: Harness,
+    log: PartitionLog,
+    data: bytes,
+    *,
+    leader_epoch: int = 9,
+    batches_max: int = 100,
+) -> int:
+    taken = harness.service.append_as_follower(
+        log, memoryview(data), leader_epoch=leader_epoch, batches_max=batches_max
+    )
     assert harness.service.flush() == []
     return taken
 
@@ -102,7 +115,9 @@ def append(harness: Harness, log: PartitionLog, data: bytes, *, leader_epoch: in
 
 
 @pytest.mark.parametrize("batches_max", [1, 3, 100])
-async def test_what_is_appended_is_what_the_leader_has(leader: Harness, follower: Harness, batches_max: int) -> None:
+async def test_what_is_appended_is_what_the_leader_has(
+    leader: Harness, follower: Harness, batches_max: int
+) -> None:
     theirs, ours = written(leader), follower.open(ROLLING)
     data = content(theirs)
     position = 0
@@ -117,7 +132,9 @@ async def test_what_is_appended_is_what_the_leader_has(leader: Harness, follower
     assert again.duplicate and again.base_offset == 22
 
 
-async def test_a_stretch_is_one_write_a_segment(leader: Harness, follower: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stretch_is_one_write_a_segment(
+    leader: Harness, follower: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = content(written(leader))
     ours = follower.open()
     writes: list[int] = []
@@ -129,7 +146,9 @@ async def test_a_stretch_is_one_write_a_segment(leader: Harness, follower: Harne
     assert writes == [1]
 
 
-def damaged(change: Callable[[bytearray], object], *, sealed: bool = False) -> Callable[[bytes], bytes]:
+def damaged(
+    change: Callable[[bytearray], object], *, sealed: bool = False
+) -> Callable[[bytes], bytes]:
     def damage(data: bytes) -> bytes:
         out = bytearray(data)
         change(out)
@@ -144,14 +163,22 @@ DAMAGES = {
     "a flipped bit": damaged(lambda data: data.__setitem__(70, data[70] ^ 1)),
     "a magic of before": damaged(lambda data: data.__setitem__(16, 1)),
     "a length of nothing": damaged(lambda data: data.__setitem__(slice(8, 12), bytes(4))),
-    "an offset that was": damaged(lambda data: data.__setitem__(slice(0, 8), (0).to_bytes(8, "big"))),
-    "an epoch of before": damaged(lambda data: data.__setitem__(slice(12, 16), (0).to_bytes(4, "big"))),
-    "no offsets": damaged(lambda data: data.__setitem__(slice(23, 27), b"\xff\xff\xff\xff"), sealed=True),
+    "an offset that was": damaged(
+        lambda data: data.__setitem__(slice(0, 8), (0).to_bytes(8, "big"))
+    ),
+    "an epoch of before": damaged(
+        lambda data: data.__setitem__(slice(12, 16), (0).to_bytes(4, "big"))
+    ),
+    "no offsets": damaged(
+        lambda data: data.__setitem__(slice(23, 27), b"\xff\xff\xff\xff"), sealed=True
+    ),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_a_damaged_batch_is_refused_and_what_comes_before_it_counts(leader: Harness, follower: Harness, damage: str) -> None:
+async def test_a_damaged_batch_is_refused_and_what_comes_before_it_counts(
+    leader: Harness, follower: Harness, damage: str
+) -> None:
     data = content(written(leader, 2))
     (_, size, _), _ = iterate_batches(data)
     wrong = data[:size] + DAMAGES[damage](data[size:])
@@ -166,14 +193,20 @@ async def test_a_damaged_batch_is_refused_and_what_comes_before_it_counts(leader
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-async def test_gaps_of_a_leader_that_is_or_was_compacted_are_taken_over(leader: Harness, follower: Harness, policy: str) -> None:
+async def test_gaps_of_a_leader_that_is_or_was_compacted_are_taken_over(
+    leader: Harness, follower: Harness, policy: str
+) -> None:
     data = content(written(leader, 8))
     batches = [data[position : position + size] for position, size, _ in iterate_batches(data)]
-    ours = follower.open(LogConfig(segment_bytes=len(batches[2]) + 50, cleanup_policy=frozenset({policy})))
+    ours = follower.open(
+        LogConfig(segment_bytes=len(batches[2]) + 50, cleanup_policy=frozenset({policy}))
+    )
     kept = b"".join(batches[2:3] + batches[5:])
     assert append(follower, ours, kept) == len(kept)
     assert content(ours) == kept
-    assert [segment.base_offset for segment in ours.segments] == [0, 6, 12, 14], "segments leave no gap between them"
+    assert [segment.base_offset for segment in ours.segments] == [0, 6, 12, 14], (
+        "segments leave no gap between them"
+    )
     assert [segment.next_offset for segment in ours.segments] == [6, 12, 14, 16]
     assert ours.cleaned_to == 0, "it is known to have gaps"
     assert [record.offset for record in follower.read_all(ours)] == [4, 5, 10, 11, 12, 13, 14, 15]
@@ -184,11 +217,15 @@ async def test_gaps_of_a_leader_that_is_or_was_compacted_are_taken_over(leader: 
     again.on_synced(again.written_end_offset)
     await follower.service.checkpoint_recovery_points()
     await follower.restart()
-    assert follower.open(ours.config).cleaned_to == 0, "a start trusts what is below the recovery point, and does not look"
+    assert follower.open(ours.config).cleaned_to == 0, (
+        "a start trusts what is below the recovery point, and does not look"
+    )
 
 
 async def test_an_epoch_behind_a_gap_begins_at_the_gap(leader: Harness, follower: Harness) -> None:
-    """Its first batch was cleaned: a replica that has another batch of an older epoch there must cut it off (KIP-101)."""
+    """Its first batch was cleaned: a replica that has another batch of an older epoch there
+    must cut it off (KIP-101).
+    """
     log = leader.open()
     leader.write(log, batch(b"a"), batch(b"b"), epoch=0)
     leader.write(log, batch(b"c"), batch(b"d"), epoch=3)
@@ -200,17 +237,27 @@ async def test_an_epoch_behind_a_gap_begins_at_the_gap(leader: Harness, follower
     assert ours.epochs.entries() == [(0, 0), (3, 2)]
     (ours.path / "leader-epoch-checkpoint").unlink(missing_ok=True)
     await follower.restart()
-    assert follower.open(ours.config).epochs.entries() == [(0, 0), (3, 2)], "also where a start reads the batches"
+    assert follower.open(ours.config).epochs.entries() == [(0, 0), (3, 2)], (
+        "also where a start reads the batches"
+    )
 
 
-async def test_an_epoch_behind_a_gap_begins_at_the_gap_where_segments_are_trusted(leader: Harness, follower: Harness) -> None:
-    """The recovery point is behind it, and the checkpoint of the epochs is gone: a start reads the batches all the same."""
+async def test_an_epoch_behind_a_gap_begins_at_the_gap_where_segments_are_trusted(
+    leader: Harness, follower: Harness
+) -> None:
+    """The recovery point is behind it, and the checkpoint of the epochs is gone: a start
+    reads the batches all the same.
+    """
     log = leader.open()
     leader.write(log, batch(b"a" * 100), batch(b"b" * 100), epoch=0)
-    leader.write(log, batch(b"c" * 100), batch(b"d" * 100), batch(b"e" * 100), batch(b"f" * 100), epoch=3)
+    leader.write(
+        log, batch(b"c" * 100), batch(b"d" * 100), batch(b"e" * 100), batch(b"f" * 100), epoch=3
+    )
     data = content(log)
     batches = [data[position : position + size] for position, size, _ in iterate_batches(data)]
-    ours = follower.open(LogConfig(segment_bytes=len(batches[0]) + 50, cleanup_policy=frozenset({"compact"})))
+    ours = follower.open(
+        LogConfig(segment_bytes=len(batches[0]) + 50, cleanup_policy=frozenset({"compact"}))
+    )
     cleaned = b"".join(batches[:2] + batches[3:])
     assert append(follower, ours, cleaned) == len(cleaned) and len(ours.segments) > 3
     ours.on_synced(ours.written_end_offset)
@@ -227,12 +274,21 @@ async def test_a_gap_that_is_wider_than_a_segment(leader: Harness, follower: Har
     ours = follower.open(LogConfig(cleanup_policy=frozenset({"compact"})))
     assert append(follower, ours, bytes(data)) == len(data)
     assert [record.offset for record in follower.read_all(ours)] == [0, 1, 1 << 40, (1 << 40) + 1]
-    assert ours.segments[1].base_offset == (1 << 40) + 1 - (2**31 - 1) == ours.segments[0].next_offset
+    assert (
+        ours.segments[1].base_offset == (1 << 40) + 1 - (2**31 - 1) == ours.segments[0].next_offset
+    )
     await follower.restart()
-    assert [record.offset for record in follower.read_all(follower.open(ours.config))] == [0, 1, 1 << 40, (1 << 40) + 1]
+    assert [record.offset for record in follower.read_all(follower.open(ours.config))] == [
+        0,
+        1,
+        1 << 40,
+        (1 << 40) + 1,
+    ]
 
 
-async def test_what_is_cut_off_or_of_an_unknown_epoch_is_left(leader: Harness, follower: Harness) -> None:
+async def test_what_is_cut_off_or_of_an_unknown_epoch_is_left(
+    leader: Harness, follower: Harness
+) -> None:
     data = content(written(leader, 8))
     ours = follower.open()
     first = append(follower, ours, data, leader_epoch=1)
@@ -254,7 +310,12 @@ async def test_a_full_disk_takes_the_stretch_back(leader: Harness, follower: Har
     disk.free = 150
     follower.service.append_as_follower(ours, memoryview(data)[first:], leader_epoch=9)
     [(log, _)] = follower.service.flush()
-    assert log is ours and ours.log_end_offset == 6 and ours.failure is not None and ours.failure.is_retriable
+    assert (
+        log is ours
+        and ours.log_end_offset == 6
+        and ours.failure is not None
+        and ours.failure.is_retriable
+    )
     assert (ours.producers.entries(), ours.epochs.entries()) == (entries, epochs)
     with pytest.raises(MqError) as caught:
         append(follower, ours, data[first:])
@@ -265,7 +326,9 @@ async def test_a_full_disk_takes_the_stretch_back(leader: Harness, follower: Har
 
 
 async def test_a_start_within_a_batch(leader: Harness, follower: Harness) -> None:
-    """The leader's log was cut by DeleteRecords in the middle of a batch: that batch comes whole, and the log begins with it."""
+    """The leader's log was cut by DeleteRecords in the middle of a batch: that batch comes
+    whole, and the log begins with it.
+    """
     data = content(written(leader))
     batches = list(iterate_batches(data))
     ours = follower.open()
@@ -277,13 +340,17 @@ async def test_a_start_within_a_batch(leader: Harness, follower: Harness) -> Non
     follower.service.delete_records(ours, 7)
     await follower.restart()
     ours = follower.open()
-    assert (ours.log_start_offset, ours.log_end_offset) == (6, 24), "its checkpoint was not written yet"
+    assert (ours.log_start_offset, ours.log_end_offset) == (6, 24), (
+        "its checkpoint was not written yet"
+    )
 
 
 # -- cutting
 
 
-async def test_a_cut_below_the_high_watermark_is_counted_and_loud(follower: Harness, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_cut_below_the_high_watermark_is_counted_and_loud(
+    follower: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
     log = written(follower)
     follower.service.checkpoint_high_watermark(PARTITION, 10)
     follower.service.truncate_to(log, 12)
@@ -294,7 +361,10 @@ async def test_a_cut_below_the_high_watermark_is_counted_and_loud(follower: Harn
     follower.service.truncate_to(log, 4)
     assert follower.service.statistics().truncated_below_high_watermark == 1
     assert "acknowledged records are removed" in caplog.text
-    assert [entry.last_offset for entry in log.producers.entries()] == [1, 3] and log.epochs.entries() == [(1, 0)]
+    assert [entry.last_offset for entry in log.producers.entries()] == [
+        1,
+        3,
+    ] and log.epochs.entries() == [(1, 0)]
 
 
 async def test_a_cut_at_the_end_takes_epochs_without_records(follower: Harness) -> None:
@@ -313,8 +383,12 @@ async def test_a_cut_below_the_start_begins_anew(follower: Harness) -> None:
     assert not log.producers.entries() and not log.epochs.entries()
 
 
-async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(follower: Harness) -> None:
-    """Recovery believes the segments before the checkpointed point: after a cut below it they would be new ones, never synced."""
+async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(
+    follower: Harness,
+) -> None:
+    """Recovery believes the segments before the checkpointed point: after a cut below it
+    they would be new ones, never synced.
+    """
     log = written(follower, config=ROLLING)
     async with follower.running():
         follower.service.request_sync(log)
@@ -329,9 +403,12 @@ async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(fo
         follower.append(log, data, epoch=1)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     await follower.service.checkpoint_recovery_points()
-    points = decode_offset_checkpoint((follower.directories[0] / RECOVERY_POINT_CHECKPOINT).read_bytes())
+    points = decode_offset_checkpoint(
+        (follower.directories[0] / RECOVERY_POINT_CHECKPOINT).read_bytes()
+    )
     assert points[PARTITION] == 4
-    with pytest.raises(MqError, match="the cut of"):  # a power cut could bring back what was cut off, below a segment that begins now
+    # a power cut could bring back what was cut off, below a segment that begins now
+    with pytest.raises(MqError, match="the cut of"):
         follower.append(log, data, epoch=1)
     async with follower.running():
         while log.durability.unsynced_truncation is not None:
@@ -340,7 +417,9 @@ async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(fo
     assert len(log.segments) > 1
 
 
-async def test_a_deleted_logs_recovery_point_does_not_vouch_for_the_next_one(follower: Harness) -> None:
+async def test_a_deleted_logs_recovery_point_does_not_vouch_for_the_next_one(
+    follower: Harness,
+) -> None:
     log = written(follower)
     log.on_synced(log.log_end_offset)
     await follower.service.checkpoint_recovery_points()
@@ -353,8 +432,12 @@ async def test_a_deleted_logs_recovery_point_does_not_vouch_for_the_next_one(fol
     follower.write(log, batch(b"y" * 300), batch(b"z"))
 
 
-async def test_epochs_that_are_read_say_it_better_than_their_file(follower: Harness, leader: Harness) -> None:
-    """A cut, then other batches of an older epoch, then a kill before the file of the epochs is written."""
+async def test_epochs_that_are_read_say_it_better_than_their_file(
+    follower: Harness, leader: Harness
+) -> None:
+    """A cut, then other batches of an older epoch, then a kill before the file of the
+    epochs is written.
+    """
     log = written(follower)
     follower.service.request_sync(log)
     async with follower.running():
@@ -367,7 +450,9 @@ async def test_epochs_that_are_read_say_it_better_than_their_file(follower: Harn
     leader.write(other, *(batch(b"o", b"o") for _ in range(6)), epoch=2)
     leader.write(other, batch(b"o"), epoch=5)
     data = content(other)
-    position = next(position for position, _, header in iterate_batches(data) if header.base_offset == 10)
+    position = next(
+        position for position, _, header in iterate_batches(data) if header.base_offset == 10
+    )
     append(follower, log, data[position:])
     assert log.epochs.entries() == [(1, 0), (2, 8), (5, 20)]
     await follower.restart()
@@ -386,9 +471,13 @@ def crashes(harness: Harness, change: Callable[[], object]) -> int:
     return disk.steps
 
 
-@pytest.mark.parametrize("what", ["truncate", "truncate within a segment", "reset ahead", "reset back"])
+@pytest.mark.parametrize(
+    "what", ["truncate", "truncate within a segment", "reset ahead", "reset back"]
+)
 def test_a_crash_between_the_steps_of_a_cut(tmp_path: Path, what: str) -> None:
-    """After each, the log is the old one, the new one, or an earlier end of the old one; never with a hole, never fenced."""
+    """After each, the log is the old one, the new one, or an earlier end of the old one;
+    never with a hole, never fenced.
+    """
 
     def change(harness: Harness, log: PartitionLog) -> None:
         trio.run(changing, harness, log)
@@ -426,14 +515,18 @@ def test_a_crash_between_the_steps_of_a_cut(tmp_path: Path, what: str) -> None:
         if log.log_start_offset == 0:
             assert before.startswith(content(log)), step
         else:
-            assert log.log_start_offset == log.log_end_offset == (100 if what == "reset ahead" else 3)
+            assert (
+                log.log_start_offset == log.log_end_offset == (100 if what == "reset ahead" else 3)
+            )
         follower_goes_on = batch(b"next")
         trio.run(harness.service.checkpoint_recovery_points)
         harness.write(log, follower_goes_on, epoch=9)
         assert log.log_end_offset > log.log_start_offset
 
 
-async def test_a_log_that_cannot_begin_anew_for_lack_of_space_stays(follower: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_cannot_begin_anew_for_lack_of_space_stays(
+    follower: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = written(follower)
     before = content(log)
 
@@ -444,7 +537,12 @@ async def test_a_log_that_cannot_begin_anew_for_lack_of_space_stays(follower: Ha
     with pytest.raises(StorageError) as caught:
         follower.service.reset(log, 50)
     assert caught.value.out_of_space
-    assert log.failure is None and log.log_end_offset == 24 and content(log) == before and not follower.failed
+    assert (
+        log.failure is None
+        and log.log_end_offset == 24
+        and content(log) == before
+        and not follower.failed
+    )
 
 
 # -- giving up
@@ -483,7 +581,12 @@ async def test_a_log_that_fails_while_it_runs_is_given_up(follower: Harness) -> 
         raise follower.service.reader.unreadable(log, "it cannot be read")
     assert follower.service.discard_corrupt(PARTITION)
     fresh = follower.open()
-    assert fresh is not log and fresh.log_end_offset == 0 and not follower.failed and not follower.service.fenced
+    assert (
+        fresh is not log
+        and fresh.log_end_offset == 0
+        and not follower.failed
+        and not follower.service.fenced
+    )
 
 
 async def test_a_sound_log_is_not_given_up(follower: Harness) -> None:
@@ -495,15 +598,25 @@ async def test_a_sound_log_is_not_given_up(follower: Harness) -> None:
     assert follower.service.logs[PARTITION] is log and log.topic_id == TOPIC_ID and NOW
 
 
-async def test_what_a_log_leaves_behind_is_removed_later_and_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where what it left before is still there, and whole segments behind a cut: unlinking large files takes its time."""
+async def test_what_a_log_leaves_behind_is_removed_later_and_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what it left before is still there, and whole segments behind a cut:
+    unlinking large files takes its time.
+    """
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=150, file_delete_delay_ms=60_000))
     inline: list[Path] = []
     with monkeypatch.context() as patched:
         patched.setattr(harness.disk, "remove_tree", inline.append)
-        patched.setattr(harness.disk, "remove", lambda path: inline.append(path) if path.suffix == ".log" else path.unlink(missing_ok=True))
+        patched.setattr(
+            harness.disk,
+            "remove",
+            lambda path: (
+                inline.append(path) if path.suffix == ".log" else path.unlink(missing_ok=True)
+            ),
+        )
         for start in (100, 200, 300):
             harness.service.reset(log, start)
         harness.write(log, *(batch() for _ in range(6)))
@@ -535,7 +648,8 @@ async def test_times_are_found_in_what_a_cut_leaves(tmp_path: Path, interval: in
         youngest = all_slices(h.service.record_with_max_timestamp(log, end))
         assert youngest is not None
         assert youngest.timestamp == NOW + max(times)
-    h.write(log, batch(timestamp=NOW + 50))  # an entry of the index that is written now says nothing wrong of what is before it
+    # an entry of the index that is written now says nothing wrong of what is before it
+    h.write(log, batch(timestamp=NOW + 50))
     found = all_slices(h.service.offset_for_timestamp(log, NOW + 60, 2))
     assert found is not None
     assert found.offset == 0

@@ -9,7 +9,9 @@ from mqd.protocol.files import FileFormatError
 PAIRS = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9000)), max_size=40)
 
 
-def filled(steps: list[tuple[int, int]], base: int = 1000) -> tuple[OffsetIndex, list[tuple[int, int]]]:
+def filled(
+    steps: list[tuple[int, int]], base: int = 1000
+) -> tuple[OffsetIndex, list[tuple[int, int]]]:
     index, offset, position = OffsetIndex(base), base, 0
     entries = []
     for offset_step, position_step in steps:
@@ -21,7 +23,9 @@ def filled(steps: list[tuple[int, int]], base: int = 1000) -> tuple[OffsetIndex,
 
 
 @given(PAIRS, st.integers(900, 3500))
-def test_position_of_an_offset_is_the_last_entry_not_behind_it(steps: list[tuple[int, int]], offset: int) -> None:
+def test_position_of_an_offset_is_the_last_entry_not_behind_it(
+    steps: list[tuple[int, int]], offset: int
+) -> None:
     index, entries = filled(steps)
     assert index.position_of(offset) == max((p for o, p in entries if o <= offset), default=0)
 
@@ -33,7 +37,9 @@ def test_border_before_a_position(steps: list[tuple[int, int]], position: int) -
 
 
 @given(PAIRS, st.integers(900, 3500))
-def test_file_and_memory_agree_and_truncation_forgets(steps: list[tuple[int, int]], end: int) -> None:
+def test_file_and_memory_agree_and_truncation_forgets(
+    steps: list[tuple[int, int]], end: int
+) -> None:
     index, entries = filled(steps)
     data = index.take_unwritten()
     assert index.unwritten == 0 and index.take_unwritten() == b""
@@ -42,7 +48,9 @@ def test_file_and_memory_agree_and_truncation_forgets(steps: list[tuple[int, int
     again.truncate(end, 1 << 30)
     assert len(again) == sum(o < end for o, _ in entries)
     assert again.unwritten == 0
-    assert again.encode() == b"".join(OffsetIndex.load(1000, data, 1 << 30).encode()[i * 8 : i * 8 + 8] for i in range(len(again)))
+    assert again.encode() == b"".join(
+        OffsetIndex.load(1000, data, 1 << 30).encode()[i * 8 : i * 8 + 8] for i in range(len(again))
+    )
 
 
 @pytest.mark.parametrize(

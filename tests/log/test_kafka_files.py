@@ -1,4 +1,6 @@
-"""A partition that Apache Kafka 4.3.1 wrote (2,000 records, one batch a codec) opens here, and stays as it was."""
+"""A partition that Apache Kafka 4.3.1 wrote (2,000 records, one batch a codec) opens here,
+and stays as it was.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,38 @@ async def test_kafkas_partition_opens_reads_and_goes_on(tmp_path: Path, clean: b
         for name, size in (("index", 10_485_760), ("timeindex", 10_485_756)):
             with (tmp_path / "c-0" / f"{0:020d}.{name}").open("r+b") as file:
                 file.truncate(size)
-    (tmp_path / "replication-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 2000}))
+    (tmp_path / "replication-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: 2000})
+    )
     harness = Harness(tmp_path)
     await harness.service.start()
-    assert harness.service.registry.clean_start is clean and not harness.service.fenced and not harness.service.reports
+    assert (
+        harness.service.registry.clean_start is clean
+        and not harness.service.fenced
+        and not harness.service.reports
+    )
     log = harness.service.logs[PARTITION]
-    assert (log.log_end_offset, log.checkpointed_high_watermark, log.epochs.entries()) == (2000, 2000, [(0, 0)])
+    assert (log.log_end_offset, log.checkpointed_high_watermark, log.epochs.entries()) == (
+        2000,
+        2000,
+        [(0, 0)],
+    )
     records = harness.read_all(log)
     assert [record.offset for record in records] == list(range(2000))
-    assert all(record.value == b"%d" % (record.offset % 500) * 30 and record.headers == (("h", b"x"),) for record in records)
-    assert [(entry.producer_id, entry.last_sequence) for entry in log.producers.entries()] == [(1, 499), (2, 499), (3, 499), (4, 499)]
-    assert all_slices(harness.service.offset_for_timestamp(log, records[700].timestamp, 2000)).offset <= 700  # type: ignore[union-attr]
+    assert all(
+        record.value == b"%d" % (record.offset % 500) * 30 and record.headers == (("h", b"x"),)
+        for record in records
+    )
+    assert [(entry.producer_id, entry.last_sequence) for entry in log.producers.entries()] == [
+        (1, 499),
+        (2, 499),
+        (3, 499),
+        (4, 499),
+    ]
+    assert (
+        all_slices(harness.service.offset_for_timestamp(log, records[700].timestamp, 2000)).offset
+        <= 700
+    )  # type: ignore[union-attr]
     await harness.service.close()
     for path in KAFKA.iterdir():
         mine = (tmp_path / "c-0" / path.name).read_bytes()

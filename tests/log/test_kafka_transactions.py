@@ -1,4 +1,6 @@
-"""A partition with transactions that Apache Kafka 4.3.1 wrote: eight that were committed, and one between them that was aborted."""
+"""A partition with transactions that Apache Kafka 4.3.1 wrote: eight that were committed,
+and one between them that was aborted.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,14 @@ def test_markers_are_kafkas_to_the_byte() -> None:
             marker = parse_end_marker(data, position)
             assert marker is not None
             outcomes.append(marker.committed)
-            mine = build_end_marker(header.producer_id, header.producer_epoch, marker, header.base_timestamp)
+            mine = build_end_marker(
+                header.producer_id, header.producer_epoch, marker, header.base_timestamp
+            )
             theirs = data[position : position + size]
             assert mine[8:LEADER_EPOCH_POSITION] == theirs[8:LEADER_EPOCH_POSITION]
-            assert mine[MAGIC_POSITION:] == theirs[MAGIC_POSITION:], "offset and leader epoch are the log's"
+            assert mine[MAGIC_POSITION:] == theirs[MAGIC_POSITION:], (
+                "offset and leader epoch are the log's"
+            )
     assert outcomes == [True] * 5 + [False] + [True] * 3
 
 
@@ -48,7 +54,13 @@ async def test_recovery_finds_what_kafka_wrote_down(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.service.logs[PARTITION]
-    assert not log.producers.open and log.last_stable_offset(log.log_end_offset) == log.log_end_offset
-    assert harness.service.reader.aborted(log, 0, log.log_end_offset) == [AbortedTransaction(0, 20, 23, 24)]
-    assert (tmp_path / "c-0" / f"{NAME}.txnindex").read_bytes() == (KAFKA / f"{NAME}.txnindex").read_bytes()
+    assert (
+        not log.producers.open and log.last_stable_offset(log.log_end_offset) == log.log_end_offset
+    )
+    assert harness.service.reader.aborted(log, 0, log.log_end_offset) == [
+        AbortedTransaction(0, 20, 23, 24)
+    ]
+    assert (tmp_path / "c-0" / f"{NAME}.txnindex").read_bytes() == (
+        KAFKA / f"{NAME}.txnindex"
+    ).read_bytes()
     await harness.service.close()

@@ -1,4 +1,6 @@
-"""Which log directories belong to the metadata: the file, and every way in which logs and metadata are no pair."""
+"""Which log directories belong to the metadata: the file, and every way in which logs and
+metadata are no pair.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ import pytest
 
 from mqd.errors import StorageError
 from mqd.log.directory import LogDirectory
-from mqd.log.known_directories import NAME, KnownDirectories, absolute, load_known_directories, store_known_directories
+from mqd.log.known_directories import (
+    NAME,
+    KnownDirectories,
+    absolute,
+    load_known_directories,
+    store_known_directories,
+)
 from mqd.protocol.files import encode_uuid
 from tests.log.support import FaultyDisk
 
@@ -18,13 +26,17 @@ METADATA = Path("/data/metadata")
 FILE = Path("/data") / NAME
 
 
-def directory(path: str, directory_id: UUID | None, *, partitions: int = 0, failed: str | None = None) -> LogDirectory:
+def directory(
+    path: str, directory_id: UUID | None, *, partitions: int = 0, failed: str | None = None
+) -> LogDirectory:
     made = LogDirectory(Path(path))
     made.id, made.partitions, made.failed = directory_id, partitions, failed
     return made
 
 
-def refusal(known: KnownDirectories, *directories: LogDirectory, metadata_is_new: bool = False) -> str:
+def refusal(
+    known: KnownDirectories, *directories: LogDirectory, metadata_is_new: bool = False
+) -> str:
     with pytest.raises(StorageError) as refused:
         known.check(FILE, METADATA, directories, metadata_is_new=metadata_is_new)
     return str(refused.value)
@@ -42,7 +54,16 @@ def test_the_file_is_read_back_and_can_be_edited(tmp_path: Path) -> None:
     assert load_known_directories(disk, file).paths == {ONE: "/disk one=1/lögs"}
 
 
-@pytest.mark.parametrize("text", ["", "version=1\n", "version=0\nno line\n", "version=0\nabc=/path\n", "version=0\nmetadata.index=x\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "version=1\n",
+        "version=0\nno line\n",
+        "version=0\nabc=/path\n",
+        "version=0\nmetadata.index=x\n",
+    ],
+)
 def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(StorageError, match=NAME):
@@ -54,7 +75,12 @@ def test_first_starts_new_directories_and_moved_ones_just_work() -> None:
     first = directory("/one", ONE)
     known.check(FILE, METADATA, [first], metadata_is_new=True)
     known.learn([first])
-    known.check(FILE, METADATA, [directory("/one", ONE, partitions=3), directory("/two", TWO)], metadata_is_new=False)
+    known.check(
+        FILE,
+        METADATA,
+        [directory("/one", ONE, partitions=3), directory("/two", TWO)],
+        metadata_is_new=False,
+    )
     moved = directory("/elsewhere", ONE, partitions=3)
     known.check(FILE, METADATA, [moved], metadata_is_new=False)
     known.learn([moved])
@@ -70,7 +96,11 @@ def test_partitions_without_their_metadata_are_refused() -> None:
 
 
 def test_partitions_of_other_metadata_are_refused() -> None:
-    said = refusal(KnownDirectories(5, {ONE: "/one"}), directory("/one", ONE), directory("/two", TWO, partitions=1))
+    said = refusal(
+        KnownDirectories(5, {ONE: "/one"}),
+        directory("/one", ONE),
+        directory("/two", TWO, partitions=1),
+    )
     assert "/two holds partitions" in said and f"{encode_uuid(TWO)}=/two to {FILE}" in said
 
 
@@ -78,8 +108,15 @@ def test_a_directory_that_is_not_given_any_more_is_refused_and_one_that_failed_i
     known = KnownDirectories(5, {ONE: "/one", TWO: "/two"})
     said = refusal(known, directory("/one", ONE))
     assert "/two" in said and encode_uuid(TWO) in said and str(FILE) in said
-    assert "/two" in refusal(known, directory("/one", ONE), directory("/two", UUID(int=3))), "the mount point without its disk"
-    known.check(FILE, METADATA, [directory("/one", ONE), directory("/two", None, failed="Input/output error")], metadata_is_new=False)
+    assert "/two" in refusal(known, directory("/one", ONE), directory("/two", UUID(int=3))), (
+        "the mount point without its disk"
+    )
+    known.check(
+        FILE,
+        METADATA,
+        [directory("/one", ONE), directory("/two", None, failed="Input/output error")],
+        metadata_is_new=False,
+    )
 
 
 def test_metadata_does_not_go_back() -> None:

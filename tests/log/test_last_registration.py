@@ -29,17 +29,25 @@ class Machine(OsDisk):
         return self.boot
 
 
-@given(st.integers(0, 2**63 - 1), st.text("0123456789abcdef-", max_size=40), st.frozensets(st.uuids(), max_size=3))
+@given(
+    st.integers(0, 2**63 - 1),
+    st.text("0123456789abcdef-", max_size=40),
+    st.frozensets(st.uuids(), max_size=3),
+)
 def test_round_trip(epoch: int, boot_id: str, directories: frozenset[UUID]) -> None:
     last = LastRegistration(epoch, boot_id, directories)
     assert decode_last_registration(encode_last_registration(last)) == last
 
 
-@pytest.mark.parametrize("epoch", ["99999999999999999999999", str(2**63), "-2", "1_0", " 7", "", "\u0663"])
+@pytest.mark.parametrize(
+    "epoch", ["99999999999999999999999", str(2**63), "-2", "1_0", " 7", "", "\u0663"]
+)
 def test_an_epoch_that_none_can_be_is_refused_with_the_remedy(tmp_path: Path, epoch: str) -> None:
     path, disk = tmp_path / "registration", OsDisk()
     path.write_text(f"version 1\nbroker_epoch {epoch}\nboot_id b\ndirectories \n", encoding="utf-8")
-    with pytest.raises(StorageError, match="is not a broker epoch; remove it: this node then copies"):
+    with pytest.raises(
+        StorageError, match="is not a broker epoch; remove it: this node then copies"
+    ):
         previous_broker_epoch(disk, path, clean=True, directories=())
 
 
@@ -51,7 +59,9 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         pass
 
 
-def test_a_killed_process_vouches_for_its_logs_and_a_restarted_machine_does_not(tmp_path: Path) -> None:
+def test_a_killed_process_vouches_for_its_logs_and_a_restarted_machine_does_not(
+    tmp_path: Path,
+) -> None:
     disk, path = Machine(), tmp_path / "registration"
     assert previous_broker_epoch(disk, path, clean=True, directories=()) == NO_BROKER_EPOCH
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
@@ -61,7 +71,9 @@ def test_a_killed_process_vouches_for_its_logs_and_a_restarted_machine_does_not(
 
 
 def test_an_orderly_stop_does_not_vouch_for_what_a_life_before_lost(tmp_path: Path) -> None:
-    """Power cut; a start that finds no controller, so does not register, and is stopped in order; a start (seed 556 of 3 nodes)."""
+    """Power cut; a start that finds no controller, so does not register, and is stopped in
+    order; a start (seed 556 of 3 nodes).
+    """
     disk, path = Machine(), tmp_path / "registration"
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
     disk.boot = "second"
@@ -70,12 +82,15 @@ def test_an_orderly_stop_does_not_vouch_for_what_a_life_before_lost(tmp_path: Pa
     assert not machine_ran_on(disk, path)
 
 
-def test_an_orderly_stop_before_a_restart_of_the_machine_is_not_forgotten_by_a_life_that_is_killed_early(tmp_path: Path) -> None:
+def test_an_early_kill_does_not_forget_the_orderly_stop_before_a_restart_of_the_machine(
+    tmp_path: Path,
+) -> None:
     disk, path = Machine(), tmp_path / "registration"
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
     disk.boot = "second"
     assert previous_broker_epoch(disk, path, clean=True, directories=()) == 17
-    assert previous_broker_epoch(disk, path, clean=False, directories=()) == 17  # killed before it was registered
+    # killed before it was registered
+    assert previous_broker_epoch(disk, path, clean=False, directories=()) == 17
     disk.boot = "third"
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
 
@@ -90,9 +105,15 @@ def test_a_machine_that_cannot_be_told_from_another_proves_nothing(tmp_path: Pat
 def test_a_log_directory_that_is_not_here_any_more_takes_the_word_away(tmp_path: Path) -> None:
     disk, path = Machine(), tmp_path / "registration"
     lost, kept, new = UUID(int=1), UUID(int=2), UUID(int=3)
-    store_last_registration(disk, path, LastRegistration(17, disk.boot_id(), frozenset({lost, kept})))
-    for clean in (False, True):  # a start that failed leaves a clean marker in a directory that it made
-        assert previous_broker_epoch(disk, path, clean=clean, directories={kept, new}) == NO_BROKER_EPOCH
+    store_last_registration(
+        disk, path, LastRegistration(17, disk.boot_id(), frozenset({lost, kept}))
+    )
+    # a start that failed leaves a clean marker in a directory that it made
+    for clean in (False, True):
+        assert (
+            previous_broker_epoch(disk, path, clean=clean, directories={kept, new})
+            == NO_BROKER_EPOCH
+        )
         assert previous_broker_epoch(disk, path, clean=clean, directories={lost, kept, new}) == 17
 
 

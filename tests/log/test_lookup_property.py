@@ -1,5 +1,5 @@
-"""Lookups by time: any log, with steps of one header, equals a look at every record. In each pause the log may lose its start and its
-older segments may be closed.
+"""Lookups by time: any log, with steps of one header, equals a look at every record. In each pause
+the log may lose its start and its older segments may be closed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def records_of(log: PartitionLog) -> list[list[Record]]:
     found = []
     for segment in log.segments:
         data = (log.path / f"{segment.base_offset:020d}.log").read_bytes()[: segment.size]
-        found += [list(iterate_records(data, position)) for position, _size, _header in iterate_batches(data)]
+        found += [
+            list(iterate_records(data, position))
+            for position, _size, _header in iterate_batches(data)
+        ]
     return found
 
 
@@ -58,8 +61,16 @@ def first_since(log: PartitionLog, timestamp: int, limit: int) -> FoundRecord | 
 
 def youngest(log: PartitionLog, limit: int) -> FoundRecord | None:
     """The plain function. `limit` lies between two batches."""
-    all_batches = [records for records in records_of(log) if records[-1].offset >= log.log_start_offset and records[-1].offset < limit]
-    return first_since(log, max((record.timestamp for records in all_batches for record in records), default=1 << 62), limit)
+    all_batches = [
+        records
+        for records in records_of(log)
+        if records[-1].offset >= log.log_start_offset and records[-1].offset < limit
+    ]
+    return first_since(
+        log,
+        max((record.timestamp for records in all_batches for record in records), default=1 << 62),
+        limit,
+    )
 
 
 def finished(log: PartitionLog, work: Slices[FoundRecord | None]) -> tuple[FoundRecord | None, int]:
@@ -76,7 +87,9 @@ def finished(log: PartitionLog, work: Slices[FoundRecord | None]) -> tuple[Found
             segment.file = segment.index = segment.time_index = None
 
 
-async def filled(directory: Path, written: list[Written], interval: int, segment_bytes: int) -> tuple[Harness, PartitionLog]:
+async def filled(
+    directory: Path, written: list[Written], interval: int, segment_bytes: int
+) -> tuple[Harness, PartitionLog]:
     harness = Harness(directory)
     await harness.service.start()
     log = harness.open(LogConfig(index_interval_bytes=interval, segment_bytes=segment_bytes))
@@ -93,7 +106,12 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(batches, min_size=1, max_size=12), st.sampled_from((0, 200, 4096)), st.sampled_from((1000, 1 << 20)), st.data())
+@given(
+    st.lists(batches, min_size=1, max_size=12),
+    st.sampled_from((0, 200, 4096)),
+    st.sampled_from((1000, 1 << 20)),
+    st.data(),
+)
 def test_slices_find_what_a_look_at_every_record_finds(
     written: list[Written], interval: int, segment_bytes: int, data: st.DataObject
 ) -> None:
@@ -105,9 +123,13 @@ def test_slices_find_what_a_look_at_every_record_finds(
             if start:
                 harness.service.delete_records(log, start)
             for limit in borders:
-                assert finished(log, harness.service.record_with_max_timestamp(log, limit))[0] == youngest(log, limit), limit
+                assert finished(log, harness.service.record_with_max_timestamp(log, limit))[
+                    0
+                ] == youngest(log, limit), limit
                 for timestamp in range(NOW - 1, NOW + 14):
-                    found, _pauses = finished(log, harness.service.offset_for_timestamp(log, timestamp, limit))
+                    found, _pauses = finished(
+                        log, harness.service.offset_for_timestamp(log, timestamp, limit)
+                    )
                     assert found == first_since(log, timestamp, limit), (timestamp, limit)
             harness.kill()
 
@@ -115,12 +137,20 @@ def test_slices_find_what_a_look_at_every_record_finds(
 
 
 @pytest.mark.parametrize("largest", [False, True])
-async def test_segments_that_are_removed_in_a_pause_are_not_opened(tmp_path: Path, largest: bool) -> None:
+async def test_segments_that_are_removed_in_a_pause_are_not_opened(
+    tmp_path: Path, largest: bool
+) -> None:
     times = [7, 3, 3, 3, 3, 2, 5, 5, 4, 9]
-    harness, log = await filled(tmp_path, [Written([time], Codec.NONE, b"x" * 150) for time in times], 0, 500)
+    harness, log = await filled(
+        tmp_path, [Written([time], Codec.NONE, b"x" * 150) for time in times], 0, 500
+    )
     harness.service.delete_records(log, 1)
     service = harness.service
-    work = service.record_with_max_timestamp(log, 9) if largest else service.offset_for_timestamp(log, NOW + 4, 9)
+    work = (
+        service.record_with_max_timestamp(log, 9)
+        if largest
+        else service.offset_for_timestamp(log, NOW + 4, 9)
+    )
     next(work)
     service.delete_records(log, 7)
     await service.retain()
@@ -132,7 +162,9 @@ async def test_segments_that_are_removed_in_a_pause_are_not_opened(tmp_path: Pat
 
 async def test_a_log_of_many_headers_is_walked_in_steps(tmp_path: Path) -> None:
     """The youngest batch is beyond the limit, and is followed by none of its age."""
-    written = [Written([5 if number == 1 else 1], Codec.NONE, b"") for number in range(200)] + [Written([9], Codec.NONE, b"")]
+    written = [Written([5 if number == 1 else 1], Codec.NONE, b"") for number in range(200)] + [
+        Written([9], Codec.NONE, b"")
+    ]
     harness, log = await filled(tmp_path, written, 1 << 30, 1 << 20)
     found, pauses = finished(log, harness.service.record_with_max_timestamp(log, 200))
     assert found == FoundRecord(1, NOW + 5, 0)

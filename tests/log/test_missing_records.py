@@ -1,4 +1,6 @@
-"""A node whose own recovery finds acknowledged records missing: it says so, vouches for nothing, and copies them."""
+"""A node whose own recovery finds acknowledged records missing: it says so, vouches for
+nothing, and copies them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from mqd.types import NodeId, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
 CHECKPOINTED_S = 12
-"""By then every replica has the high watermark in its checkpoint, and a node that died is fenced."""
+"""By then every replica has the high watermark in its checkpoint, and a node that died is
+fenced.
+"""
 
 
 def partition(cluster: Cluster) -> PartitionImage:
@@ -71,7 +75,9 @@ def lose_the_last_batch(cluster: Cluster, node_id: int) -> None:
 
 
 def test_it_is_not_elected_and_nothing_is_lost() -> None:
-    """It was in the ISR when all died, its leader is late, and the third replica knows less anyway."""
+    """It was in the ISR when all died, its leader is late, and the third replica knows less
+    anyway.
+    """
 
     async def main() -> None:
         async with Cluster(nodes=3, options={"min.insync.replicas": "2"}) as cluster:
@@ -125,8 +131,12 @@ def test_the_only_replica_leads_again_with_what_it_has(vouched: list[int]) -> No
 
 
 @pytest.mark.parametrize("what", ["_known_directories", "forget_last_registration"])
-def test_a_start_that_fails_does_not_hide_it_from_the_next(monkeypatch: pytest.MonkeyPatch, vouched: list[int], what: str) -> None:
-    """An orderly end writes the checkpoints as the logs are now: then nothing tells that they once were longer."""
+def test_a_start_that_fails_does_not_hide_it_from_the_next(
+    monkeypatch: pytest.MonkeyPatch, vouched: list[int], what: str
+) -> None:
+    """An orderly end writes the checkpoints as the logs are now: then nothing tells that
+    they once were longer.
+    """
 
     async def main() -> None:
         async with Cluster(nodes=1) as cluster:
@@ -141,7 +151,9 @@ def test_a_start_that_fails_does_not_hide_it_from_the_next(monkeypatch: pytest.M
                 raise OSError(errno.EIO, "injected")
 
             with monkeypatch.context() as patched:
-                patched.setattr(daemon._Daemon if what == "_known_directories" else daemon, what, fails)
+                patched.setattr(
+                    daemon._Daemon if what == "_known_directories" else daemon, what, fails
+                )
                 with pytest.raises(RuntimeError, match="does not serve"):
                     await node.start()
             vouched.clear()

@@ -1,4 +1,6 @@
-"""The log against a list: Hypothesis appends, rolls, truncates, deletes records, kills at any byte and opens again."""
+"""The log against a list: Hypothesis appends, rolls, truncates, deletes records, kills at
+any byte and opens again.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=150, file_delete_dela
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`batches` is the model: (first offset, values) of each batch that must be there; `sent`: (sequence, first offset, values) of each
-    batch of the producer's epoch, all of which are there."""
+    """`batches` is the model: (first offset, values) of each batch that must be there; `sent`:
+    (sequence, first offset, values) of each batch of the producer's epoch, all of which are there.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -50,13 +53,20 @@ class LogMachine(RuleBasedStateMachine):
 
     log_base = 0
 
-    @rule(counts=st.lists(st.integers(1, 4), min_size=1, max_size=4), codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.LZ4]))
+    @rule(
+        counts=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+        codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.LZ4]),
+    )
     def append(self, counts: list[int], codec: Codec) -> None:
         for count in counts:
             values = [b"%05d" % (self.counter + number) * 10 for number in range(count)]
             self.counter += count
             appended = self.harness.append(
-                self.log, batch(*values, codec=codec, producer_id=1, epoch=self.epoch, sequence=self.sequence), epoch=self.epoch
+                self.log,
+                batch(
+                    *values, codec=codec, producer_id=1, epoch=self.epoch, sequence=self.sequence
+                ),
+                epoch=self.epoch,
             )
             assert appended.base_offset == self.end and not appended.duplicate
             self.sent.append((self.sequence, self.end, values))
@@ -71,7 +81,9 @@ class LogMachine(RuleBasedStateMachine):
         self.sent.clear()
 
     def forget_from(self, offset: int) -> None:
-        """The model loses whole batches that reach to `offset`; the producer starts over with a new epoch."""
+        """The model loses whole batches that reach to `offset`; the producer starts over
+        with a new epoch.
+        """
         base = self.end if offset >= self.end else offset
         kept = [(first, values) for first, values in self.batches if first + len(values) <= base]
         if not kept:
@@ -90,7 +102,8 @@ class LogMachine(RuleBasedStateMachine):
     async def _truncate(self, offset: int) -> None:
         self.harness.service.truncate_to(self.log, offset)
         await self.harness.service.checkpoint_recovery_points()
-        plan = plan_sync(self.harness.disk, self.log, whole=True)  # no segment begins before the cut is durable
+        # no segment begins before the cut is durable
+        plan = plan_sync(self.harness.disk, self.log, whole=True)
         plan.run(self.harness.disk)
         self.harness.service.after_sync(plan)
 
@@ -113,7 +126,9 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
-        """kill -9: the last file keeps any number of its bytes; the log start is as it was checkpointed, or not."""
+        """kill -9: the last file keeps any number of its bytes; the log start is as it was
+        checkpointed, or not.
+        """
         path = self.log.path / f"{self.log.active.base_offset:020d}.log"
         base = self.log.active.base_offset
         content = path.read_bytes()
@@ -143,9 +158,18 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def the_log_is_the_model(self) -> None:
         log = self.log
-        assert (log.log_start_offset, log.log_end_offset) == (self.start, max(self.end, self.start)), (self.batches, self.start)
-        expected = [(first + number, value) for first, values in self.batches for number, value in enumerate(values)]
-        found = [(record.offset, record.value) for record in self.harness.read_all(log, max_bytes=300)]
+        assert (log.log_start_offset, log.log_end_offset) == (
+            self.start,
+            max(self.end, self.start),
+        ), (self.batches, self.start)
+        expected = [
+            (first + number, value)
+            for first, values in self.batches
+            for number, value in enumerate(values)
+        ]
+        found = [
+            (record.offset, record.value) for record in self.harness.read_all(log, max_bytes=300)
+        ]
         assert found == [pair for pair in expected if pair[0] >= self.start]
         assert log.size_bytes == sum(path.stat().st_size for path in log.path.glob("*.log"))
         assert log.epochs.latest <= self.epoch
@@ -156,11 +180,19 @@ class LogMachine(RuleBasedStateMachine):
     def the_last_five_batches_may_come_again(self) -> None:
         """And the one before them is refused."""
         for sequence, first, values in self.sent[-5:]:
-            again = self.harness.append(self.log, batch(*values, producer_id=1, epoch=self.epoch, sequence=sequence), epoch=self.epoch)
+            again = self.harness.append(
+                self.log,
+                batch(*values, producer_id=1, epoch=self.epoch, sequence=sequence),
+                epoch=self.epoch,
+            )
             assert again.duplicate and again.base_offset == first
         for sequence, _first, values in self.sent[-6:-5]:
             with pytest.raises(MqError):
-                self.harness.append(self.log, batch(*values, producer_id=1, epoch=self.epoch, sequence=sequence), epoch=self.epoch)
+                self.harness.append(
+                    self.log,
+                    batch(*values, producer_id=1, epoch=self.epoch, sequence=sequence),
+                    epoch=self.epoch,
+                )
 
     def teardown(self) -> None:
         if hasattr(self, "harness"):
@@ -169,6 +201,9 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=25,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 test_the_log_is_a_list = LogMachine.TestCase

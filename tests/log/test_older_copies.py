@@ -1,4 +1,6 @@
-"""A node whose disk was detached, or replaced by an older copy, while its machine ran on: no acknowledged record is lost."""
+"""A node whose disk was detached, or replaced by an older copy, while its machine ran on:
+no acknowledged record is lost.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from tests.log.test_missing_records import ORDERS, consume, partition, produce
 
 
 async def lose(cluster: Cluster, how: str) -> tuple[int, int]:
-    """(a leader, its follower). Both acknowledge; both are killed, and the leader's disk is not what it was."""
+    """(a leader, its follower).
+
+    Both acknowledge; both are killed, and the leader's disk is not what it was.
+    """
     client = await cluster.client()
     await Admin(client).create_topic("orders", 1, 2, configs={"min.insync.replicas": "2"})
     await trio.sleep(2)
@@ -48,9 +53,15 @@ def test_what_was_acknowledged_survives(how: str, seed: int) -> None:
             await cluster.nodes[leader].start()
             await trio.sleep(20)
             found = partition(cluster)
-            end = cluster.daemon(leader).logs.logs[ORDERS].log_end_offset if ORDERS in cluster.daemon(leader).logs.logs else 0
+            end = (
+                cluster.daemon(leader).logs.logs[ORDERS].log_end_offset
+                if ORDERS in cluster.daemon(leader).logs.logs
+                else 0
+            )
             if end < 10:
-                assert leader not in {found.leader, *found.isr, *found.elr}, "it has not what it acknowledged"
+                assert leader not in {found.leader, *found.isr, *found.elr}, (
+                    "it has not what it acknowledged"
+                )
             else:
                 assert how == "page cache", "by chance nothing is lost"
             await cluster.nodes[follower].start()
@@ -80,7 +91,10 @@ DATA = Path("/data")
 
 
 def put_back_logs(disk: MemoryDisk, copy: Directory) -> None:
-    """The log directory as it was in `copy`; the metadata beside it stays. No process may be alive."""
+    """The log directory as it was in `copy`; the metadata beside it stays.
+
+    No process may be alive.
+    """
     data = copy.names[DATA.name]
     assert isinstance(data, Directory)
     current = disk.directory(DATA)
@@ -89,9 +103,13 @@ def put_back_logs(disk: MemoryDisk, copy: Directory) -> None:
 
 
 async def stop_with_an_older_copy(cluster: Cluster, replicas: int, *, put_back: bool) -> int:
-    """The leader of all replicas, stopped last and in order, before its heartbeat reports a new disk serial."""
+    """The leader of all replicas, stopped last and in order, before its heartbeat reports a
+    new disk serial.
+    """
     client = await cluster.client()
-    await Admin(client).create_topic("orders", 1, replicas, configs={"min.insync.replicas": str(replicas)})
+    await Admin(client).create_topic(
+        "orders", 1, replicas, configs={"min.insync.replicas": str(replicas)}
+    )
     await trio.sleep(2)
     await produce(client, 0, 3)
     leader = partition(cluster).leader

@@ -22,8 +22,17 @@ def new_log(**options: object) -> PartitionLog:
     return PartitionLog(PARTITION, TOPIC_ID, Path("d"), LogConfig(**options), [Segment(0, NOW)])  # type: ignore[arg-type]
 
 
-def plan(log: PartitionLog, data: bytes | bytearray, *, epoch: int = 3, client: bool = True, now_ms: int = NOW):  # type: ignore[no-untyped-def]
-    return plan_append(log, memoryview(bytearray(data)), leader_epoch=epoch, now_ms=now_ms, client=client)
+def plan(
+    log: PartitionLog,
+    data: bytes | bytearray,
+    *,
+    epoch: int = 3,
+    client: bool = True,
+    now_ms: int = NOW,
+):  # type: ignore[no-untyped-def]
+    return plan_append(
+        log, memoryview(bytearray(data)), leader_epoch=epoch, now_ms=now_ms, client=client
+    )
 
 
 def refusal(log: PartitionLog, data: bytes | bytearray, **given: object) -> ErrorCode:
@@ -31,11 +40,15 @@ def refusal(log: PartitionLog, data: bytes | bytearray, **given: object) -> Erro
     with pytest.raises(MqError) as caught:
         plan(log, data, **given)  # type: ignore[arg-type]
     assert caught.value.message
-    assert (log.log_end_offset, len(log.queue), len(log.producers)) == before, "a refusal changes nothing"
+    assert (log.log_end_offset, len(log.queue), len(log.producers)) == before, (
+        "a refusal changes nothing"
+    )
     return caught.value.code
 
 
-def patched(data: bytearray, form: str, position: int, value: int, *, sealed: bool = True) -> bytearray:
+def patched(
+    data: bytearray, form: str, position: int, value: int, *, sealed: bool = True
+) -> bytearray:
     pack_into(form, data, position, value)
     if sealed:
         seal(data)
@@ -50,7 +63,12 @@ def test_offsets_and_epoch_are_patched_in_and_the_crc_still_holds() -> None:
     assert plan_append(log, second, leader_epoch=4, now_ms=NOW) == (2, 2, -1, False)
     header = validate(second)
     assert (header.base_offset, header.partition_leader_epoch) == (2, 4)
-    assert (log.log_start_offset, log.durability.end_offset, log.written_end_offset, log.log_end_offset) == (0, 0, 0, 3)
+    assert (
+        log.log_start_offset,
+        log.durability.end_offset,
+        log.written_end_offset,
+        log.log_end_offset,
+    ) == (0, 0, 0, 3)
     assert log.epochs.entries() == [(3, 0), (4, 2)]
     assert [list(queued.views) for queued in log.queue] == [[view, second]]
 
@@ -63,11 +81,20 @@ def test_shapes_that_are_refused_have_kafkas_codes() -> None:
     assert refusal(log, whole[:-1]) is ErrorCode.INVALID_RECORD
     assert refusal(log, whole + whole) is ErrorCode.INVALID_RECORD
     assert refusal(log, whole + b"\0") is ErrorCode.INVALID_RECORD
-    for magic, code in ((0, ErrorCode.INVALID_RECORD), (1, ErrorCode.INVALID_RECORD), (3, ErrorCode.CORRUPT_MESSAGE)):
+    for magic, code in (
+        (0, ErrorCode.INVALID_RECORD),
+        (1, ErrorCode.INVALID_RECORD),
+        (3, ErrorCode.CORRUPT_MESSAGE),
+    ):
         assert refusal(log, patched(batch(), ">b", 16, magic, sealed=False)) is code
     for length in (48, 0, -1, -(2**31)):
-        assert refusal(log, patched(batch(), ">i", 8, length, sealed=False)) is ErrorCode.CORRUPT_MESSAGE
-    assert refusal(log, patched(batch(), ">i", 8, 2**31 - 1, sealed=False)) is ErrorCode.INVALID_RECORD
+        assert (
+            refusal(log, patched(batch(), ">i", 8, length, sealed=False))
+            is ErrorCode.CORRUPT_MESSAGE
+        )
+    assert (
+        refusal(log, patched(batch(), ">i", 8, 2**31 - 1, sealed=False)) is ErrorCode.INVALID_RECORD
+    )
     assert refusal(log, patched(batch(), ">q", 0, 1, sealed=False)) is ErrorCode.INVALID_RECORD
     flipped = batch(b"value")
     flipped[-1] ^= 1
@@ -75,7 +102,20 @@ def test_shapes_that_are_refused_have_kafkas_codes() -> None:
 
 
 @pytest.mark.parametrize(
-    "count, last_delta", [(-1, 0), (0, 0), (2, 0), (1, 1), (0, -1), (1, -1), (2, -1), (1, -2), (-1, -2), (1, -(2**31)), (2**31 - 1, 0)]
+    "count, last_delta",
+    [
+        (-1, 0),
+        (0, 0),
+        (2, 0),
+        (1, 1),
+        (0, -1),
+        (1, -1),
+        (2, -1),
+        (1, -2),
+        (-1, -2),
+        (1, -(2**31)),
+        (2**31 - 1, 0),
+    ],
 )
 def test_counts_and_offsets_must_agree(count: int, last_delta: int) -> None:
     data = patched(patched(batch(), ">i", 57, count), ">i", 23, last_delta)
@@ -86,13 +126,18 @@ def test_sizes() -> None:
     data = batch(b"x" * 500)
     assert refusal(new_log(max_message_bytes=len(data) - 1), data) is ErrorCode.MESSAGE_TOO_LARGE
     assert not plan(new_log(max_message_bytes=len(data)), data).duplicate
-    assert not plan(new_log(max_message_bytes=len(data) - 1), data, client=False).duplicate, "what the broker writes is not limited"
+    assert not plan(new_log(max_message_bytes=len(data) - 1), data, client=False).duplicate, (
+        "what the broker writes is not limited"
+    )
     assert refusal(new_log(segment_bytes=len(data) - 1), data) is ErrorCode.RECORD_LIST_TOO_LARGE
 
 
 def test_what_clients_may_not_write() -> None:
     assert refusal(new_log(), batch(control=True)) is ErrorCode.INVALID_RECORD
-    assert refusal(new_log(), batch(transactional=True, producer_id=1, sequence=0)) is ErrorCode.INVALID_TXN_STATE
+    assert (
+        refusal(new_log(), batch(transactional=True, producer_id=1, sequence=0))
+        is ErrorCode.INVALID_TXN_STATE
+    )
     assert refusal(new_log(), batch(producer_id=1, sequence=-1)) is ErrorCode.INVALID_RECORD
     assert refusal(new_log(), patched(batch(), ">h", 21, 5)) is ErrorCode.CORRUPT_MESSAGE
     assert plan(new_log(), batch(control=True, producer_id=1), client=False).base_offset == 0
@@ -100,8 +145,13 @@ def test_what_clients_may_not_write() -> None:
 
 def test_keys_are_asked_for_where_the_topic_is_compacted() -> None:
     compacted = frozenset({"compact"})
-    assert refusal(new_log(cleanup_policy=compacted), batch(keyed=False)) is ErrorCode.INVALID_RECORD
-    assert refusal(new_log(cleanup_policy=compacted), batch(keyed=False, codec=Codec.ZSTD)) is ErrorCode.INVALID_RECORD
+    assert (
+        refusal(new_log(cleanup_policy=compacted), batch(keyed=False)) is ErrorCode.INVALID_RECORD
+    )
+    assert (
+        refusal(new_log(cleanup_policy=compacted), batch(keyed=False, codec=Codec.ZSTD))
+        is ErrorCode.INVALID_RECORD
+    )
     assert plan(new_log(cleanup_policy=compacted), batch()).base_offset == 0
     assert plan(new_log(), batch(keyed=False)).base_offset == 0
 
@@ -127,7 +177,9 @@ def test_records_out_of_time_are_named(codec: Codec) -> None:
         plan_append(log, memoryview(build_batch(records, codec=codec)), leader_epoch=0, now_ms=NOW)
     assert caught.value.message == "One or more records have been rejected due to invalid timestamp"
     assert [index for index, _ in caught.value.record_errors] == [1, *range(3, 12)], "the first ten"
-    assert caught.value.record_errors[0][1].startswith(f"Timestamp {late} of message with offset 1 is out of range. The timestamp")
+    assert caught.value.record_errors[0][1].startswith(
+        f"Timestamp {late} of message with offset 1 is out of range. The timestamp"
+    )
 
 
 def test_records_out_of_time_are_not_looked_for_where_that_is_much_work() -> None:
@@ -147,17 +199,34 @@ def test_records_out_of_time_are_not_looked_for_where_that_is_much_work() -> Non
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_the_claim_that_a_broker_stamped_a_batch(codec: Codec) -> None:
-    """Overlooked where records keep their own timestamps, which they do then; refused where the broker stamps them, as by Apache Kafka."""
+    """Overlooked where records keep their own timestamps, which they do then; refused where
+    the broker stamps them, as by Apache Kafka.
+    """
     data = patched(batch(b"a", b"b", timestamp=NOW - 5, codec=codec), ">h", 21, 8 | codec)
     view = memoryview(bytearray(data))
     assert plan_append(new_log(), view, leader_epoch=0, now_ms=NOW).log_append_time_ms == -1
     header = validate(view)
-    assert not header.is_log_append_time and header.codec == codec and header.max_timestamp == NOW - 5
+    assert (
+        not header.is_log_append_time and header.codec == codec and header.max_timestamp == NOW - 5
+    )
     with pytest.raises(MqError) as caught:
-        plan_append(new_log(message_timestamp_type="LogAppendTime"), memoryview(bytearray(data)), leader_epoch=0, now_ms=NOW)
-    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP and [index for index, _ in caught.value.record_errors] == [0, 1]
-    assert refusal(new_log(), patched(patched(data, ">q", 35, -1), ">h", 21, 8 | codec)) is ErrorCode.INVALID_TIMESTAMP
-    assert refusal(new_log(), patched(patched(data, ">q", 35, NOW + 3_600_001), ">h", 21, 8 | codec)) is ErrorCode.INVALID_TIMESTAMP
+        plan_append(
+            new_log(message_timestamp_type="LogAppendTime"),
+            memoryview(bytearray(data)),
+            leader_epoch=0,
+            now_ms=NOW,
+        )
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP and [
+        index for index, _ in caught.value.record_errors
+    ] == [0, 1]
+    assert (
+        refusal(new_log(), patched(patched(data, ">q", 35, -1), ">h", 21, 8 | codec))
+        is ErrorCode.INVALID_TIMESTAMP
+    )
+    assert (
+        refusal(new_log(), patched(patched(data, ">q", 35, NOW + 3_600_001), ">h", 21, 8 | codec))
+        is ErrorCode.INVALID_TIMESTAMP
+    )
 
 
 def test_log_append_time_is_stamped_under_a_new_crc() -> None:
@@ -231,8 +300,15 @@ def test_rolls_before_a_relative_offset_overflows() -> None:
         (Codec.NONE, -1, ErrorCode.INVALID_RECORD),
     ],
 )
-def test_more_records_than_can_be_there_or_none_are_refused(codec: Codec, count: int, code: ErrorCode) -> None:
-    assert refusal(new_log(), patched(patched(batch(codec=codec), ">i", 57, count), ">i", 23, count - 1)) is code
+def test_more_records_than_can_be_there_or_none_are_refused(
+    codec: Codec, count: int, code: ErrorCode
+) -> None:
+    assert (
+        refusal(
+            new_log(), patched(patched(batch(codec=codec), ">i", 57, count), ">i", 23, count - 1)
+        )
+        is code
+    )
 
 
 @pytest.mark.parametrize("index_bytes, expected", [(24, [0, 2, 4]), (36, [0, 3]), (1000, [0])])
@@ -254,7 +330,9 @@ def test_a_snapshot_of_a_roll_does_not_know_what_comes_after() -> None:
     plan(log, data)
     plan(log, batch(b"x" * 100, producer_id=5, sequence=1))
     snapshot = log.queue[1].new_segment
-    assert snapshot is not None and [(one.last_sequence, one.last_offset) for one in snapshot.rows()] == [(0, 0)]
+    assert snapshot is not None and [
+        (one.last_sequence, one.last_offset) for one in snapshot.rows()
+    ] == [(0, 0)]
 
 
 def test_forgetting_the_queue_takes_offsets_back() -> None:
@@ -266,9 +344,19 @@ def test_forgetting_the_queue_takes_offsets_back() -> None:
 
 def test_options_by_their_dotted_names() -> None:
     config = LogConfig.from_options(
-        {"segment.bytes": 5, "cleanup.policy": "compact, delete", "flush.messages": 1, "min.insync.replicas": 2, "retention.ms": -1}
+        {
+            "segment.bytes": 5,
+            "cleanup.policy": "compact, delete",
+            "flush.messages": 1,
+            "min.insync.replicas": 2,
+            "retention.ms": -1,
+        }
     )
-    assert (config.segment_bytes, config.cleanup_policy, config.flush_before_ack) == (5, frozenset({"compact", "delete"}), True)
+    assert (config.segment_bytes, config.cleanup_policy, config.flush_before_ack) == (
+        5,
+        frozenset({"compact", "delete"}),
+        True,
+    )
     assert LogConfig.from_options({}) == LogConfig()
     assert LogConfig.from_options({"cleanup.policy": ["compact"]}).cleanup_policy == {"compact"}
 
@@ -277,5 +365,9 @@ def test_headers_of_queued_batches_are_dense() -> None:
     log = new_log()
     for count in (1, 3, 2):
         plan(log, batch(*[b"x"] * count))
-    spans = [(parse_header(view).base_offset, parse_header(view).next_offset) for queued in log.queue for view in queued.views]
+    spans = [
+        (parse_header(view).base_offset, parse_header(view).next_offset)
+        for queued in log.queue
+        for view in queued.views
+    ]
     assert spans == [(0, 1), (1, 4), (4, 6)]

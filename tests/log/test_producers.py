@@ -45,7 +45,9 @@ def test_each_of_the_last_five_is_known_again_and_the_sixth_is_not() -> None:
     for index in range(1, 6):
         assert producers.check(PID, 0, 2 * index, 1) == (2 * index, 2 * index + 1, 1000 + 2 * index)
     assert refused(producers, 0, 0, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refused(producers, 0, 2, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "same start, other length"
+    assert refused(producers, 0, 2, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
+        "same start, other length"
+    )
 
 
 def test_epochs() -> None:
@@ -68,16 +70,29 @@ def test_sequences_wrap() -> None:
     assert Producers(producers.snapshot()).check(PID, 0, SEQUENCE_MAX - 1, 3) == (0, 3, 1000)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), min_size=1, max_size=40))
-def test_a_snapshot_knows_the_last_five_batches_of_each_producer(batches: list[tuple[int, int, bool]]) -> None:
-    producers, epochs, sequences, offset = Producers(), dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0), 0
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), min_size=1, max_size=40
+    )
+)
+def test_a_snapshot_knows_the_last_five_batches_of_each_producer(
+    batches: list[tuple[int, int, bool]],
+) -> None:
+    producers, epochs, sequences, offset = (
+        Producers(),
+        dict.fromkeys(range(4), 0),
+        dict.fromkeys(range(4), 0),
+        0,
+    )
     written: dict[int, list[tuple[int, int, int]]] = {producer_id: [] for producer_id in range(4)}
     for producer_id, count, new_epoch in batches:
         if new_epoch and written[producer_id]:
             epochs[producer_id] += 1
             sequences[producer_id] = 0
             written[producer_id].clear()
-        producers.replay(producer_id, epochs[producer_id], sequences[producer_id], offset, count - 1, offset, 0)
+        producers.replay(
+            producer_id, epochs[producer_id], sequences[producer_id], offset, count - 1, offset, 0
+        )
         written[producer_id].append((sequences[producer_id], offset, count))
         sequences[producer_id] += count
         offset += count
@@ -86,17 +101,25 @@ def test_a_snapshot_knows_the_last_five_batches_of_each_producer(batches: list[t
     for producer_id, known in written.items():
         epoch = epochs[producer_id]
         for sequence, first, count in known[-5:]:
-            assert again.check(producer_id, epoch, sequence, count - 1) == (first, first + count - 1, first)
+            assert again.check(producer_id, epoch, sequence, count - 1) == (
+                first,
+                first + count - 1,
+                first,
+            )
         for sequence, _first, count in known[:-5]:
             with pytest.raises(MqError):
                 again.check(producer_id, epoch, sequence, count - 1)
         if known:
             assert again.check(producer_id, epoch, sequences[producer_id], 0) is None
-            assert producer_id not in [row.producer_id for row in again.snapshot() if row.producer_epoch != epoch]
+            assert producer_id not in [
+                row.producer_id for row in again.snapshot() if row.producer_epoch != epoch
+            ]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=30))
-def test_a_snapshot_of_apache_kafka_knows_the_last_batch_of_each_producer(batches: list[tuple[int, int]]) -> None:
+def test_a_snapshot_of_apache_kafka_knows_the_last_batch_of_each_producer(
+    batches: list[tuple[int, int]],
+) -> None:
     """Theirs has that row only, and of ours theirs takes that one."""
     producers, sequences, offset = Producers(), dict.fromkeys(range(4), 0), 0
     last: dict[int, tuple[int, int, int]] = {}
@@ -105,7 +128,9 @@ def test_a_snapshot_of_apache_kafka_knows_the_last_batch_of_each_producer(batche
         last[producer_id] = (sequences[producer_id], offset, count)
         sequences[producer_id] += count
         offset += count
-    assert list({row.producer_id: row for row in producers.snapshot()}.values()) == producers.entries()
+    assert (
+        list({row.producer_id: row for row in producers.snapshot()}.values()) == producers.entries()
+    )
     again = Producers(producers.entries())
     assert again.entries() == producers.entries()
     for producer_id, (sequence, first, count) in last.items():
@@ -146,16 +171,28 @@ def test_expiry_and_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     producers.expire(1010, 10)
     assert len(producers) == 3
     producers.expire(1011, 10)
-    assert [entry.producer_id for entry in producers.entries()] == [3], "it has sent something since, whatever its time stamp says"
+    assert [entry.producer_id for entry in producers.entries()] == [3], (
+        "it has sent something since, whatever its time stamp says"
+    )
 
 
-def test_a_snapshot_holds_all_batches_of_those_who_were_seen_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the others the last one: it has a bound, and who was silent for so long has nothing to repeat."""
+def test_a_snapshot_holds_all_batches_of_those_who_were_seen_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the others the last one: it has a bound, and who was silent for so long has
+    nothing to repeat.
+    """
     monkeypatch.setattr("mqd.log.producers.PRODUCERS_REPEATING_MAX", 2)
     producers = Producers()
     for offset, producer_id in enumerate((1, 2, 3, 2, 1, 3)):
         producers.replay(producer_id, 0, offset // 3, offset, 0, 0, 0)
-    assert [(row.producer_id, row.last_offset) for row in producers.snapshot()] == [(2, 3), (1, 0), (1, 4), (3, 2), (3, 5)]
+    assert [(row.producer_id, row.last_offset) for row in producers.snapshot()] == [
+        (2, 3),
+        (1, 0),
+        (1, 4),
+        (3, 2),
+        (3, 5),
+    ]
 
 
 def test_an_epoch_below_none_is_refused_also_of_a_producer_that_is_not_known() -> None:

@@ -1,4 +1,6 @@
-"""The rules of transactions in one partition: what begins one, what ends it, what is stable (KIP-98, KIP-890)."""
+"""The rules of transactions in one partition: what begins one, what ends it, what is stable
+(KIP-98, KIP-890).
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ def begun(*, at: int = 10, epoch: int = 0, count: int = 1) -> Producers:
     return producers
 
 
-def confirmed(producers: Producers, *, epoch: int = 0, sequence: int = 0, bumps: bool = False) -> None:
+def confirmed(
+    producers: Producers, *, epoch: int = 0, sequence: int = 0, bumps: bool = False
+) -> None:
     guard = producers.guard(PID, epoch, sequence, bumps, 0)
     assert guard is not None
     guard.confirmed = True
 
 
-def code_of(producers: Producers, epoch: int, sequence: int, *, transactional: bool = True) -> ErrorCode:
+def code_of(
+    producers: Producers, epoch: int, sequence: int, *, transactional: bool = True
+) -> ErrorCode:
     try:
         producers.check_with_transactions(PID, epoch, sequence, 0, transactional)
     except MqError as error:
@@ -33,7 +39,9 @@ def code_of(producers: Producers, epoch: int, sequence: int, *, transactional: b
     return ErrorCode.NONE
 
 
-def marker_code(producers: Producers, epoch: int, coordinator_epoch: int = 3, version: int = 0) -> ErrorCode:
+def marker_code(
+    producers: Producers, epoch: int, coordinator_epoch: int = 3, version: int = 0
+) -> ErrorCode:
     try:
         producers.check_marker(PID, epoch, coordinator_epoch, version)
     except MqError as error:
@@ -87,7 +95,9 @@ def test_a_repetition_is_known_within_its_transaction_and_not_after_it() -> None
     producers.end(PID, 0, 3, 11, 0, committed=True)
     assert code_of(producers, 0, 0) is ErrorCode.INVALID_TXN_STATE
     confirmed(producers)
-    assert code_of(producers, 0, 0) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "librdkafka begins anew with a sequence that it gave up"
+    assert code_of(producers, 0, 0) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
+        "librdkafka begins anew with a sequence that it gave up"
+    )
     confirmed(producers, sequence=1)
     assert code_of(Producers(producers.entries()), 0, 0) is ErrorCode.INVALID_TXN_STATE
     again = Producers(producers.entries())
@@ -96,7 +106,7 @@ def test_a_repetition_is_known_within_its_transaction_and_not_after_it() -> None
     assert code_of(again, 0, 1) is ErrorCode.NONE
 
 
-def test_a_snapshot_knows_the_batches_of_the_open_transaction_and_none_of_those_that_have_ended() -> None:
+def test_a_snapshot_has_the_batches_of_the_open_transaction_and_of_no_ended_one() -> None:
     producers = begun()
     producers.replay(PID, 0, 1, 11, 0, 1001, TRANSACTIONAL_MASK)
     again = Producers(producers.snapshot())
@@ -121,7 +131,9 @@ def test_a_snapshot_knows_the_batches_of_the_open_transaction_and_none_of_those_
 def test_within_a_transaction_nothing_is_written_outside_of_it() -> None:
     producers = begun()
     assert code_of(producers, 0, 1, transactional=False) is ErrorCode.INVALID_TXN_STATE
-    assert code_of(producers, 0, 0, transactional=False) is ErrorCode.NONE, "a repetition is no news"
+    assert code_of(producers, 0, 0, transactional=False) is ErrorCode.NONE, (
+        "a repetition is no news"
+    )
     producers.end(PID, 0, 3, 11, 0, committed=True)
     assert code_of(producers, 0, 1, transactional=False) is ErrorCode.NONE
 
@@ -173,7 +185,10 @@ def test_a_coordinator_that_was_replaced_is_fenced() -> None:
     producers.end(PID, 0, 3, 11, 0, committed=True)
     assert marker_code(producers, 0, 2) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert marker_code(producers, 0, 3) is marker_code(producers, 0, 4) is ErrorCode.NONE
-    assert marker_code(Producers(producers.entries()), 0, 2) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert (
+        marker_code(Producers(producers.entries()), 0, 2)
+        is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    )
 
 
 def test_a_marker_s_epoch_is_the_producer_s_from_there_on() -> None:
@@ -183,7 +198,12 @@ def test_a_marker_s_epoch_is_the_producer_s_from_there_on() -> None:
     assert code_of(producers, 5, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert code_of(producers, 5, 0) is ErrorCode.NONE
     (entry,) = producers.entries()
-    assert (entry.producer_epoch, entry.last_sequence, entry.timestamp, entry.coordinator_epoch) == (5, -1, 2000, 3)
+    assert (
+        entry.producer_epoch,
+        entry.last_sequence,
+        entry.timestamp,
+        entry.coordinator_epoch,
+    ) == (5, -1, 2000, 3)
 
 
 def test_what_is_stable() -> None:

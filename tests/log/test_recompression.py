@@ -10,11 +10,28 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.log_config import LogConfig
 from mqd.log.looking import bytes_max
 from mqd.log.recompression import is_small, is_wanted, recompressed
-from mqd.protocol.batch import ATTRIBUTES_POSITION, Codec, Record, build_batch, iterate_records, parse_header, seal, validate
+from mqd.protocol.batch import (
+    ATTRIBUTES_POSITION,
+    Codec,
+    Record,
+    build_batch,
+    iterate_records,
+    parse_header,
+    seal,
+    validate,
+)
 from tests.log.support import NOW
 
-TYPES = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-RECORDS = [Record(index, NOW + index, b"k%d" % index, b"value" * 30, (("h", b"x"),)) for index in range(50)]
+TYPES = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+RECORDS = [
+    Record(index, NOW + index, b"k%d" % index, b"value" * 30, (("h", b"x"),)) for index in range(50)
+]
 
 
 def sent(codec: Codec = Codec.NONE, **options: int | bool) -> memoryview:
@@ -26,7 +43,9 @@ def sent(codec: Codec = Codec.NONE, **options: int | bool) -> memoryview:
 def test_a_batch_gets_the_codec_of_its_topic_and_keeps_all_else(wanted: str, codec: Codec) -> None:
     config = LogConfig(compression_type=wanted)
     view = sent(codec, producer_id=7, producer_epoch=1, base_sequence=40, transactional=True)
-    assert is_wanted(config, view, 0, len(view)) == (wanted != "producer" and TYPES[wanted] != codec)
+    assert is_wanted(config, view, 0, len(view)) == (
+        wanted != "producer" and TYPES[wanted] != codec
+    )
     if wanted == "producer":
         return
     batch = recompressed(view, config)
@@ -42,7 +61,10 @@ def test_levels() -> None:
         return len(recompressed(sent(), LogConfig(**levels)))  # type: ignore[arg-type]
 
     for name, levels in (("gzip", (1, -1, 9)), ("lz4", (1, 9, 17)), ("zstd", (-131_072, 3, 22))):
-        sizes = [size(**{"compression_type": name, f"compression_{name}_level": level}) for level in levels]
+        sizes = [
+            size(**{"compression_type": name, f"compression_{name}_level": level})
+            for level in levels
+        ]
         assert sizes[0] > sizes[2], name
 
 
@@ -52,23 +74,35 @@ def test_small_work_is_done_at_once() -> None:
     assert is_small(config, view, 0, len(view))
     packed = sent(Codec.GZIP)
     assert not is_small(config, packed, 0, len(packed)), "it may become large"
-    assert not is_small(LogConfig(compression_type="zstd", compression_zstd_level=22), view, 0, len(view)), "it is slow"
+    assert not is_small(
+        LogConfig(compression_type="zstd", compression_zstd_level=22), view, 0, len(view)
+    ), "it is slow"
     large = memoryview(build_batch([Record(0, NOW, None, bytes(17_000))]))
     assert not is_small(config, large, 0, len(large))
 
 
 def test_what_no_log_takes_stays_as_it_is() -> None:
     config = LogConfig(compression_type="gzip")
-    assert not is_wanted(config, memoryview(b"short"), 0, 5) and not is_wanted(config, memoryview(b""), -1, -1)
+    assert not is_wanted(config, memoryview(b"short"), 0, 5) and not is_wanted(
+        config, memoryview(b""), -1, -1
+    )
     damaged = bytearray(sent())
     damaged[-1] ^= 1
     other = bytearray(sent())
     other[16] = 1
-    for data in (damaged, other, bytearray(sent()) + b"x", bytearray(sent(control=True, producer_id=1))):
+    for data in (
+        damaged,
+        other,
+        bytearray(sent()) + b"x",
+        bytearray(sent(control=True, producer_id=1)),
+    ):
         view = memoryview(data)
         assert recompressed(view, config) is view
     view = sent()
-    assert recompressed(view, LogConfig(compression_type="gzip", max_message_bytes=len(view) - 1)) is view
+    assert (
+        recompressed(view, LogConfig(compression_type="gzip", max_message_bytes=len(view) - 1))
+        is view
+    )
 
 
 def test_records_that_cannot_be_decompressed_are_refused() -> None:
@@ -82,7 +116,12 @@ def test_records_that_cannot_be_decompressed_are_refused() -> None:
     with pytest.raises(MqError) as caught:
         recompressed(grown, LogConfig(compression_type="uncompressed", max_message_bytes=5000))
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    bomb = memoryview(build_batch([Record(0, NOW, None, bytes(bytes_max(LogConfig().max_message_bytes)))], codec=Codec.ZSTD))
+    bomb = memoryview(
+        build_batch(
+            [Record(0, NOW, None, bytes(bytes_max(LogConfig().max_message_bytes)))],
+            codec=Codec.ZSTD,
+        )
+    )
     with pytest.raises(MqError) as caught:
         recompressed(bomb, LogConfig(compression_type="gzip"))
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE

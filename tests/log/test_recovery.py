@@ -1,4 +1,6 @@
-"""Opening what a crash, a bad disk or a careless hand left (RELIABILITY: bad files, torn tails, corruption)."""
+"""Opening what a crash, a bad disk or a careless hand left (RELIABILITY: bad files, torn
+tails, corruption).
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,21 @@ def values(harness: Harness, log: PartitionLog) -> list[bytes]:
     return [record.value or b"" for record in harness.read_all(log)]
 
 
-async def filled(path: Path, count: int = 30, config: LogConfig = SMALL, *, clean: bool = False) -> Harness:
-    """A log of `count` one-record batches of about 100 bytes (7 or so a segment), after its process died or stopped."""
+async def filled(
+    path: Path, count: int = 30, config: LogConfig = SMALL, *, clean: bool = False
+) -> Harness:
+    """A log of `count` one-record batches of about 100 bytes (7 or so a segment), after its
+    process died or stopped.
+    """
     harness = Harness(path)
     await harness.service.start()
     log = harness.open(config)
     for number in range(count):
-        harness.write(log, batch(b"%03d" % number + b"x" * 30, producer_id=1, sequence=number), epoch=number // 10)
+        harness.write(
+            log,
+            batch(b"%03d" % number + b"x" * 30, producer_id=1, sequence=number),
+            epoch=number // 10,
+        )
     if clean:
         await harness.service.close()
     harness.kill()
@@ -65,7 +75,9 @@ async def test_everything_is_there_again(tmp_path: Path, clean: bool) -> None:
     harness = await filled(tmp_path, clean=clean)
     log = await reopened(harness)
     assert harness.service.registry.clean_start is clean
-    assert [value[:3] for value in values(harness, log)] == [b"%03d" % number for number in range(30)]
+    assert [value[:3] for value in values(harness, log)] == [
+        b"%03d" % number for number in range(30)
+    ]
     assert log.epochs.entries() == [(0, 0), (1, 10), (2, 20)]
     assert [entry[:4] for entry in log.producers.entries()] == [(1, 0, 29, 29)]
     assert len(log.segments) > 3 and harness.service.reports == []
@@ -98,7 +110,13 @@ async def test_the_torn_tail_of_an_older_write_is_garbage_or_zeros(tmp_path: Pat
     harness = await filled(tmp_path, 10, LogConfig())
     path = segment_files(tmp_path)[0]
     whole = path.read_bytes()
-    for tail in (b"\0" * 5000, os.urandom(3000), b"\x02" * 3000, b"\0" * 100 + whole[:50], whole[:61] + b"\0" * 40):
+    for tail in (
+        b"\0" * 5000,
+        os.urandom(3000),
+        b"\x02" * 3000,
+        b"\0" * 100 + whole[:50],
+        whole[:61] + b"\0" * 40,
+    ):
         path.write_bytes(whole + tail)
         log = await reopened(harness)
         assert log.log_end_offset == 10 and path.read_bytes() == whole
@@ -107,7 +125,9 @@ async def test_the_torn_tail_of_an_older_write_is_garbage_or_zeros(tmp_path: Pat
 
 
 @pytest.mark.parametrize("batch_index, torn", [(29, True), (28, False), (12, False), (0, False)])
-async def test_one_flipped_bit_at_the_tail_is_torn_and_elsewhere_corruption(tmp_path: Path, batch_index: int, torn: bool) -> None:
+async def test_one_flipped_bit_at_the_tail_is_torn_and_elsewhere_corruption(
+    tmp_path: Path, batch_index: int, torn: bool
+) -> None:
     harness = await filled(tmp_path, 30, LogConfig())
     path = segment_files(tmp_path)[0]
     data = bytearray(path.read_bytes())
@@ -128,12 +148,20 @@ async def test_one_flipped_bit_at_the_tail_is_torn_and_elsewhere_corruption(tmp_
 
 @pytest.mark.parametrize(
     ("config", "recovery_point"),
-    [(LogConfig(), 0), (LogConfig(), 14), (LogConfig(), 15), (LogConfig(segment_bytes=700), 0), (LogConfig(segment_bytes=700), 10)],
+    [
+        (LogConfig(), 0),
+        (LogConfig(), 14),
+        (LogConfig(), 15),
+        (LogConfig(segment_bytes=700), 0),
+        (LogConfig(segment_bytes=700), 10),
+    ],
 )
 async def test_after_a_power_cut_what_was_never_synced_ends_at_its_first_bad_batch(
     tmp_path: Path, config: LogConfig, recovery_point: int
 ) -> None:
-    """Blocks reach the disk in any order: a valid batch behind a bad one is no proof that both were there."""
+    """Blocks reach the disk in any order: a valid batch behind a bad one is no proof that
+    both were there.
+    """
     harness = await filled(tmp_path, 30, config)
     encoded = encode_offset_checkpoint({PARTITION: recovery_point})
     (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encoded)
@@ -162,10 +190,14 @@ async def test_after_a_power_cut_what_was_never_synced_ends_at_its_first_bad_bat
 
 
 @pytest.mark.parametrize("recovery_point", [0, 14])
-async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_short(tmp_path: Path, recovery_point: int) -> None:
+async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_short(
+    tmp_path: Path, recovery_point: int
+) -> None:
     """A younger segment may be on the disk whole, and the end of the one before it not."""
     harness = await filled(tmp_path, 30, LogConfig(segment_bytes=700))
-    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: recovery_point}))
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: recovery_point})
+    )
     second = segment_files(tmp_path)[1]
     data = second.read_bytes()
     left = parse_header(data, 0).next_offset
@@ -184,10 +216,17 @@ async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_s
 
 
 @pytest.mark.parametrize(("kept", "recovery_point"), [(False, 0), (False, 29), (True, 0)])
-async def test_after_a_power_cut_a_cut_that_was_not_synced_ends_the_log_there(tmp_path: Path, kept: bool, recovery_point: int) -> None:
-    """The log was cut and went on in a new segment; the segment is on the disk, the cut is not. Nothing from there on was synced."""
+async def test_after_a_power_cut_a_cut_that_was_not_synced_ends_the_log_there(
+    tmp_path: Path, kept: bool, recovery_point: int
+) -> None:
+    """The log was cut and went on in a new segment; the segment is on the disk, the cut is not.
+
+    Nothing from there on was synced.
+    """
     harness = await filled(tmp_path, 30, LogConfig(segment_bytes=700))
-    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: recovery_point}))
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: recovery_point})
+    )
     older, newer = segment_files(tmp_path)[-2:]
     begins = parse_header(newer.read_bytes(), 0).base_offset
     older.write_bytes(older.read_bytes() + newer.read_bytes())
@@ -211,7 +250,9 @@ async def test_corruption_is_also_seen_across_segments_and_others_start(tmp_path
     path.write_bytes(data)
     other = tmp_path / "other-0"
     other.mkdir()
-    (other / "partition.metadata").write_bytes((tmp_path / str(PARTITION) / "partition.metadata").read_bytes())
+    (other / "partition.metadata").write_bytes(
+        (tmp_path / str(PARTITION) / "partition.metadata").read_bytes()
+    )
     assert segment_files(tmp_path)[-1].name in await fenced(harness)
     assert [str(partition) for partition in harness.service.logs] == ["other-0"]
     harness.kill()
@@ -227,15 +268,22 @@ async def test_an_empty_segment_behind_a_torn_tail_goes(tmp_path: Path) -> None:
     harness.kill()
 
 
-async def test_ending_below_the_high_watermark_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_ending_below_the_high_watermark_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     harness = await filled(tmp_path, 10, LogConfig())
-    (tmp_path / "replication-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 10}))
+    (tmp_path / "replication-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: 10})
+    )
     path = segment_files(tmp_path)[0]
     path.write_bytes(path.read_bytes()[:-1])
     log = await reopened(harness)
     assert harness.service.reports[0].truncated_below_high_watermark == 10
     assert harness.service.recovered_high_watermark(PARTITION) == 9 == log.log_end_offset
-    assert any(record.levelname == "ERROR" and "high watermark" in record.message for record in caplog.records)
+    assert any(
+        record.levelname == "ERROR" and "high watermark" in record.message
+        for record in caplog.records
+    )
     harness.kill()
 
 
@@ -255,7 +303,9 @@ BAD_INDEXES = {
 async def test_bad_indexes_are_rebuilt(tmp_path: Path, kind: str, suffix: str, clean: bool) -> None:
     harness = await filled(tmp_path, clean=clean)
     if not clean:
-        (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 25}))
+        (tmp_path / "recovery-point-offset-checkpoint").write_bytes(
+            encode_offset_checkpoint({PARTITION: 25})
+        )
     for path in segment_files(tmp_path, suffix):
         content = BAD_INDEXES[kind]
         path.unlink() if content is None else path.write_bytes(content)
@@ -294,16 +344,22 @@ async def test_a_damaged_snapshot_falls_back_to_an_older_one_and_the_log(tmp_pat
     harness.kill()
 
 
-async def test_producers_come_from_older_segments_where_snapshots_are_missing(tmp_path: Path) -> None:
+async def test_producers_come_from_older_segments_where_snapshots_are_missing(
+    tmp_path: Path,
+) -> None:
     harness = await filled(tmp_path)
-    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 29}))
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: 29})
+    )
     home = tmp_path / str(PARTITION)
     last = int(segment_files(tmp_path)[-1].stem)
     assert not list(home.glob("*.snapshot")), "nothing ran that would have written them"
     path = segment_files(tmp_path)[-1]
     path.write_bytes(b"")
     log = await reopened(harness)
-    assert [(entry.last_sequence, entry.last_offset) for entry in log.producers.entries()] == [(last - 1, last - 1)]
+    assert [(entry.last_sequence, entry.last_offset) for entry in log.producers.entries()] == [
+        (last - 1, last - 1)
+    ]
     assert log.log_end_offset == last and log.epochs.latest == 2
     harness.kill()
 
@@ -321,12 +377,19 @@ async def test_a_snapshot_beyond_a_torn_tail_does_not_come_back(tmp_path: Path) 
     harness.write(log, *(batch(b"other", producer_id=2, sequence=number) for number in range(3)))
     await harness.service.close()
     log = await reopened(harness)
-    assert {entry.producer_id: entry.last_sequence for entry in log.producers.entries()} == {1: 6, 2: 2}
+    assert {entry.producer_id: entry.last_sequence for entry in log.producers.entries()} == {
+        1: 6,
+        2: 2,
+    }
     harness.kill()
 
 
-@pytest.mark.parametrize("content", [None, b"0\n1\nx y\n", b"0\n5\n0 0\n", b"9\n0\n", b"\xff\xfe", b"0\n2\n3 5\n2 9\n"])
-async def test_a_bad_epoch_file_is_rebuilt_from_the_log(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize(
+    "content", [None, b"0\n1\nx y\n", b"0\n5\n0 0\n", b"9\n0\n", b"\xff\xfe", b"0\n2\n3 5\n2 9\n"]
+)
+async def test_a_bad_epoch_file_is_rebuilt_from_the_log(
+    tmp_path: Path, content: bytes | None
+) -> None:
     harness = await filled(tmp_path, clean=True)
     path = tmp_path / str(PARTITION) / "leader-epoch-checkpoint"
     path.unlink() if content is None else path.write_bytes(content)
@@ -336,8 +399,24 @@ async def test_a_bad_epoch_file_is_rebuilt_from_the_log(tmp_path: Path, content:
     harness.kill()
 
 
-@pytest.mark.parametrize("content", [b"0\n7\norders 0 3\n", b"0\n1\norders zero 3\n", b"\0" * 20, b"0\n1\norders 0 -4\n", b"letters"])
-@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"0\n7\norders 0 3\n",
+        b"0\n1\norders zero 3\n",
+        b"\0" * 20,
+        b"0\n1\norders 0 -4\n",
+        b"letters",
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "replication-offset-checkpoint",
+    ],
+)
 async def test_bad_checkpoints_count_as_missing(tmp_path: Path, name: str, content: bytes) -> None:
     harness = await filled(tmp_path, 8)
     (tmp_path / name).write_bytes(content)
@@ -349,7 +428,14 @@ async def test_bad_checkpoints_count_as_missing(tmp_path: Path, name: str, conte
 async def test_odd_names_are_left_alone_or_cleared_away(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 8)
     home = tmp_path / str(PARTITION)
-    for name in ("-1.log", "0.log", "abc.index", "00000000000000000777.index", "00000000000000000003.log.deleted", "notes.tmp"):
+    for name in (
+        "-1.log",
+        "0.log",
+        "abc.index",
+        "00000000000000000777.index",
+        "00000000000000000003.log.deleted",
+        "notes.tmp",
+    ):
         (home / name).write_bytes(b"junk")
     for name in ("not-a-partition", "orders-00", "orders--1", "..", "file"):
         if name == "file":
@@ -398,7 +484,9 @@ async def test_metadata_of_a_partition(tmp_path: Path) -> None:
     for file in segment_files(tmp_path):
         file.write_bytes(b"")
     await harness.restart()
-    assert not harness.service.logs and not harness.service.fenced and not path.parent.exists(), "an unfinished creation is undone"
+    assert not harness.service.logs and not harness.service.fenced and not path.parent.exists(), (
+        "an unfinished creation is undone"
+    )
     harness.kill()
 
 
@@ -410,7 +498,10 @@ async def test_what_is_no_partition_is_fenced_and_never_removed(tmp_path: Path) 
     (tmp_path / "holiday-2026" / "diary.log").write_bytes(b"")
     harness = Harness(tmp_path)
     await harness.service.start()
-    assert set(harness.service.fenced) == {TopicPartition("holiday", 2025), TopicPartition("holiday", 2026)}
+    assert set(harness.service.fenced) == {
+        TopicPartition("holiday", 2025),
+        TopicPartition("holiday", 2026),
+    }
     async with harness.running():
         await settle()
         harness.service.delete(TopicPartition("holiday", 2025))
@@ -418,7 +509,9 @@ async def test_what_is_no_partition_is_fenced_and_never_removed(tmp_path: Path) 
     assert len(list(tmp_path.rglob("*.jpg"))) == len(list(tmp_path.rglob("album"))) == 3
     with pytest.raises(StorageError, match="already exists"):
         harness.open(partition=TopicPartition("holiday", 2025))
-    assert (tmp_path / "holiday-2026" / "diary.log").exists() and (tmp_path / "holiday-2025" / "a.jpg").exists()
+    assert (tmp_path / "holiday-2026" / "diary.log").exists() and (
+        tmp_path / "holiday-2025" / "a.jpg"
+    ).exists()
     await harness.service.close()
 
 
@@ -436,11 +529,17 @@ async def test_only_a_creation_that_promised_nothing_is_undone(
     home = tmp_path / str(PARTITION)
     for high_watermark in (3, 0):
         home.mkdir()
-        for name in ("00000000000000000000.log", "00000000000000000000.index", "00000000000000000000.timeindex"):
+        for name in (
+            "00000000000000000000.log",
+            "00000000000000000000.index",
+            "00000000000000000000.timeindex",
+        ):
             (home / name).write_bytes(b"")
         if metadata is not None:
             (home / "partition.metadata").write_bytes(metadata)
-        (tmp_path / "replication-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: high_watermark}))
+        (tmp_path / "replication-offset-checkpoint").write_bytes(
+            encode_offset_checkpoint({PARTITION: high_watermark})
+        )
         harness = Harness(tmp_path)
         await harness.service.start()
         harness.kill()
@@ -453,7 +552,9 @@ async def test_only_a_creation_that_promised_nothing_is_undone(
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_records_without_whole_metadata_are_let_go_only_where_nothing_was_synced(tmp_path: Path, kept: bool) -> None:
+async def test_records_without_whole_metadata_are_let_go_only_where_nothing_was_synced(
+    tmp_path: Path, kept: bool
+) -> None:
     harness = await filled(tmp_path, 8)
     harness.kill()
     path = tmp_path / str(PARTITION) / "partition.metadata"
@@ -478,8 +579,12 @@ async def test_an_orderly_stop_does_not_make_a_damaged_log_trusted(tmp_path: Pat
         await fenced(harness)
         await harness.service.close()
         assert (tmp_path / ".kafka_cleanshutdown").exists()
-        assert decode_offset_checkpoint((tmp_path / "replication-offset-checkpoint").read_bytes()).keys() == {PARTITION}
-        assert decode_offset_checkpoint((tmp_path / "log-start-offset-checkpoint").read_bytes()).keys() == {PARTITION}
+        assert decode_offset_checkpoint(
+            (tmp_path / "replication-offset-checkpoint").read_bytes()
+        ).keys() == {PARTITION}
+        assert decode_offset_checkpoint(
+            (tmp_path / "log-start-offset-checkpoint").read_bytes()
+        ).keys() == {PARTITION}
 
 
 async def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
@@ -494,9 +599,13 @@ async def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
-async def test_a_log_start_that_cannot_be_true_removes_nothing(tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_log_start_that_cannot_be_true_removes_nothing(
+    tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     harness = await filled(tmp_path, clean=clean)
-    (tmp_path / "log-start-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 999_999}))
+    (tmp_path / "log-start-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: 999_999})
+    )
     log = await reopened(harness)
     assert (log.log_start_offset, log.log_end_offset) == (0, 30)
     assert len(values(harness, log)) == 30
@@ -510,12 +619,16 @@ async def test_a_missing_segment_in_the_middle_fences_the_log(tmp_path: Path, cl
     bases = [int(path.stem) for path in segment_files(tmp_path)]
     segment_files(tmp_path)[1].unlink()
     await harness.restart()
-    with pytest.raises(MqError, match=f"offsets {bases[1]} to {bases[2] - 1} are missing") as refused:
+    with pytest.raises(
+        MqError, match=f"offsets {bases[1]} to {bases[2] - 1} are missing"
+    ) as refused:
         harness.open(SMALL)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert PARTITION in harness.service.fenced and PARTITION not in harness.service.logs
     await harness.service.close()
-    assert PARTITION in decode_offset_checkpoint((tmp_path / "replication-offset-checkpoint").read_bytes())
+    assert PARTITION in decode_offset_checkpoint(
+        (tmp_path / "replication-offset-checkpoint").read_bytes()
+    )
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
@@ -528,7 +641,9 @@ async def test_holes_are_right_in_a_compacted_topic(tmp_path: Path, clean: bool)
     harness.kill()
 
 
-async def test_a_missing_first_segment_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_first_segment_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     harness = await filled(tmp_path, clean=True)
     second = int(segment_files(tmp_path)[1].stem)
     segment_files(tmp_path)[0].unlink()
@@ -565,7 +680,9 @@ async def test_old_formats_and_half_compactions_are_fenced(tmp_path: Path) -> No
 
 async def test_many_segments_are_not_read_beyond_the_recovery_point(tmp_path: Path) -> None:
     harness = await filled(tmp_path)
-    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 25}))
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: 25})
+    )
     first = segment_files(tmp_path)[0]
     data = bytearray(first.read_bytes())
     data[-1] ^= 1  # below the recovery point nobody looks
@@ -575,4 +692,3 @@ async def test_many_segments_are_not_read_beyond_the_recovery_point(tmp_path: Pa
     log = await reopened(harness)
     assert log.log_end_offset == 30
     harness.kill()
-

@@ -1,6 +1,8 @@
-"""An idempotent producer with five requests in flight, whose answers are lost: whatever happens to the node, it may send them again.
+"""An idempotent producer with five requests in flight, whose answers are lost: whatever happens to
+the node, it may send them again.
 
-Of a repeat that is not known it would be told that its sequence is out of order, which ends librdkafka's producer for good.
+Of a repeat that is not known it would be told that its sequence is out of order, which ends
+librdkafka's producer for good.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def busy_batch(number: int) -> bytearray:
 
 
 def write(harness: Harness, log: PartitionLog) -> None:
-    """Twelve batches of the busy producer; one with three batches of its own between the first ones, which was silent from then on."""
+    """Twelve batches of the busy producer; one with three batches of its own between the
+    first ones, which was silent from then on.
+    """
     for number in range(COUNT):
         harness.write(log, busy_batch(number), epoch=1)
         if number < 3:
@@ -40,7 +44,9 @@ def write(harness: Harness, log: PartitionLog) -> None:
 
 
 def check(harness: Harness, log: PartitionLog) -> None:
-    """Each of the last five of either producer is known by the offset of its first copy, oldest first; then both go on."""
+    """Each of the last five of either producer is known by the offset of its first copy,
+    oldest first; then both go on.
+    """
     end = log.log_end_offset
     for number in range(COUNT - PRODUCER_BATCHES_CACHED, COUNT):
         again = harness.append(log, busy_batch(number), epoch=2)
@@ -51,7 +57,9 @@ def check(harness: Harness, log: PartitionLog) -> None:
     for number in (COUNT - PRODUCER_BATCHES_CACHED - 1, COUNT + 1):
         with pytest.raises(MqError) as caught:
             harness.append(log, busy_batch(number), epoch=2)
-        assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "neither the sixth, nor with a gap"
+        assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
+            "neither the sixth, nor with a gap"
+        )
     assert log.log_end_offset == end
     harness.write(log, busy_batch(COUNT), batch(b"slow", producer_id=SLOW, sequence=3), epoch=2)
     assert log.log_end_offset == end + 3
@@ -69,7 +77,9 @@ async def stopped_twice(harness: Harness) -> None:
 
 
 async def killed_when_all_was_synced(harness: Harness) -> None:
-    """The next start begins at the last segment, with the snapshot that was made when that began."""
+    """The next start begins at the last segment, with the snapshot that was made when that
+    began.
+    """
     log = harness.service.logs[PARTITION]
     plan = plan_sync(harness.disk, log, whole=True)
     plan.run(harness.disk)
@@ -103,11 +113,20 @@ async def stopped_and_cut(harness: Harness) -> None:
 @pytest.mark.parametrize("config", [CONFIG, ROLLING], ids=["one segment", "several"])
 @pytest.mark.parametrize(
     "life",
-    [stopped, stopped_twice, killed_when_all_was_synced, stopped_and_a_write_taken_back, stopped_and_cut],
+    [
+        stopped,
+        stopped_twice,
+        killed_when_all_was_synced,
+        stopped_and_a_write_taken_back,
+        stopped_and_cut,
+    ],
     ids=lambda one: one.__name__,
 )
 async def test_the_last_five_of_a_producer_may_come_again_after(
-    tmp_path: Path, autojump_clock: object, config: LogConfig, life: Callable[[Harness], Awaitable[None]]
+    tmp_path: Path,
+    autojump_clock: object,
+    config: LogConfig,
+    life: Callable[[Harness], Awaitable[None]],
 ) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
@@ -124,7 +143,9 @@ async def test_a_follower_that_was_stopped_and_leads_then_knows_them_too(tmp_pat
         await harness.service.start()
     theirs, ours = leader.open(CONFIG), follower.open(ROLLING)
     write(leader, theirs)
-    read = leader.service.read(theirs, 0, max_bytes=1 << 20, limit_offset=theirs.written_end_offset, min_one=True)
+    read = leader.service.read(
+        theirs, 0, max_bytes=1 << 20, limit_offset=theirs.written_end_offset, min_one=True
+    )
     for one in read.ranges:
         data = memoryview(bytearray(one.file.read_at(one.position, one.size)))
         assert follower.service.append_as_follower(ours, data, leader_epoch=1) == len(data)
@@ -151,16 +172,23 @@ async def test_those_of_an_epoch_that_is_past_are_refused_after_a_stop(tmp_path:
             harness.append(log, busy_batch(number))
         assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
         with pytest.raises(MqError) as caught:
-            harness.append(log, batch(b"%03d" % number * 5, b"x", producer_id=BUSY, epoch=5, sequence=2 * number))
+            harness.append(
+                log,
+                batch(b"%03d" % number * 5, b"x", producer_id=BUSY, epoch=5, sequence=2 * number),
+            )
         assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     for number in range(2):
-        assert harness.append(log, batch(b"new", producer_id=BUSY, epoch=5, sequence=number)).duplicate
+        assert harness.append(
+            log, batch(b"new", producer_id=BUSY, epoch=5, sequence=number)
+        ).duplicate
     harness.write(log, batch(b"new", producer_id=BUSY, epoch=5, sequence=2), epoch=1)
     harness.kill()
 
 
 @pytest.mark.parametrize("timestamp", [-1, NOW - 9 * DAY_MS, NOW + 1000])
-async def test_a_producer_is_remembered_by_when_it_sent_and_not_by_what_it_says(tmp_path: Path, timestamp: int) -> None:
+async def test_a_producer_is_remembered_by_when_it_sent_and_not_by_what_it_says(
+    tmp_path: Path, timestamp: int
+) -> None:
     h = Harness(tmp_path)
     await h.service.start()
     log = h.open(LogConfig(retention_ms=-1))

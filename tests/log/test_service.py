@@ -22,9 +22,26 @@ from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, parse_header
 from mqd.protocol.bricks import all_slices
-from mqd.protocol.files import LOG_SUFFIX, MetaProperties, decode_offset_checkpoint, encode_offset_checkpoint, segment_file_name
+from mqd.protocol.files import (
+    LOG_SUFFIX,
+    MetaProperties,
+    decode_offset_checkpoint,
+    encode_offset_checkpoint,
+    segment_file_name,
+)
 from mqd.types import TopicPartition
-from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, FaultyFile, Harness, batch, records_of, settle, wait_until
+from tests.log.support import (
+    NOW,
+    PARTITION,
+    TOPIC_ID,
+    FaultyDisk,
+    FaultyFile,
+    Harness,
+    batch,
+    records_of,
+    settle,
+    wait_until,
+)
 
 ROLLING = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
@@ -59,14 +76,20 @@ async def test_nothing_is_readable_before_flush(harness: Harness) -> None:
     assert values(harness, log) == [b"v"]
 
 
-async def test_one_turn_is_one_write_a_log(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_turn_is_one_write_a_log(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logs = [harness.open(partition=TopicPartition("orders", index)) for index in range(2)]
     writes = []
     for log in logs:
         file = log.active.file
         assert file is not None
         original = file.append
-        monkeypatch.setattr(file, "append", lambda views, original=original: writes.append(len(views)) or original(views))
+        monkeypatch.setattr(
+            file,
+            "append",
+            lambda views, original=original: writes.append(len(views)) or original(views),
+        )
     for _ in range(3):
         for log in logs:
             harness.append(log)
@@ -76,10 +99,18 @@ async def test_one_turn_is_one_write_a_log(harness: Harness, monkeypatch: pytest
 
 @pytest.mark.parametrize("max_bytes", [1, 150, 1000, 1 << 20])
 @pytest.mark.parametrize("warm", [True, False])
-async def test_reads_give_whole_batches_within_their_bounds(harness: Harness, max_bytes: int, warm: bool) -> None:
+async def test_reads_give_whole_batches_within_their_bounds(
+    harness: Harness, max_bytes: int, warm: bool
+) -> None:
     log = harness.open(ROLLING)
     for number in range(40):
-        harness.write(log, batch(*[b"%d" % number] * (number % 3 + 1), codec=Codec.GZIP if number % 5 == 0 else Codec.NONE))
+        harness.write(
+            log,
+            batch(
+                *[b"%d" % number] * (number % 3 + 1),
+                codec=Codec.GZIP if number % 5 == 0 else Codec.NONE,
+            ),
+        )
     assert len(log.segments) > 3
     ends = sorted({record.offset for record in harness.read_all(log)})
     assert ends == list(range(log.log_end_offset))
@@ -88,16 +119,27 @@ async def test_reads_give_whole_batches_within_their_bounds(harness: Harness, ma
             if not warm:
                 log.positions.clear()
             for min_one in (True, False):
-                read = harness.service.read(log, offset, max_bytes=max_bytes, limit_offset=limit, min_one=min_one)
+                read = harness.service.read(
+                    log, offset, max_bytes=max_bytes, limit_offset=limit, min_one=min_one
+                )
                 found = [record.offset for record in records_of(read.ranges)]
-                assert found == list(range(found[0], found[-1] + 1)) if found else read.next_offset == offset
+                assert (
+                    found == list(range(found[0], found[-1] + 1))
+                    if found
+                    else read.next_offset == offset
+                )
                 if found:
-                    assert found[0] <= offset <= found[-1] < limit and read.next_offset == found[-1] + 1
+                    assert (
+                        found[0] <= offset <= found[-1] < limit
+                        and read.next_offset == found[-1] + 1
+                    )
                     header = parse_header(read.ranges[0].file.read_at(read.ranges[0].position, 61))
                     assert read.size <= max_bytes or (min_one and read.size == header.size)
 
 
-async def test_sequential_readers_need_no_search(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sequential_readers_need_no_search(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = harness.open(LogConfig(index_interval_bytes=100))
     for _ in range(POSITIONS_CACHED + 100):
         harness.write(log, batch(b"x" * 50))
@@ -111,7 +153,12 @@ async def test_sequential_readers_need_no_search(harness: Harness, monkeypatch: 
         offset = read.next_offset
     monkeypatch.setattr("mqd.log.segment.Segment.cut", None)
     harness.write(log, batch(b"tail"))
-    assert harness.service.read(log, end, max_bytes=500, limit_offset=end + 1, min_one=True).next_offset == end + 1
+    assert (
+        harness.service.read(
+            log, end, max_bytes=500, limit_offset=end + 1, min_one=True
+        ).next_offset
+        == end + 1
+    )
     assert len(log.positions) <= POSITIONS_CACHED
 
 
@@ -119,7 +166,9 @@ async def test_a_tail_reader_crosses_a_roll(harness: Harness) -> None:
     log = harness.open(ROLLING)
     for number in range(60):
         harness.write(log, batch(b"x" * 60))
-        read = harness.service.read(log, number, max_bytes=1 << 20, limit_offset=number + 1, min_one=True)
+        read = harness.service.read(
+            log, number, max_bytes=1 << 20, limit_offset=number + 1, min_one=True
+        )
         assert read.next_offset == number + 1, number
 
 
@@ -142,7 +191,9 @@ async def test_old_segments_are_closed_and_opened_again(harness: Harness) -> Non
         assert directory.to_sync
     async with harness.running():
         await wait_until(lambda: log.durability.end_offset >= log.active.base_offset)
-    assert [value[:2] for value in values(harness, log) if value] == [b"%02d" % number for number in range(40)]
+    assert [value[:2] for value in values(harness, log) if value] == [
+        b"%02d" % number for number in range(40)
+    ]
     assert sum(segment.file is not None for segment in log.segments) <= 10
 
 
@@ -150,10 +201,17 @@ async def test_lookups_by_time(harness: Harness) -> None:
     log = harness.open(ROLLING)
     times = [NOW + shift for shift in (0, 10, 5, 20, 30, 30, 25, 40, 100, 90)]
     for index in range(0, 10, 2):
-        harness.write(log, batch(b"x" * 150, timestamp=times[index], codec=Codec.ZSTD), batch(b"x" * 150, timestamp=times[index + 1]))
+        harness.write(
+            log,
+            batch(b"x" * 150, timestamp=times[index], codec=Codec.ZSTD),
+            batch(b"x" * 150, timestamp=times[index + 1]),
+        )
     for wanted in range(NOW - 1, NOW + 102):
         for limit in (10, 9, 5):
-            expected = next(((offset, time, 0) for offset, time in enumerate(times[:limit]) if time >= wanted), None)
+            expected = next(
+                ((offset, time, 0) for offset, time in enumerate(times[:limit]) if time >= wanted),
+                None,
+            )
             assert all_slices(harness.service.offset_for_timestamp(log, wanted, limit)) == expected
     assert all_slices(harness.service.record_with_max_timestamp(log, 10)) == (8, NOW + 100, 0)
     assert all_slices(harness.service.record_with_max_timestamp(log, 8)) == (7, NOW + 40, 0)
@@ -171,8 +229,15 @@ async def test_a_new_partition_goes_where_there_are_fewest(tmp_path: Path) -> No
     await harness.service.start()
     for index in range(4):
         harness.open(partition=TopicPartition("orders", index))
-    assert sorted(log.directory.name for log in harness.service.logs.values()) == ["a", "a", "b", "b"]
-    chosen = harness.service.open(TopicPartition("orders", 9), TOPIC_ID, LogConfig(), directory=tmp_path / "b")
+    assert sorted(log.directory.name for log in harness.service.logs.values()) == [
+        "a",
+        "a",
+        "b",
+        "b",
+    ]
+    chosen = harness.service.open(
+        TopicPartition("orders", 9), TOPIC_ID, LogConfig(), directory=tmp_path / "b"
+    )
     assert chosen.directory.name == "b"
     await harness.restart()
     assert len(harness.service.logs) == 5
@@ -185,7 +250,9 @@ async def test_one_partition_in_two_directories_is_fenced(tmp_path: Path) -> Non
     harness.open()
     for name in ("a", "b"):
         (tmp_path / name / "orders-0").mkdir(exist_ok=True)
-        (tmp_path / name / "orders-0" / "partition.metadata").write_bytes(b"version: 0\ntopic_id: EjRWeJCrze8SNFZ4kKvN7w")
+        (tmp_path / name / "orders-0" / "partition.metadata").write_bytes(
+            b"version: 0\ntopic_id: EjRWeJCrze8SNFZ4kKvN7w"
+        )
     await harness.restart()
     assert "two directories" in harness.service.fenced[PARTITION]
     with pytest.raises(MqError) as caught:
@@ -221,8 +288,12 @@ async def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     await again.close()
 
 
-@pytest.mark.parametrize("content", [TopicPartition("orders", 0), TopicPartition("holiday", 2025), None])
-async def test_only_an_empty_directory_is_claimed(tmp_path: Path, content: TopicPartition | None) -> None:
+@pytest.mark.parametrize(
+    "content", [TopicPartition("orders", 0), TopicPartition("holiday", 2025), None]
+)
+async def test_only_an_empty_directory_is_claimed(
+    tmp_path: Path, content: TopicPartition | None
+) -> None:
     def service() -> LogService:
         return LogService(
             OsDisk(), SystemClock(), [tmp_path], on_durable=print, on_directory_failed=print,
@@ -236,7 +307,10 @@ async def test_only_an_empty_directory_is_claimed(tmp_path: Path, content: Topic
         (tmp_path / str(content) / "file").write_bytes(b"x")
         with pytest.raises(StorageError, match=r"meta\.properties is missing.*not empty.*restore"):
             await service().start()
-        assert not (tmp_path / "meta.properties").exists() and (tmp_path / str(content) / "file").exists()
+        assert (
+            not (tmp_path / "meta.properties").exists()
+            and (tmp_path / str(content) / "file").exists()
+        )
     else:
         (tmp_path / "meta.properties.tmp").rmdir()
         first = service()
@@ -244,7 +318,9 @@ async def test_only_an_empty_directory_is_claimed(tmp_path: Path, content: Topic
         await first.close()
 
 
-async def test_a_partition_that_is_gone_does_not_begin_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_partition_that_is_gone_does_not_begin_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     other = TopicPartition("other", 0)
@@ -258,8 +334,13 @@ async def test_a_partition_that_is_gone_does_not_begin_empty(tmp_path: Path, cap
     for _ in range(2):  # it is not forgotten by the checkpoints of the life between
         await harness.restart()
         harness.service.settle_missing({PARTITION, other})
-        assert set(harness.service.fenced) == {PARTITION}, "no record was ever promised of the other"
-        with pytest.raises(MqError, match=r"orders-0 is missing.*offset 1: restore it.*replication-offset-checkpoint") as refused:
+        assert set(harness.service.fenced) == {PARTITION}, (
+            "no record was ever promised of the other"
+        )
+        with pytest.raises(
+            MqError,
+            match=r"orders-0 is missing.*offset 1: restore it.*replication-offset-checkpoint",
+        ) as refused:
             harness.open()
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and not log.path.exists()
         await harness.service.close()
@@ -272,22 +353,30 @@ async def test_a_partition_that_is_gone_does_not_begin_empty(tmp_path: Path, cap
     shutil.rmtree(log.path)
     await harness.restart()
     harness.service.settle_missing(set())
-    assert harness.open(config=LogConfig()).log_end_offset == 0, "its topic is gone: the name is free"
+    assert harness.open(config=LogConfig()).log_end_offset == 0, (
+        "its topic is gone: the name is free"
+    )
     await harness.service.close()
 
 
 async def test_a_topic_made_again_is_not_taken_for_the_one_that_is_gone(tmp_path: Path) -> None:
-    (tmp_path / "replication-offset-checkpoint").write_bytes(encode_offset_checkpoint({PARTITION: 7}))
+    (tmp_path / "replication-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: 7})
+    )
     harness = Harness(tmp_path)
     await harness.service.start()
     harness.service.settle_missing({PARTITION})
     harness.service.delete(PARTITION)
     assert harness.open().log_end_offset == 0
     await harness.service.close()
-    assert decode_offset_checkpoint((tmp_path / "replication-offset-checkpoint").read_bytes()) == {PARTITION: 0}
+    assert decode_offset_checkpoint((tmp_path / "replication-offset-checkpoint").read_bytes()) == {
+        PARTITION: 0
+    }
 
 
-async def test_partitions_of_an_offline_directory_do_not_begin_empty_elsewhere(tmp_path: Path) -> None:
+async def test_partitions_of_an_offline_directory_do_not_begin_empty_elsewhere(
+    tmp_path: Path,
+) -> None:
     harness = Harness(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b").write_bytes(b"a file: as good as an unreadable disk")
     await harness.service.start()
@@ -304,10 +393,14 @@ async def test_a_log_is_not_created_over_something(harness: Harness) -> None:
     (harness.directories[0] / str(PARTITION) / "00000000000000000000.log").write_bytes(b"precious")
     with pytest.raises(StorageError, match="already exists"):
         harness.open()
-    assert (harness.directories[0] / str(PARTITION) / "00000000000000000000.log").read_bytes() == b"precious"
+    assert (
+        harness.directories[0] / str(PARTITION) / "00000000000000000000.log"
+    ).read_bytes() == b"precious"
 
 
-async def test_delete_renames_now_and_removes_later(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+async def test_delete_renames_now_and_removes_later(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(file_delete_delay_ms=60_000))
@@ -342,10 +435,14 @@ async def test_flush_before_ack_is_a_group_commit(harness: Harness) -> None:
         assert log.durability.end_offset == 0
         harness.write(log, batch())
         await wait_until(lambda: log.durability.end_offset == 3)
-    assert harness.durable == [(PARTITION, 3)] and faulty(harness).syncs == 2, "the segment, and the new log's partition.metadata"
+    assert harness.durable == [(PARTITION, 3)] and faulty(harness).syncs == 2, (
+        "the segment, and the new log's partition.metadata"
+    )
 
 
-async def test_flush_messages_and_flush_ms(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+async def test_flush_messages_and_flush_ms(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     by_count = harness.open(LogConfig(flush_messages=3), TopicPartition("count", 0))
@@ -369,11 +466,15 @@ async def test_a_roll_makes_the_full_segment_durable(harness: Harness) -> None:
     log = harness.open(ROLLING)
     async with harness.running():
         for _ in range(12):
-            harness.write(log, batch(b"x" * 100, producer_id=1, sequence=log.log_end_offset), epoch=2)
+            harness.write(
+                log, batch(b"x" * 100, producer_id=1, sequence=log.log_end_offset), epoch=2
+            )
         base = log.active.base_offset
         await wait_until(lambda: log.durability.end_offset == base)
     home = log.path
-    assert (home / f"{base:020d}.snapshot").exists() and (home / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n2 0\n"
+    assert (home / f"{base:020d}.snapshot").exists() and (
+        home / "leader-epoch-checkpoint"
+    ).read_bytes() == b"0\n1\n2 0\n"
 
 
 async def test_a_failed_sync_takes_the_directory_offline_and_is_not_retried(tmp_path: Path) -> None:
@@ -393,12 +494,21 @@ async def test_a_failed_sync_takes_the_directory_offline_and_is_not_retried(tmp_
         with pytest.raises(MqError):
             harness.service.read(broken, 0, max_bytes=1, limit_offset=1, min_one=True)
         harness.write(other, batch())
-    assert [path.name for path, _ in harness.failed] == ["a"] and harness.durable == [] and faulty(harness).syncs == syncs
+    assert (
+        [path.name for path, _ in harness.failed] == ["a"]
+        and harness.durable == []
+        and faulty(harness).syncs == syncs
+    )
     assert harness.service.statistics().directories_offline == 1
-    assert harness.service.open(TopicPartition("new", 0), TOPIC_ID, LogConfig()).directory.name == "b"
+    assert (
+        harness.service.open(TopicPartition("new", 0), TOPIC_ID, LogConfig()).directory.name == "b"
+    )
     faulty(harness).sync_error = 0
     await harness.service.close()
-    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists() and (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+    assert (
+        not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+        and (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+    )
 
 
 async def test_a_failed_write_takes_the_directory_offline(harness: Harness) -> None:
@@ -406,10 +516,17 @@ async def test_a_failed_write_takes_the_directory_offline(harness: Harness) -> N
     harness.append(log)
     faulty(harness).write_error = errno.EIO
     ((failed, error),) = harness.service.flush()
-    assert failed is log and not error.out_of_space and len(harness.failed) == 1 and log.log_end_offset == 0
+    assert (
+        failed is log
+        and not error.out_of_space
+        and len(harness.failed) == 1
+        and log.log_end_offset == 0
+    )
 
 
-async def test_a_directory_that_fails_in_the_middle_of_a_turn_takes_the_rest_of_it_along(tmp_path: Path) -> None:
+async def test_a_directory_that_fails_in_the_middle_of_a_turn_takes_the_rest_of_it_along(
+    tmp_path: Path,
+) -> None:
     harness = Harness(tmp_path / "a", tmp_path / "b")
     await harness.service.start()
     logs = [harness.open(partition=TopicPartition("t", index)) for index in range(6)]
@@ -420,9 +537,13 @@ async def test_a_directory_that_fails_in_the_middle_of_a_turn_takes_the_rest_of_
         harness.append(log, batch(b"now"))
     faulty(harness).fails_in = logs.index(mine[1])
     failures = harness.service.flush()
-    assert [log for log, _ in failures] == mine[1:] and [path.name for path, _ in harness.failed] == ["a"]
+    assert [log for log, _ in failures] == mine[1:] and [
+        path.name for path, _ in harness.failed
+    ] == ["a"]
     assert [log.log_end_offset for log in logs] == [1 if log in mine[1:] else 2 for log in logs]
-    assert [log.written_end_offset for log in mine] == [2, 1, 1] and not any(log.queue for log in logs)
+    assert [log.written_end_offset for log in mine] == [2, 1, 1] and not any(
+        log.queue for log in logs
+    )
     for log in mine:
         with pytest.raises(MqError):
             harness.append(log)
@@ -431,7 +552,9 @@ async def test_a_directory_that_fails_in_the_middle_of_a_turn_takes_the_rest_of_
 
 
 @pytest.mark.parametrize("writes", range(7))
-async def test_a_write_that_fails_anywhere_in_a_turn_never_lowers_what_was_committed(harness: Harness, writes: int) -> None:
+async def test_a_write_that_fails_anywhere_in_a_turn_never_lowers_what_was_committed(
+    harness: Harness, writes: int
+) -> None:
     log = harness.open(ROLLING)
     harness.write(log, batch(b"x" * 300), batch(b"x" * 300))
     for _ in range(5):
@@ -448,10 +571,14 @@ async def test_a_write_that_fails_anywhere_in_a_turn_never_lowers_what_was_commi
 
 
 @pytest.mark.parametrize("room", [0, 1, 61, 100, 250])
-async def test_a_full_disk_takes_the_write_back_reads_go_on_and_it_heals(harness: Harness, room: int) -> None:
+async def test_a_full_disk_takes_the_write_back_reads_go_on_and_it_heals(
+    harness: Harness, room: int
+) -> None:
     log = harness.open(ROLLING)
     other = harness.open(partition=TopicPartition("other", 0))
-    harness.write(log, *[batch(b"%d" % number, producer_id=1, sequence=number) for number in range(12)])
+    harness.write(
+        log, *[batch(b"%d" % number, producer_id=1, sequence=number) for number in range(12)]
+    )
     size, file = log.active.size, Path(log.path / f"{log.active.base_offset:020d}.log")
     faulty(harness).free = room
     for number in (12, 13, 14, 15):
@@ -484,7 +611,11 @@ async def test_a_full_disk_takes_the_write_back_reads_go_on_and_it_heals(harness
 async def test_truncation(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     log = harness.open(ROLLING)
     for number in range(30):
-        harness.write(log, batch(b"a%02d" % number, b"b", producer_id=1, sequence=2 * number), epoch=number // 10)
+        harness.write(
+            log,
+            batch(b"a%02d" % number, b"b", producer_id=1, sequence=2 * number),
+            epoch=number // 10,
+        )
     harness.service.checkpoint_high_watermark(PARTITION, 41)
     harness.service.truncate_to(log, 60)
     assert log.log_end_offset == 60
@@ -493,7 +624,9 @@ async def test_truncation(harness: Harness, caplog: pytest.LogCaptureFixture) ->
     assert log.epochs.entries() == [(0, 0), (1, 20), (2, 40)] and not caplog.records
     assert log.producers.entries()[0].last_sequence == 41
     harness.service.truncate_to(log, 20)
-    assert log.epochs.entries() == [(0, 0)] and any("high watermark" in record.message for record in caplog.records)
+    assert log.epochs.entries() == [(0, 0)] and any(
+        "high watermark" in record.message for record in caplog.records
+    )
     assert harness.service.recovered_high_watermark(PARTITION) == 20
     harness.write(log, batch(b"new", producer_id=1, sequence=20), epoch=7)
     assert len(values(harness, log)) == 21
@@ -505,7 +638,9 @@ async def test_truncation(harness: Harness, caplog: pytest.LogCaptureFixture) ->
     harness.kill()
 
 
-async def test_delete_records_moves_the_start_for_good(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+async def test_delete_records_moves_the_start_for_good(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=200, file_delete_delay_ms=1000))
@@ -533,7 +668,9 @@ async def test_retention_and_time_rolls(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=200, retention_ms=1000, segment_ms=10_000_000))
-    unclaimed = harness.open(LogConfig(segment_bytes=200, retention_ms=1), TopicPartition("unclaimed", 0))
+    unclaimed = harness.open(
+        LogConfig(segment_bytes=200, retention_ms=1), TopicPartition("unclaimed", 0)
+    )
     unclaimed.opened = False
     for one in (log, unclaimed):
         for number in range(4):
@@ -544,7 +681,9 @@ async def test_retention_and_time_rolls(tmp_path: Path) -> None:
     assert log.log_start_offset == 2
     harness.clock.now_ms = NOW + 5000
     await harness.service.retain()
-    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (4, 4, 0), "the active segment was rolled and removed"
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (4, 4, 0), (
+        "the active segment was rolled and removed"
+    )
     assert unclaimed.log_start_offset == 0
     harness.service.update_config(log, LogConfig(segment_ms=100))
     harness.write(log, batch(timestamp=harness.clock.now_ms))
@@ -555,7 +694,9 @@ async def test_retention_and_time_rolls(tmp_path: Path) -> None:
 
 
 async def test_a_power_cut_brings_a_removed_segment_back(tmp_path: Path) -> None:
-    """The second of two renames was durable, the first was not: the gap between the segments is no lost record."""
+    """The second of two renames was durable, the first was not: the gap between the
+    segments is no lost record.
+    """
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=200, retention_ms=1000))
@@ -586,7 +727,9 @@ async def test_an_orderly_stop_leaves_what_the_next_start_needs(tmp_path: Path) 
         harness.write(log, batch(b"x" * 100, producer_id=4, sequence=number), epoch=6)
     harness.service.checkpoint_high_watermark(PARTITION, 20)
     await harness.service.close(broker_epoch=77)
-    assert decode_offset_checkpoint((tmp_path / "recovery-point-offset-checkpoint").read_bytes()) == {PARTITION: 20}
+    assert decode_offset_checkpoint(
+        (tmp_path / "recovery-point-offset-checkpoint").read_bytes()
+    ) == {PARTITION: 20}
     assert (log.path / f"{20:020d}.snapshot").exists()
     await harness.restart()
     service = harness.service
@@ -598,7 +741,9 @@ async def test_an_orderly_stop_leaves_what_the_next_start_needs(tmp_path: Path) 
     harness.kill()
 
 
-async def test_checkpoints_are_written_while_it_runs(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+async def test_checkpoints_are_written_while_it_runs(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(flush_before_ack=True))
@@ -606,7 +751,10 @@ async def test_checkpoints_are_written_while_it_runs(tmp_path: Path, mock_clock:
         harness.write(log, batch(), batch())
         harness.service.checkpoint_high_watermark(PARTITION, 2)
         await settle()
-        for name, seconds in (("replication-offset-checkpoint", 6), ("recovery-point-offset-checkpoint", 60)):
+        for name, seconds in (
+            ("replication-offset-checkpoint", 6),
+            ("recovery-point-offset-checkpoint", 60),
+        ):
             path = tmp_path / name
             mock_clock.jump(seconds)
             await wait_until(path.exists)
@@ -614,7 +762,9 @@ async def test_checkpoints_are_written_while_it_runs(tmp_path: Path, mock_clock:
     harness.kill()
 
 
-async def test_a_stop_on_a_full_disk_leaves_no_marker_and_fails_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stop_on_a_full_disk_leaves_no_marker_and_fails_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open()
@@ -628,8 +778,12 @@ async def test_a_stop_on_a_full_disk_leaves_no_marker_and_fails_nothing(tmp_path
     harness.kill()
 
 
-async def test_a_write_that_is_taken_back_during_a_sync_leaves_nothing_undurable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a replica with `flush.before.ack` neither says any more what it has nor is given anything, also when there is space again."""
+async def test_a_write_that_is_taken_back_during_a_sync_leaves_nothing_undurable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a replica with `flush.before.ack` neither says any more what it has nor is given
+    anything, also when there is space again.
+    """
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig(flush_before_ack=True))
@@ -654,7 +808,9 @@ async def test_a_write_that_is_taken_back_during_a_sync_leaves_nothing_undurable
     harness.kill()
 
 
-async def test_a_roll_on_a_full_disk_takes_no_directory_offline(tmp_path: Path, autojump_clock: object) -> None:
+async def test_a_roll_on_a_full_disk_takes_no_directory_offline(
+    tmp_path: Path, autojump_clock: object
+) -> None:
     """The segment is durable, its producer snapshot is not: the recovery point waits for that."""
     harness = Harness(tmp_path)
     await harness.service.start()
@@ -666,7 +822,8 @@ async def test_a_roll_on_a_full_disk_takes_no_directory_offline(tmp_path: Path, 
         assert harness.failed == [] and log.durability.end_offset == 0
         faulty(harness).free = 1 << 30
         await trio.sleep(6)
-        await wait_until(lambda: log.durability.end_offset == 1)  # virtual time does not wait for the thread
+        # virtual time does not wait for the thread
+        await wait_until(lambda: log.durability.end_offset == 1)
         assert service.statistics().directories_offline == 0
     harness.kill()
 
@@ -681,7 +838,9 @@ async def test_an_orderly_stop_makes_several_logs_durable_at_a_time(tmp_path: Pa
             self.calls = 0
             self.three = trio.Event()
 
-        async def offload(self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
+        async def offload(
+            self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None
+        ) -> Any:
             if self.meets:
                 self.calls += 1
                 if self.calls == 3:
@@ -702,8 +861,13 @@ async def test_an_orderly_stop_makes_several_logs_durable_at_a_time(tmp_path: Pa
     await harness.service.close()
 
 
-async def test_records_below_the_log_start_that_were_never_synced_may_be_torn(tmp_path: Path) -> None:
-    """A power cut tore one of them. Recovery must not take that for corruption: the recovery point does not claim them."""
+async def test_records_below_the_log_start_that_were_never_synced_may_be_torn(
+    tmp_path: Path,
+) -> None:
+    """A power cut tore one of them.
+
+    Recovery must not take that for corruption: the recovery point does not claim them.
+    """
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open()
@@ -721,8 +885,12 @@ async def test_records_below_the_log_start_that_were_never_synced_may_be_torn(tm
     harness.kill()
 
 
-async def test_checkpoints_of_one_name_are_written_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cleaner and the recovery points both write the cleaner's: each renames the temporary file that it wrote."""
+async def test_checkpoints_of_one_name_are_written_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cleaner and the recovery points both write the cleaner's: each renames the
+    temporary file that it wrote.
+    """
     harness = Harness(tmp_path)
     await harness.service.start()
     harness.open().cleaned_to = 0

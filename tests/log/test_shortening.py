@@ -1,4 +1,6 @@
-"""A cut is done or not done: descriptors may run out at each step of it, and a log that begins anew is there or is not."""
+"""A cut is done or not done: descriptors may run out at each step of it, and a log that
+begins anew is there or is not.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from mqd.log.partition_log import PartitionLog, Replacement
 from mqd.log.replacing import CLEANED_SUFFIX, FILES, put_in_place, stage
 from mqd.log.segment import Segment
 from mqd.log.segment_files import open_segment, rebuild
-from mqd.protocol.files import LOG_SUFFIX, TIME_INDEX_SUFFIX, is_deleted_directory, segment_file_name
+from mqd.protocol.files import (
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    is_deleted_directory,
+    segment_file_name,
+)
 from tests.log.compacting import roll, settle
 from tests.log.support import PARTITION, FaultyDisk, FaultyFile, Harness, batch
 
@@ -24,7 +31,9 @@ COUNT = 9
 
 
 class ScarceDisk(FaultyDisk):
-    """A disk on which the call after so many others that take a descriptor fails, and all after it."""
+    """A disk on which the call after so many others that take a descriptor fails, and all
+    after it.
+    """
 
     left: int | None = None
     code = errno.EMFILE
@@ -53,12 +62,16 @@ class ScarceDisk(FaultyDisk):
 
 
 async def begun(path: Path, disk: ScarceDisk) -> tuple[Harness, PartitionLog]:
-    """Some segments, of producers that are known, all of it named in the checkpoint of ends; older segments are closed."""
+    """Some segments, of producers that are known, all of it named in the checkpoint of
+    ends; older segments are closed.
+    """
     harness = Harness(path, disk=disk)
     await harness.service.start()
     log = harness.open(CONFIG)
     for number in range(COUNT):
-        harness.write(log, batch(b"%d" % number * 60, producer_id=7, sequence=number), epoch=number // 4)
+        harness.write(
+            log, batch(b"%d" % number * 60, producer_id=7, sequence=number), epoch=number // 4
+        )
     await settle(harness, log)
     await harness.service.checkpoint_recovery_points()
     for segment in log.segments[:-1]:
@@ -80,13 +93,21 @@ def begin_anew(harness: Harness, log: PartitionLog) -> None:
 
 def state(log: PartitionLog) -> object:
     return (
-        log.log_start_offset, log.log_end_offset, log.written_end_offset, [one.base_offset for one in log.segments],
-        log.active.next_offset, log.active.size, log.epochs.entries(), log.producers.snapshot(),
-    )  # fmt: skip
+        log.log_start_offset,
+        log.log_end_offset,
+        log.written_end_offset,
+        [one.base_offset for one in log.segments],
+        log.active.next_offset,
+        log.active.size,
+        log.epochs.entries(),
+        log.producers.snapshot(),
+    )
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
-@pytest.mark.parametrize(("cut", "end"), [(truncate, 3), (truncate_active, COUNT - 1), (begin_anew, 5)])
+@pytest.mark.parametrize(
+    ("cut", "end"), [(truncate, 3), (truncate_active, COUNT - 1), (begin_anew, 5)]
+)
 async def test_without_descriptors_at_any_step_it_is_done_or_not_done(
     tmp_path: Path, cut: Callable[[Harness, PartitionLog], None], end: int, code: int
 ) -> None:
@@ -102,7 +123,12 @@ async def test_without_descriptors_at_any_step_it_is_done_or_not_done(
                 assert error.out_of_space
                 done = False
         assert log.failure is None and harness.failed == []
-        assert log.log_end_offset == log.written_end_offset == log.active.next_offset == (end if done else COUNT)
+        assert (
+            log.log_end_offset
+            == log.written_end_offset
+            == log.active.next_offset
+            == (end if done else COUNT)
+        )
         if not done:
             assert state(log) == before
             assert [record.value for record in harness.read_all(log)] == values
@@ -127,7 +153,9 @@ async def test_without_descriptors_at_any_step_it_is_done_or_not_done(
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-async def test_a_cut_between_two_steps_of_a_compaction_may_be_tried_again(tmp_path: Path, in_place: bool) -> None:
+async def test_a_cut_between_two_steps_of_a_compaction_may_be_tried_again(
+    tmp_path: Path, in_place: bool
+) -> None:
     for left in range(100):
         disk = ScarceDisk()
         harness, log = await begun(tmp_path / str(left), disk)
@@ -146,9 +174,15 @@ async def test_a_cut_between_two_steps_of_a_compaction_may_be_tried_again(tmp_pa
                 done = True
         assert log.failure is None and harness.failed == []
         if not done:
-            assert log.log_end_offset == COUNT and [record.value for record in harness.read_all(log)] == values
+            assert (
+                log.log_end_offset == COUNT
+                and [record.value for record in harness.read_all(log)] == values
+            )
             truncate(harness, log)
-        assert log.replacement is None and [record.value for record in harness.read_all(log)] == values[:3]
+        assert (
+            log.replacement is None
+            and [record.value for record in harness.read_all(log)] == values[:3]
+        )
         await harness.restart()
         assert [record.value for record in harness.read_all(harness.open(CONFIG))] == values[:3]
         harness.kill()
@@ -165,13 +199,21 @@ def staged(harness: Harness, log: PartitionLog) -> Replacement:
         source = log.path / segment_file_name(old.base_offset, suffix)
         if source.exists():
             source.with_name(source.name + CLEANED_SUFFIX).write_bytes(source.read_bytes())
-    cleaned = Segment(old.base_offset, 0, harness.disk.open(log.path / segment_file_name(old.base_offset, LOG_SUFFIX + CLEANED_SUFFIX)))
+    cleaned = Segment(
+        old.base_offset,
+        0,
+        harness.disk.open(
+            log.path / segment_file_name(old.base_offset, LOG_SUFFIX + CLEANED_SUFFIX)
+        ),
+    )
     rebuild(cleaned, old.size, CONFIG.index_interval_bytes)
     cleaned.seal()
     return Replacement([old], cleaned)
 
 
-async def test_a_broken_disk_in_the_middle_of_a_cut_takes_the_directory_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_disk_in_the_middle_of_a_cut_takes_the_directory_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = ScarceDisk()
     harness, log = await begun(tmp_path, disk)
     renames = []
@@ -189,7 +231,9 @@ async def test_a_broken_disk_in_the_middle_of_a_cut_takes_the_directory_offline(
     harness.kill()
 
 
-async def test_a_directory_without_room_for_longer_names_is_cut_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_directory_without_room_for_longer_names_is_cut_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = ScarceDisk()
     harness, log = await begun(tmp_path, disk)
     roll(harness, log)
@@ -213,8 +257,12 @@ class FullDisk(FaultyDisk):
         return super().open(path, create=create)
 
 
-async def test_a_write_is_taken_back_on_a_full_disk_where_an_index_is_missing(tmp_path: Path) -> None:
-    """`append_indexes` had removed it for lack of space: the cut does not need it, and the directory stays online."""
+async def test_a_write_is_taken_back_on_a_full_disk_where_an_index_is_missing(
+    tmp_path: Path,
+) -> None:
+    """`append_indexes` had removed it for lack of space: the cut does not need it, and the
+    directory stays online.
+    """
     disk = FullDisk()
     harness = Harness(tmp_path, disk=disk)
     await harness.service.start()

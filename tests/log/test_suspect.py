@@ -1,4 +1,6 @@
-"""After a failed sync the page cache tells what no disk has: the next start writes it again before anything rests on it."""
+"""After a failed sync the page cache tells what no disk has: the next start writes it again
+before anything rests on it.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ async def produce(client: ClusterClient, count: int) -> int:
     async with open_producer(client, delivery_timeout_s=5) as producer:
         for number in range(count):
             try:
-                acknowledged = (await producer.send("orders", b"%d" % number, partition=0)).offset + 1
+                acknowledged = (
+                    await producer.send("orders", b"%d" % number, partition=0)
+                ).offset + 1
             except (ClientError, MqError):
                 break
     return acknowledged
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_acknowledged_after_a_failed_sync_and_a_restart_outlives_a_power_cut(seed: int) -> None:
+def test_what_is_acknowledged_after_a_failed_sync_and_a_restart_outlives_a_power_cut(
+    seed: int,
+) -> None:
     async def main() -> None:
         async with Cluster(nodes=1) as cluster:
             node, disk = cluster.nodes[1], cluster.disk(1)
@@ -40,7 +46,7 @@ def test_what_is_acknowledged_after_a_failed_sync_and_a_restart_outlives_a_power
             disk.fail_sync("orders-0")
             assert await produce(client, 1) == 0
             with trio.move_on_after(60):
-                while node.running:  # noqa: ASYNC110 -- in virtual time
+                while node.running:  # noqa: ASYNC110
                     await trio.sleep(0.1)
             assert not node.running and any(path.name == ".mqd_suspect" for path in disk.files())
             await node.start()
@@ -59,8 +65,12 @@ def test_what_is_acknowledged_after_a_failed_sync_and_a_restart_outlives_a_power
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_a_killed_process_never_synced_is_durable_before_more_is_acknowledged(seed: int) -> None:
-    """The directory of the partition and its metadata, too: they were made by a process that did not come to sync them."""
+def test_what_a_killed_process_never_synced_is_durable_before_more_is_acknowledged(
+    seed: int,
+) -> None:
+    """The directory of the partition and its metadata, too: they were made by a process
+    that did not come to sync them.
+    """
 
     async def main() -> None:
         async with Cluster(nodes=1) as cluster:
@@ -72,7 +82,13 @@ def test_what_a_killed_process_never_synced_is_durable_before_more_is_acknowledg
             await node.start()
             client = await cluster.client()
             change = ConfigChange("flush.before.ack", ConfigOperation.SET, "true")
-            assert set((await Admin(client).alter_configs({Resource(ResourceType.TOPIC, "orders"): [change]})).values()) == {None}
+            assert set(
+                (
+                    await Admin(client).alter_configs(
+                        {Resource(ResourceType.TOPIC, "orders"): [change]}
+                    )
+                ).values()
+            ) == {None}
             assert await produce(client, 3) == 6
             node.power_cut()
             await node.start()

@@ -1,4 +1,6 @@
-"""A torn tail is a torn tail, whatever its payload; a damaged length in the middle of a log is damage."""
+"""A torn tail is a torn tail, whatever its payload; a damaged length in the middle of a log
+is damage.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,15 @@ embedded = st.lists(
 """Payloads that contain whole, valid batches: raw segments, or an attack."""
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
-    batches=st.lists(st.tuples(st.lists(embedded, min_size=1, max_size=3), st.sampled_from(Codec)), min_size=1, max_size=5),
+    batches=st.lists(
+        st.tuples(st.lists(embedded, min_size=1, max_size=3), st.sampled_from(Codec)),
+        min_size=1,
+        max_size=5,
+    ),
     cut_share=st.floats(min_value=0, max_value=1),
 )
 async def test_a_kill_leaves_all_whole_batches_whatever_they_contain(
@@ -70,10 +78,16 @@ async def test_a_kill_leaves_all_whole_batches_whatever_they_contain(
     harness.kill()
 
 
-@pytest.mark.parametrize("payload", [b"x" * 40, at_offset(batch(b"inside"), 9)], ids=["plain", "embedded"])
+@pytest.mark.parametrize(
+    "payload", [b"x" * 40, at_offset(batch(b"inside"), 9)], ids=["plain", "embedded"]
+)
 @pytest.mark.parametrize("damaged", [0, 3, 7])
-async def test_a_length_that_was_damaged_in_the_middle_is_corruption(tmp_path: Path, damaged: int, payload: bytes) -> None:
-    """The claimed end is behind the file's, as in a torn write, but the CRC-32C ends where the next batch begins."""
+async def test_a_length_that_was_damaged_in_the_middle_is_corruption(
+    tmp_path: Path, damaged: int, payload: bytes
+) -> None:
+    """The claimed end is behind the file's, as in a torn write, but the CRC-32C ends where
+    the next batch begins.
+    """
     harness = Harness(tmp_path)
     await harness.service.start()
     log = harness.open(LogConfig())
@@ -102,7 +116,9 @@ def test_bytes_that_were_synced_are_never_torn(tmp_path: Path) -> None:
     assert batch_after(file, 0, 0, may_be_torn=False) == (whole.index(inside), 1)
 
 
-def test_find_batch_crosses_chunks_and_ignores_lower_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_batch_crosses_chunks_and_ignores_lower_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mqd.log.tails.SCAN_BYTES", 128)
     data = at_offset(batch(b"x" * 50), 9)
     for before in range(0, 300, 7):

@@ -1,4 +1,6 @@
-"""Followers come to the same transactions as their leader, also when their logs were cut in the midst of them (KIP-101)."""
+"""Followers come to the same transactions as their leader, also when their logs were cut in
+the midst of them (KIP-101).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.log.support import NOW, Harness, batch, wait_until
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=200, file_delete_delay_ms=0)
 
 
-def write_history(harness: Harness, log: PartitionLog, seed: int, *, epoch: int, count: int = 60) -> None:
+def write_history(
+    harness: Harness, log: PartitionLog, seed: int, *, epoch: int, count: int = 60
+) -> None:
     """Transactions of four producers, some still open at the end; plain records between."""
     dice = random.Random(seed)
     for _ in range(count):
@@ -26,22 +30,39 @@ def write_history(harness: Harness, log: PartitionLog, seed: int, *, epoch: int,
             harness.append(log, batch(b"plain"), epoch=epoch)
         elif producer_id in log.producers.open.values() and dice.random() < 0.5:
             marker = EndMarker(dice.random() < 0.5, epoch)
-            harness.append(log, build_end_marker(producer_id, 0, marker, NOW), epoch=epoch, client=False)
+            harness.append(
+                log, build_end_marker(producer_id, 0, marker, NOW), epoch=epoch, client=False
+            )
         else:
             guard = log.producers.guard(producer_id, 0, -1, False, 0)
             if guard is not None:
                 guard.confirmed = True
-            harness.append(log, batch(b"%d" % dice.randrange(100), producer_id=producer_id, transactional=True), epoch=epoch, client=False)
+            harness.append(
+                log,
+                batch(b"%d" % dice.randrange(100), producer_id=producer_id, transactional=True),
+                epoch=epoch,
+                client=False,
+            )
         if dice.random() < 0.3:
             assert harness.service.flush() == []
     assert harness.service.flush() == []
 
 
-def copy(leader: Harness, source: PartitionLog, follower: Harness, target: PartitionLog, dice: random.Random) -> None:
+def copy(
+    leader: Harness,
+    source: PartitionLog,
+    follower: Harness,
+    target: PartitionLog,
+    dice: random.Random,
+) -> None:
     """As fetches do, in pieces of any size."""
     while target.log_end_offset < source.log_end_offset:
         read = leader.service.read(
-            source, target.log_end_offset, max_bytes=dice.randrange(1, 2000), limit_offset=source.written_end_offset, min_one=True
+            source,
+            target.log_end_offset,
+            max_bytes=dice.randrange(1, 2000),
+            limit_offset=source.written_end_offset,
+            min_one=True,
         )
         for one in read.ranges:
             data = bytearray(one.file.read_at(one.position, one.size))
@@ -58,7 +79,10 @@ def what_it_knows(harness: Harness, log: PartitionLog) -> object:
         stable,
         log.producers.open,
         entries,
-        [[one[:3] for one in harness.service.reader.aborted(log, start, stable)] for start in range(0, stable, 7)],
+        [
+            [one[:3] for one in harness.service.reader.aborted(log, start, stable)]
+            for start in range(0, stable, 7)
+        ],
     )
 
 
@@ -81,7 +105,9 @@ async def test_a_follower_is_its_leader_after_any_cut(tmp_path: Path, seed: int)
         for offset in dice.sample(bases, 6):
             follower.service.truncate_to(target, offset)
             await wait_until(lambda: target.durability.unsynced_truncation is None)
-            await wait_until(lambda: target.durability.recovery_point <= target.durability.end_offset)
+            await wait_until(
+                lambda: target.durability.recovery_point <= target.durability.end_offset
+            )
             assert target.log_end_offset == offset
             copy(leader, source, follower, target, dice)
             assert what_it_knows(follower, target) == what_it_knows(leader, source)
@@ -89,8 +115,12 @@ async def test_a_follower_is_its_leader_after_any_cut(tmp_path: Path, seed: int)
         await harness.service.close()
 
 
-async def test_a_marker_that_another_leader_never_saw_is_cut_and_its_transaction_is_open_again(tmp_path: Path) -> None:
-    """The leader of epoch 1 wrote an abort that was not replicated; the leader of epoch 2 wrote the commit that the coordinator decided."""
+async def test_a_marker_that_another_leader_never_saw_is_cut_and_its_transaction_is_open_again(
+    tmp_path: Path,
+) -> None:
+    """The leader of epoch 1 wrote an abort that was not replicated; the leader of epoch 2
+    wrote the commit that the coordinator decided.
+    """
     old, mine = await started(tmp_path / "old")
     new, source = await started(tmp_path / "new")
     guard = mine.producers.guard(1, 0, -1, False, 0)
@@ -121,8 +151,12 @@ def headers(harness: Harness, log: PartitionLog) -> list[BatchHeader]:
     found = []
     offset = 0
     while offset < log.log_end_offset:
-        read = harness.service.read(log, offset, max_bytes=1 << 20, limit_offset=log.log_end_offset, min_one=True)
+        read = harness.service.read(
+            log, offset, max_bytes=1 << 20, limit_offset=log.log_end_offset, min_one=True
+        )
         for one in read.ranges:
-            found += [header for _, _, header in iterate_batches(one.file.read_at(one.position, one.size))]
+            found += [
+                header for _, _, header in iterate_batches(one.file.read_at(one.position, one.size))
+            ]
         offset = read.next_offset
     return found

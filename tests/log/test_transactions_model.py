@@ -1,6 +1,8 @@
-"""Transactions of a log against a list of what was appended: Hypothesis writes, ends, rolls, truncates, kills at any byte, opens again.
+"""Transactions of a log against a list of what was appended: Hypothesis writes, ends, rolls,
+truncates, kills at any byte, opens again.
 
-Whatever happens, the last stable offset and the aborted transactions of any range are those that the list explains.
+Whatever happens, the last stable offset and the aborted transactions of any range are those that
+the list explains.
 """
 
 from __future__ import annotations
@@ -46,7 +48,14 @@ def explain(events: list[Event]) -> tuple[dict[int, int], list[AbortedTransactio
         elif event.producer_id in begun:
             first = begun.pop(event.producer_id)
             if not event.ends:
-                aborted.append(AbortedTransaction(event.producer_id, first, event.last, min(begun.values(), default=event.last + 1)))
+                aborted.append(
+                    AbortedTransaction(
+                        event.producer_id,
+                        first,
+                        event.last,
+                        min(begun.values(), default=event.last + 1),
+                    )
+                )
     return begun, aborted
 
 
@@ -69,7 +78,10 @@ class TransactionMachine(RuleBasedStateMachine):
     def end(self) -> int:
         return self.events[-1].last + 1 if self.events else 0
 
-    @rule(producer_id=st.sampled_from(PRODUCERS), counts=st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    @rule(
+        producer_id=st.sampled_from(PRODUCERS),
+        counts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    )
     def write(self, producer_id: int, counts: list[int]) -> None:
         """As a group coordinator does: without sequence numbers, the partition confirmed."""
         for count in counts:
@@ -77,18 +89,26 @@ class TransactionMachine(RuleBasedStateMachine):
             if guard is not None:
                 guard.confirmed = True
             values = [b"%05d" % number for number in range(count)]
-            appended = self.harness.append(self.log, batch(*values, producer_id=producer_id, transactional=True), client=False)
+            appended = self.harness.append(
+                self.log, batch(*values, producer_id=producer_id, transactional=True), client=False
+            )
             self.events.append(Event(appended.base_offset, appended.last_offset, producer_id, None))
         assert self.harness.service.flush() == []
 
     @rule(producer_id=st.sampled_from(PRODUCERS), commits=st.booleans())
     def end_one(self, producer_id: int, commits: bool) -> None:
-        marker = build_end_marker(producer_id, 0, EndMarker(commits, COORDINATOR_EPOCH), self.harness.clock.now_ms)
+        marker = build_end_marker(
+            producer_id, 0, EndMarker(commits, COORDINATOR_EPOCH), self.harness.clock.now_ms
+        )
         appended = self.harness.append(self.log, marker, client=False)
         self.events.append(Event(appended.base_offset, appended.last_offset, producer_id, commits))
         assert self.harness.service.flush() == []
 
-    @rule(rounds=st.lists(st.tuples(st.sampled_from(PRODUCERS), st.booleans()), min_size=4, max_size=10))
+    @rule(
+        rounds=st.lists(
+            st.tuples(st.sampled_from(PRODUCERS), st.booleans()), min_size=4, max_size=10
+        )
+    )
     def churn(self, rounds: list[tuple[int, bool]]) -> None:
         """Short transactions, enough of them to fill segments."""
         for producer_id, commits in rounds:
@@ -98,7 +118,8 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1).map(lambda drawn: 1 - drawn**3))
     def truncate(self, share: float) -> None:
         offset = self.start + int((self.end - self.start) * share)
-        trio.run(self._run, lambda: self.harness.service.truncate_to(self.log, offset))  # no segment begins before a cut is durable
+        # no segment begins before a cut is durable
+        trio.run(self._run, lambda: self.harness.service.truncate_to(self.log, offset))
         self.events = [event for event in self.events if event.last < offset]
         self.start = min(self.start, self.end)
 
@@ -113,9 +134,15 @@ class TransactionMachine(RuleBasedStateMachine):
             nursery.start_soon(service.run)
             first()
             service.request_sync(log)
-            await wait_until(lambda: log.durability.end_offset == log.log_end_offset and log.durability.unsynced_truncation is None)
+            await wait_until(
+                lambda: (
+                    log.durability.end_offset == log.log_end_offset
+                    and log.durability.unsynced_truncation is None
+                )
+            )
             nursery.cancel_scope.cancel()
-        await service.checkpoint_recovery_points()  # once nobody else does: both would go by the same temporary file
+        # once nobody else does: both would go by the same temporary file
+        await service.checkpoint_recovery_points()
 
     def reopen(self) -> None:
         trio.run(self.harness.restart)
@@ -137,7 +164,9 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.log.active.size)
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
-        """kill -9: the last file keeps any number of its bytes, and what was never synced beside it is damaged or gone."""
+        """kill -9: the last file keeps any number of its bytes, and what was never synced
+        beside it is damaged or gone.
+        """
         base = self.log.active.base_offset
         path = self.log.path / f"{base:020d}.log"
         content = path.read_bytes()
@@ -158,7 +187,10 @@ class TransactionMachine(RuleBasedStateMachine):
         log, end = self.log, self.end
         assert log.log_end_offset == end
         begun, aborted = explain(self.events)
-        assert dict(log.producers.open) == {first: producer_id for producer_id, first in sorted(begun.items(), key=lambda one: one[1])}
+        assert dict(log.producers.open) == {
+            first: producer_id
+            for producer_id, first in sorted(begun.items(), key=lambda one: one[1])
+        }
         assert list(log.producers.open) == sorted(log.producers.open)
         stable = log.last_stable_offset(end)
         assert stable == min(begun.values(), default=end)
@@ -166,8 +198,14 @@ class TransactionMachine(RuleBasedStateMachine):
         for start in range(0, stable + 1, 3):
             for stop in (start + 1, (start + stable) // 2, stable):
                 found = reader.aborted(log, start, stop) if stop <= stable else []
-                expected = [one for one in aborted if one.last_offset >= start and one.first_offset < stop] if stop <= stable else []
-                assert [one[:3] for one in found] == [one[:3] for one in sorted(expected, key=lambda one: one.first_offset)], (start, stop)
+                expected = (
+                    [one for one in aborted if one.last_offset >= start and one.first_offset < stop]
+                    if stop <= stable
+                    else []
+                )
+                assert [one[:3] for one in found] == [
+                    one[:3] for one in sorted(expected, key=lambda one: one.first_offset)
+                ], (start, stop)
 
     @invariant()
     def files_are_kafkas(self) -> None:
@@ -177,7 +215,11 @@ class TransactionMachine(RuleBasedStateMachine):
             if segment.next_offset <= self.log.durability.recovery_point:
                 path = self.log.path / f"{segment.base_offset:020d}.txnindex"
                 in_file = decode_txn_index(path.read_bytes()) if path.exists() else []
-                assert in_file == [one for one in aborted if segment.base_offset <= one.last_offset < segment.next_offset]
+                assert in_file == [
+                    one
+                    for one in aborted
+                    if segment.base_offset <= one.last_offset < segment.next_offset
+                ]
 
     def teardown(self) -> None:
         if hasattr(self, "harness"):
@@ -186,6 +228,9 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 TransactionMachine.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=25,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 test_transactions_are_what_was_appended = TransactionMachine.TestCase

@@ -19,7 +19,9 @@ def served() -> Iterator[Loopback]:
 
 
 @pytest.fixture
-def mqctl(served: Loopback, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+def mqctl(
+    served: Loopback, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Ran]:
     monkeypatch.setenv("MQCTL_BOOTSTRAP", served.address)
 
     def run(*arguments: str) -> Ran:

@@ -12,7 +12,15 @@ import yaml
 
 from chaos.node import free_ports
 from mqctl import moving
-from tests.client.fake import ALTER_REASSIGNMENTS, DESCRIBE_QUORUM, LIST_REASSIGNMENTS, METADATA, FakePartition, Hang, quorum_row
+from tests.client.fake import (
+    ALTER_REASSIGNMENTS,
+    DESCRIBE_QUORUM,
+    LIST_REASSIGNMENTS,
+    METADATA,
+    FakePartition,
+    Hang,
+    quorum_row,
+)
 from tests.client.loopback import Loopback
 from tests.ran import Ran
 
@@ -29,7 +37,9 @@ def three(served: Loopback, monkeypatch: pytest.MonkeyPatch) -> Loopback:
     def build() -> None:
         for node in (2, 3):
             served.cluster.addresses[node] = ("127.0.0.1", served.port)
-        for each, replicas in zip(served.cluster.add_topic("a", 3), ([1, 2], [2, 3], [3, 1]), strict=True):
+        for each, replicas in zip(
+            served.cluster.add_topic("a", 3), ([1, 2], [2, 3], [3, 1]), strict=True
+        ):
             each.leader, each.replicas = replicas[0], replicas
         served.cluster.quorum = {
             "leader_id": 1,
@@ -58,7 +68,17 @@ def lose(served: Loopback, node: int) -> None:
 def test_brokers_are_listed_and_described(mqctl: Mqctl, three: Loopback) -> None:
     three.inside(lambda: lose(three, 3))
     rows = mqctl("broker", "list", "-o", "json").data
-    assert [(row["node"], row["state"], row["leads"], row["preferred"], row["replicas"], row["not_in_sync"]) for row in rows] == [
+    assert [
+        (
+            row["node"],
+            row["state"],
+            row["leads"],
+            row["preferred"],
+            row["replicas"],
+            row["not_in_sync"],
+        )
+        for row in rows
+    ] == [
         (1, "alive", 2, 1, 2, 0),
         (2, "alive", 1, 1, 2, 0),
         (3, "fenced", 0, 1, 2, 2),
@@ -88,23 +108,37 @@ def test_an_unreachable_broker_is_reported(mqctl: Mqctl, three: Loopback) -> Non
 
 def test_partitions_are_filtered_by_their_problems(mqctl: Mqctl, three: Loopback) -> None:
     def places(*arguments: str) -> list[int]:
-        return [row["partition"] for row in mqctl("partition", "list", "-o", "json", *arguments).data]
+        return [
+            row["partition"] for row in mqctl("partition", "list", "-o", "json", *arguments).data
+        ]
 
     assert places() == [0, 1, 2] and places("--under-replicated") == places("--leaderless") == []
     assert mqctl("partition", "list", "--leaderless").err == "no partition matches\n"
     three.inside(lambda: three.cluster.configs.__setitem__((2, "a"), {"min.insync.replicas": "3"}))
     assert places("--under-min-isr") == []  # more than there are replicas counts as all of them
     three.inside(lambda: lose(three, 3))
-    assert places("--under-replicated") == places("--offline") == places("--under-min-isr") == [1, 2]
-    assert places("--broker", "1") == [0, 2] and places("--broker", "1", "--offline") == [2] and places("--topic", "b*") == []
+    assert (
+        places("--under-replicated") == places("--offline") == places("--under-min-isr") == [1, 2]
+    )
+    assert (
+        places("--broker", "1") == [0, 2]
+        and places("--broker", "1", "--offline") == [2]
+        and places("--topic", "b*") == []
+    )
     three.inside(lambda: lose(three, 2))
-    assert places("--leaderless") == [1] and places("--leaderless", "--under-replicated") == [0, 1, 2]
+    assert places("--leaderless") == [1] and places("--leaderless", "--under-replicated") == [
+        0,
+        1,
+        2,
+    ]
     row = mqctl("partition", "list", "--leaderless", "-o", "json").data[0]
     assert row["leader"] is None and row["state"][:2] == ["leaderless", "offline"]
     assert "leaderless" in mqctl("partition", "list").out
 
 
-def test_a_replica_that_is_being_added_is_not_under_replicated(mqctl: Mqctl, three: Loopback) -> None:
+def test_a_replica_that_is_being_added_is_not_under_replicated(
+    mqctl: Mqctl, three: Loopback
+) -> None:
     three.inside(lambda: setattr(three.cluster, "moves_hang", True))
     assert mqctl("partition", "move", "a:0=1,3", "--execute").code == 0
     (row,) = (row for row in mqctl("partition", "list", "-o", "json").data if row["partition"] == 0)
@@ -115,10 +149,18 @@ def test_a_replica_that_is_being_added_is_not_under_replicated(mqctl: Mqctl, thr
 def test_leaders_are_elected(mqctl: Mqctl, three: Loopback) -> None:
     three.inside(lambda: setattr(partition(three, 0), "leader", 2))
     ran = mqctl("partition", "elect-leader", "a", "-o", "json")
-    assert ran.code == 0 and [row["result"] for row in ran.data] == ["elected", "not needed", "not needed"]
+    assert ran.code == 0 and [row["result"] for row in ran.data] == [
+        "elected",
+        "not needed",
+        "not needed",
+    ]
     assert mqctl("partition", "elect-leader", "--all").err == "no partition needs an election\n"
     assert "'a', partition 9, does not exist" in mqctl("partition", "elect-leader", "a:9").err
-    assert mqctl("partition", "elect-leader").code == mqctl("partition", "elect-leader", "a", "--all").code == 2
+    assert (
+        mqctl("partition", "elect-leader").code
+        == mqctl("partition", "elect-leader", "a", "--all").code
+        == 2
+    )
     three.inside(lambda: [lose(three, node) for node in (2, 3)])
     ran = mqctl("partition", "elect-leader", "a:1", "--unclean")
     assert ran.code == 2 and "are lost permanently" in ran.err
@@ -130,16 +172,41 @@ def test_a_move_is_planned_then_executed(mqctl: Mqctl, three: Loopback, tmp_path
     before = tmp_path / "before.json"
     ran = mqctl("partition", "move", "a:0=3,1", "-o", "json")
     assert ran.data == [
-        {"topic": "a", "partition": 0, "before": [1, 2], "after": [3, 1], "adding": [3], "removing": [2], "bytes_to_copy": 0}
+        {
+            "topic": "a",
+            "partition": 0,
+            "before": [1, 2],
+            "after": [3, 1],
+            "adding": [3],
+            "removing": [2],
+            "bytes_to_copy": 0,
+        }
     ]
     assert ran.code == 0 and "nothing was changed" in ran.err and partition(three, 0).held == [1, 2]
-    ran = mqctl("partition", "move", "a:0=3,1", "--execute", "--wait", "--throttle", "5M", "--save", str(before))
+    ran = mqctl(
+        "partition",
+        "move",
+        "a:0=3,1",
+        "--execute",
+        "--wait",
+        "--throttle",
+        "5M",
+        "--save",
+        str(before),
+    )
     assert ran.code == 0 and "1 of 1 partitions moved" in ran.err
     assert partition(three, 0).held == [3, 1]
     assert set(three.cluster.rates) == {5_000_000} and not any(three.cluster.configs.values())
-    assert json.loads(before.read_text())["partitions"] == [{"topic": "a", "partition": 0, "replicas": [1, 2]}]
-    assert "choose a file that does not exist" in mqctl("partition", "move", "a:0=1,2", "--save", str(before)).err
-    assert mqctl("partition", "move", "-f", str(before), "--execute", "--wait").code == 0 and partition(three, 0).held == [1, 2]
+    assert json.loads(before.read_text())["partitions"] == [
+        {"topic": "a", "partition": 0, "replicas": [1, 2]}
+    ]
+    assert (
+        "choose a file that does not exist"
+        in mqctl("partition", "move", "a:0=1,2", "--save", str(before)).err
+    )
+    assert mqctl(
+        "partition", "move", "-f", str(before), "--execute", "--wait"
+    ).code == 0 and partition(three, 0).held == [1, 2]
     assert mqctl("partition", "move", "a:0=1,2").err == "nothing to move\n"
     ran = mqctl("partition", "move", "--from", "1", "--to", "3", "-o", "yaml")
     assert [row["after"] for row in yaml.safe_load(ran.out)] == [[3, 2]] and ran.code == 3
@@ -151,12 +218,21 @@ def test_moves_show_progress_and_can_be_cancelled(mqctl: Mqctl, three: Loopback)
     ran = mqctl("partition", "move", "a:0=1,3", "a:1=2,1", "--execute", "--throttle", "1M")
     assert ran.code == 0 and "2 of 2 moves started" in ran.err and "the throttle stays" in ran.err
     rows = mqctl("partition", "move-status", "-o", "json").data
-    assert [(row["partition"], row["adding"], row["removing"]) for row in rows] == [(0, [3], [2]), (1, [1], [3])]
+    assert [(row["partition"], row["adding"], row["removing"]) for row in rows] == [
+        (0, [3], [2]),
+        (1, [1], [3]),
+    ]
     ran = mqctl("partition", "move-cancel", "a:0", "-o", "json")
-    assert ran.data == [{"topic": "a", "partition": 0, "cancelled": True}] and any(three.cluster.configs.values())
+    assert ran.data == [{"topic": "a", "partition": 0, "cancelled": True}] and any(
+        three.cluster.configs.values()
+    )
     assert mqctl("partition", "move-cancel", "--all").code == 0
     assert not any(three.cluster.configs.values()) and partition(three, 1).held == [2, 3]
-    assert mqctl("partition", "move-cancel", "--all").err == mqctl("partition", "move-status").err == "no moves in progress\n"
+    assert (
+        mqctl("partition", "move-cancel", "--all").err
+        == mqctl("partition", "move-status").err
+        == "no moves in progress\n"
+    )
     assert "no reassignment in progress" in mqctl("partition", "move-cancel", "a:0").err
 
 
@@ -168,8 +244,14 @@ def test_a_stalled_move_shows_the_reason(mqctl: Mqctl, three: Loopback) -> None:
     three.inside(lambda: three.cluster.fenced.add(3))
     three.inside(lambda: setattr(partition(three, 1), "leader", -1))
     ran = mqctl("partition", "move-status", "-o", "json")
-    assert [row["stands_still"] for row in ran.data] == ["node 3 is fenced", "no leader to copy from"]
-    assert "mqctl partition move-cancel" in ran.err and "STALLED" in mqctl("partition", "move-status").out
+    assert [row["stands_still"] for row in ran.data] == [
+        "node 3 is fenced",
+        "no leader to copy from",
+    ]
+    assert (
+        "mqctl partition move-cancel" in ran.err
+        and "STALLED" in mqctl("partition", "move-status").out
+    )
 
 
 def test_a_remaining_throttle_is_reported_and_removed(mqctl: Mqctl, three: Loopback) -> None:
@@ -184,15 +266,28 @@ def test_a_remaining_throttle_is_reported_and_removed(mqctl: Mqctl, three: Loopb
 
 
 def test_a_rejected_move_leaves_no_throttle(mqctl: Mqctl, three: Loopback) -> None:
-    answer: dict[str, Any] = {"responses": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 39, "error_message": "no"}]}]}
+    answer: dict[str, Any] = {
+        "responses": [
+            {
+                "name": "a",
+                "partitions": [{"partition_index": 0, "error_code": 39, "error_message": "no"}],
+            }
+        ]
+    }
     three.inside(lambda: three.cluster.one.script(ALTER_REASSIGNMENTS, answer))
     ran = mqctl("partition", "move", "a:0=1,3", "--execute", "--throttle", "1M")
     assert ran.code == 1 and "a-0: no" in ran.err and not any(three.cluster.configs.values())
 
 
-def test_impossible_moves_are_rejected_with_a_reason(mqctl: Mqctl, three: Loopback, tmp_path: Path) -> None:
+def test_impossible_moves_are_rejected_with_a_reason(
+    mqctl: Mqctl, three: Loopback, tmp_path: Path
+) -> None:
     ran = mqctl("partition", "move", "a:0=1,9", "b:0=1", "--execute")
-    assert ran.code == 1 and "cannot move a-0: node 9" in ran.err and "cannot move b-0: the partition does not exist" in ran.err
+    assert (
+        ran.code == 1
+        and "cannot move a-0: node 9" in ran.err
+        and "cannot move b-0: the partition does not exist" in ran.err
+    )
     ran = mqctl("partition", "move", "a:0=1,9", "a:1=1,2", "--execute")
     assert ran.code == 1 and "nothing was moved" in ran.err and partition(three, 1).held == [2, 3]
     bad = tmp_path / "bad.json"
@@ -211,7 +306,10 @@ def test_impossible_moves_are_rejected_with_a_reason(mqctl: Mqctl, three: Loopba
     ):
         ran = mqctl("partition", "move", *arguments)
         assert ran.code == 2 and "Error:" in ran.err, arguments
-    assert "node 9 is unknown or not alive" in mqctl("partition", "move", "--from", "1", "--to", "9").err
+    assert (
+        "node 9 is unknown or not alive"
+        in mqctl("partition", "move", "--from", "1", "--to", "9").err
+    )
     ran = mqctl("partition", "move", "--from", "9", "--to", "1")
     assert ran.code == 1 and "node 9 is unknown" in ran.err and "mqctl broker list" in ran.err
 
@@ -223,15 +321,25 @@ def test_replicas_move_off_an_unregistered_node(mqctl: Mqctl, three: Loopback) -
     assert ran.code == 3 and [row["after"] for row in ran.data] == [[2, 1]]
 
 
-def test_a_move_drops_replicas_only_with_the_option(mqctl: Mqctl, three: Loopback, tmp_path: Path) -> None:
+def test_a_move_drops_replicas_only_with_the_option(
+    mqctl: Mqctl, three: Loopback, tmp_path: Path
+) -> None:
     file = tmp_path / "moves.json"
     file.write_text('{"partitions": [{"topic": "a", "partition": 0, "replicas": [2]}]}')
     for how in (["a:0=2"], ["--file", str(file)]):
         ran = mqctl("partition", "move", *how, "--execute")
-        assert ran.code == 1 and "cannot move a-0: only 1 of 2 replicas would remain" in ran.err and "--allow-fewer-replicas" in ran.err
+        assert (
+            ran.code == 1
+            and "cannot move a-0: only 1 of 2 replicas would remain" in ran.err
+            and "--allow-fewer-replicas" in ran.err
+        )
         assert partition(three, 0).held == [1, 2]
-    assert mqctl("partition", "move", "a:0=2", "--execute", "--allow-fewer-replicas").code == 0 and partition(three, 0).held == [2]
-    assert mqctl("partition", "move", "--from", "1", "--to", "2", "--allow-fewer-replicas").code == 2
+    assert mqctl(
+        "partition", "move", "a:0=2", "--execute", "--allow-fewer-replicas"
+    ).code == 0 and partition(three, 0).held == [2]
+    assert (
+        mqctl("partition", "move", "--from", "1", "--to", "2", "--allow-fewer-replicas").code == 2
+    )
 
 
 def test_a_node_is_drained(mqctl: Mqctl, three: Loopback) -> None:
@@ -244,17 +352,31 @@ def test_a_node_is_drained(mqctl: Mqctl, three: Loopback) -> None:
     assert ran.code == 0 and all(2 not in each.held for each in three.cluster.topics["a"])
 
 
-def test_a_drain_without_another_node_needs_allow_fewer_replicas(mqctl: Mqctl, three: Loopback) -> None:
+def test_a_drain_without_another_node_needs_allow_fewer_replicas(
+    mqctl: Mqctl, three: Loopback
+) -> None:
     three.inside(lambda: lose(three, 3))
     ran = mqctl("broker", "drain", "2", "--execute")
-    assert ran.code == 1 and "cannot move a-0: 2 replicas need 2 other nodes; alive: 1" in ran.err and "--allow-fewer-replicas" in ran.err
+    assert (
+        ran.code == 1
+        and "cannot move a-0: 2 replicas need 2 other nodes; alive: 1" in ran.err
+        and "--allow-fewer-replicas" in ran.err
+    )
     ran = mqctl("broker", "drain", "2", "--execute", "--allow-fewer-replicas")
-    assert ran.code == 0 and [each.held for each in three.cluster.topics["a"]] == [[1], [1, 3], [3, 1]]
+    assert ran.code == 0 and [each.held for each in three.cluster.topics["a"]] == [
+        [1],
+        [1, 3],
+        [3, 1],
+    ]
 
 
 def test_leaders_only_moves_leaderships_and_no_replicas(mqctl: Mqctl, three: Loopback) -> None:
     ran = mqctl("broker", "drain", "3", "--leaders-only", "--execute")
-    assert ran.code == 0 and "node 3 now leads none" in ran.err and "continue in the cluster" not in ran.err
+    assert (
+        ran.code == 0
+        and "node 3 now leads none" in ran.err
+        and "continue in the cluster" not in ran.err
+    )
     assert [sorted(each.held) for each in three.cluster.topics["a"]] == [[1, 2], [2, 3], [1, 3]]
     assert all(each.leader != 3 and each.held[0] != 3 for each in three.cluster.topics["a"])
     three.inside(lambda: setattr(partition(three, 2), "isr", [1]))
@@ -279,7 +401,11 @@ def test_only_a_fenced_and_empty_node_is_unregistered(mqctl: Mqctl, three: Loopb
 
 def test_the_quorum_is_shown(mqctl: Mqctl, three: Loopback) -> None:
     late = quorum_row(3, end=4, now=60_000)
-    three.inside(lambda: three.cluster.quorum.update(current_voters=[quorum_row(1), quorum_row(2), late], observers=[quorum_row(4)]))
+    three.inside(
+        lambda: three.cluster.quorum.update(
+            current_voters=[quorum_row(1), quorum_row(2), late], observers=[quorum_row(4)]
+        )
+    )
     data = mqctl("cluster", "quorum", "-o", "json").data
     assert data["leader"] == 1 and data["majority"] == 2
     assert [(row["role"], row["lag"], row["state"]) for row in data["nodes"]] == [
@@ -298,42 +424,82 @@ def test_health(mqctl: Mqctl, three: Loopback) -> None:
     three.inside(lambda: lose(three, 3))
     ran = mqctl("cluster", "health")
     assert ran.code == 1 and ran.out.startswith("NOT HEALTHY ")
-    assert f"node 3 at 127.0.0.1:{three.port} is fenced" in ran.out and "-> restart node 3" in ran.out
+    assert (
+        f"node 3 at 127.0.0.1:{three.port} is fenced" in ran.out and "-> restart node 3" in ran.out
+    )
     data = mqctl("cluster", "health", "-o", "json").data
     assert data["healthy"] is False
-    assert {(each["check"], each["level"]) for each in data["findings"]} >= {("nodes", "bad"), ("replication", "warning"), ("disks", "bad")}
-    three.inside(lambda: three.cluster.one.script(DESCRIBE_QUORUM, {"error_code": 42, "error_message": "who knows"}))
+    assert {(each["check"], each["level"]) for each in data["findings"]} >= {
+        ("nodes", "bad"),
+        ("replication", "warning"),
+        ("disks", "bad"),
+    }
+    three.inside(
+        lambda: three.cluster.one.script(
+            DESCRIBE_QUORUM, {"error_code": 42, "error_message": "who knows"}
+        )
+    )
     assert "no controller: describing the quorum: who knows" in mqctl("cluster", "health").out
 
 
-def test_without_a_controller_the_other_information_is_shown(mqctl: Mqctl, three: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only it knows is not answered while there is none, nor anything that is asked behind it on the same connection."""
-    for name in ("snapshot.WANTED_SECONDS", "commands.cluster.QUORUM_SECONDS", "commands.health.QUESTION_SECONDS"):
+def test_without_a_controller_the_other_information_is_shown(
+    mqctl: Mqctl, three: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only it knows is not answered while there is none, nor anything that is asked
+    behind it on the same connection.
+    """
+    for name in (
+        "snapshot.WANTED_SECONDS",
+        "commands.cluster.QUORUM_SECONDS",
+        "commands.health.QUESTION_SECONDS",
+    ):
         monkeypatch.setattr(f"mqctl.{name}", 0.5)
     for key in (DESCRIBE_QUORUM, LIST_REASSIGNMENTS):
         three.inside(lambda key=key: three.cluster.one.script(key, *[Hang()] * 9))  # type: ignore[misc]
     three.inside(lambda: lose(three, 3))
     ran = mqctl("cluster", "health")
-    assert ran.code == 1 and "no controller: no response within" in ran.out and "under-replicated" in ran.out
+    assert (
+        ran.code == 1
+        and "no controller: no response within" in ran.out
+        and "under-replicated" in ran.out
+    )
     assert "cannot get the state" not in ran.out and "log directories of" not in ran.out
     ran = mqctl("cluster", "info", "-o", "json")
-    assert ran.code == 3 and ran.data["controller"] is None and ran.data["partitions"] == 3 and "mqctl cluster health" in ran.err
+    assert (
+        ran.code == 3
+        and ran.data["controller"] is None
+        and ran.data["partitions"] == 3
+        and "mqctl cluster health" in ran.err
+    )
     assert [row["state"] for row in ran.data["nodes"]] == ["unknown", "unknown", "fenced"]
     ran = mqctl("partition", "list", "--under-replicated", "-o", "json")
     assert ran.code == 3 and len(ran.data) == 2
-    assert "waiting for the controller to list reassignments" in ran.err and "mqctl cluster health" in ran.err
+    assert (
+        "waiting for the controller to list reassignments" in ran.err
+        and "mqctl cluster health" in ran.err
+    )
     assert mqctl("broker", "list").code == 0
     ran = mqctl("cluster", "quorum", "--timeout", "0.5")
     assert ran.code == 4 and "mqctl cluster health" in ran.err
 
 
-def test_info_exits_with_3_if_the_quorum_has_no_leader_but_not_if_it_is_not_reported(mqctl: Mqctl, three: Loopback) -> None:
+def test_info_exits_with_3_if_the_quorum_has_no_leader_but_not_if_it_is_not_reported(
+    mqctl: Mqctl, three: Loopback
+) -> None:
     def leaderless(why: str) -> None:
         ran = mqctl("cluster", "info", "-o", "json")
-        assert ran.code == 3 and ran.data["controller"] is None and {row["state"] for row in ran.data["nodes"]} == {"unknown"}
+        assert (
+            ran.code == 3
+            and ran.data["controller"] is None
+            and {row["state"] for row in ran.data["nodes"]} == {"unknown"}
+        )
         assert why in ran.err
 
-    three.inside(lambda: three.cluster.one.script(DESCRIBE_QUORUM, {"error_code": 31, "error_message": "no right to ask"}))
+    three.inside(
+        lambda: three.cluster.one.script(
+            DESCRIBE_QUORUM, {"error_code": 31, "error_message": "no right to ask"}
+        )
+    )
     leaderless("no right to ask")
     three.inside(lambda: three.cluster.quorum.update(leader_id=-1))
     leaderless("the metadata quorum has no leader")
@@ -341,15 +507,27 @@ def test_info_exits_with_3_if_the_quorum_has_no_leader_but_not_if_it_is_not_repo
     assert ran.code == 3 and "NODE  HOST" in ran.out
     three.inside(lambda: three.cluster.one.versions.pop(DESCRIBE_QUORUM))
     ran = mqctl("cluster", "info", "-o", "json")
-    assert ran.code == 0 and not ran.err and ran.data["controller"] == 1 and ran.data["nodes"][0]["state"] == "alive"
+    assert (
+        ran.code == 0
+        and not ran.err
+        and ran.data["controller"] == 1
+        and ran.data["nodes"][0]["state"] == "alive"
+    )
     three.inside(lambda: setattr(three.cluster, "controller", -1))
     assert mqctl("cluster", "info").code == 3
 
 
-def test_partitions_are_listed_if_min_insync_replicas_is_unknown(mqctl: Mqctl, three: Loopback) -> None:
+def test_partitions_are_listed_if_min_insync_replicas_is_unknown(
+    mqctl: Mqctl, three: Loopback
+) -> None:
     three.inside(lambda: three.cluster.one.script(DESCRIBE_CONFIGS, *[Hang()] * 9))
     ran = mqctl("partition", "list", "--timeout", "0.2", "-o", "json")
-    assert ran.code == 3 and len(ran.data) == 3 and "min.insync.replicas" in ran.err and "mqctl cluster health" in ran.err
+    assert (
+        ran.code == 3
+        and len(ran.data) == 3
+        and "min.insync.replicas" in ran.err
+        and "mqctl cluster health" in ran.err
+    )
 
 
 def test_health_of_an_unreachable_cluster(mqctl: Mqctl, served: Loopback) -> None:

@@ -20,10 +20,20 @@ def test_cluster_info(mqctl: Callable[..., Ran], served: Loopback) -> None:
     ran = mqctl("cluster", "info", "-o", "json")
     assert ran.data["topics"] == 1
     assert ran.code == 0 and ran.err == ""
-    assert ran.data["cluster_id"] == "fake" and ran.data["partitions"] == 2 and ran.data["leaderless_partitions"] == 0
+    assert (
+        ran.data["cluster_id"] == "fake"
+        and ran.data["partitions"] == 2
+        and ran.data["leaderless_partitions"] == 0
+    )
     assert ran.data["nodes"][0] | {"port": 0} == {
-        "node": 1, "host": "127.0.0.1", "port": 0, "rack": None, "state": "alive", "leads": 2, "replicas": 2,
-    }  # fmt: skip
+        "node": 1,
+        "host": "127.0.0.1",
+        "port": 0,
+        "rack": None,
+        "state": "alive",
+        "leads": 2,
+        "replicas": 2,
+    }
     table = mqctl("cluster", "info").out
     assert "cluster id" in table and "\x1b" not in table and "NODE  HOST" in table
 
@@ -33,10 +43,16 @@ def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
     ran = mqctl("topic", "create", "a", "b", "-p", "3", "-c", "x=1", "-o", "yaml")
     assert ran.code == 0 and [row["partitions"] for row in yaml.safe_load(ran.out)] == [3, 3]
     ran = mqctl("topic", "create", "b", "c")
-    assert ran.code == 3 and "error: b: topic already exists" in ran.err and ran.out.splitlines()[1].startswith("c ")
+    assert (
+        ran.code == 3
+        and "error: b: topic already exists" in ran.err
+        and ran.out.splitlines()[1].startswith("c ")
+    )
     assert mqctl("topic", "create", "b").code == 1
     assert mqctl("topic", "create", "b", "--if-not-exists").code == 0
-    assert [json.loads(line)["topic"] for line in mqctl("topic", "list", "-o", "jsonl").out.splitlines()] == ["a", "b", "c"]
+    assert [
+        json.loads(line)["topic"] for line in mqctl("topic", "list", "-o", "jsonl").out.splitlines()
+    ] == ["a", "b", "c"]
     assert [row["topic"] for row in mqctl("-o", "json", "topic", "list", "[ab]").data] == ["a", "b"]
     assert mqctl("topic", "list", "x*").err == "no topic matches 'x*'\n"
     (described,) = mqctl("topic", "describe", "a", "-o", "json").data
@@ -45,7 +61,10 @@ def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
     ran = mqctl("topic", "describe", "a", "nope")
     assert ran.code == 3 and "'nope': it does not exist" in ran.err
     ran = mqctl("topic", "add-partitions", "a", "--by", "2", "-o", "json")
-    assert ran.data == [{"topic": "a", "before": 3, "after": 5}] and "now map to other partitions" in ran.err
+    assert (
+        ran.data == [{"topic": "a", "before": 3, "after": 5}]
+        and "now map to other partitions" in ran.err
+    )
     assert mqctl("topic", "add-partitions", "a", "--to", "5").code == 1
     assert mqctl("topic", "add-partitions", "a").code == 2
     assert mqctl("topic", "add-partitions", "a", "--to", "9", "--dry-run").code == 0
@@ -53,7 +72,10 @@ def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert ran.code == 2 and "permanently deletes 2 topic(s)" in ran.err and "--yes" in ran.err
     assert len(served.cluster.topics["a"]) == 5
     ran = mqctl("topic", "delete", "a", "nope", "--yes", "-o", "json")
-    assert ran.code == 3 and ran.data == [{"topic": "a", "deleted": True}, {"topic": "nope", "deleted": False}]
+    assert ran.code == 3 and ran.data == [
+        {"topic": "a", "deleted": True},
+        {"topic": "nope", "deleted": False},
+    ]
     ran = mqctl("topic", "delete", "nope", "-y", "--if-exists", "-o", "json")
     assert ran.code == 0 and ran.data == [{"topic": "nope", "deleted": False}]
 
@@ -62,10 +84,17 @@ def test_topics_are_deleted_by_pattern(mqctl: Callable[..., Ran], served: Loopba
     for name in ("test-1", "test-2", "other", "__consumer_offsets"):
         served.inside(lambda name=name: served.cluster.add_topic(name))
     ran = mqctl("topic", "delete", "test-*", "other")
-    assert ran.code == 2 and "This permanently deletes 3 topic(s) and all their records: other, test-1, test-2" in ran.err
+    assert (
+        ran.code == 2
+        and "This permanently deletes 3 topic(s) and all their records: other, test-1, test-2"
+        in ran.err
+    )
     assert len(served.cluster.topics) == 4
     ran = mqctl("topic", "delete", "test-?", "--yes", "-o", "json")
-    assert ran.code == 0 and ran.data == [{"topic": "test-1", "deleted": True}, {"topic": "test-2", "deleted": True}]
+    assert ran.code == 0 and ran.data == [
+        {"topic": "test-1", "deleted": True},
+        {"topic": "test-2", "deleted": True},
+    ]
     ran = mqctl("topic", "delete", "test-*", "--yes")
     assert ran.code == 1 and "no topic matches 'test-*'" in ran.err
     ran = mqctl("topic", "delete", "test-*", "--yes", "--if-exists", "-o", "json")
@@ -78,10 +107,18 @@ def test_topic_trim(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path)
     for index in range(10):
         lines.write_text("x")
         assert mqctl("produce", "a", "-p", "0", "-f", str(lines), "-t", str(1000 + index)).code == 0
-    for arguments in ([], ["--keep", "1", "--before-offset", "2"], ["--before-time", "yesterday"], ["--keep", "-1"]):
+    for arguments in (
+        [],
+        ["--keep", "1", "--before-offset", "2"],
+        ["--before-time", "yesterday"],
+        ["--keep", "-1"],
+    ):
         assert mqctl("topic", "trim", "a", *arguments).code == 2, arguments
     assert "has no partition 7" in mqctl("topic", "trim", "a:7", "--keep", "0").err
-    assert "offset 11 is beyond the log end of a-0, which is 10" in mqctl("topic", "trim", "a:0", "--before-offset", "11").err
+    assert (
+        "offset 11 is beyond the log end of a-0, which is 10"
+        in mqctl("topic", "trim", "a:0", "--before-offset", "11").err
+    )
     assert "'nope': it does not exist" in mqctl("topic", "trim", "nope", "--keep", "0").err
 
     ran = mqctl("topic", "trim", "a", "--before-offset", "0", "--dry-run", "-o", "json")
@@ -107,10 +144,21 @@ def test_json_is_written_also_for_errors(mqctl: Callable[..., Ran], served: Loop
     assert mqctl("topic", "list", "-o", "json").data == []
     assert mqctl("topic", "list", "-o", "jsonl").out == ""
     ran = mqctl("topic", "delete", "x*", "--yes", "-o", "json")
-    error = {"message": "no topic matches 'x*'", "remedy": "list the topics with `mqctl topic list`"}
-    assert (ran.code, ran.data) == (1, {"errors": [error], "exit_code": 1}) and ran.err.startswith("error: no topic matches")
-    assert json.loads(mqctl("topic", "delete", "x*", "-y", "-ojsonl").out) == {"errors": [error], "exit_code": 1}
-    assert yaml.safe_load(mqctl("-o", "yaml", "topic", "delete", "x*", "-y").out) == {"errors": [error], "exit_code": 1}
+    error = {
+        "message": "no topic matches 'x*'",
+        "remedy": "list the topics with `mqctl topic list`",
+    }
+    assert (ran.code, ran.data) == (1, {"errors": [error], "exit_code": 1}) and ran.err.startswith(
+        "error: no topic matches"
+    )
+    assert json.loads(mqctl("topic", "delete", "x*", "-y", "-ojsonl").out) == {
+        "errors": [error],
+        "exit_code": 1,
+    }
+    assert yaml.safe_load(mqctl("-o", "yaml", "topic", "delete", "x*", "-y").out) == {
+        "errors": [error],
+        "exit_code": 1,
+    }
     ran = mqctl("topic", "describe", "nope", "-o", "json")
     assert (ran.code, ran.data) == (1, [])
     for arguments in (["topic", "frob"], ["topic", "list", "--frob"], ["topic", "trim", "x"]):
@@ -128,10 +176,17 @@ def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert mqctl("topic", "config", "append", "a", "cleanup.policy=delete,compact").code == 0
     assert mqctl("topic", "config", "subtract", "a", "cleanup.policy=delete").code == 0
     rows = mqctl("topic", "config", "get", "a", "--changed", "-o", "json").data
-    assert {row["name"]: row["value"] for row in rows} == {"retention.ms": "5", "cleanup.policy": "compact"}
+    assert {row["name"]: row["value"] for row in rows} == {
+        "retention.ms": "5",
+        "cleanup.policy": "compact",
+    }
     assert mqctl("topic", "config", "unset", "a", "retention.ms").code == 0
     ran = mqctl("topic", "config", "get", "a", "retention.ms", "typo", "--explain")
-    assert "604800000" in ran.out and "about retention.ms" in ran.out and "no configuration key 'typo'" in ran.err
+    assert (
+        "604800000" in ran.out
+        and "about retention.ms" in ran.out
+        and "no configuration key 'typo'" in ran.err
+    )
     ran = mqctl("topic", "config", "set", "a", "x=bad")
     assert ran.code == 1 and ran.err.startswith("error: topic 'a': a bad value\n  list keys")
     assert mqctl("topic", "config", "set", "a", "novalue").code == 2
@@ -139,9 +194,13 @@ def test_topic_config(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert mqctl("topic", "config", "get", "nope").code == 1
 
 
-def test_setting_a_key_without_effect_prints_a_warning(mqctl: Callable[..., Ran], served: Loopback) -> None:
+def test_setting_a_key_without_effect_prints_a_warning(
+    mqctl: Callable[..., Ran], served: Loopback
+) -> None:
     warning = "warning: preallocate has no effect: no use\n"
-    ran = mqctl("topic", "create", "a", "-c", "preallocate=true", "-c", "retention.ms=5", "-o", "json")
+    ran = mqctl(
+        "topic", "create", "a", "-c", "preallocate=true", "-c", "retention.ms=5", "-o", "json"
+    )
     assert ran.code == 0 and ran.err == warning and [row["topic"] for row in ran.data] == ["a"]
     assert mqctl("topic", "create", "b", "-c", "retention.ms=5").err == ""
     ran = mqctl("topic", "config", "set", "b", "preallocate=true", "retention.ms=6")
@@ -154,27 +213,56 @@ def test_produce_and_consume(mqctl: Callable[..., Ran], served: Loopback, tmp_pa
     served.inside(lambda: served.cluster.add_topic("a"))
     lines = tmp_path / "lines"
     lines.write_bytes(b"k1:v1\r\nk2:v:2\nalone\nk3:\n\xff:\xfe")
-    ran = mqctl("produce", "a", "-f", str(lines), "-k", ":", "-H", "h=x", "-t", "1000", "--null", "-z", "gzip", "-o", "json")
+    ran = mqctl(
+        "produce",
+        "a",
+        "-f",
+        str(lines),
+        "-k",
+        ":",
+        "-H",
+        "h=x",
+        "-t",
+        "1000",
+        "--null",
+        "-z",
+        "gzip",
+        "-o",
+        "json",
+    )
     assert ran.code == 0, ran.err
-    assert ran.data == [{"topic": "a", "partition": 0, "records": 5, "first_offset": 0, "last_offset": 4}]
+    assert ran.data == [
+        {"topic": "a", "partition": 0, "records": 5, "first_offset": 0, "last_offset": 4}
+    ]
     ran = mqctl("consume", "a", "-e", "-f", r"%o %k=%v{hex} %h %T %V\n", "-n", "4")
-    assert ran.out == "0 k1=7631 h=x 1000 2\n1 k2=763a32 h=x 1000 3\n2 =616c6f6e65 h=x 1000 5\n3 k3= h=x 1000 -1\n"
+    assert (
+        ran.out == "0 k1=7631 h=x 1000 2\n1 k2=763a32 h=x 1000 3\n2 =616c6f6e65 h=x 1000 5\n3 k3= "
+        "h=x 1000 -1\n"
+    )
     copy = mqctl("consume", "a", "-e", "-o", "jsonl").out
     lines.write_text(copy)
     assert mqctl("produce", "a", "--input", "jsonl", "-f", str(lines)).code == 0
     both = mqctl("consume", "a", "-e", "-o", "json").data
     assert [row | {"offset": 0} for row in both[:5]] == [row | {"offset": 0} for row in both[5:]]
     assert both[4]["key_base64"] == "/w==" and both[3]["value"] is None
-    assert [row["offset"] for row in yaml.safe_load(mqctl("consume", "a", "--from", "-2", "-e", "-o", "yaml").out)] == [8, 9]
+    assert [
+        row["offset"]
+        for row in yaml.safe_load(mqctl("consume", "a", "--from", "-2", "-e", "-o", "yaml").out)
+    ] == [8, 9]
     assert mqctl("consume", "a", "--from", "8", "--to", "9", "-f", "%o").out == "8"
     assert mqctl("consume", "a", "--from", "@1001", "-e").out == ""
     assert mqctl("consume", "a", "--from", "end", "-e", "-o", "json").data == []
     assert "PART        OFFSET  TIMESTAMP" in mqctl("consume", "a", "-e", "-o", "table").out
     whole = mqctl("produce", "a", "--input", "whole", "--key", "K", "--acks", "1", "-f", str(lines))
-    assert whole.code == 0 and mqctl("consume", "a", "--from", "-1", "-n", "1", "-f", "%k%v").out == "K" + copy
+    assert (
+        whole.code == 0
+        and mqctl("consume", "a", "--from", "-1", "-n", "1", "-f", "%k%v").out == "K" + copy
+    )
 
 
-def test_consume_read_committed_ends_at_the_last_stable_offset(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
+def test_consume_read_committed_ends_at_the_last_stable_offset(
+    mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path
+) -> None:
     """While a transaction is open; it waited for the high watermark."""
     served.inside(lambda: served.cluster.add_topic("a"))
     lines = tmp_path / "lines"
@@ -193,23 +281,47 @@ def test_consume_read_committed_ends_at_the_last_stable_offset(mqctl: Callable[.
 
 def test_consume_reports_errors(mqctl: Callable[..., Ran], served: Loopback) -> None:
     served.inside(lambda: served.cluster.add_topic("a"))
-    for arguments in (["--from", "x"], ["-p", "x"], ["-f", "%x"], ["-f", "%v", "-o", "json"], ["--from", "@yesterday"], ["-n", "0"]):
+    for arguments in (
+        ["--from", "x"],
+        ["-p", "x"],
+        ["-f", "%x"],
+        ["-f", "%v", "-o", "json"],
+        ["--from", "@yesterday"],
+        ["-n", "0"],
+    ):
         ran = mqctl("consume", "a", *arguments)
         assert ran.code == 2 and "Error:" in ran.err, arguments
     assert "has no partition 3" in mqctl("consume", "a", "-p", "3").err
-    assert "offset 5 is beyond the log end of a-0, which is 0" in mqctl("consume", "a", "--from", "5", "-e").err
+    assert (
+        "offset 5 is beyond the log end of a-0, which is 0"
+        in mqctl("consume", "a", "--from", "5", "-e").err
+    )
     ran = mqctl("consume", "a", "--from", "5")
     assert ran.code == 1 and "a-0 has no offset 5: it goes from 0 to 0" in ran.err
     assert "'nope': it does not exist" in mqctl("consume", "nope").err
 
 
-def test_produce_reports_errors(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
+def test_produce_reports_errors(
+    mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path
+) -> None:
     served.inside(lambda: served.cluster.add_topic("a"))
     lines = tmp_path / "lines"
     lines.write_text('{"value": "good"}\nbad\n{"value": "good too"}\n')
     ran = mqctl("produce", "a", "--input", "jsonl", "-f", str(lines))
-    assert ran.code == 3 and "error: line 2: not JSON" in ran.err and "1 of 3 records were not sent" in ran.err
-    refused = {"responses": [{"name": "a", "topic_id": served.cluster.ids["a"], "partition_responses": [{"index": 0, "error_code": 10}]}]}
+    assert (
+        ran.code == 3
+        and "error: line 2: not JSON" in ran.err
+        and "1 of 3 records were not sent" in ran.err
+    )
+    refused = {
+        "responses": [
+            {
+                "name": "a",
+                "topic_id": served.cluster.ids["a"],
+                "partition_responses": [{"index": 0, "error_code": 10}],
+            }
+        ]
+    }
     served.inside(lambda: served.cluster.one.script(PRODUCE, refused))
     lines.write_text("one")
     ran = mqctl("produce", "a", "-f", str(lines))
@@ -223,12 +335,19 @@ def test_produce_reports_errors(mqctl: Callable[..., Ran], served: Loopback, tmp
 def test_failures_have_exit_codes_and_remedies(mqctl: Callable[..., Ran], served: Loopback) -> None:
     ran = mqctl("topic", "list", "-b", "127.0.0.1:1")
     assert ran.code == 1 and ran.out == ""
-    assert ran.err.startswith("error: nothing listens at 127.0.0.1:1\n  is the node running? Start it (for development: `mqd dev`)")
+    assert ran.err.startswith(
+        "error: nothing listens at 127.0.0.1:1\n  is the node running? Start it (for "
+        "development: `mqd dev`)"
+    )
     assert mqctl("topic", "list", "-b", "nonsense:port").code == 2
     served.inside(lambda: served.cluster.one.script(METADATA, Hang()))
     ran = mqctl("topic", "list", "--timeout", "0.1")
     assert ran.code == 4 and "no response from" in ran.err
-    served.inside(lambda: served.cluster.one.script(CREATE_TOPICS, *[{"topics": [{"name": "a", "error_code": 41}]}] * 99))
+    served.inside(
+        lambda: served.cluster.one.script(
+            CREATE_TOPICS, *[{"topics": [{"name": "a", "error_code": 41}]}] * 99
+        )
+    )
     assert mqctl("topic", "create", "a", "--timeout", "0.2").code == 4
     assert mqctl("topic", "frob").code == 2
     assert mqctl("frob").code == 2
@@ -257,26 +376,41 @@ def test_every_command_has_help(mqctl: Callable[..., Ran]) -> None:
 
 
 def _python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
 
 
 def test_help_imports_only_what_it_needs() -> None:
     ran = _python(
-        "import sys; from mqctl.__main__ import cli; cli.main(['--help'], standalone_mode=False); print(*sys.modules, file=sys.stderr)"
+        "import sys; from mqctl.__main__ import cli; cli.main(['--help'], "
+        "standalone_mode=False); print(*sys.modules, file=sys.stderr)"
     )
     loaded = set(ran.stderr.split())
     assert "Commands:" in ran.stdout and "click" in loaded
-    assert not loaded & {"trio", "construct", "yaml", "mqd.client", "mqctl.commands.topic", "cramjam", "asyncio"}
+    assert not loaded & {
+        "trio",
+        "construct",
+        "yaml",
+        "mqd.client",
+        "mqctl.commands.topic",
+        "cramjam",
+        "asyncio",
+    }
 
 
-def test_a_closed_standard_output_ends_the_command_silently(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path) -> None:
+def test_a_closed_standard_output_ends_the_command_silently(
+    mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path
+) -> None:
     served.inside(lambda: served.cluster.add_topic("a"))
     lines = tmp_path / "lines"
     lines.write_text("x" * 100 + "\n")
     lines.write_text(lines.read_text() * 5000)
     assert mqctl("produce", "a", "-f", str(lines)).code == 0
     with subprocess.Popen(
-        [sys.executable, "-m", "mqctl", "consume", "a", "-b", served.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "mqctl", "consume", "a", "-b", served.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from mqctl.diagnosis import BAD, NOTE, OK, WARNING, Finding, Observed, diagnose
-from mqd.client.descriptions import BoundUsage, ClusterDescription, LogDirectory, PartitionState, Quorum, QuorumReplica, Reassignment
+from mqd.client.descriptions import (
+    BoundUsage,
+    ClusterDescription,
+    LogDirectory,
+    PartitionState,
+    Quorum,
+    QuorumReplica,
+    Reassignment,
+)
 from mqd.client.errors import ClientError
 from mqd.client.metadata import BrokerInfo
 from mqd.errors import ErrorCode
@@ -22,7 +30,9 @@ def voter(node: int, behind_s: float = 0.0) -> QuorumReplica:
     return QuorumReplica(node, 10, then, then)
 
 
-def observed(*, fenced: tuple[int, ...] = (), voters: tuple[QuorumReplica, ...] = (), **given: Any) -> Observed:
+def observed(
+    *, fenced: tuple[int, ...] = (), voters: tuple[QuorumReplica, ...] = (), **given: Any
+) -> Observed:
     """Three nodes and one partition without a fault, but for what is given."""
     brokers = tuple(BrokerInfo(node, "host", 9090 + node, "r") for node in (1, 2, 3))
     whole: dict[str, Any] = {
@@ -46,7 +56,14 @@ def test_a_cluster_without_faults_is_healthy() -> None:
 
 
 def test_each_failed_request_is_a_finding() -> None:
-    seen = observed(cluster=TIMED_OUT, quorum=TIMED_OUT, partitions=TIMED_OUT, moves=TIMED_OUT, disks={1: TIMED_OUT}, min_isr=TIMED_OUT)
+    seen = observed(
+        cluster=TIMED_OUT,
+        quorum=TIMED_OUT,
+        partitions=TIMED_OUT,
+        moves=TIMED_OUT,
+        disks={1: TIMED_OUT},
+        min_isr=TIMED_OUT,
+    )
     assert {each.check: each.level for each in diagnose(seen)} == {
         "controller": BAD,
         "nodes": BAD,
@@ -58,12 +75,18 @@ def test_each_failed_request_is_a_finding() -> None:
 
 def test_a_quorum_without_a_leader_is_the_first_finding() -> None:
     first = diagnose(observed(quorum=Quorum(-1, 4, 10, (voter(1),))))[0]
-    assert (first.check, first.level) == ("controller", BAD) and "start the voters that are down" in first.remedy
+    assert (first.check, first.level) == (
+        "controller",
+        BAD,
+    ) and "start the voters that are down" in first.remedy
 
 
 def test_a_lagging_voter_is_reported_with_the_remaining_tolerance() -> None:
     (one,) = found(observed(voters=(voter(1), voter(2), voter(3, 42))), "quorum")
-    assert one.level == WARNING and "voter 3 has lagged for 42s: metadata cannot change if one more voter fails" in one.what
+    assert (
+        one.level == WARNING
+        and "voter 3 has lagged for 42s: metadata cannot change if one more voter fails" in one.what
+    )
     (one,) = found(observed(voters=(*map(voter, (1, 2, 3, 4)), voter(5, 42))), "quorum")
     assert "metadata can still change if 1 more fail" in one.what
     (one,) = found(observed(voters=(voter(1), voter(2, 42), QuorumReplica(3, -1))), "quorum")
@@ -73,14 +96,24 @@ def test_a_lagging_voter_is_reported_with_the_remaining_tolerance() -> None:
 
 def test_a_fenced_or_silent_voter_does_not_count_as_a_follower() -> None:
     """One that froze a few seconds ago does not lag yet."""
-    for given, why in (({"fenced": (3,)}, "is fenced"), ({"unreachable": {3: "no answer within 5 s"}}, "is unreachable from here")):
+    for given, why in (
+        ({"fenced": (3,)}, "is fenced"),
+        ({"unreachable": {3: "no answer within 5 s"}}, "is unreachable from here"),
+    ):
         seen = observed(**given)
         assert "2 of 3 voters follow" in diagnose(seen)[0].what
         (one,) = found(seen, "quorum")
-        assert one.level == WARNING and one.what == f"voter 3 {why}: metadata cannot change if one more voter fails"
+        assert (
+            one.level == WARNING
+            and one.what == f"voter 3 {why}: metadata cannot change if one more voter fails"
+        )
     assert [one.level for one in found(observed(fenced=(2, 3)), "quorum")] == [BAD]
-    assert [one.level for one in found(observed(unreachable={2: "no answer", 3: "no answer"}), "quorum")] == [WARNING]
-    assert "3 of 3 voters follow" in diagnose(observed(unreachable={1: "no answer"}))[0].what, "its answer came by way of others"
+    assert [
+        one.level for one in found(observed(unreachable={2: "no answer", 3: "no answer"}), "quorum")
+    ] == [WARNING]
+    assert "3 of 3 voters follow" in diagnose(observed(unreachable={1: "no answer"}))[0].what, (
+        "its answer came by way of others"
+    )
 
 
 def test_a_lagging_observer_is_reported() -> None:
@@ -90,12 +123,17 @@ def test_a_lagging_observer_is_reported() -> None:
 
 
 def test_fenced_and_unreachable_nodes_have_different_findings() -> None:
-    fenced, unreachable = found(observed(fenced=(3,), unreachable={2: "nothing listens at host:9092"}), "nodes")
+    fenced, unreachable = found(
+        observed(fenced=(3,), unreachable={2: "nothing listens at host:9092"}), "nodes"
+    )
     assert "node 3 at host:9093, rack r is fenced" in fenced.what
     look, unregister = fenced.remedy.split("; only if its machine is lost for good: ")
     assert look.startswith("start it; if it runs, check its log: a node whose peers file")
     assert "drain" not in look and "broker drain 3" in unregister and "unregister 3" in unregister
-    assert "node 2 is unreachable from here" in unreachable.what and "nothing listens" in unreachable.what
+    assert (
+        "node 2 is unreachable from here" in unreachable.what
+        and "nothing listens" in unreachable.what
+    )
 
 
 def test_a_voter_without_a_broker_registration_is_reported() -> None:
@@ -107,39 +145,73 @@ def test_a_leaderless_partition_names_the_node_to_restart() -> None:
     state = PartitionState(-1, 5, (1, 2, 3), (), (2,), (), (2, 3))
     (one,) = found(observed(fenced=(2, 3), partitions={A0: state, A1: state}), "leaderless")
     assert "2 partitions (a-0, a-1) without a leader" in one.what
-    assert one.remedy.startswith("restart node 2, which has all acknowledged records") and "--unclean" in one.remedy
-    (one,) = found(observed(partitions={A0: state._replace(elr=(), last_known_elr=(3,))}), "leaderless")
-    assert one.remedy.startswith("restart node 3, which was the last in sync") and "elect-leader a:0 --unclean" in one.remedy
+    assert (
+        one.remedy.startswith("restart node 2, which has all acknowledged records")
+        and "--unclean" in one.remedy
+    )
+    (one,) = found(
+        observed(partitions={A0: state._replace(elr=(), last_known_elr=(3,))}), "leaderless"
+    )
+    assert (
+        one.remedy.startswith("restart node 3, which was the last in sync")
+        and "elect-leader a:0 --unclean" in one.remedy
+    )
     (one,) = found(observed(partitions={A0: state._replace(elr=())}), "leaderless")
     assert one.remedy.startswith("restart nodes 1, 2 or 3;")
-    (one,) = found(observed(partitions={A0: PartitionState(-1, 5, (3,), (), (3,), (), (3,))}), "leaderless")
+    (one,) = found(
+        observed(partitions={A0: PartitionState(-1, 5, (3,), (), (3,), (), (3,))}), "leaderless"
+    )
     assert one.remedy.endswith("no other replica is alive") and "--unclean" not in one.remedy
 
 
 def test_only_eligible_leader_replicas_are_said_to_have_all_records() -> None:
     state = PartitionState(-1, 5, (1, 2), (), (), (), (1, 2))
-    seen = observed(fenced=(1, 2), partitions={A0: state._replace(elr=(2,)), A1: state._replace(last_known_elr=(2,))})
+    seen = observed(
+        fenced=(1, 2),
+        partitions={A0: state._replace(elr=(2,)), A1: state._replace(last_known_elr=(2,))},
+    )
     whole, last = found(seen, "leaderless")
-    assert "(a-0)" in whole.what and whole.remedy.startswith("restart node 2, which has all acknowledged records")
-    assert "(a-1)" in last.what and last.remedy.startswith("restart node 2, which was the last in sync")
+    assert "(a-0)" in whole.what and whole.remedy.startswith(
+        "restart node 2, which has all acknowledged records"
+    )
+    assert "(a-1)" in last.what and last.remedy.startswith(
+        "restart node 2, which was the last in sync"
+    )
 
 
 def test_replicas_that_a_move_adds_count_for_min_insync_replicas() -> None:
     moving = {A0: Reassignment((1, 2, 3), (2, 3), ())}
-    (one,) = found(observed(partitions={A0: PartitionState(1, 5, (1, 2, 3), (1,))}, moves=moving), "min-isr")
+    (one,) = found(
+        observed(partitions={A0: PartitionState(1, 5, (1, 2, 3), (1,))}, moves=moving), "min-isr"
+    )
     assert one.level == BAD and "acks=all writes are rejected" in one.what
-    assert not found(observed(partitions={A0: PartitionState(1, 5, (1, 2, 3), (1, 2))}, moves=moving), "min-isr")
+    assert not found(
+        observed(partitions={A0: PartitionState(1, 5, (1, 2, 3), (1, 2))}, moves=moving), "min-isr"
+    )
 
 
 def test_without_a_controller_no_unclean_election_is_advised() -> None:
-    states = {A0: PartitionState(-1, 5, (1, 2, 3), (), (2,)), A1: PartitionState(-1, 5, (1, 2, 3), (3,))}
+    states = {
+        A0: PartitionState(-1, 5, (1, 2, 3), (), (2,)),
+        A1: PartitionState(-1, 5, (1, 2, 3), (3,)),
+    }
     unsupported = ClientError(ErrorCode.UNSUPPORTED_VERSION, "no such request")
     nobody = ClusterDescription("c", -1, (BrokerInfo(1, "host", 9091, None),), frozenset())
-    for given in ({"quorum": TIMED_OUT}, {"quorum": Quorum(-1, 4, 10, (voter(1),))}, {"quorum": unsupported, "cluster": nobody}):
+    for given in (
+        {"quorum": TIMED_OUT},
+        {"quorum": Quorum(-1, 4, 10, (voter(1),))},
+        {"quorum": unsupported, "cluster": nobody},
+    ):
         (one,) = found(observed(partitions=states, **given), "leaderless")
         assert "2 partitions (a-0, a-1) without a leader" in one.what
-        assert one.remedy.startswith("restore the controller first: it elects their leaders") and "--unclean" not in one.remedy
-    assert all("--unclean" in one.remedy for one in found(observed(partitions=states, quorum=unsupported), "leaderless"))
+        assert (
+            one.remedy.startswith("restore the controller first: it elects their leaders")
+            and "--unclean" not in one.remedy
+        )
+    assert all(
+        "--unclean" in one.remedy
+        for one in found(observed(partitions=states, quorum=unsupported), "leaderless")
+    )
 
 
 def test_each_partition_is_reported_once_with_its_worst_problem() -> None:
@@ -156,10 +228,21 @@ def test_each_partition_is_reported_once_with_its_worst_problem() -> None:
 def test_partitions_with_fewer_replicas_than_min_insync_replicas_are_a_note() -> None:
     single = PartitionState(1, 0, (1,), (1,))
     (one,) = found(observed(partitions={A0: LED, A1: single}), "min-isr")
-    assert one.level == NOTE and "1 partition (a-1) with fewer replicas than min.insync.replicas" in one.what
+    assert (
+        one.level == NOTE
+        and "1 partition (a-1) with fewer replicas than min.insync.replicas" in one.what
+    )
     assert found(observed(partitions={A1: single}, min_isr={}), "min-isr") == []
     growing = Reassignment((1, 2), (2,), ())
-    assert found(observed(partitions={A1: single._replace(replicas=(1, 2), isr=(1, 2))}, moves={A1: growing}), "min-isr") == []
+    assert (
+        found(
+            observed(
+                partitions={A1: single._replace(replicas=(1, 2), isr=(1, 2))}, moves={A1: growing}
+            ),
+            "min-isr",
+        )
+        == []
+    )
 
 
 def test_an_offline_replica_on_a_live_node_points_at_its_disk() -> None:
@@ -171,12 +254,22 @@ def test_an_offline_replica_on_a_live_node_points_at_its_disk() -> None:
 def test_many_partitions_are_counted_and_some_named() -> None:
     states = {TopicPartition("a", index): LED._replace(isr=(1, 2)) for index in range(50)}
     (one,) = found(observed(partitions=states), "replication")
-    assert "50 partitions (a-0, a-1, a-2, a-3, a-4 ..)" in one.what and "check the log of node 3" in one.remedy
+    assert (
+        "50 partitions (a-0, a-1, a-2, a-3, a-4 ..)" in one.what
+        and "check the log of node 3" in one.remedy
+    )
 
 
 def test_non_preferred_leaders_and_moves_are_notes() -> None:
-    seen = observed(partitions={A0: LED._replace(leader=2)}, moves={A0: Reassignment((1, 2, 3), (3,), ())}, throttled="node 1")
-    assert [(each.check, each.level) for each in diagnose(seen) if each.level != OK] == [("leaders", NOTE), ("moves", NOTE)]
+    seen = observed(
+        partitions={A0: LED._replace(leader=2)},
+        moves={A0: Reassignment((1, 2, 3), (3,), ())},
+        throttled="node 1",
+    )
+    assert [(each.check, each.level) for each in diagnose(seen) if each.level != OK] == [
+        ("leaders", NOTE),
+        ("moves", NOTE),
+    ]
     assert all(each.healthy for each in diagnose(seen))
 
 
@@ -191,7 +284,11 @@ def test_a_throttle_without_moves_is_reported() -> None:
 
 def test_failed_and_full_disks_are_reported() -> None:
     failed = ClientError(ErrorCode.KAFKA_STORAGE_ERROR, "/e: it broke")
-    directories = [LogDirectory("/e", error=failed), LogDirectory("/f", (), 100, 10), LogDirectory("/g", (), 100, 2)]
+    directories = [
+        LogDirectory("/e", error=failed),
+        LogDirectory("/f", (), 100, 10),
+        LogDirectory("/g", (), 100, 2),
+    ]
     rows = found(observed(disks={2: directories}), "disks")
     assert [each.level for each in rows] == [BAD, WARNING, BAD] and "10%" in rows[1].what
 
@@ -209,11 +306,22 @@ def test_bounds_are_reported_before_they_are_reached() -> None:
     assert finding.level == OK and "at most 49%" in finding.what
     (finding,) = bounds((1, "metadata", 55), (2, "metadata", 56))
     assert finding.level == NOTE and "metadata uses 56.0 MiB, 56% of its bound" in finding.what
-    assert "new topics, partitions and config overrides are rejected" in finding.what and "metadata.image.max.bytes" in finding.remedy
-    first, second = bounds((1, "__consumer_offsets-3", 95), (1, "__transaction_state-4", 80), (2, "metadata", 1))
+    assert (
+        "new topics, partitions and config overrides are rejected" in finding.what
+        and "metadata.image.max.bytes" in finding.remedy
+    )
+    first, second = bounds(
+        (1, "__consumer_offsets-3", 95), (1, "__transaction_state-4", 80), (2, "metadata", 1)
+    )
     assert (first.level, second.level) == (BAD, WARNING)
-    assert "__consumer_offsets-3 on node 1" in first.what and "group.coordinator.memory.bytes" in first.remedy
-    assert "new transactional ids are rejected" in second.what and "transaction.coordinator.memory.bytes" in second.remedy
+    assert (
+        "__consumer_offsets-3 on node 1" in first.what
+        and "group.coordinator.memory.bytes" in first.remedy
+    )
+    assert (
+        "new transactional ids are rejected" in second.what
+        and "transaction.coordinator.memory.bytes" in second.remedy
+    )
 
 
 def test_a_node_that_does_not_report_its_bounds_is_a_note() -> None:

@@ -17,16 +17,28 @@ def upgraded(served: Loopback) -> None:
 
 def test_features_are_listed(mqctl: Mqctl, served: Loopback) -> None:
     upgraded(served)
-    assert mqctl("feature", "list", "-o", "json").data == [{"name": NAME, "finalized": 1, "lowest": 1, "newest": 2}]
+    assert mqctl("feature", "list", "-o", "json").data == [
+        {"name": NAME, "finalized": 1, "lowest": 1, "newest": 2}
+    ]
     assert "FINALIZED" in mqctl("feature", "list").out
 
 
-def test_the_newest_metadata_version_is_finalized_after_a_dry_run_and_a_confirmation(mqctl: Mqctl, served: Loopback) -> None:
+def test_the_newest_metadata_version_is_finalized_after_a_dry_run_and_a_confirmation(
+    mqctl: Mqctl, served: Loopback
+) -> None:
     upgraded(served)
     checked = mqctl("feature", "upgrade", "--dry-run")
-    assert checked.code == 0 and "dry run, the cluster would finalize: mqd.metadata.version=2" in checked.err
+    assert (
+        checked.code == 0
+        and "dry run, the cluster would finalize: mqd.metadata.version=2" in checked.err
+    )
     asked = mqctl("feature", "upgrade")
-    assert asked.code == 2 and "1 -> 2" in asked.err and "no node can be downgraded" in asked.err and "--yes" in asked.err
+    assert (
+        asked.code == 2
+        and "1 -> 2" in asked.err
+        and "no node can be downgraded" in asked.err
+        and "--yes" in asked.err
+    )
     assert served.cluster.features[NAME][0] == 1
     done = mqctl("feature", "upgrade", "--yes")
     assert done.code == 0 and "finalized: mqd.metadata.version=2" in done.err

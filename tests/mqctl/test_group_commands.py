@@ -34,46 +34,78 @@ def filled(served: Loopback) -> Loopback:
 
 
 def offsets(served: Loopback) -> dict[int, int]:
-    return {tp.partition: offset for tp, (offset, _) in served.inside(lambda: served.cluster.groups["g"].offsets).items()}
+    return {
+        tp.partition: offset
+        for tp, (offset, _) in served.inside(lambda: served.cluster.groups["g"].offsets).items()
+    }
 
 
 def test_groups_and_their_lag(mqctl: Mqctl, filled: Loopback) -> None:
     assert mqctl("group", "list", "-o", "json").data == [
-        {"group": "g", "state": "Empty", "type": "classic", "protocol_type": "consumer", "coordinator": 1}
+        {
+            "group": "g",
+            "state": "Empty",
+            "type": "classic",
+            "protocol_type": "consumer",
+            "coordinator": 1,
+        }
     ]
     assert mqctl("group", "list", "x*").err == "no group matches\n"
-    with connect(filled.address) as client, client.group_consumer("g", ["a"], group_protocol="classic") as consumer:
+    with (
+        connect(filled.address) as client,
+        client.group_consumer("g", ["a"], group_protocol="classic") as consumer,
+    ):
         assert consumer.next(timeout_s=10) is not None
         (described,) = mqctl("group", "describe", "g", "-o", "json").data
-        assert described["state"] == "Stable" and described["members"][0]["partitions"] == {"a": [0, 1]}
+        assert described["state"] == "Stable" and described["members"][0]["partitions"] == {
+            "a": [0, 1]
+        }
         table = mqctl("group", "describe", "g").out
         assert "assignor       range" in table and "a:0,1" in table
         rows = mqctl("group", "lag", "g", "-o", "json").data
-        assert [(row["partition"], row["committed"], row["end"], row["lag"], row["client"]) for row in rows] == [
+        assert [
+            (row["partition"], row["committed"], row["end"], row["lag"], row["client"])
+            for row in rows
+        ] == [
             (0, 5, 20, 15, "mqd"),
             (1, 20, 20, 0, "mqd"),
         ]
         ran = mqctl("group", "seek", "g", "--to", "beginning", "--execute")
-        assert ran.code == 1 and "group 'g' is Stable with 1 member(s)" in ran.err and "stop its members first" in ran.err
+        assert (
+            ran.code == 1
+            and "group 'g' is Stable with 1 member(s)" in ran.err
+            and "stop its members first" in ran.err
+        )
         assert mqctl("group", "delete", "g", "-y").code == 1
         ran = mqctl("group", "delete-offsets", "g", "a", "-y")
         assert ran.code == 1 and "stop the members that subscribe to it" in ran.err
     ran = mqctl("group", "lag", "--all", "--total")
     assert ran.out.splitlines()[1].split() == ["g", "2", "0", "0", ran.out.split()[-1]]
     ran = mqctl("group", "describe", "g", "none")
-    assert ran.code == 3 and "'none': it does not exist" in ran.err and "mqctl group list" in ran.err
+    assert (
+        ran.code == 3 and "'none': it does not exist" in ran.err and "mqctl group list" in ran.err
+    )
     assert mqctl("group", "lag").code == 2
-    assert mqctl("group", "list", "--state", "Merry").code == 2 and mqctl("group", "list", "--type", "merry").code == 2
+    assert (
+        mqctl("group", "list", "--state", "Merry").code == 2
+        and mqctl("group", "list", "--type", "merry").code == 2
+    )
 
 
-def test_lag_of_all_groups_omits_groups_without_matching_partitions(mqctl: Mqctl, filled: Loopback) -> None:
+def test_lag_of_all_groups_omits_groups_without_matching_partitions(
+    mqctl: Mqctl, filled: Loopback
+) -> None:
     def make() -> None:
         filled.cluster.one._group("idle")
         filled.cluster.add_topic("other")
         filled.cluster.one._group("other").offsets[TopicPartition("other", 0)] = 0, ""
 
     filled.inside(make)
-    for arguments, groups in (([], ["g", "other"]), (["-t", "oth*"], ["other"]), (["-t", "none"], [])):
+    for arguments, groups in (
+        ([], ["g", "other"]),
+        (["-t", "oth*"], ["other"]),
+        (["-t", "none"], []),
+    ):
         ran = mqctl("group", "lag", "--all", "--total", *arguments, "-o", "json")
         assert [row["group"] for row in ran.data] == groups, arguments
         assert ran.err == ("" if groups else "no group reads matching topics\n")
@@ -81,7 +113,9 @@ def test_lag_of_all_groups_omits_groups_without_matching_partitions(mqctl: Mqctl
     assert "'g' has no committed offsets for such topics" in ran.err, "who names a group is told"
 
 
-def test_seek_shows_its_plan_and_resets_offsets_only_with_execute(mqctl: Mqctl, filled: Loopback, tmp_path: Path) -> None:
+def test_seek_shows_its_plan_and_resets_offsets_only_with_execute(
+    mqctl: Mqctl, filled: Loopback, tmp_path: Path
+) -> None:
     saved = str(tmp_path / "before.csv")
     ran = mqctl("group", "seek", "g", "--to", "beginning", "--save", saved, "-o", "json")
     assert ran.data == [
@@ -92,7 +126,11 @@ def test_seek_shows_its_plan_and_resets_offsets_only_with_execute(mqctl: Mqctl, 
     assert mqctl("group", "seek", "g", "a:1", "--to", "@15000", "--execute").code == 0
     assert offsets(filled) == {0: 5, 1: 15}
     ran = mqctl("group", "seek", "g", "a:0", "--shift", "-9", "--execute")
-    assert "-4 is before the log start" in ran.out and "were reset" in ran.err and offsets(filled) == {0: 0, 1: 15}
+    assert (
+        "-4 is before the log start" in ran.out
+        and "were reset" in ran.err
+        and offsets(filled) == {0: 0, 1: 15}
+    )
     assert mqctl("group", "seek", "g", "--to", "-3", "--execute").code == 0
     assert offsets(filled) == {0: 17, 1: 17}
     assert mqctl("group", "seek", "g", "--file", saved, "--execute").code == 0
@@ -102,7 +140,14 @@ def test_seek_shows_its_plan_and_resets_offsets_only_with_execute(mqctl: Mqctl, 
 
 
 def test_a_rejected_seek_does_not_report_success(mqctl: Mqctl, filled: Loopback) -> None:
-    refused = {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 25}, {"partition_index": 1}]}]}
+    refused = {
+        "topics": [
+            {
+                "name": "a",
+                "partitions": [{"partition_index": 0, "error_code": 25}, {"partition_index": 1}],
+            }
+        ]
+    }
     filled.inside(lambda: filled.cluster.one.script(8, refused))
     ran = mqctl("group", "seek", "g", "--to", "end", "--execute")
     assert ran.code == 3 and "a-0" in ran.err and "were reset" not in ran.err
@@ -112,7 +157,10 @@ def test_seek_creates_a_group_that_does_not_exist(mqctl: Mqctl, filled: Loopback
     ran = mqctl("group", "seek", "fresh", "--to", "end")
     assert ran.code == 1 and "'fresh' does not exist" in ran.err
     assert mqctl("group", "seek", "fresh", "a", "--to", "end", "--execute").code == 0
-    assert filled.inside(lambda: filled.cluster.groups["fresh"].offsets) == {A0: (20, ""), A1: (20, "")}
+    assert filled.inside(lambda: filled.cluster.groups["fresh"].offsets) == {
+        A0: (20, ""),
+        A1: (20, ""),
+    }
 
 
 def test_seek_reports_errors(mqctl: Mqctl, filled: Loopback, tmp_path: Path) -> None:
@@ -132,18 +180,27 @@ def test_seek_reports_errors(mqctl: Mqctl, filled: Loopback, tmp_path: Path) -> 
     assert "has no partition 7" in mqctl("group", "seek", "g", "a:7", "--to", "end").err
 
 
-def test_groups_and_offsets_are_deleted_after_a_confirmation(mqctl: Mqctl, filled: Loopback) -> None:
+def test_groups_and_offsets_are_deleted_after_a_confirmation(
+    mqctl: Mqctl, filled: Loopback
+) -> None:
     ran = mqctl("group", "delete-offsets", "g", "a:1")
     assert ran.code == 2 and "has committed for a:1" in ran.err
-    assert mqctl("group", "delete-offsets", "g", "a:1", "--yes", "-o", "json").data == [{"topic": "a", "partition": 1, "deleted": True}]
+    assert mqctl("group", "delete-offsets", "g", "a:1", "--yes", "-o", "json").data == [
+        {"topic": "a", "partition": 1, "deleted": True}
+    ]
     assert offsets(filled) == {0: 5}
     assert mqctl("group", "delete-offsets", "g", "a:1", "-y").code == 1
     ran = mqctl("group", "delete", "g", "none", "-y", "-o", "json")
-    assert ran.code == 3 and ran.data == [{"group": "g", "deleted": True}, {"group": "none", "deleted": False}]
+    assert ran.code == 3 and ran.data == [
+        {"group": "g", "deleted": True},
+        {"group": "none", "deleted": False},
+    ]
     assert mqctl("group", "delete", "none", "-y", "--if-exists").code == 0
 
 
-def test_groups_are_deleted_by_pattern_after_they_were_shown(mqctl: Mqctl, filled: Loopback) -> None:
+def test_groups_are_deleted_by_pattern_after_they_were_shown(
+    mqctl: Mqctl, filled: Loopback
+) -> None:
     def make() -> None:
         for number in range(60):
             filled.cluster.one._group(f"many-{number:02}").offsets[A0] = 1, ""
@@ -152,14 +209,26 @@ def test_groups_are_deleted_by_pattern_after_they_were_shown(mqctl: Mqctl, fille
         return filled.inside(lambda: sorted(filled.cluster.groups))
 
     filled.inside(make)
-    with connect(filled.address) as client, client.group_consumer("many-07", ["a"], group_protocol="classic") as consumer:
+    with (
+        connect(filled.address) as client,
+        client.group_consumer("many-07", ["a"], group_protocol="classic") as consumer,
+    ):
         assert consumer.next(timeout_s=10) is not None
         assert len(mqctl("group", "describe", "many-0*", "g", "-o", "json").data) == 11
         ran = mqctl("group", "delete", "many-*")
-        assert ran.code == 2 and "deletes 59 group(s)" in ran.err and "many-00, many-01" in ran.err and "and 9 more" in ran.err
+        assert (
+            ran.code == 2
+            and "deletes 59 group(s)" in ran.err
+            and "many-00, many-01" in ran.err
+            and "and 9 more" in ran.err
+        )
         assert "It keeps 1 group(s) with members: many-07" in ran.err and len(left()) == 61
         ran = mqctl("group", "delete", "many-*", "-y", "-o", "json")
-        assert ran.code == 3 and "many-07: the group is not empty" in ran.err and left() == ["g", "many-07"]
+        assert (
+            ran.code == 3
+            and "many-07: the group is not empty" in ran.err
+            and left() == ["g", "many-07"]
+        )
         assert [row["group"] for row in ran.data if not row["deleted"]] == ["many-07"]
         assert mqctl("group", "delete", "many-0?", "-y").code == 1
     for arguments in (["delete", "none*", "-y"], ["describe", "none*"]):
@@ -168,7 +237,9 @@ def test_groups_are_deleted_by_pattern_after_they_were_shown(mqctl: Mqctl, fille
     assert mqctl("group", "delete", "none*", "-y", "--if-exists").code == 0
 
 
-def test_a_rebalancing_group_shows_awaited_members_and_continues_without_them(mqctl: Mqctl, filled: Loopback) -> None:
+def test_a_rebalancing_group_shows_awaited_members_and_continues_without_them(
+    mqctl: Mqctl, filled: Loopback
+) -> None:
     with (
         connect(filled.address) as client,
         client.group_consumer("g", ["a"], group_protocol="classic", instance_id="one") as one,
@@ -176,7 +247,10 @@ def test_a_rebalancing_group_shows_awaited_members_and_continues_without_them(mq
         assert one.next(timeout_s=10) is not None
         stable = mqctl("group", "describe", "g")
         assert "AWAITED" not in stable.out and "rebalancing" not in stable.out and not stable.err
-        (member,) = (row["member"] for row in mqctl("group", "describe", "g", "-o", "json").data[0]["members"])
+        (member,) = (
+            row["member"]
+            for row in mqctl("group", "describe", "g", "-o", "json").data[0]["members"]
+        )
 
         def somebody_holds_it_up() -> None:
             group = filled.cluster.groups["g"]
@@ -185,19 +259,50 @@ def test_a_rebalancing_group_shows_awaited_members_and_continues_without_them(mq
 
         filled.inside(somebody_holds_it_up)
         (described,) = mqctl("group", "describe", "g", "-o", "json").data
-        assert described["rebalancing_since"] == "1970-01-01T00:00:05.000Z" and described["rebalancing_for"]
-        assert {row["member"]: row["awaited"] for row in described["members"]} == {member: False, "gone": True}
+        assert (
+            described["rebalancing_since"] == "1970-01-01T00:00:05.000Z"
+            and described["rebalancing_for"]
+        )
+        assert {row["member"]: row["awaited"] for row in described["members"]} == {
+            member: False,
+            "gone": True,
+        }
         assert "AWAITED" in mqctl("group", "describe", "g").out
         filled.inside(lambda: setattr(filled.cluster, "tells_of_rebalances", False))
         ran = mqctl("group", "describe", "g")
-        assert ran.code == 0 and "AWAITED" not in ran.out and f"the log of its coordinator, {filled.address}" in ran.err
+        assert (
+            ran.code == 0
+            and "AWAITED" not in ran.out
+            and f"the log of its coordinator, {filled.address}" in ran.err
+        )
         assert mqctl("group", "remove-member", "g").code == 2
         ran = mqctl("group", "remove-member", "g", "--member", "gone")
-        assert ran.code == 2 and "gone: client 'mqd' at /127.0.0.1, which has no partitions" in ran.err and "--yes" in ran.err
+        assert (
+            ran.code == 2
+            and "gone: client 'mqd' at /127.0.0.1, which has no partitions" in ran.err
+            and "--yes" in ran.err
+        )
         assert "gone" in filled.inside(lambda: filled.cluster.groups["g"].members)
-        ran = mqctl("group", "remove-member", "g", "--member", "gone", "--member", "none", "-y", "-o", "json")
-        assert ran.code == 3 and ran.data == [{"member": "gone", "removed": True}, {"member": "none", "removed": False}]
-        assert "'none' of group 'g': it is not in the group" in ran.err and "mqctl group describe g" in ran.err
+        ran = mqctl(
+            "group",
+            "remove-member",
+            "g",
+            "--member",
+            "gone",
+            "--member",
+            "none",
+            "-y",
+            "-o",
+            "json",
+        )
+        assert ran.code == 3 and ran.data == [
+            {"member": "gone", "removed": True},
+            {"member": "none", "removed": False},
+        ]
+        assert (
+            "'none' of group 'g': it is not in the group" in ran.err
+            and "mqctl group describe g" in ran.err
+        )
         assert mqctl("group", "remove-member", "g", "--instance", "one", "-y").code == 0
         assert filled.inside(lambda: filled.cluster.groups["g"].members) == {}
     ran = mqctl("group", "remove-member", "none", "--instance", "one", "-y")
@@ -207,19 +312,28 @@ def test_a_rebalancing_group_shows_awaited_members_and_continues_without_them(mq
 def test_group_config(mqctl: Mqctl, served: Loopback) -> None:
     key = "consumer.session.timeout.ms"
     rows = mqctl("group", "config", "get", "g", "-o", "json").data
-    assert {row["name"]: row["source"] for row in rows} == {key: "default", "consumer.heartbeat.interval.ms": "default"}
+    assert {row["name"]: row["source"] for row in rows} == {
+        key: "default",
+        "consumer.heartbeat.interval.ms": "default",
+    }
     assert "dry run" in mqctl("group", "config", "set", "g", f"{key}=9", "--dry-run").err
     assert mqctl("group", "config", "get", "g", "--changed", "-o", "json").data == []
     ran = mqctl("group", "config", "set", "g", f"{key}=60000", "-o", "json")
     assert ran.data == [{"name": key, "value": "60000", "source": "dynamic_group"}]
-    assert [row["name"] for row in mqctl("group", "config", "get", "g", "--changed", "-o", "json").data] == [key]
+    assert [
+        row["name"] for row in mqctl("group", "config", "get", "g", "--changed", "-o", "json").data
+    ] == [key]
     assert mqctl("group", "config", "get", "other", "--changed", "-o", "json").data == []
     ran = mqctl("group", "config", "unset", "g", key, "-o", "json")
     assert ran.data == [{"name": key, "value": "45000", "source": "default"}]
     ran = mqctl("group", "config", "get", "g", key, "typo", "--explain")
     assert f"about {key}" in ran.out and "group 'g' has no configuration key 'typo'" in ran.err
     ran = mqctl("group", "config", "set", "g", f"{key}=bad")
-    assert ran.code == 1 and ran.err.startswith("error: group 'g': a bad value\n") and "mqctl group config get" in ran.err
+    assert (
+        ran.code == 1
+        and ran.err.startswith("error: group 'g': a bad value\n")
+        and "mqctl group config get" in ran.err
+    )
     assert mqctl("group", "config", "set", "g", "novalue").code == 2
 
 
@@ -234,27 +348,41 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
         assert row["transactional_id"] == "t; rm" and row["state"] == "Ongoing"
         assert mqctl("txn", "list", "--state", "Empty").err == "no transactional id matches\n"
         (described,) = mqctl("txn", "describe", "t; rm", "-o", "json").data
-        assert described["partitions"] == ["a:0"] and described["started"] == "1970-01-01T00:00:01.000Z"
+        assert (
+            described["partitions"] == ["a:0"]
+            and described["started"] == "1970-01-01T00:00:01.000Z"
+        )
         assert "open_for" in mqctl("txn", "describe", "t; rm").out
         assert mqctl("txn", "find-hanging").err == "no hanging transactions\n"
         ran = mqctl("txn", "find-hanging", "--topic", "none")
         assert ran.code == 1 and "no partition matches" in ran.err
         ran = mqctl("txn", "abort", "a:0", "--start-offset", "22", "--yes")
-        assert ran.code == 1 and "is not hanging" in ran.err and "mqctl txn fence 't; rm'" in ran.err
-        assert mqctl("txn", "abort", "a:0", "--start-offset", "22", "--force").code == 2, "it is looked after, and this asks first"
+        assert (
+            ran.code == 1 and "is not hanging" in ran.err and "mqctl txn fence 't; rm'" in ran.err
+        )
+        assert mqctl("txn", "abort", "a:0", "--start-offset", "22", "--force").code == 2, (
+            "it is looked after, and this asks first"
+        )
         filled.inside(lambda: filled.cluster.transactions["t; rm"].partitions.clear())
         ran = mqctl("txn", "find-hanging", "--topic", "a*", "--older-than", "90s", "-o", "json")
-        assert [(row["partition"], row["start_offset"], row["transactional_id"]) for row in ran.data] == [(0, 22, "t; rm")]
+        assert [
+            (row["partition"], row["start_offset"], row["transactional_id"]) for row in ran.data
+        ] == [(0, 22, "t; rm")]
         assert ran.err == "mqctl txn abort a:0 --start-offset 22\n"
         ran = mqctl("txn", "abort", "a:0", "--start-offset", "22")
         assert ran.code == 2 and "starts at offset 22 of a:0" in ran.err
         assert mqctl("txn", "abort", "a:0", "--start-offset", "22", "-y").code == 0
         assert filled.inside(lambda: filled.cluster.partition(A0).open) == {}
-        assert "no open transaction at offset 22" in mqctl("txn", "abort", "a:0", "--start-offset", "22", "-y").err
+        assert (
+            "no open transaction at offset 22"
+            in mqctl("txn", "abort", "a:0", "--start-offset", "22", "-y").err
+        )
         assert mqctl("txn", "fence", "t; rm").code == 2
         ran = mqctl("txn", "fence", "t; rm", "typo", "-y", "-o", "json")
         assert ran.code == 3 and "'typo': it does not exist" in ran.err
-        assert list(filled.inside(lambda: filled.cluster.transactions)) == ["t; rm"], "to fence it would have made it"
+        assert list(filled.inside(lambda: filled.cluster.transactions)) == ["t; rm"], (
+            "to fence it would have made it"
+        )
         assert ran.data[0]["producer_epoch"] == producer._wrapped.producer[1] + 1  # type: ignore[attr-defined]
     for arguments in (
         ["abort", "a:0"],
@@ -266,25 +394,37 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
     assert "'none': it does not exist" in mqctl("txn", "describe", "none").err
 
 
-def test_find_hanging_names_the_nodes_that_it_could_not_reach(mqctl: Mqctl, filled: Loopback) -> None:
+def test_find_hanging_names_the_nodes_that_it_could_not_reach(
+    mqctl: Mqctl, filled: Loopback
+) -> None:
     def leader(tp: TopicPartition, node: int) -> None:
         filled.inside(lambda: setattr(filled.cluster.partition(tp), "leader", node))
 
     leader(A1, -1)
     ran = mqctl("txn", "find-hanging", "-o", "json")
-    assert ran.code == 3 and ran.data == [] and "no hanging transactions in 1 of 2 partitions" in ran.err
+    assert (
+        ran.code == 3
+        and ran.data == []
+        and "no hanging transactions in 1 of 2 partitions" in ran.err
+    )
     assert "a-1: no leader" in ran.err and "mqctl partition list --leaderless" in ran.err
     leader(A0, -1)
     ran = mqctl("txn", "find-hanging")
     assert ran.code == 1 and "a-0, a-1: no leader" in ran.err
     for tp in (A0, A1):
         leader(tp, 1)
-    filled.inside(lambda: filled.cluster.one.script(61, {"topics": [{"name": "a", "partitions": [{"partition_index": 0}, REFUSED]}]}))
+    filled.inside(
+        lambda: filled.cluster.one.script(
+            61, {"topics": [{"name": "a", "partitions": [{"partition_index": 0}, REFUSED]}]}
+        )
+    )
     ran = mqctl("txn", "find-hanging", "--topic", "a")
     assert ran.code == 3 and "a-1" in ran.err
 
 
-def test_a_transaction_of_an_unreachable_coordinator_is_not_hanging(mqctl: Mqctl, filled: Loopback) -> None:
+def test_a_transaction_of_an_unreachable_coordinator_is_not_hanging(
+    mqctl: Mqctl, filled: Loopback
+) -> None:
     with connect(filled.address) as client, client.transactional_producer("t") as producer:
         producer.begin()
         producer.send("a", b"x", partition=0)
@@ -293,12 +433,19 @@ def test_a_transaction_of_an_unreachable_coordinator_is_not_hanging(mqctl: Mqctl
         abort = ["txn", "abort", "a:0", "--start-offset", "20", "-y"]
         filled.inside(lambda: setattr(state[1], "leader", -1))
         ran = mqctl("txn", "find-hanging", "--topic", "a", "-o", "json")
-        assert ran.code == 3 and ran.data == [] and "no hanging transactions in 1 of 2 partitions" in ran.err
+        assert (
+            ran.code == 3
+            and ran.data == []
+            and "no hanging transactions in 1 of 2 partitions" in ran.err
+        )
         assert "1 partition(s) of __transaction_state have no leader" in ran.err
         assert mqctl(*abort).code == 1, "it may be committed elsewhere"
         assert filled.inside(lambda: filled.cluster.partition(A0).open)
         filled.inside(lambda: setattr(state[1], "leader", 1))
-        assert [row["partition"] for row in mqctl("txn", "find-hanging", "--topic", "a", "-o", "json").data] == [0]
+        assert [
+            row["partition"]
+            for row in mqctl("txn", "find-hanging", "--topic", "a", "-o", "json").data
+        ] == [0]
         filled.inside(lambda: filled.cluster.transactions.update(t=known))
         filled.inside(lambda: filled.cluster.one.script(66, {"error_code": 31}))
         ran = mqctl("txn", "find-hanging", "--topic", "a")
@@ -306,8 +453,12 @@ def test_a_transaction_of_an_unreachable_coordinator_is_not_hanging(mqctl: Mqctl
 
 
 @pytest.mark.parametrize("how", ["refuses", "silent"])
-def test_lists_contain_the_answers_of_live_nodes(mqctl: Mqctl, filled: Loopback, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that is gone is named, at once if it refuses, and the list is told to be incomplete by the exit code."""
+def test_lists_contain_the_answers_of_live_nodes(
+    mqctl: Mqctl, filled: Loopback, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is gone is named, at once if it refuses, and the list is told to be
+    incomplete by the exit code.
+    """
     monkeypatch.setattr("mqctl.app.CONNECT_TIMEOUT_S", 0.2)
     with socket.socket() as frozen:
         if how == "silent":
@@ -319,7 +470,10 @@ def test_lists_contain_the_answers_of_live_nodes(mqctl: Mqctl, filled: Loopback,
         def told(*arguments: str) -> Ran:
             began = time.monotonic()
             ran = mqctl(*arguments, "-o", "json", "--timeout", "60")
-            assert ran.code == 3 and f"127.0.0.1:{port}" in ran.err and "node 2" in ran.err, (arguments, ran)
+            assert ran.code == 3 and f"127.0.0.1:{port}" in ran.err and "node 2" in ran.err, (
+                arguments,
+                ran,
+            )
             assert time.monotonic() - began < 30, "it does not wait for the time to be up"
             assert "--bootstrap" not in ran.err and "`mqctl cluster health`" in ran.err
             return ran
@@ -336,12 +490,30 @@ def test_lists_contain_the_answers_of_live_nodes(mqctl: Mqctl, filled: Loopback,
         assert told("group", "delete", "g*", "-y").data == [{"group": "g", "deleted": True}]
 
 
-def test_seek_plans_the_partitions_that_have_leaders(mqctl: Mqctl, filled: Loopback, tmp_path: Path) -> None:
+def test_seek_plans_the_partitions_that_have_leaders(
+    mqctl: Mqctl, filled: Loopback, tmp_path: Path
+) -> None:
     filled.inside(lambda: setattr(filled.cluster.partition(A1), "leader", -1))
     saved = tmp_path / "before.csv"
-    ran = mqctl("group", "seek", "g", "--to", "beginning", "--save", str(saved), "-o", "json", "--timeout", "60")
+    ran = mqctl(
+        "group",
+        "seek",
+        "g",
+        "--to",
+        "beginning",
+        "--save",
+        str(saved),
+        "-o",
+        "json",
+        "--timeout",
+        "60",
+    )
     assert ran.code == 3 and [(row["partition"], row["after"]) for row in ran.data] == [(0, 0)]
-    assert "a-1: it has no leader" in ran.err and "restart the node" in ran.err and "re-run with --execute" in ran.err
+    assert (
+        "a-1: it has no leader" in ran.err
+        and "restart the node" in ran.err
+        and "re-run with --execute" in ran.err
+    )
     assert saved.read_text() == "a,0,5\na,1,20\n", "what is saved needs no leader"
     assert mqctl("group", "seek", "g", "--to", "beginning", "--execute").code == 3
     assert offsets(filled) == {0: 0, 1: 20}
@@ -353,8 +525,15 @@ def test_seek_plans_the_partitions_that_have_leaders(mqctl: Mqctl, filled: Loopb
 
 def test_ids_without_a_transaction_are_not_open_for_long(mqctl: Mqctl, filled: Loopback) -> None:
     """Coordinators name them where a list is narrowed by age."""
-    with connect(filled.address) as client, client.transactional_producer("idle"), client.transactional_producer("busy") as busy:
+    with (
+        connect(filled.address) as client,
+        client.transactional_producer("idle"),
+        client.transactional_producer("busy") as busy,
+    ):
         busy.begin()
         busy.send("a", b"x", partition=0)
         assert len(mqctl("txn", "list", "-o", "json").data) == 2
-        assert [row["transactional_id"] for row in mqctl("txn", "list", "--longer-than", "1s", "-o", "json").data] == ["busy"]
+        assert [
+            row["transactional_id"]
+            for row in mqctl("txn", "list", "--longer-than", "1s", "-o", "json").data
+        ] == ["busy"]

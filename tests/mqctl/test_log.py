@@ -34,7 +34,11 @@ async def data(tmp_path: Path) -> Path:
     log = harness.open(LogConfig(segment_bytes=1000, index_interval_bytes=100))
     for number in range(20):
         codec = Codec.SNAPPY if number % 2 else Codec.NONE
-        harness.write(log, batch(b"v%d" % number * 20, b"\xff", codec=codec, producer_id=3, sequence=2 * number), epoch=number // 7)
+        harness.write(
+            log,
+            batch(b"v%d" % number * 20, b"\xff", codec=codec, producer_id=3, sequence=2 * number),
+            epoch=number // 7,
+        )
     harness.service.checkpoint_high_watermark(log.topic_partition, 40)
     await harness.service.close()
     return tmp_path
@@ -43,7 +47,11 @@ async def data(tmp_path: Path) -> Path:
 async def test_verify_finds_nothing_in_a_good_directory(data: Path) -> None:
     result = run("verify", data)
     assert result.exit_code == 0, result.output
-    assert "1 partitions, 20 batches" in result.stderr and "0 findings" in result.stderr and "reading" not in result.stderr
+    assert (
+        "1 partitions, 20 batches" in result.stderr
+        and "0 findings" in result.stderr
+        and "reading" not in result.stderr
+    )
     assert result.stdout == ""
     assert json.loads(run("verify", data / "logs", "-o", "json").stdout)["findings"] == []
 
@@ -63,7 +71,9 @@ async def test_a_data_directory_may_have_the_name_of_a_partition(data: Path) -> 
     assert run("verify", home.parent).exit_code == 1  # it holds nodes, not partitions
 
 
-async def test_verify_of_a_data_directory_finds_its_log_directories(data: Path, tmp_path: Path) -> None:
+async def test_verify_of_a_data_directory_finds_its_log_directories(
+    data: Path, tmp_path: Path
+) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()
     elsewhere.mkdir()
@@ -85,11 +95,15 @@ async def test_verify_of_a_data_directory_finds_its_log_directories(data: Path, 
     known.paths = {uuid4(): str(elsewhere / "one")}
     (home / "log-directories").write_bytes(known.encode())
     result = run("verify", home)
-    assert result.exit_code == 0 and "1 partitions, 20 batches" in result.stderr, "a copy of the data directory"
+    assert result.exit_code == 0 and "1 partitions, 20 batches" in result.stderr, (
+        "a copy of the data directory"
+    )
 
     (home / "log-directories").write_text("nonsense")
     result = run("verify", home)
-    assert isinstance(result.exception, Failure) and "is not a valid line" in result.exception.message
+    assert (
+        isinstance(result.exception, Failure) and "is not a valid line" in result.exception.message
+    )
 
 
 async def test_verify_without_partitions_fails(tmp_path: Path) -> None:
@@ -117,7 +131,11 @@ async def test_verify_beside_a_running_node_warns(data: Path) -> None:
 async def test_missing_offsets_of_a_compacted_partition_are_not_findings(tmp_path: Path) -> None:
     harness = Harness(tmp_path / "logs")
     await harness.service.start()
-    log = harness.open(LogConfig(segment_bytes=400, index_interval_bytes=100, cleanup_policy=frozenset({"compact"})))
+    log = harness.open(
+        LogConfig(
+            segment_bytes=400, index_interval_bytes=100, cleanup_policy=frozenset({"compact"})
+        )
+    )
     for number in range(20):
         harness.write(log, batch(b"v%d" % number * 20, producer_id=3, sequence=number))
     await settle(harness, log)
@@ -127,7 +145,10 @@ async def test_missing_offsets_of_a_compacted_partition_are_not_findings(tmp_pat
     for path in (tmp_path, partition):
         result = run("verify", path)
         assert result.exit_code == 0, result.output
-    offsets = [json.loads(line)["offset"] for line in run("dump", partition, "--records", "-o", "jsonl").stdout.splitlines()]
+    offsets = [
+        json.loads(line)["offset"]
+        for line in run("dump", partition, "--records", "-o", "jsonl").stdout.splitlines()
+    ]
     assert 0 < len(offsets) < 5 and offsets[-1] == 19
     [row] = json.loads(run("dump", tmp_path / "logs" / CLEANER_CHECKPOINT, "-o", "json").stdout)
     assert row["offset"] == log.cleaned_to
@@ -153,9 +174,17 @@ DAMAGE = {
     "torn": (".log", lambda content: content[:-1], "cut off"),
     "zeros": (".log", lambda content: content + b"\0" * 100, "magic 0"),
     "hole": (".log", lambda content: b"", "missing"),
-    "index": (".index", lambda content: content[:4] + b"\0\0\0\7" + content[8:], "wrong entry: no batch at byte"),
+    "index": (
+        ".index",
+        lambda content: content[:4] + b"\0\0\0\7" + content[8:],
+        "wrong entry: no batch at byte",
+    ),
     "index cut": (".index", lambda content: content[:-3], "whole number"),
-    "time index": (".timeindex", lambda content: content[:7] + bytes([content[7] ^ 1]) + content[8:], "largest timestamp"),
+    "time index": (
+        ".timeindex",
+        lambda content: content[:7] + bytes([content[7] ^ 1]) + content[8:],
+        "largest timestamp",
+    ),
     "snapshot": (".snapshot", lambda content: content[:-1] + b"\7", "CRC"),
 }
 
@@ -182,15 +211,21 @@ async def test_verify_finds_damage(data: Path, kind: str) -> None:
         ("orders-0/00000000000000000099.snapshot", b"", "cut off"),
     ],
 )
-async def test_verify_checks_the_small_files(data: Path, name: str, content: bytes, says: str) -> None:
+async def test_verify_checks_the_small_files(
+    data: Path, name: str, content: bytes, says: str
+) -> None:
     (data / "logs" / name).write_bytes(content)
     result = run("verify", data, "-o", "json")
     assert result.exit_code == 1
-    assert any(says in finding["problem"] for finding in json.loads(result.stdout)["findings"]), result.stdout
+    assert any(says in finding["problem"] for finding in json.loads(result.stdout)["findings"]), (
+        result.stdout
+    )
 
 
 async def test_epochs_that_a_killed_node_had_not_checkpointed_are_not_findings(data: Path) -> None:
-    """The file may be behind from the recovery point on; the batches have their epochs themselves."""
+    """The file may be behind from the recovery point on; the batches have their epochs
+    themselves.
+    """
     home = data / "logs"
     (home / ".kafka_cleanshutdown").unlink()
     bases = sorted(int(path.stem) for path in (home / "orders-0").glob("*.log"))
@@ -203,7 +238,9 @@ async def test_epochs_that_a_killed_node_had_not_checkpointed_are_not_findings(d
             assert (result.exit_code, result.stdout) == (0, ""), result.stdout
     (home / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     result = run("verify", home)
-    assert result.exit_code == 1 and "leader epoch 1, but 0 in the checkpoint" in result.stdout, "below the recovery point"
+    assert result.exit_code == 1 and "leader epoch 1, but 0 in the checkpoint" in result.stdout, (
+        "below the recovery point"
+    )
 
 
 async def test_descending_epochs_are_found_without_the_checkpoint(data: Path) -> None:
@@ -226,27 +263,42 @@ async def test_batches_below_the_log_start_need_no_epoch_in_the_checkpoint(data:
 async def test_dump_of_batches_and_records(data: Path) -> None:
     home = data / "logs" / "orders-0"
     rows = [json.loads(line) for line in run("dump", home, "-o", "jsonl").stdout.splitlines()]
-    assert [(row["base_offset"], row["records"], row["crc"]) for row in rows] == [(2 * number, 2, "ok") for number in range(20)]
-    assert {row["codec"] for row in rows} == {"none", "snappy"} and len({row["file"] for row in rows}) > 2
+    assert [(row["base_offset"], row["records"], row["crc"]) for row in rows] == [
+        (2 * number, 2, "ok") for number in range(20)
+    ]
+    assert {row["codec"] for row in rows} == {"none", "snappy"} and len(
+        {row["file"] for row in rows}
+    ) > 2
     records = json.loads(run("dump", home, "--records", "-o", "json").stdout)
     assert [record["offset"] for record in records] == list(range(40))
     assert (records[0]["value"], records[1]["value"]) == ("v0" * 20, "\\xff")
     table = run("dump", home).stdout.splitlines()
     assert len(table) == 21 and table[0].split()[:3] == ["FILE", "POSITION", "BASE"]
     segment = sorted(home.glob("*.log"))[1]
-    assert run("dump", segment, "-o", "yaml").stdout.startswith(f"- file: '{segment.name}'") or segment.name in run("dump", segment).stdout
+    assert (
+        run("dump", segment, "-o", "yaml").stdout.startswith(f"- file: '{segment.name}'")
+        or segment.name in run("dump", segment).stdout
+    )
 
 
 async def test_dump_of_the_other_files(data: Path) -> None:
     home = data / "logs" / "orders-0"
     first = sorted(home.glob("*.log"))[0]
-    names = (first.with_suffix(".index"), first.with_suffix(".timeindex"), max(home.glob("*.snapshot")), home / "leader-epoch-checkpoint",
-             home / "partition.metadata", data / "logs" / "replication-offset-checkpoint")  # fmt: skip
+    names = (
+        first.with_suffix(".index"),
+        first.with_suffix(".timeindex"),
+        max(home.glob("*.snapshot")),
+        home / "leader-epoch-checkpoint",
+        home / "partition.metadata",
+        data / "logs" / "replication-offset-checkpoint",
+    )
     rows = [json.loads(run("dump", name, "-o", "json").stdout) for name in names]
     assert all(rows)
     assert [row["last_sequence"] for row in rows[2]] == [31, 33, 35, 37, 39] and rows[3] == [
-        {"epoch": 0, "start_offset": 0}, {"epoch": 1, "start_offset": 14}, {"epoch": 2, "start_offset": 28},
-    ]  # fmt: skip
+        {"epoch": 0, "start_offset": 0},
+        {"epoch": 1, "start_offset": 14},
+        {"epoch": 2, "start_offset": 28},
+    ]
     assert rows[5] == [{"topic": "orders", "partition": 0, "offset": 40}]
 
 
@@ -263,7 +315,11 @@ async def test_dump_of_the_metadata(tmp_path: Path) -> None:
     for name in ("journal", "snapshot", "quorum-state", "reserve"):
         (tmp_path / "metadata" / name).write_bytes(b"?")
         result = run("dump", tmp_path / "metadata" / name)
-        assert result.exit_code == 1 and isinstance(result.exception, Failure) and "Raft quorum" in result.exception.message
+        assert (
+            result.exit_code == 1
+            and isinstance(result.exception, Failure)
+            and "Raft quorum" in result.exception.message
+        )
 
 
 async def test_dump_of_headers(tmp_path: Path) -> None:
@@ -272,14 +328,20 @@ async def test_dump_of_headers(tmp_path: Path) -> None:
     segment.write_bytes(build_batch(records))
     (row,) = json.loads(run("dump", segment, "--records", "-o", "json").stdout)
     assert run("dump", segment, "--records").stdout.splitlines()[1].split()[-1] == "h=1,h=\\xff,n=-"
-    assert row["headers"] == [{"name": "h", "value": "1"}, {"name": "h", "value": "\\xff"}, {"name": "n", "value": None}]
+    assert row["headers"] == [
+        {"name": "h", "value": "1"},
+        {"name": "h", "value": "\\xff"},
+        {"name": "n", "value": None},
+    ]
 
 
 async def test_dump_of_damage(data: Path) -> None:
     segment = max((data / "logs" / "orders-0").glob("*.log"))
     segment.write_bytes(segment.read_bytes() + b"\0" * 80)
     assert json.loads(run("dump", segment, "-o", "json").stdout)[-1]["crc"].startswith("magic 0")
-    assert "magic 0" in json.loads(run("dump", segment, "--records", "-o", "json").stdout)[-1]["value"]
+    assert (
+        "magic 0" in json.loads(run("dump", segment, "--records", "-o", "json").stdout)[-1]["value"]
+    )
     (data / "odd").write_bytes(b"?")
     assert run("dump", data / "odd").exit_code == 1
     assert run("dump", data / "logs").exit_code == 1

@@ -13,7 +13,15 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 @pytest.mark.parametrize(
     ("text", "amount"),
-    [("1500", 1500), ("1.5M", 1_500_000), ("10MB/s", 10_000_000), ("10MiB", 10 << 20), ("2 GiB/s", 2 << 30), ("3k", 3000), ("7b", 7)],
+    [
+        ("1500", 1500),
+        ("1.5M", 1_500_000),
+        ("10MB/s", 10_000_000),
+        ("10MiB", 10 << 20),
+        ("2 GiB/s", 2 << 30),
+        ("3k", 3000),
+        ("7b", 7),
+    ],
 )
 def test_bytes_are_read(text: str, amount: int) -> None:
     assert parse_bytes(text) == amount
@@ -26,9 +34,18 @@ def test_invalid_sizes_are_rejected(text: str) -> None:
 
 
 def test_sizes_and_durations_are_formatted() -> None:
-    assert [format_bytes(amount) for amount in (0, 1023, 1024, 1.5 * 2**20, 3 * 2**40, 5000 * 2**40, None)] == [
-        "0 B", "1023 B", "1.0 KiB", "1.5 MiB", "3.0 TiB", "5000.0 TiB", None,
-    ]  # fmt: skip
+    assert [
+        format_bytes(amount)
+        for amount in (0, 1023, 1024, 1.5 * 2**20, 3 * 2**40, 5000 * 2**40, None)
+    ] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 MiB",
+        "3.0 TiB",
+        "5000.0 TiB",
+        None,
+    ]
     assert [format_duration(seconds) for seconds in (-1, 0.44, 42.4, 185, 7380, 363_600)] == [
         "0.0s", "0.4s", "42s", "3m05s", "2h03m", "4d05h",
     ]  # fmt: skip
@@ -47,6 +64,9 @@ def test_the_rate_is_that_of_the_last_half_minute() -> None:
     assert meter.note(0.0, 1000) is None and meter.note(10.0, 900) == 10.0
     assert meter.note(40.0, 600) == 10.0 and meter.note(50.0, 100) == pytest.approx(50.0)
     assert Meter().note(5.0, 5) is None
-    assert str(Progress(1, 3, 2 << 20, 1 << 20)) == "1 of 3 partitions moved, 2.0 MiB left at 1.0 MiB/s, about 2.0s"
+    assert (
+        str(Progress(1, 3, 2 << 20, 1 << 20))
+        == "1 of 3 partitions moved, 2.0 MiB left at 1.0 MiB/s, about 2.0s"
+    )
     assert str(Progress(1, 3, None, None)) == "1 of 3 partitions moved"
     assert str(Progress(0, 1, 0, None)) == "0 of 1 partitions moved, 0 B left"

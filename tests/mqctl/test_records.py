@@ -38,7 +38,9 @@ def test_null_is_printed_as_empty_with_length_minus_one() -> None:
 
 def test_control_characters_are_escaped_on_a_terminal() -> None:
     record = Record(0, 0, b"\x1b]0;x\x07", b"a\tb\n\xff")
-    assert compile_format(r"%k|%v\n", inert=True)("t", 0, record) == b"\\x1b]0;x\\x07|a\tb\\n\\udcff\n"
+    assert (
+        compile_format(r"%k|%v\n", inert=True)("t", 0, record) == b"\\x1b]0;x\\x07|a\tb\\n\\udcff\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["%x", "%k{base32}", r"\q", "%p{hex}", "%%{x}"])
@@ -51,15 +53,23 @@ def test_unescape() -> None:
     assert unescape(r"\t:%") == b"\t:%"
 
 
-@given(st.binary(), st.one_of(st.none(), st.binary()), st.lists(st.tuples(st.text(), st.one_of(st.none(), st.binary()))))
-def test_an_envelope_round_trips(key: bytes, value: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
+@given(
+    st.binary(),
+    st.one_of(st.none(), st.binary()),
+    st.lists(st.tuples(st.text(), st.one_of(st.none(), st.binary()))),
+)
+def test_an_envelope_round_trips(
+    key: bytes, value: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
     told = from_envelope(json.dumps(to_envelope("t", 3, Record(9, 5, key, value, headers))))
     assert told == Envelope(key, value, tuple(headers), 5, 3)
 
 
 def test_envelope_fields_are_optional() -> None:
     assert from_envelope(b'{"value": {"a": 1}}') == Envelope(None, b'{"a":1}', (), None, None)
-    assert from_envelope(b'{"key": "k", "headers": {"a": "b"}}') == Envelope(b"k", None, (("a", b"b"),), None, None)
+    assert from_envelope(b'{"key": "k", "headers": {"a": "b"}}') == Envelope(
+        b"k", None, (("a", b"b"),), None, None
+    )
 
 
 @pytest.mark.parametrize(

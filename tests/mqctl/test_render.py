@@ -43,8 +43,12 @@ def test_control_characters_are_escaped() -> None:
     assert render.printable("żółw 日本") == "żółw 日本"
 
 
-@given(st.lists(st.fixed_dictionaries({"name": st.text(), "count": st.integers(), "more": st.none()})))
-def test_a_table_has_one_line_for_each_row_and_only_printable_characters(rows: list[dict[str, object]]) -> None:
+@given(
+    st.lists(st.fixed_dictionaries({"name": st.text(), "count": st.integers(), "more": st.none()}))
+)
+def test_a_table_has_one_line_for_each_row_and_only_printable_characters(
+    rows: list[dict[str, object]],
+) -> None:
     text = render.table(COLUMNS, rows)
     assert len(text.split("\n")) == len(rows) + 2
     assert all(each.isprintable() or each in "\n\u3000" for each in text)

@@ -49,7 +49,13 @@ def test_offset_files_round_trip_and_may_name_groups() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("a,0", "line 1"), ("a,0,1\na,x,1", "line 2"), ("a,0,-1", "line 1"), ("a,0,1\na,0,2", "duplicate"), ("h,a,0,1", "no offsets of")],
+    [
+        ("a,0", "line 1"),
+        ("a,0,1\na,x,1", "line 2"),
+        ("a,0,-1", "line 1"),
+        ("a,0,1\na,0,2", "duplicate"),
+        ("h,a,0,1", "no offsets of"),
+    ],
 )
 def test_an_invalid_line_is_reported_with_its_number(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -16,14 +16,22 @@ from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.errors import ClientError, DeadlineExceeded
 from mqd.types import TopicPartition
-from tests.client.fake import DESCRIBE_PARTITIONS, DESCRIBE_QUORUM, LIST_REASSIGNMENTS, FakeCluster, Hang
+from tests.client.fake import (
+    DESCRIBE_PARTITIONS,
+    DESCRIBE_QUORUM,
+    LIST_REASSIGNMENTS,
+    FakeCluster,
+    Hang,
+)
 
 DESCRIBE_LOG_DIRS, DESCRIBE_CLUSTER = 35, 60
 TIMEOUT = 15.0
 
 
 @asynccontextmanager
-async def client_of(cluster: FakeCluster, timeout_s: float = TIMEOUT) -> AsyncIterator[ClusterClient]:
+async def client_of(
+    cluster: FakeCluster, timeout_s: float = TIMEOUT
+) -> AsyncIterator[ClusterClient]:
     async with connect([("fake", 9001)], network=cluster, request_timeout_s=timeout_s) as client:
         yield client
 
@@ -46,11 +54,16 @@ async def test_optional_information_delays_a_snapshot_only_briefly(
         assert trio.current_time() - began <= min(timeout_s, WANTED_SECONDS) + 0.001
     assert len(seen.partitions) == 2 and seen.min_isr == {}
     assert seen.min_isr_unknown is not None
-    assert seen.moves_unknown is not None and "timed out while waiting for the controller" in seen.moves_unknown.message
+    assert (
+        seen.moves_unknown is not None
+        and "timed out while waiting for the controller" in seen.moves_unknown.message
+    )
 
 
 @pytest.mark.parametrize("silent", [DESCRIBE_PARTITIONS, LIST_REASSIGNMENTS])
-async def test_all_calls_of_a_snapshot_have_one_deadline(nursery: trio.Nursery, autojump_clock: trio.abc.Clock, silent: int) -> None:
+async def test_all_calls_of_a_snapshot_have_one_deadline(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, silent: int
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(DESCRIBE_CLUSTER, *[{"error_code": 14}] * 12)  # some seconds of retries
     cluster.one.script(silent, *[Hang()] * 9)
@@ -61,12 +74,24 @@ async def test_all_calls_of_a_snapshot_have_one_deadline(nursery: trio.Nursery, 
         assert trio.current_time() - began <= TIMEOUT + 0.001
 
 
-async def test_a_finished_move_is_checked_after_all_nodes_know_it(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_finished_move_is_checked_after_all_nodes_know_it(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.add_topic("a", 1)
     tp = TopicPartition("a", 0)
-    row = {"partition_index": 0, "leader_id": 9, "leader_epoch": 0, "replica_nodes": [9], "isr_nodes": [9], "offline_replicas": []}
-    stale = {"topics": [{"name": "a", "topic_id": cluster.ids["a"], "partitions": [row]}], "next_cursor": None}
+    row = {
+        "partition_index": 0,
+        "leader_id": 9,
+        "leader_epoch": 0,
+        "replica_nodes": [9],
+        "isr_nodes": [9],
+        "offline_replicas": [],
+    }
+    stale = {
+        "topics": [{"name": "a", "topic_id": cluster.ids["a"], "partitions": [row]}],
+        "next_cursor": None,
+    }
     cluster.one.script(DESCRIBE_PARTITIONS, stale, stale)
     async with client_of(cluster) as client:
         admin = Admin(client, timeout_s=TIMEOUT)
@@ -76,7 +101,9 @@ async def test_a_finished_move_is_checked_after_all_nodes_know_it(nursery: trio.
         assert HEARD_SECONDS <= trio.current_time() - began < HEARD_SECONDS + 1
 
 
-async def test_a_silent_node_does_not_delay_the_disks_of_others(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_silent_node_does_not_delay_the_disks_of_others(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     cluster.brokers[2].script(DESCRIBE_LOG_DIRS, *[Hang()] * 9)
     async with client_of(cluster) as client:
@@ -84,11 +111,18 @@ async def test_a_silent_node_does_not_delay_the_disks_of_others(nursery: trio.Nu
         told = await disks(Admin(client, timeout_s=TIMEOUT), [2, 1], began + 3)
         assert trio.current_time() - began <= 3.001
         assert list(told) == [1, 2] and isinstance(told[1], list)
-        assert isinstance(told[2], ClientError) and told[2].message == "timed out while reading the log directories of node 2"
-        assert list(await sizes(Admin(client, timeout_s=TIMEOUT), [1, 2], trio.current_time() + 3)) == [1]
+        assert (
+            isinstance(told[2], ClientError)
+            and told[2].message == "timed out while reading the log directories of node 2"
+        )
+        assert list(
+            await sizes(Admin(client, timeout_s=TIMEOUT), [1, 2], trio.current_time() + 3)
+        ) == [1]
 
 
-async def test_info_waits_for_the_quorum_leader_within_its_timeout(nursery: trio.Nursery, autojump_clock: trio.abc.Clock) -> None:
+async def test_info_waits_for_the_quorum_leader_within_its_timeout(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(DESCRIBE_QUORUM, *[Hang()] * 9)
     async with client_of(cluster) as client:
@@ -96,5 +130,7 @@ async def test_info_waits_for_the_quorum_leader_within_its_timeout(nursery: trio
             began = trio.current_time()
             data, unknown = await gather(client, timeout_s, began + timeout_s)
             assert trio.current_time() - began <= limit + 0.1
-            assert data["controller"] is None and {row["state"] for row in data["nodes"]} == {"unknown"}
+            assert data["controller"] is None and {row["state"] for row in data["nodes"]} == {
+                "unknown"
+            }
             assert unknown is not None

@@ -1,6 +1,8 @@
-"""Random messages, from the declarations themselves: what a handler or a client might give to an encoder.
+"""Random messages, from the declarations themselves: what a handler or a client might give to an
+encoder.
 
-The dice are Python's: Hypothesis takes ten times as long for a message, and there are hundreds of APIs in their versions.
+The dice are Python's: Hypothesis takes ten times as long for a message, and there are hundreds of
+APIs in their versions.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from mqd.protocol.apis import all_apis
 from mqd.protocol.schema import Api, Field, Message
 from mqd.types import ZERO_UUID
 
-VERSIONS = [(api, version) for api in all_apis() for version in range(api.versions[0], api.versions[1] + 1)]
+VERSIONS = [
+    (api, version) for api in all_apis() for version in range(api.versions[0], api.versions[1] + 1)
+]
 IDS = [f"{api.name}-{version}" for api, version in VERSIONS]
 SIDES = ("request", "response")
 
@@ -31,9 +35,15 @@ def for_each(count: int, check: Callable[[Random], None]) -> None:
             raise
 
 
-def random_message(dice: Random, message: Message, version: int, *, complete: bool = False) -> dict[str, Any]:
+def random_message(
+    dice: Random, message: Message, version: int, *, complete: bool = False
+) -> dict[str, Any]:
     """A mapping with the fields of one version; some left out, unless `complete`."""
-    fields = [one for one in message.fields if one.in_version(version) and (complete or dice.random() < 0.7)]
+    fields = [
+        one
+        for one in message.fields
+        if one.in_version(version) and (complete or dice.random() < 0.7)
+    ]
     return {one.name: _value(dice, one, version, complete) for one in fields}
 
 
@@ -50,12 +60,24 @@ def _of_kind(dice: Random, kind: Any, version: int, complete: bool) -> Any:
         return random_message(dice, kind, version, complete=complete)
     element = getattr(kind, "element", None)
     if element is not None:
-        return [_of_kind(dice, element, version, complete) for _ in range(dice.choice((0, 1, 1, 2)))]
+        return [
+            _of_kind(dice, element, version, complete) for _ in range(dice.choice((0, 1, 1, 2)))
+        ]
     return _KINDS[id(kind)](dice)
 
 
 def _integers(low: int, high: int) -> Callable[[Random], int]:
-    return lambda dice: dice.choice((low, high, 0, 1, max(low, -1), dice.randint(low, high), dice.randint(max(low, -200), min(high, 200))))
+    return lambda dice: dice.choice(
+        (
+            low,
+            high,
+            0,
+            1,
+            max(low, -1),
+            dice.randint(low, high),
+            dice.randint(max(low, -200), min(high, 200)),
+        )
+    )
 
 
 def _text(dice: Random) -> str:
@@ -63,7 +85,8 @@ def _text(dice: Random) -> str:
         return dice.choice(("", "topic", "é" * 70, "x" * 126, "x" * 127, "x" * 200))
     highest = dice.choice((0x7F, 0x7FF, 0xD7FF, 0x10FFFF))
     drawn = (dice.randrange(highest + 1) for _ in range(dice.randrange(6)))
-    return "".join(chr(point) for point in drawn if not 0xD800 <= point < 0xE000)  # no halves of pairs
+    # no halves of pairs
+    return "".join(chr(point) for point in drawn if not 0xD800 <= point < 0xE000)
 
 
 def _bytes(dice: Random) -> bytes:
@@ -77,7 +100,9 @@ _KINDS: dict[int, Callable[[Random], Any]] = {
     id(schema.UINT16): _integers(0, 2**16 - 1),
     id(schema.INT32): _integers(-(2**31), 2**31 - 1),
     id(schema.INT64): _integers(-(2**63), 2**63 - 1),
-    id(schema.UUID): lambda dice: ZERO_UUID if dice.random() < 0.3 else UUID(int=dice.getrandbits(128)),
+    id(schema.UUID): lambda dice: (
+        ZERO_UUID if dice.random() < 0.3 else UUID(int=dice.getrandbits(128))
+    ),
     id(schema.STRING): _text,
     id(schema.TEXT): _text,
     id(schema.BYTES): _bytes,
@@ -88,7 +113,10 @@ _KINDS: dict[int, Callable[[Random], Any]] = {
 def filled(message: Message, version: int, mapping: dict[str, Any]) -> dict[str, Any]:
     """What decoding must give back: every field, defaults in place of what was not written."""
     return {
-        one.name: _filled_value(one.kind, version, mapping[one.name]) if one.name in mapping else plain(one.new()) for one in message.fields
+        one.name: _filled_value(one.kind, version, mapping[one.name])
+        if one.name in mapping
+        else plain(one.new())
+        for one in message.fields
     }
 
 
@@ -116,8 +144,16 @@ def declared(api: Api, side: str) -> Message:
 
 
 def encode(api: Api, side: str, version: int, mapping: Any) -> bytes:
-    return api.encode_request(version, mapping) if side == "request" else api.encode_response(version, mapping)
+    return (
+        api.encode_request(version, mapping)
+        if side == "request"
+        else api.encode_response(version, mapping)
+    )
 
 
 def decode(api: Api, side: str, version: int, data: Any) -> Any:
-    return api.decode_request(version, data) if side == "request" else api.decode_response(version, data)
+    return (
+        api.decode_request(version, data)
+        if side == "request"
+        else api.decode_response(version, data)
+    )

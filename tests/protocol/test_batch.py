@@ -1,4 +1,6 @@
-"""Record batch v2 against kafka-python's and aiokafka's builders and readers, in both directions, and against damage."""
+"""Record batch v2 against kafka-python's and aiokafka's builders and readers, in both
+directions, and against damage.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,31 @@ import warnings
 from typing import Any
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatch as AioBatch, DefaultRecordBatchBuilder as AioBuilder
+from aiokafka.record.default_records import (
+    DefaultRecordBatch as AioBatch,
+    DefaultRecordBatchBuilder as AioBuilder,
+)
 from hypothesis import given, settings, strategies as st
 
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import batch
-from mqd.protocol.batch import Codec, Record, build_batch, check_records, iterate_batches, iterate_records, parse_header, validate
+from mqd.protocol.batch import (
+    Codec,
+    Record,
+    build_batch,
+    check_records,
+    iterate_batches,
+    iterate_records,
+    parse_header,
+    validate,
+)
 
 with warnings.catch_warnings():  # it reads its schemas by a function that Python 3.11 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.record.default_records import DefaultRecordBatch as PythonBatch, DefaultRecordBatchBuilder as PythonBuilder
+    from kafka.record.default_records import (
+        DefaultRecordBatch as PythonBatch,
+        DefaultRecordBatchBuilder as PythonBuilder,
+    )
 
 blobs = st.none() | st.binary(max_size=30) | st.sampled_from([b"v" * 63, b"v" * 64, b"v" * 9000])
 headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8)), max_size=3)
@@ -27,7 +44,10 @@ quick = settings(deadline=None, max_examples=40)
 
 
 def numbered(rows: list[Any], base_offset: int = 0) -> list[Record]:
-    return [Record(base_offset + i, moment, key, value, tuple(pairs)) for i, (moment, key, value, pairs) in enumerate(rows)]
+    return [
+        Record(base_offset + i, moment, key, value, tuple(pairs))
+        for i, (moment, key, value, pairs) in enumerate(rows)
+    ]
 
 
 def resealed(data: bytes | bytearray, **changes: int) -> bytearray:
@@ -43,29 +63,48 @@ def resealed(data: bytes | bytearray, **changes: int) -> bytearray:
 
 
 @quick
-@given(rows=record_lists, codec=codecs, producer=st.tuples(st.integers(0, 2**62), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1)))
-def test_ours_are_read_by_aiokafka(rows: list[Any], codec: Codec, producer: tuple[int, int, int]) -> None:
+@given(
+    rows=record_lists,
+    codec=codecs,
+    producer=st.tuples(st.integers(0, 2**62), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1)),
+)
+def test_ours_are_read_by_aiokafka(
+    rows: list[Any], codec: Codec, producer: tuple[int, int, int]
+) -> None:
     producer_id, producer_epoch, base_sequence = producer
     data = build_batch(
-        numbered(rows), codec=codec, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence, transactional=True
+        numbered(rows),
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=True,
     )
     theirs = AioBatch(bytes(data))
     assert theirs.validate_crc()
     assert (theirs.producer_id, theirs.producer_epoch, theirs.base_sequence) == producer
     assert theirs.is_transactional and not theirs.is_control_batch
     assert theirs.max_timestamp == max(row[0] for row in rows)
-    read = [Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in theirs]
+    read = [
+        Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in theirs
+    ]
     assert read == numbered(rows) == list(iterate_records(data))
     assert check_records(data) == parse_header(data)
 
 
 @quick
-@given(rows=record_lists, codec=st.sampled_from([Codec.NONE, Codec.GZIP]), base_offset=st.integers(0, 2**62))
+@given(
+    rows=record_lists,
+    codec=st.sampled_from([Codec.NONE, Codec.GZIP]),
+    base_offset=st.integers(0, 2**62),
+)
 def test_ours_are_read_by_kafka_python(rows: list[Any], codec: Codec, base_offset: int) -> None:
     data = build_batch(numbered(rows), codec=codec, base_offset=base_offset)
     theirs = PythonBatch(bytes(data))
     assert theirs.validate_crc()
-    read = [Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in theirs]
+    read = [
+        Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in theirs
+    ]
     assert read == numbered(rows, base_offset) == list(iterate_records(data))
 
 
@@ -76,7 +115,13 @@ def test_theirs_are_read_by_us(rows: list[Any], codec: Codec) -> None:
         if builder_class is PythonBuilder and codec not in (Codec.NONE, Codec.GZIP):
             continue  # its other codecs are not installed
         builder = builder_class(
-            magic=2, compression_type=int(codec), is_transactional=0, producer_id=5, producer_epoch=6, base_sequence=7, batch_size=1 << 20
+            magic=2,
+            compression_type=int(codec),
+            is_transactional=0,
+            producer_id=5,
+            producer_epoch=6,
+            base_sequence=7,
+            batch_size=1 << 20,
         )
         for offset, (moment, key, value, pairs) in enumerate(rows):
             assert builder.append(offset, timestamp=moment, key=key, value=value, headers=pairs)
@@ -87,9 +132,13 @@ def test_theirs_are_read_by_us(rows: list[Any], codec: Codec) -> None:
         assert header.last_offset == len(rows) - 1 and header.next_offset == len(rows)
         if codec == Codec.NONE:
             assert (
-                build_batch(numbered(rows), producer_id=5, producer_epoch=6, base_sequence=7, partition_leader_epoch=0)[
-                    batch.MAGIC_POSITION : batch.CRC_POSITION
-                ]
+                build_batch(
+                    numbered(rows),
+                    producer_id=5,
+                    producer_epoch=6,
+                    base_sequence=7,
+                    partition_leader_epoch=0,
+                )[batch.MAGIC_POSITION : batch.CRC_POSITION]
                 == memoryview(data)[batch.MAGIC_POSITION : batch.CRC_POSITION]
             )
 
@@ -98,14 +147,28 @@ def test_theirs_are_read_by_us(rows: list[Any], codec: Codec) -> None:
 
 
 def test_pairs_are_stamped_and_numbered() -> None:
-    data = build_batch([(b"k", b"v"), (None, None)], base_offset=40, timestamp=1234, partition_leader_epoch=3)
-    assert list(iterate_records(data)) == [Record(40, 1234, b"k", b"v"), Record(41, 1234, None, None)]
+    data = build_batch(
+        [(b"k", b"v"), (None, None)], base_offset=40, timestamp=1234, partition_leader_epoch=3
+    )
+    assert list(iterate_records(data)) == [
+        Record(40, 1234, b"k", b"v"),
+        Record(41, 1234, None, None),
+    ]
     assert parse_header(data).partition_leader_epoch == 3
 
 
 def test_flags() -> None:
-    header = validate(build_batch([(b"k", b"v")], control=True, transactional=True, log_append_time=99, codec=Codec.LZ4))
-    assert header.is_control and header.is_transactional and header.is_log_append_time and header.codec == Codec.LZ4
+    header = validate(
+        build_batch(
+            [(b"k", b"v")], control=True, transactional=True, log_append_time=99, codec=Codec.LZ4
+        )
+    )
+    assert (
+        header.is_control
+        and header.is_transactional
+        and header.is_log_append_time
+        and header.codec == Codec.LZ4
+    )
     assert not validate(build_batch([(b"k", b"v")])).is_control
 
 
@@ -144,7 +207,9 @@ def test_batches_are_walked_up_to_a_partial_one() -> None:
     batches = [build_batch([(None, bytes(n))] * (n + 1), base_offset=100 * n) for n in range(3)]
     data = b"".join(batches)
     starts = [0, len(batches[0]), len(batches[0]) + len(batches[1])]
-    expected = [(start, len(one), parse_header(one)) for start, one in zip(starts, batches, strict=True)]
+    expected = [
+        (start, len(one), parse_header(one)) for start, one in zip(starts, batches, strict=True)
+    ]
     assert list(iterate_batches(data)) == expected
     assert list(iterate_batches(memoryview(data), starts[1])) == expected[1:]
     for end in range(len(data)):
@@ -182,7 +247,12 @@ def test_validate_answers_with_kafkas_codes() -> None:
         assert code_of(validate, good, end=size) is ErrorCode.INVALID_RECORD
     for magic, code in ((0, 87), (1, 87), (3, 2), (-1, 2)):
         assert code_of(validate, resealed(good, magic=magic)) == code
-    for changes in ({"attributes": 5}, {"attributes": 7}, {"last_offset_delta": -1}, {"records_count": -1}):
+    for changes in (
+        {"attributes": 5},
+        {"attributes": 7},
+        {"last_offset_delta": -1},
+        {"records_count": -1},
+    ):
         assert code_of(validate, resealed(good, **changes)) is ErrorCode.CORRUPT_MESSAGE
     for position in range(batch.CRC_POSITION, len(good)):
         bad = bytearray(good)
@@ -197,18 +267,37 @@ def test_validate_answers_with_kafkas_codes() -> None:
 def test_the_deep_check_counts(codec: Codec) -> None:
     good = build_batch([(b"k", b"v")] * 3, codec=codec)
     check_records(good)
-    for changes in ({"records_count": 2}, {"last_offset_delta": 3}, {"records_count": 2, "last_offset_delta": 1}):
+    for changes in (
+        {"records_count": 2},
+        {"last_offset_delta": 3},
+        {"records_count": 2, "last_offset_delta": 1},
+    ):
         assert code_of(check_records, resealed(good, **changes)) is ErrorCode.INVALID_RECORD
-    assert code_of(check_records, resealed(good, records_count=4, last_offset_delta=3)) is ErrorCode.CORRUPT_MESSAGE
-    assert code_of(list, iterate_records(resealed(good, records_count=2))) is ErrorCode.CORRUPT_MESSAGE
-    assert code_of(list, iterate_records(resealed(good, records_count=4))) is ErrorCode.CORRUPT_MESSAGE
-    assert code_of(list, iterate_records(resealed(good, records_count=-4))) is ErrorCode.CORRUPT_MESSAGE
+    assert (
+        code_of(check_records, resealed(good, records_count=4, last_offset_delta=3))
+        is ErrorCode.CORRUPT_MESSAGE
+    )
+    assert (
+        code_of(list, iterate_records(resealed(good, records_count=2))) is ErrorCode.CORRUPT_MESSAGE
+    )
+    assert (
+        code_of(list, iterate_records(resealed(good, records_count=4))) is ErrorCode.CORRUPT_MESSAGE
+    )
+    assert (
+        code_of(list, iterate_records(resealed(good, records_count=-4)))
+        is ErrorCode.CORRUPT_MESSAGE
+    )
 
 
 def of_body(body: bytes, count: int = 1) -> bytearray:
     """A sealed batch around hand-made record bytes."""
     data = build_batch([(None, b"")])[: batch.HEADER_BYTES] + body
-    return resealed(data, batch_length=len(data) - batch.LOG_OVERHEAD_BYTES, records_count=count, last_offset_delta=count - 1)
+    return resealed(
+        data,
+        batch_length=len(data) - batch.LOG_OVERHEAD_BYTES,
+        records_count=count,
+        last_offset_delta=count - 1,
+    )
 
 
 #                length  attr  ts    offset key  value     headers
@@ -227,7 +316,8 @@ GOOD = bytes([14,   0,    0,    0,     1,   2, 0x61,  0])  # fmt: skip
         (bytes([14, 0, 0, 0, 1, 2, 0x61, 1]), 2),  # -1 headers
         (bytes([14, 0, 0, 0, 1, 2, 0x61, 126]), 2),  # 63 headers in no bytes
         (bytes([0x80] * 10) + GOOD, 2),  # a varint without end
-        (bytes([22, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x10, 1, 2, 0x61, 0]), 2),  # an offset delta of more than 32 bits
+        # an offset delta of more than 32 bits
+        (bytes([22, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x10, 1, 2, 0x61, 0]), 2),
         (bytes([18, 0, 0, 0, 1, 2, 0x61, 2, 1, 1]), 87),  # a header with a null key
         (bytes([20, 0, 0, 0, 1, 2, 0x61, 2, 2, 0xFF, 1]), 87),  # a header key that is not UTF-8
         (bytes([14, 0, 0, 2, 1, 2, 0x61, 0]), 87),  # offset delta 1 in the first record
@@ -248,8 +338,15 @@ def test_the_deep_check_refuses_a_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(deadline=None, max_examples=150)
-@given(rows=record_lists, codec=codecs, where=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
-def test_damage_under_a_true_crc_is_an_mq_error(rows: list[Any], codec: Codec, where: float, byte: int) -> None:
+@given(
+    rows=record_lists,
+    codec=codecs,
+    where=st.floats(0, 1, exclude_max=True),
+    byte=st.integers(0, 255),
+)
+def test_damage_under_a_true_crc_is_an_mq_error(
+    rows: list[Any], codec: Codec, where: float, byte: int
+) -> None:
     data = build_batch(numbered(rows), codec=codec)
     data[batch.HEADER_BYTES + int(where * (len(data) - batch.HEADER_BYTES))] = byte
     batch.seal(data)
@@ -257,4 +354,8 @@ def test_damage_under_a_true_crc_is_an_mq_error(rows: list[Any], codec: Codec, w
         try:
             read(data)
         except MqError as error:
-            assert error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE)
+            assert error.code in (
+                ErrorCode.CORRUPT_MESSAGE,
+                ErrorCode.INVALID_RECORD,
+                ErrorCode.MESSAGE_TOO_LARGE,
+            )

@@ -109,8 +109,12 @@ def test_what_is_written_is_what_the_general_way_writes(
     assert places == list(range(len(given_rows))) and writer.records() == numbered(given_rows)
     for sequence in (5, 9):
         options: Any = {
-            "codec": codec, "producer_id": 7, "producer_epoch": 1, "base_sequence": sequence, "transactional": transactional
-        }  # fmt: skip
+            "codec": codec,
+            "producer_id": 7,
+            "producer_epoch": 1,
+            "base_sequence": sequence,
+            "transactional": transactional,
+        }
         assert writer.seal(**options) == build_batch(numbered(given_rows), **options)
 
 
@@ -195,9 +199,14 @@ def test_a_run_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(
-    st.integers(8, 130), st.sampled_from((None, 0, 3, 70)), st.sampled_from((None, 0, 3, 70)), st.sampled_from((0, 1, 30)),
-    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=3),
-)  # fmt: skip
+    st.integers(8, 130),
+    st.sampled_from((None, 0, 3, 70)),
+    st.sampled_from((None, 0, 3, 70)),
+    st.sampled_from((0, 1, 30)),
+    st.lists(
+        st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=3
+    ),
+)
 def test_damage_in_a_run_is_the_same_error(
     count: int, key: Any, value: Any, step: int, blows: list[tuple[float, int]]
 ) -> None:

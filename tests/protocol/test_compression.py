@@ -19,7 +19,9 @@ from mqd.protocol.compression import Codec, compress, decompress
 
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 MIB = limits.MIB
-payloads = st.binary(max_size=500) | st.builds(lambda part, times: part * times, st.binary(min_size=1, max_size=60), st.integers(1, 3000))
+payloads = st.binary(max_size=500) | st.builds(
+    lambda part, times: part * times, st.binary(min_size=1, max_size=60), st.integers(1, 3000)
+)
 stock_encode = {
     Codec.GZIP: aiokafka_codec.gzip_encode,
     Codec.SNAPPY: aiokafka_codec.snappy_encode,
@@ -92,7 +94,13 @@ def test_gzip_members_follow_one_another() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_damaged_streams_are_corrupt_and_nothing_else(codec: Codec) -> None:
     good = bytes(compress(codec, b"some text " * 500 + os.urandom(100)))
-    for bad in [b"", b"junk" * 9, *(good[:size] for size in range(0, len(good), 7)), good[:-1], good + b"junkjunk"]:
+    for bad in [
+        b"",
+        b"junk" * 9,
+        *(good[:size] for size in range(0, len(good), 7)),
+        good[:-1],
+        good + b"junkjunk",
+    ]:
         with pytest.raises(MqError) as caught:
             decompress(codec, bad)
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE, bad
@@ -101,7 +109,9 @@ def test_damaged_streams_are_corrupt_and_nothing_else(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @settings(deadline=None, max_examples=40)
 @given(where=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
-def test_one_wrong_byte_is_an_mq_error_or_bounded_output(codec: Codec, where: float, byte: int) -> None:
+def test_one_wrong_byte_is_an_mq_error_or_bounded_output(
+    codec: Codec, where: float, byte: int
+) -> None:
     stream = bytearray(compress(codec, b"some text " * 5000))
     stream[int(where * len(stream))] = byte
     try:
@@ -153,7 +163,9 @@ def test_a_bomb_costs_next_to_nothing() -> None:
     }
     lz4_header, lz4_body = bombs[Codec.LZ4][:7], bombs[Codec.LZ4][7:]
     bombs[Codec.LZ4] = lz4_header + lz4_body * 16 + bytes(4)
-    assert decompress(Codec.ZSTD, zstd_bomb(8 * MIB)) == b"a" * (8 * MIB + 1), "the bomb is a true stream"
+    assert decompress(Codec.ZSTD, zstd_bomb(8 * MIB)) == b"a" * (8 * MIB + 1), (
+        "the bomb is a true stream"
+    )
     before = peak_mib()
     for codec, bomb in bombs.items():
         assert len(bomb) < 6 * MIB

@@ -29,15 +29,24 @@ def test_subscriptions_as_kafka_writes_them() -> None:
         "00000007"  # generation
         "00027231"  # rack
     )
-    assert decode_subscription(encode_subscription(everything)) == Subscription(("a", "b"), (A0, A1, B0), 7, "r1", b"\0\0\0\7")
-    assert encode_subscription(Subscription(("a",)), 0) == bytes.fromhex("0000 00000001 000161 ffffffff")
+    assert decode_subscription(encode_subscription(everything)) == Subscription(
+        ("a", "b"), (A0, A1, B0), 7, "r1", b"\0\0\0\7"
+    )
+    assert encode_subscription(Subscription(("a",)), 0) == bytes.fromhex(
+        "0000 00000001 000161 ffffffff"
+    )
 
 
 @pytest.mark.parametrize("version", range(4))
 def test_older_versions_lack_fields(version: int) -> None:
     told = Subscription(("a",), (A0,), 7, "r1", None)
     read = decode_subscription(encode_subscription(told, version))
-    assert read == Subscription(("a",), (A0,) if version >= 1 else (), 7 if version >= 2 else -1, "r1" if version >= 3 else None)
+    assert read == Subscription(
+        ("a",),
+        (A0,) if version >= 1 else (),
+        7 if version >= 2 else -1,
+        "r1" if version >= 3 else None,
+    )
 
 
 def test_a_newer_version_is_read_as_the_newest_known() -> None:
@@ -46,12 +55,16 @@ def test_a_newer_version_is_read_as_the_newest_known() -> None:
 
 
 def test_assignments() -> None:
-    assert encode_assignment([A1, A0], 1) == bytes.fromhex("0001 00000001 000161 00000002 00000000 00000001 ffffffff")
+    assert encode_assignment([A1, A0], 1) == bytes.fromhex(
+        "0001 00000001 000161 00000002 00000000 00000001 ffffffff"
+    )
     assert decode_assignment(encode_assignment([B0, A0])) == (A0, B0)
     assert decode_assignment(b"") == ()
 
 
-@pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff\0\0\0\0", b"\0\1\0\0\0\1\0\5a", b"\0\0\x7f\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", b"\xff\xff\0\0\0\0", b"\0\1\0\0\0\1\0\5a", b"\0\0\x7f\xff\xff\xff"]
+)
 def test_damage_is_a_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_subscription(data)
@@ -66,7 +79,12 @@ def test_topics_are_read_without_the_rest(version: int) -> None:
     for size in range(end):
         with pytest.raises(ProtocolError):
             decode_subscribed_topics(data[:size])
-    for wrong in (b"", b"\0\0\0\0\0\1\xff\xff", b"\0\0\0\0\0\1\0\1\xff", b"\0\0\x7f\xff\xff\xff\0\0"):
+    for wrong in (
+        b"",
+        b"\0\0\0\0\0\1\xff\xff",
+        b"\0\0\0\0\0\1\0\1\xff",
+        b"\0\0\x7f\xff\xff\xff\0\0",
+    ):
         with pytest.raises(ProtocolError):
             decode_subscribed_topics(wrong)
 

@@ -52,10 +52,17 @@ def test_the_same_message_or_the_same_refusal(api: Api, version: int) -> None:
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
 def test_the_other_side_of_a_forward(api: Api, version: int) -> None:
     def check(dice: Random) -> None:
-        request, response = (random_message(dice, side, version, complete=True) for side in (api.request, api.response))
-        assert finished(api.encode_request_in_slices(version, request))[0] == api.encode_request(version, request)
+        request, response = (
+            random_message(dice, side, version, complete=True)
+            for side in (api.request, api.response)
+        )
+        assert finished(api.encode_request_in_slices(version, request))[0] == api.encode_request(
+            version, request
+        )
         body = api.encode_response(version, response)
-        assert finished(api.decode_response_in_slices(version, body))[0] == api.decode_response(version, body)
+        assert finished(api.decode_response_in_slices(version, body))[0] == api.decode_response(
+            version, body
+        )
         for broken in (damaged(body, dice), body + b"x"):
             try:
                 expected = api.decode_response(version, broken)
@@ -74,14 +81,28 @@ def test_the_other_side_of_a_forward(api: Api, version: int) -> None:
     [
         ("delete_topics", 6, {"topics": [{"name": "t"}] * 5000}),
         ("find_coordinator", 4, {"coordinator_keys": ["k"] * 5000}),
-        ("offset_delete", 0, {"topics": [{"name": "t", "partitions": [{"partition_index": 0}] * 5000}]}),
-        ("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}] * 5000}]}),
+        (
+            "offset_delete",
+            0,
+            {"topics": [{"name": "t", "partitions": [{"partition_index": 0}] * 5000}]},
+        ),
+        (
+            "offset_fetch",
+            8,
+            {
+                "groups": [
+                    {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}] * 5000}
+                ]
+            },
+        ),
     ],
 )
 def test_slices_are_small(name: str, version: int, body: dict[str, Any]) -> None:
     api = apis.by_name(name)
     assert api is not None
-    _, slices = finished(api.decode_request_in_slices(version, cursor(api.encode_request(version, body))))
+    _, slices = finished(
+        api.decode_request_in_slices(version, cursor(api.encode_request(version, body)))
+    )
     assert sum(slices) >= 5000 and max(slices) <= 100
 
 
@@ -89,7 +110,9 @@ def test_what_is_kept_of_a_request_is_counted_and_no_view_of_it() -> None:
     api = apis.by_name("join_group")
     assert api is not None
     rows = [{"name": "range", "metadata": b"m" * 1000}]
-    stream = cursor(api.encode_request(9, {"group_id": "g" * 50, "protocols": rows})[:-1] + b"\x01\x09\x02no")
+    stream = cursor(
+        api.encode_request(9, {"group_id": "g" * 50, "protocols": rows})[:-1] + b"\x01\x09\x02no"
+    )
     request, _ = finished(api.decode_request_in_slices(9, stream))
     assert type(request.protocols[0].metadata) is bytes
     assert stream.kept == 50 + len("range") + 1000

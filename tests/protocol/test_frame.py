@@ -37,7 +37,10 @@ def test_a_stream_cut_anywhere(cut: int) -> None:
     assert reader.pending_bytes == 0
 
 
-@given(bodies=st.lists(st.binary(min_size=4, max_size=40), max_size=6), sizes=st.lists(st.integers(1, 30), min_size=1))
+@given(
+    bodies=st.lists(st.binary(min_size=4, max_size=40), max_size=6),
+    sizes=st.lists(st.integers(1, 30), min_size=1),
+)
 def test_pieces_of_any_size(bodies: list[bytes], sizes: list[int]) -> None:
     stream = b"".join(map(framed, bodies))
     reader = FrameReader()
@@ -93,7 +96,10 @@ def test_a_frame_outlives_what_comes_after_it() -> None:
 
 def test_large_frames_are_not_copied_and_outlive_what_comes_after_them() -> None:
     reader = FrameReader()
-    bodies = [bytes([number]) * (size << 10) for number, size in enumerate((100, 3, 64, 300, 1, 5000, 5000, 2))]
+    bodies = [
+        bytes([number]) * (size << 10)
+        for number, size in enumerate((100, 3, 64, 300, 1, 5000, 5000, 2))
+    ]
     stream = b"".join(map(framed, bodies))
     for cut in (1, 1000, 65_536, 100_003, 10**9):
         taken = []

@@ -1,4 +1,6 @@
-"""The hand codecs and the declarations say the same: on every version, in both directions, and on damaged bytes."""
+"""The hand codecs and the declarations say the same: on every version, in both directions,
+and on damaged bytes.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,12 @@ int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
 text = st.text(max_size=12) | st.sampled_from(["t", "orders", "x" * 126, "x" * 127, "x" * 300])
 uuids = st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number))
-blobs = st.binary(max_size=40) | st.sampled_from([b"r" * 126, b"r" * 127, b"r" * 128, b"r" * 20_000])
+blobs = st.binary(max_size=40) | st.sampled_from(
+    [b"r" * 126, b"r" * 127, b"r" * 128, b"r" * 20_000]
+)
 small_blobs = st.binary(max_size=40) | st.just(b"r" * 200)
-examples = settings(deadline=None, max_examples=15)  # for each version; neighbours share most of their code
+# for each version; neighbours share most of their code
+examples = settings(deadline=None, max_examples=15)
 
 
 class Elsewhere(NamedTuple):
@@ -49,9 +54,15 @@ def lists(element: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 def produce_requests(records: st.SearchStrategy[bytes]) -> st.SearchStrategy[dict[str, Any]]:
     partition = st.fixed_dictionaries({"index": int32, "records": st.none() | records})
-    topic = st.fixed_dictionaries({"name": text, "topic_id": uuids, "partition_data": lists(partition)})
+    topic = st.fixed_dictionaries(
+        {"name": text, "topic_id": uuids, "partition_data": lists(partition)}
+    )
     one = st.fixed_dictionaries(
-        {"name": text, "topic_id": uuids, "partition_data": st.lists(partition, min_size=1, max_size=1)}
+        {
+            "name": text,
+            "topic_id": uuids,
+            "partition_data": st.lists(partition, min_size=1, max_size=1),
+        }
     )  # the fast path's shape
     return st.fixed_dictionaries(
         {
@@ -74,7 +85,10 @@ def produce_as_hot(request: Any, version: int) -> tuple[Any, ...]:
             (
                 topic.name.encode() if version < 13 else None,
                 topic.topic_id.bytes if version >= 13 else None,
-                [(part["index"], None if part.records is None else bytes(part.records)) for part in topic.partition_data],
+                [
+                    (part["index"], None if part.records is None else bytes(part.records))
+                    for part in topic.partition_data
+                ],
             )
             for topic in request.topic_data
         ],
@@ -82,12 +96,21 @@ def produce_as_hot(request: Any, version: int) -> tuple[Any, ...]:
 
 
 def decode_produce(buffer: bytes, position: int, end: int, version: int) -> tuple[Any, ...]:
-    transactional_id, acks, timeout_ms, topics = hot.decode_produce_request(memoryview(buffer), position, end, version)
+    transactional_id, acks, timeout_ms, topics = hot.decode_produce_request(
+        memoryview(buffer), position, end, version
+    )
     for _, _, partitions in topics:
         for _, start, stop in partitions:
             assert (start == stop == -1) or position <= start <= stop <= end
     shown = [
-        (name, topic_id, [(index, None if start < 0 else buffer[start:stop]) for index, start, stop in partitions])
+        (
+            name,
+            topic_id,
+            [
+                (index, None if start < 0 else buffer[start:stop])
+                for index, start, stop in partitions
+            ],
+        )
         for name, topic_id, partitions in topics
     ]
     return transactional_id, acks, timeout_ms, shown
@@ -96,7 +119,9 @@ def decode_produce(buffer: bytes, position: int, end: int, version: int) -> tupl
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @examples
 @given(request=produce_requests(blobs), before=st.binary(max_size=5), after=st.binary(max_size=5))
-def test_produce_requests_are_read_alike(version: int, request: dict[str, Any], before: bytes, after: bytes) -> None:
+def test_produce_requests_are_read_alike(
+    version: int, request: dict[str, Any], before: bytes, after: bytes
+) -> None:
     body = PRODUCE.encode_request(version, request)
     buffer = before + body + after
     expected = produce_as_hot(PRODUCE.decode_request(version, body), version)
@@ -106,14 +131,22 @@ def test_produce_requests_are_read_alike(version: int, request: dict[str, Any], 
 def test_lengths_of_records_on_both_sides_of_each_varint_byte() -> None:
     for size in (0, 126, 127, 128, 2**14 - 2, 2**14 - 1, 2**21 - 2, 2**21 - 1, 2**21):
         for version in (9, 13):
-            request = {"acks": 1, "topic_data": [{"name": "t", "partition_data": [{"index": 3, "records": bytes(size)}]}]}
+            request = {
+                "acks": 1,
+                "topic_data": [
+                    {"name": "t", "partition_data": [{"index": 3, "records": bytes(size)}]}
+                ],
+            }
             body = PRODUCE.encode_request(version, request)
             _, _, _, [(_, _, partitions)] = hot.decode_produce_request(body, 0, len(body), version)
             assert partitions == [(3, len(body) - 3 - size, len(body) - 3)]
 
 
 def verdict(decode: Any, *arguments: Any) -> Any:
-    """What a decoder says of bytes: a value, or that they are no message. No other exception may come out."""
+    """What a decoder says of bytes: a value, or that they are no message.
+
+    No other exception may come out.
+    """
     try:
         return decode(*arguments)
     except ProtocolError:
@@ -121,7 +154,11 @@ def verdict(decode: Any, *arguments: Any) -> Any:
 
 
 mutations = st.lists(
-    st.tuples(st.sampled_from(["set", "insert", "remove", "cut"]), st.floats(0, 1, exclude_max=True), st.integers(0, 255)),
+    st.tuples(
+        st.sampled_from(["set", "insert", "remove", "cut"]),
+        st.floats(0, 1, exclude_max=True),
+        st.integers(0, 255),
+    ),
     min_size=1,
     max_size=3,
 )
@@ -170,8 +207,12 @@ def fetch_requests() -> st.SearchStrategy[dict[str, Any]]:
         },
         optional={"replica_directory_id": uuids, "high_watermark": int64},
     )
-    topic = st.fixed_dictionaries({"topic": text, "topic_id": uuids, "partitions": lists(partition)})
-    forgotten = st.fixed_dictionaries({"topic": text, "topic_id": uuids, "partitions": lists(int32)})
+    topic = st.fixed_dictionaries(
+        {"topic": text, "topic_id": uuids, "partitions": lists(partition)}
+    )
+    forgotten = st.fixed_dictionaries(
+        {"topic": text, "topic_id": uuids, "partitions": lists(int32)}
+    )
     return st.fixed_dictionaries(
         {
             "replica_id": int32,
@@ -233,11 +274,16 @@ def fetch_as_hot(request: Any, version: int) -> hot_fetch.FetchRequest:
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @examples
 @given(request=fetch_requests(), before=st.binary(max_size=5), after=st.binary(max_size=5))
-def test_fetch_requests_are_read_alike(version: int, request: dict[str, Any], before: bytes, after: bytes) -> None:
+def test_fetch_requests_are_read_alike(
+    version: int, request: dict[str, Any], before: bytes, after: bytes
+) -> None:
     body = FETCH.encode_request(version, request)
     expected = fetch_as_hot(FETCH.decode_request(version, body), version)
     buffer = memoryview(before + body + after)
-    assert hot_fetch.decode_fetch_request(buffer, len(before), len(before) + len(body), version) == expected
+    assert (
+        hot_fetch.decode_fetch_request(buffer, len(before), len(before) + len(body), version)
+        == expected
+    )
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -248,11 +294,18 @@ def test_damaged_fetch_requests_are_judged_alike(
 ) -> None:
     body = mutated(FETCH.encode_request(version, request), changes)
     expected = verdict(lambda: fetch_as_hot(FETCH.decode_request(version, body), version))
-    assert verdict(hot_fetch.decode_fetch_request, memoryview(body + after), 0, len(body), version) == expected
+    assert (
+        verdict(hot_fetch.decode_fetch_request, memoryview(body + after), 0, len(body), version)
+        == expected
+    )
 
 
 def produce_bytes(
-    name: bytes = b"\x02t", partitions: bytes = b"\x02", records: bytes = b"\x04abc", tail: bytes = b"\0\0\0", absent: bytes = b"\0"
+    name: bytes = b"\x02t",
+    partitions: bytes = b"\x02",
+    records: bytes = b"\x04abc",
+    tail: bytes = b"\0\0\0",
+    absent: bytes = b"\0",
 ) -> bytes:
     """A Produce v9 body, piece by piece: null transactional id, acks 1, one topic, partition 0."""
     return absent + b"\0\x01\0\0\x75\x30\x02" + name + partitions + bytes(4) + records + tail
@@ -336,13 +389,17 @@ def test_edges_of_a_fetchs_tagged_fields(version: int, tagged: bytes) -> None:
     assert verdict(hot_fetch.decode_fetch_request, body, 0, len(body), version) == expected
 
 
-@pytest.mark.parametrize(("api", "versions"), [(PRODUCE, PRODUCE_VERSIONS), (FETCH, FETCH_VERSIONS)])
+@pytest.mark.parametrize(
+    ("api", "versions"), [(PRODUCE, PRODUCE_VERSIONS), (FETCH, FETCH_VERSIONS)]
+)
 def test_every_prefix_of_a_request_is_refused(api: Api, versions: range) -> None:
     partition = {"index": 1, "records": b"abc", "partition": 1, "fetch_offset": 5}
     topic = {"name": "t", "topic": "t", "partition_data": [partition], "partitions": [partition]}
     for version in versions:
         body = api.encode_request(version, {"topic_data": [topic], "topics": [topic]})
-        decode: Any = hot.decode_produce_request if api is PRODUCE else hot_fetch.decode_fetch_request
+        decode: Any = (
+            hot.decode_produce_request if api is PRODUCE else hot_fetch.decode_fetch_request
+        )
         decode(body, 0, len(body), version)
         for end in range(len(body)):
             with pytest.raises(ProtocolError):
@@ -357,13 +414,21 @@ def test_more_elements_in_all_than_the_limit_are_refused(monkeypatch: pytest.Mon
     for version in (8, 9):
         for topics, accepted in (([topic], True), ([topic, topic], False)):
             body = PRODUCE.encode_request(version, {"topic_data": topics})
-            assert (verdict(hot.decode_produce_request, body, 0, len(body), version) is not ProtocolError) == accepted
+            assert (
+                verdict(hot.decode_produce_request, body, 0, len(body), version)
+                is not ProtocolError
+            ) == accepted
     part = {"partition": 1, "fetch_offset": 1}
-    fetch = {"topics": [{"topic": "t", "partitions": [part]}], "forgotten_topics_data": [{"topic": "t", "partitions": [1, 2]}]}
+    fetch = {
+        "topics": [{"topic": "t", "partitions": [part]}],
+        "forgotten_topics_data": [{"topic": "t", "partitions": [1, 2]}],
+    }
     for version in (11, 12):
         body = FETCH.encode_request(version, fetch)
         hot_fetch.decode_fetch_request(body, 0, len(body), version)
-        body = FETCH.encode_request(version, {**fetch, "forgotten_topics_data": [{"topic": "t", "partitions": [1, 2, 3]}]})
+        body = FETCH.encode_request(
+            version, {**fetch, "forgotten_topics_data": [{"topic": "t", "partitions": [1, 2, 3]}]}
+        )
         assert verdict(hot_fetch.decode_fetch_request, body, 0, len(body), version) is ProtocolError
 
 
@@ -374,11 +439,16 @@ pair32 = st.tuples(int32, int32)
 
 
 def endpoints_of(rows: list[tuple[int, str, int, str | None]]) -> list[dict[str, Any]]:
-    return [{"node_id": node_id, "host": host, "port": port, "rack": rack} for node_id, host, port, rack in rows]
+    return [
+        {"node_id": node_id, "host": host, "port": port, "rack": rack}
+        for node_id, host, port, rack in rows
+    ]
 
 
 def framed(api: Api, version: int, correlation_id: int, response: dict[str, Any]) -> bytes:
-    body = encode_response_header(api, version, correlation_id) + api.encode_response(version, response)
+    body = encode_response_header(api, version, correlation_id) + api.encode_response(
+        version, response
+    )
     return len(body).to_bytes(4, "big") + body
 
 
@@ -386,7 +456,9 @@ produce_row = st.tuples(int32, int16, int64, int64, int64, st.none() | text)
 produce_rows = (
     produce_row
     | st.tuples(produce_row, st.none() | pair32).map(lambda pair: (*pair[0], pair[1]))
-    | st.tuples(produce_row, st.none() | pair32, lists(st.tuples(int32, st.none() | text))).map(lambda three: (*three[0], *three[1:]))
+    | st.tuples(produce_row, st.none() | pair32, lists(st.tuples(int32, st.none() | text))).map(
+        lambda three: (*three[0], *three[1:])
+    )
 )
 
 
@@ -394,17 +466,29 @@ produce_rows = (
 @examples
 @given(
     correlation_id=int32,
-    topics=st.lists(st.tuples(text, uuids, st.lists(produce_row, min_size=1, max_size=1)), min_size=1, max_size=1)
+    topics=st.lists(
+        st.tuples(text, uuids, st.lists(produce_row, min_size=1, max_size=1)),
+        min_size=1,
+        max_size=1,
+    )
     | lists(st.tuples(text, uuids, lists(produce_rows))),
     throttle_ms=int32,
     nodes=endpoints,
     good=st.booleans(),
 )
 def test_produce_responses_are_written_alike(
-    version: int, correlation_id: int, topics: list[Any], throttle_ms: int, nodes: list[Any], good: bool
+    version: int,
+    correlation_id: int,
+    topics: list[Any],
+    throttle_ms: int,
+    nodes: list[Any],
+    good: bool,
 ) -> None:
     if good:  # what the fast path is for
-        topics = [(name, topic_id, [(row[0], 0, *row[2:5], None) for row in rows]) for name, topic_id, rows in topics]
+        topics = [
+            (name, topic_id, [(row[0], 0, *row[2:5], None) for row in rows])
+            for name, topic_id, rows in topics
+        ]
         nodes = []
     expected = framed(
         PRODUCE,
@@ -424,7 +508,12 @@ def test_produce_responses_are_written_alike(
                             "log_start_offset": row[4],
                             "error_message": row[5],
                             **(
-                                {"current_leader": {"leader_id": row[6][0], "leader_epoch": row[6][1]}}
+                                {
+                                    "current_leader": {
+                                        "leader_id": row[6][0],
+                                        "leader_epoch": row[6][1],
+                                    }
+                                }
                                 if len(row) > 6 and row[6] is not None
                                 else {}
                             ),
@@ -443,7 +532,9 @@ def test_produce_responses_are_written_alike(
         },
     )
     shown = [(name.encode(), topic_id.bytes, rows) for name, topic_id, rows in topics]
-    assert hot.encode_produce_response(version, correlation_id, shown, throttle_ms, nodes) == expected
+    assert (
+        hot.encode_produce_response(version, correlation_id, shown, throttle_ms, nodes) == expected
+    )
 
 
 @pytest.mark.parametrize("version", [9, 10, 13])
@@ -459,25 +550,62 @@ def test_produce_responses_are_written_alike(
     ],
 )
 def test_edges_of_a_produce_response(version: int, row: tuple[Any, ...]) -> None:
-    partition = dict(zip(("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset", "error_message"), row))
+    partition = dict(
+        zip(
+            (
+                "index",
+                "error_code",
+                "base_offset",
+                "log_append_time_ms",
+                "log_start_offset",
+                "error_message",
+            ),
+            row,
+        )
+    )
     if len(row) > 6 and row[6] is not None:
         partition["current_leader"] = {"leader_id": row[6][0], "leader_epoch": row[6][1]}
-    response = {"responses": [{"name": "t", "topic_id": UUID(int=9), "partition_responses": [partition]}], "throttle_time_ms": 3}
-    assert hot.encode_produce_response(version, 7, [(b"t", UUID(int=9).bytes, [row])], 3) == framed(PRODUCE, version, 7, response)
+    response = {
+        "responses": [{"name": "t", "topic_id": UUID(int=9), "partition_responses": [partition]}],
+        "throttle_time_ms": 3,
+    }
+    assert hot.encode_produce_response(version, 7, [(b"t", UUID(int=9).bytes, [row])], 3) == framed(
+        PRODUCE, version, 7, response
+    )
 
 
 def test_an_error_message_longer_than_a_string_is_cut() -> None:
     for version in (8, 9):
-        frame = hot.encode_produce_response(version, 1, [(b"t", None, [(0, 87, -1, -1, -1, "é" * 40_000)])])
+        frame = hot.encode_produce_response(
+            version, 1, [(b"t", None, [(0, 87, -1, -1, -1, "é" * 40_000)])]
+        )
         body = frame[8:] if version < 9 else frame[9:]
-        message = PRODUCE.decode_response(version, body).responses[0].partition_responses[0].error_message
+        message = (
+            PRODUCE.decode_response(version, body).responses[0].partition_responses[0].error_message
+        )
         assert message == "é" * (limits.STRING_BYTES_MAX // 2)
 
 
-record_part = st.binary(max_size=20) | st.binary(max_size=20).map(bytearray) | st.binary(max_size=20).map(lambda data: Elsewhere(data, 7))
-fetch_row = st.tuples(int32, int16, int64, int64, int64, st.none() | lists(st.tuples(int64, int64)), int32, st.none() | lists(record_part))
+record_part = (
+    st.binary(max_size=20)
+    | st.binary(max_size=20).map(bytearray)
+    | st.binary(max_size=20).map(lambda data: Elsewhere(data, 7))
+)
+fetch_row = st.tuples(
+    int32,
+    int16,
+    int64,
+    int64,
+    int64,
+    st.none() | lists(st.tuples(int64, int64)),
+    int32,
+    st.none() | lists(record_part),
+)
 fetch_rows = fetch_row | st.tuples(
-    fetch_row, st.none() | st.tuples(int32, int64), st.none() | pair32, st.none() | st.tuples(int64, int32)
+    fetch_row,
+    st.none() | st.tuples(int32, int64),
+    st.none() | pair32,
+    st.none() | st.tuples(int64, int32),
 ).map(lambda parts: (*parts[0], *parts[1:]))
 
 
@@ -488,7 +616,9 @@ fetch_rows = fetch_row | st.tuples(
     topics=lists(st.tuples(text, uuids, lists(fetch_rows))),
     nodes=endpoints,
 )
-def test_fetch_responses_are_written_alike(version: int, numbers: tuple[int, int, int, int], topics: list[Any], nodes: list[Any]) -> None:
+def test_fetch_responses_are_written_alike(
+    version: int, numbers: tuple[int, int, int, int], topics: list[Any], nodes: list[Any]
+) -> None:
     correlation_id, throttle_ms, error_code, session_id = numbers
 
     def tagged(row: Any) -> dict[str, Any]:
@@ -497,7 +627,11 @@ def test_fetch_responses_are_written_alike(version: int, numbers: tuple[int, int
             ("current_leader", "leader_id", "leader_epoch"),
             ("snapshot_id", "end_offset", "epoch"),
         )
-        return {name: {first: pair[0], second: pair[1]} for (name, first, second), pair in zip(names, row[8:]) if pair is not None}
+        return {
+            name: {first: pair[0], second: pair[1]}
+            for (name, first, second), pair in zip(names, row[8:])
+            if pair is not None
+        }
 
     def content(part: Any) -> bytes:
         return part.content if isinstance(part, Elsewhere) else bytes(part)
@@ -523,7 +657,10 @@ def test_fetch_responses_are_written_alike(version: int, numbers: tuple[int, int
                             "log_start_offset": row[4],
                             "aborted_transactions": None
                             if row[5] is None
-                            else [{"producer_id": producer_id, "first_offset": offset} for producer_id, offset in row[5]],
+                            else [
+                                {"producer_id": producer_id, "first_offset": offset}
+                                for producer_id, offset in row[5]
+                            ],
                             "preferred_read_replica": row[6],
                             "records": None if row[7] is None else b"".join(map(content, row[7])),
                             **tagged(row),
@@ -537,7 +674,9 @@ def test_fetch_responses_are_written_alike(version: int, numbers: tuple[int, int
         },
     )
     shown = [(name.encode(), topic_id.bytes, rows) for name, topic_id, rows in topics]
-    parts = hot_fetch.encode_fetch_response_parts(version, correlation_id, throttle_ms, error_code, session_id, shown, nodes)
+    parts = hot_fetch.encode_fetch_response_parts(
+        version, correlation_id, throttle_ms, error_code, session_id, shown, nodes
+    )
     assert b"".join(map(content, parts)) == expected
 
 
@@ -545,7 +684,9 @@ def test_records_of_a_fetch_are_passed_through_and_not_copied() -> None:
     file_range = Elsewhere(b"z" * 100, 0)
     rows = [(0, 0, 10, 10, 0, None, -1, [file_range])]
     for version in FETCH_VERSIONS:
-        parts = hot_fetch.encode_fetch_response_parts(version, 1, 0, 0, 0, [(b"t", bytes(16), rows)])
+        parts = hot_fetch.encode_fetch_response_parts(
+            version, 1, 0, 0, 0, [(b"t", bytes(16), rows)]
+        )
         assert sum(part is file_range for part in parts) == 1
         assert all(part for part in parts)
 
@@ -561,12 +702,23 @@ def slices_of(work: Any) -> list[int]:
 @pytest.mark.parametrize("version", [8, 9, 11, 12])
 def test_requests_larger_than_a_slice_are_not_decoded_at_once(version: int) -> None:
     most = limits.DECODED_AT_ONCE_ROWS
-    api, key, array = (PRODUCE, "topic_data", "partition_data") if version < 11 else (FETCH, "topics", "partitions")
+    api, key, array = (
+        (PRODUCE, "topic_data", "partition_data")
+        if version < 11
+        else (FETCH, "topics", "partitions")
+    )
     for shape in ("partitions", "topics"):
         for rows, at_once in ((most - 2, True), (most, False), (4 * most, False)):
             row = {"index": 1, "records": b"x" * 200, "partition": 1, "fetch_offset": 5}
             names = range(1 if shape == "partitions" else rows)
-            topics = [{"name": f"t{name}", "topic": f"t{name}", array: [row] * rows if shape == "partitions" else []} for name in names]
+            topics = [
+                {
+                    "name": f"t{name}",
+                    "topic": f"t{name}",
+                    array: [row] * rows if shape == "partitions" else [],
+                }
+                for name in names
+            ]
             body = api.encode_request(version, {key: topics})
             if version < 11:
                 found: Any = hot.decode_produce_at_once(body, 0, len(body), version)

@@ -1,4 +1,6 @@
-"""The follower's hand codecs and the declaration of Fetch v17 say the same, also on damaged bytes."""
+"""The follower's hand codecs and the declaration of Fetch v17 say the same, also on damaged
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -25,29 +27,57 @@ from tests.protocol.test_hot import (
 )
 
 asked = st.tuples(int32, int32, int64, int32, int64, int32)
-NAMES = ("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "partition_max_bytes")
+NAMES = (
+    "partition",
+    "current_leader_epoch",
+    "fetch_offset",
+    "last_fetched_epoch",
+    "log_start_offset",
+    "partition_max_bytes",
+)
 
 
 @examples
 @given(
-    numbers=st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), int32, int32, int32, int32, int32),
+    numbers=st.tuples(
+        st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), int32, int32, int32, int32, int32
+    ),
     topics=lists(st.tuples(uuids, lists(asked))),
     forgotten=lists(st.tuples(uuids, lists(int32))),
 )
-def test_requests_are_written_alike(numbers: tuple[int, ...], topics: list[Any], forgotten: list[Any]) -> None:
-    names = ("replica_id", "replica_epoch", "max_wait_ms", "min_bytes", "max_bytes", "session_id", "session_epoch")
+def test_requests_are_written_alike(
+    numbers: tuple[int, ...], topics: list[Any], forgotten: list[Any]
+) -> None:
+    names = (
+        "replica_id",
+        "replica_epoch",
+        "max_wait_ms",
+        "min_bytes",
+        "max_bytes",
+        "session_id",
+        "session_epoch",
+    )
     values = dict(zip(names, numbers, strict=True))
     expected = FETCH.encode_request(
         hot.VERSION,
         {
             **{name: value for name, value in values.items() if not name.startswith("replica")},
-            "replica_state": {"replica_id": values["replica_id"], "replica_epoch": values["replica_epoch"]},
+            "replica_state": {
+                "replica_id": values["replica_id"],
+                "replica_epoch": values["replica_epoch"],
+            },
             "isolation_level": 0,
             "topics": [
-                {"topic_id": topic_id, "partitions": [dict(zip(NAMES, one, strict=True)) for one in partitions]}
+                {
+                    "topic_id": topic_id,
+                    "partitions": [dict(zip(NAMES, one, strict=True)) for one in partitions],
+                }
                 for topic_id, partitions in topics
             ],
-            "forgotten_topics_data": [{"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in forgotten],
+            "forgotten_topics_data": [
+                {"topic_id": topic_id, "partitions": partitions}
+                for topic_id, partitions in forgotten
+            ],
             "rack_id": "",
         },
     )
@@ -67,7 +97,8 @@ row = st.fixed_dictionaries(
         "high_watermark": int64,
         "last_stable_offset": int64,
         "log_start_offset": int64,
-        "aborted_transactions": st.none() | lists(st.fixed_dictionaries({"producer_id": int64, "first_offset": int64})),
+        "aborted_transactions": st.none()
+        | lists(st.fixed_dictionaries({"producer_id": int64, "first_offset": int64})),
         "preferred_read_replica": int32,
         "records": st.none() | small_blobs,
     },
@@ -105,7 +136,10 @@ def as_hot(answer: Any) -> hot.FetchAnswer:
         answer.throttle_time_ms,
         answer.error_code,
         answer.session_id,
-        [(topic.topic_id.bytes, [fetched(one) for one in topic.partitions]) for topic in answer.responses],
+        [
+            (topic.topic_id.bytes, [fetched(one) for one in topic.partitions])
+            for topic in answer.responses
+        ],
     )
 
 
@@ -119,15 +153,30 @@ def test_answers_are_read_alike(answer: dict[str, Any], before: bytes) -> None:
 
 @examples
 @given(answer=answers, changes=mutations)
-def test_damaged_answers_are_judged_alike(answer: dict[str, Any], changes: list[tuple[str, float, int]]) -> None:
+def test_damaged_answers_are_judged_alike(
+    answer: dict[str, Any], changes: list[tuple[str, float, int]]
+) -> None:
     body = mutated(bytes(FETCH.encode_response(hot.VERSION, answer)), changes)
     expected = verdict(lambda: as_hot(FETCH.decode_response(hot.VERSION, body)))
     assert verdict(hot.decode_fetch_response, memoryview(body), 0) == expected
 
 
 def test_records_are_a_view_into_the_frame() -> None:
-    rows = [{"partition_index": 3, "error_code": 0, "high_watermark": 5, "log_start_offset": 0, "records": b"z" * 1000}]
-    answer = {"throttle_time_ms": 0, "error_code": 0, "session_id": 7, "responses": [{"topic_id": UUID(int=9), "partitions": rows}]}
+    rows = [
+        {
+            "partition_index": 3,
+            "error_code": 0,
+            "high_watermark": 5,
+            "log_start_offset": 0,
+            "records": b"z" * 1000,
+        }
+    ]
+    answer = {
+        "throttle_time_ms": 0,
+        "error_code": 0,
+        "session_id": 7,
+        "responses": [{"topic_id": UUID(int=9), "partitions": rows}],
+    }
     frame = memoryview(bytes(FETCH.encode_response(hot.VERSION, answer)))
     decoded = hot.decode_fetch_response(frame, 0)
     records = decoded.topics[0][1][0].records

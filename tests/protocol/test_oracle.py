@@ -1,7 +1,9 @@
-"""A second opinion: what kafka-python's schemas encode, ours decode and encode to the same bytes, and the other way round.
+"""A second opinion: what kafka-python's schemas encode, ours decode and encode to the same bytes,
+and the other way round.
 
-kafka-python carries Kafka's message schemas as JSON. Its classes rename and retype some fields for its own users, so the
-plain schemas are asked. It knows the APIs that clients use; those between brokers have hand-made bytes in apis/test_golden.py.
+kafka-python carries Kafka's message schemas as JSON. Its classes rename and retype some fields for
+its own users, so the plain schemas are asked. It knows the APIs that clients use; those between
+brokers have hand-made bytes in apis/test_golden.py.
 """
 
 from __future__ import annotations
@@ -17,14 +19,32 @@ import pytest
 from mqd.errors import ErrorCode
 from mqd.protocol.schema import Api, Message
 from mqd.types import ZERO_UUID
-from tests.protocol.messages import SIDES, VERSIONS, declared, decode, encode, filled, for_each, plain, random_message
+from tests.protocol.messages import (
+    SIDES,
+    VERSIONS,
+    declared,
+    decode,
+    encode,
+    filled,
+    for_each,
+    plain,
+    random_message,
+)
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # it reads its resources in a way that Python 3.11 deprecates
+    # it reads its resources in a way that Python 3.11 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.data_container import DataContainer
     from kafka.protocol.schemas import StructField, load_json
 
-PEER_APIS = {"AllocateProducerIds", "AlterPartition", "BrokerHeartbeat", "BrokerRegistration", "ReportOfflineReplicas", "SealTransactions"}
+PEER_APIS = {
+    "AllocateProducerIds",
+    "AlterPartition",
+    "BrokerHeartbeat",
+    "BrokerRegistration",
+    "ReportOfflineReplicas",
+    "SealTransactions",
+}
 UNKNOWN = PEER_APIS | {"ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "UnregisterBroker"}
 """What kafka-python has no schemas of."""
 
@@ -32,9 +52,15 @@ OUR_TAGS_FROM = 10_000
 EXAMPLES = 10
 
 UNSTABLE = {("InitProducerId", 6)}
-"""Its schemas end before these; InitProducerId v6 is compared with Apache Kafka itself (tests/conformance/test_wire_two_phase.py)."""
+"""Its schemas end before these; InitProducerId v6 is compared with Apache Kafka itself
+(tests/conformance/test_wire_two_phase.py).
+"""
 
-KNOWN = [(api, version) for api, version in VERSIONS if api.name not in UNKNOWN and (api.name, version) not in UNSTABLE]
+KNOWN = [
+    (api, version)
+    for api, version in VERSIONS
+    if api.name not in UNKNOWN and (api.name, version) not in UNSTABLE
+]
 
 
 @cache
@@ -46,7 +72,9 @@ def schema_of(name: str, side: str) -> tuple[StructField, type[DataContainer]]:
 
 
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize(("api", "version"), KNOWN, ids=[f"{api.name}-{version}" for api, version in KNOWN])
+@pytest.mark.parametrize(
+    ("api", "version"), KNOWN, ids=[f"{api.name}-{version}" for api, version in KNOWN]
+)
 def test_kafka_python_agrees(api: Api, version: int, side: str) -> None:
     message = declared(api, side)
     flexible = api.is_flexible(version)
@@ -55,18 +83,28 @@ def test_kafka_python_agrees(api: Api, version: int, side: str) -> None:
     def check(dice: Random) -> None:
         mapping = random_message(dice, message, version, complete=True)
         if (api.name, side) == ("ApiVersions", "response"):
-            mapping["error_code"] = ErrorCode.NONE if mapping["error_code"] == ErrorCode.UNSUPPORTED_VERSION else mapping["error_code"]
-            if version < 4 and any(one["min_version"] <= 0 for one in mapping.get("supported_features", ())):
+            mapping["error_code"] = (
+                ErrorCode.NONE
+                if mapping["error_code"] == ErrorCode.UNSUPPORTED_VERSION
+                else mapping["error_code"]
+            )
+            if version < 4 and any(
+                one["min_version"] <= 0 for one in mapping.get("supported_features", ())
+            ):
                 return
         mapping = without_our_own(message, mapping)
-        theirs = struct.encode(as_theirs(message, mapping), version=version, compact=flexible, tagged=flexible)
+        theirs = struct.encode(
+            as_theirs(message, mapping), version=version, compact=flexible, tagged=flexible
+        )
         ours = decode(api, side, version, theirs)
         assert plain(ours) == filled(message, version, mapping)
         assert encode(api, side, version, ours) == theirs
 
         data = encode(api, side, version, mapping)
         read = BytesIO(data)
-        decoded = struct.decode(read, version=version, compact=flexible, tagged=flexible, data_class=container)
+        decoded = struct.decode(
+            read, version=version, compact=flexible, tagged=flexible, data_class=container
+        )
         assert read.read() == b""
         assert struct.encode(decoded, version=version, compact=flexible, tagged=flexible) == data
 
@@ -75,8 +113,14 @@ def test_kafka_python_agrees(api: Api, version: int, side: str) -> None:
 
 def without_our_own(message: Message, mapping: dict[str, Any]) -> dict[str, Any]:
     """Without the tagged fields that only mqd knows."""
-    known = {one.name: one.kind for one in message.fields if one.tag is None or one.tag < OUR_TAGS_FROM}
-    return {name: without_our_own_value(known[name], value) for name, value in mapping.items() if name in known}
+    known = {
+        one.name: one.kind for one in message.fields if one.tag is None or one.tag < OUR_TAGS_FROM
+    }
+    return {
+        name: without_our_own_value(known[name], value)
+        for name, value in mapping.items()
+        if name in known
+    }
 
 
 def without_our_own_value(kind: Any, value: Any) -> Any:
@@ -86,7 +130,9 @@ def without_our_own_value(kind: Any, value: Any) -> Any:
 
 
 def as_theirs(message: Message, mapping: dict[str, Any]) -> dict[str, Any]:
-    """None for the zero uuid, and tagged fields that have their default left out: kafka-python would write them."""
+    """None for the zero uuid, and tagged fields that have their default left out:
+    kafka-python would write them.
+    """
     return {
         one.name: as_their_value(one.kind, mapping[one.name])
         for one in message.fields

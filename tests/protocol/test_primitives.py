@@ -41,7 +41,9 @@ A_BILLION_COMPACT = "81 94 eb dc 03"
 
 
 def parse(kind: Kind, data: str | bytes, *, flexible: bool = False, nullable: bool = False) -> Any:
-    cursor = Cursor(bytes.fromhex(data) if isinstance(data, str) else data, 0, limits.REQUEST_ELEMENTS_MAX)
+    cursor = Cursor(
+        bytes.fromhex(data) if isinstance(data, str) else data, 0, limits.REQUEST_ELEMENTS_MAX
+    )
     value = kind.at(0, flexible=flexible, nullable=nullable)._parse(cursor, None, "")
     assert cursor.position == cursor.end, "bytes left"
     return value
@@ -176,8 +178,18 @@ def test_behind_lengths(kind: Kind, flexible: bool, data: str, value: Any) -> No
         (array(INT8), False, A_BILLION, "array of 1000000000 elements in 0 bytes"),
         (array(INT8), True, A_BILLION_COMPACT, "array of 1000000000 elements in 0 bytes"),
         (array(INT32), False, "00000002 00000000", "array of 2 elements in 4 bytes"),
-        (array(field("a", INT32), field("b", STRING)), False, "00000002" + "00" * 11, "array of 2 elements in 11 bytes"),
-        (array(field("a", array(INT8)), field("b", UUID)), True, "03" + "00" * 35, "array of 2 elements in 35 bytes"),
+        (
+            array(field("a", INT32), field("b", STRING)),
+            False,
+            "00000002" + "00" * 11,
+            "array of 2 elements in 11 bytes",
+        ),
+        (
+            array(field("a", array(INT8)), field("b", UUID)),
+            True,
+            "03" + "00" * 35,
+            "array of 2 elements in 35 bytes",
+        ),
     ],
 )
 def test_lengths_that_are_refused(kind: Kind, flexible: bool, data: str, message: str) -> None:
@@ -185,7 +197,9 @@ def test_lengths_that_are_refused(kind: Kind, flexible: bool, data: str, message
         parse(kind, data, flexible=flexible)
 
 
-@pytest.mark.parametrize("kind", [STRING, BYTES, array(INT8), array(STRING), array(field("a", array(STRING)))])
+@pytest.mark.parametrize(
+    "kind", [STRING, BYTES, array(INT8), array(STRING), array(field("a", array(STRING)))]
+)
 @pytest.mark.parametrize("data", ["7fff", A_BILLION, A_BILLION_COMPACT, "7fffffff", "ffffffff0f"])
 @pytest.mark.parametrize("flexible", [False, True])
 def test_a_length_of_a_billion_costs_no_memory(kind: Kind, data: str, flexible: bool) -> None:
@@ -244,7 +258,10 @@ TAGGED = message(
         ("05 01  01 02 0007", {"one": 7}),
         ("05 01  02 03 020261", {"two": ["a"]}),
         ("05 01  04 05 00000009 00", {"four": {"x": 9}}),
-        ("05 03  01 02 0007  02 03 020261  04 05 00000009 00", {"one": 7, "two": ["a"], "four": {"x": 9}}),
+        (
+            "05 03  01 02 0007  02 03 020261  04 05 00000009 00",
+            {"one": 7, "two": ["a"], "four": {"x": 9}},
+        ),
     ],
 )
 def test_tagged_fields(data: str, value: dict[str, Any]) -> None:
@@ -279,7 +296,17 @@ def test_tagged_fields_that_are_refused(data: str, message: str) -> None:
 
 
 def test_the_least_size_of_a_value_is_the_size_of_its_empty_encoding() -> None:
-    kinds: list[Kind] = [BOOLEAN, INT64, UUID, VARINT, STRING, BYTES, array(INT32), TAGGED, message(field("a", array(STRING)))]
+    kinds: list[Kind] = [
+        BOOLEAN,
+        INT64,
+        UUID,
+        VARINT,
+        STRING,
+        BYTES,
+        array(INT32),
+        TAGGED,
+        message(field("a", array(STRING))),
+    ]
     for kind in kinds:
         for flexible in (False, True):
             if flexible or kind is not TAGGED:

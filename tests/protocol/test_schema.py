@@ -1,4 +1,6 @@
-"""Declarations, APIs and headers; and strangers' bytes, which may do nothing but raise ProtocolError."""
+"""Declarations, APIs and headers; and strangers' bytes, which may do nothing but raise
+ProtocolError.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,15 @@ PETS = message(
     field("cats", array(field("name", STRING), field("lives", INT8, since=2, default=9)), since=1),
     field("note", STRING, since=3, tag=0, default=None),
 )
-API = Api(key=99, name="Pets", versions=(0, 3), advertised=(0, 3), flexible_from=3, request=PETS, response=message())
+API = Api(
+    key=99,
+    name="Pets",
+    versions=(0, 3),
+    advertised=(0, 3),
+    flexible_from=3,
+    request=PETS,
+    response=message(),
+)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +83,9 @@ def test_constructs_are_made_once() -> None:
 
 
 def test_decoding_starts_where_it_is_told_and_ignores_what_is_behind_a_request() -> None:
-    """librdkafka 2.16 asks for all topics with three bytes too many: Metadata v13 of its `list_topics`."""
+    """librdkafka 2.16 asks for all topics with three bytes too many: Metadata v13 of its
+    `list_topics`.
+    """
     assert API.decode_request(0, b"\xee\xee" + bytes.fromhex("02ffff"), 2).count == 2
     assert API.decode_request(0, memoryview(bytearray.fromhex("02ffff"))).count == 2
     assert API.decode_request(0, bytes.fromhex("02ffff00")).count == 2
@@ -97,12 +109,18 @@ def test_versions_that_are_not_spoken() -> None:
 # -- headers
 
 
-@given(correlation_id=st.integers(-(2**31), 2**31 - 1), client_id=st.none() | st.text(st.characters(codec="utf-8")), at=st.data())
+@given(
+    correlation_id=st.integers(-(2**31), 2**31 - 1),
+    client_id=st.none() | st.text(st.characters(codec="utf-8")),
+    at=st.data(),
+)
 def test_headers_come_back(correlation_id: int, client_id: str | None, at: Any) -> None:
     api, version = at.draw(st.sampled_from(VERSIONS))
     frame = encode_request_header(api, version, correlation_id, client_id)
     for buffer in (frame + b"body", memoryview(bytearray(frame + b"body"))):
-        assert decode_request_header(buffer) == RequestHeader(api.key, version, correlation_id, client_id, len(frame))
+        assert decode_request_header(buffer) == RequestHeader(
+            api.key, version, correlation_id, client_id, len(frame)
+        )
     frame = encode_response_header(api, version, correlation_id)
     assert decode_response_header(api, version, frame + b"body") == (correlation_id, len(frame))
 
@@ -110,7 +128,9 @@ def test_headers_come_back(correlation_id: int, client_id: str | None, at: Any) 
 def test_tagged_fields_of_a_request_header_are_stepped_over() -> None:
     frame = bytes.fromhex("0003 0009 00000001 0001 63  02 00 01 ff 07 02 ffff  abcd")
     assert decode_request_header(frame) == RequestHeader(3, 9, 1, "c", 19)
-    assert decode_response_header(by_name("Metadata"), 9, bytes.fromhex("00000001 01 00 01 ff abcd")) == (1, 8)
+    assert decode_response_header(
+        by_name("Metadata"), 9, bytes.fromhex("00000001 01 00 01 ff abcd")
+    ) == (1, 8)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +173,9 @@ def test_all_arrays_of_a_request_together_have_a_bound() -> None:
     with pytest.raises(ProtocolError, match="too many elements in one message"):
         describe.decode_request(2, describe.encode_request(2, {"topics": topics}))
     topics[1] = {"topic": "t", "partitions": range(part)}
-    assert len(describe.decode_request(2, describe.encode_request(2, {"topics": topics})).topics) == 2
+    assert (
+        len(describe.decode_request(2, describe.encode_request(2, {"topics": topics})).topics) == 2
+    )
 
 
 def test_small_structures_cannot_fill_the_memory() -> None:
@@ -176,7 +198,9 @@ def test_small_structures_cannot_fill_the_memory() -> None:
         ("ApiVersions", 3, "02 61 02 62 01 00 81 94 eb dc 03"),
     ],
 )
-def test_a_billion_of_anything_is_refused_with_memory_flat(name: str, version: int, body: str) -> None:
+def test_a_billion_of_anything_is_refused_with_memory_flat(
+    name: str, version: int, body: str
+) -> None:
     api = by_name(name)
     api.decode_request(version, api.encode_request(version, {}))  # its construct exists
     data = bytes.fromhex(body) + bytes(100)
@@ -201,7 +225,9 @@ def test_random_and_damaged_bytes_raise_nothing_but_protocol_errors(api: Api, si
     for version in range(api.versions[0], api.versions[1] + 1):
         whole = encode(api, side, version, full(declared(api, side), version))
         for _ in range(40):
-            data = damaged(whole, dice) if dice.random() < 0.8 else dice.randbytes(dice.randrange(60))
+            data = (
+                damaged(whole, dice) if dice.random() < 0.8 else dice.randbytes(dice.randrange(60))
+            )
             try:
                 decode(api, side, version, data)
             except ProtocolError:
@@ -236,13 +262,22 @@ def damaged(data: bytes, dice: random.Random) -> bytes:
             case 3:
                 del damaged[at:]
             case _:
-                damaged[at : at + 4] = dice.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80"))
+                damaged[at : at + 4] = dice.choice(
+                    (
+                        b"\x7f\xff\xff\xff",
+                        b"\xff\xff\xff\xff",
+                        b"\xff\xff\xff\xff\x0f",
+                        b"\x80\x80\x80\x80",
+                    )
+                )
     return bytes(damaged)
 
 
 def full(message: Message, version: int) -> dict[str, Any]:
     """One message with something in every array, string and tag."""
-    return {one.name: full_value(one.kind, version) for one in message.fields if one.in_version(version)}
+    return {
+        one.name: full_value(one.kind, version) for one in message.fields if one.in_version(version)
+    }
 
 
 def full_value(kind: Any, version: int) -> Any:

@@ -1,7 +1,8 @@
-"""Voters driven by hand, message by message: PySyncObj as it comes, and ours, under one set of verbs.
+"""Voters driven by hand, message by message: PySyncObj as it comes, and ours, under one set of
+verbs.
 
-Every message waits in its sender's box until a test takes it, delivers it, delays it or loses it. Time stands still
-unless `advance` moves it. Nodes are numbered from 1.
+Every message waits in its sender's box until a test takes it, delivers it, delays it or loses it.
+Time stands still unless `advance` moves it. Nodes are numbered from 1.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ Callback = Callable[[Any, str], None]
 
 def load_stock(*names: str) -> list[ModuleType]:
     """Modules of a second, untouched copy of pysyncobj: the one that mqd imports is patched."""
-    ours = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "pysyncobj"}
+    ours = {
+        name: sys.modules.pop(name)
+        for name in list(sys.modules)
+        if name.split(".")[0] == "pysyncobj"
+    }
     try:
         return [importlib.import_module(f"pysyncobj.{name}") for name in names]
     finally:
@@ -44,7 +49,9 @@ stock: Any
 stock_journal: Any
 stock_transport: Any
 stock_node: Any
-stock, stock_journal, stock_transport, stock_node = load_stock("syncobj", "journal", "transport", "node")
+stock, stock_journal, stock_transport, stock_node = load_stock(
+    "syncobj", "journal", "transport", "node"
+)
 
 StockNodeId = stock_node.Node
 """Under a name of this file, so that stock PySyncObj can pickle it."""
@@ -158,7 +165,9 @@ class _StockBox(stock_transport.Transport):  # type: ignore[misc]
 
 class _StockNode(stock.SyncObj):  # type: ignore[misc]
     def __init__(self, i: int, ids: list[int], journal: str, **options: Any) -> None:
-        configuration = stock.SyncObjConf(autoTick=False, journalFile=journal, useFork=False, **options)
+        configuration = stock.SyncObjConf(
+            autoTick=False, journalFile=journal, useFork=False, **options
+        )
         others = [stock_node.Node(other) for other in ids if other != i]
         super().__init__(stock_node.Node(i), others, configuration, transportClass=_StockBox)
         self.applied: list[str] = []
@@ -183,7 +192,9 @@ class Stock(Group):
 
     def _enter(self) -> None:
         stock.random = self.random
-        stock.createJournal = lambda name: self.journals.setdefault(name, stock_journal.MemoryJournal())
+        stock.createJournal = lambda name: self.journals.setdefault(
+            name, stock_journal.MemoryJournal()
+        )
         stock.monotonicTime = self._read_clock
 
     def _read_clock(self) -> float:
@@ -212,7 +223,11 @@ class Stock(Group):
 
     def add(self, i: int, value: str, callback: Callback | None = None) -> None:
         self._enter()
-        told = None if callback is None else (lambda result, reason: callback(result, _FATES.get(reason, "refused")))
+        told = (
+            None
+            if callback is None
+            else (lambda result, reason: callback(result, _FATES.get(reason, "refused")))
+        )
         self.nodes[i].add(value, callback=told)
 
     def is_vote_request(self, message: Any) -> bool:
@@ -254,7 +269,7 @@ class Ours(Group):
     node_class: type[RaftNode] = RaftNode
     formed = True
     """Whether a voter that starts from nothing counts as one that has forgotten nothing."""
-    observers: list[int] = []  # noqa: RUF012  # replaced, never changed
+    observers: list[int] = []  # replaced, never changed  # noqa: RUF012
 
     def __init__(self, nodes: int = 3, **options: Any) -> None:
         self.disks = {i: MemoryDisk(i) for i in range(1, nodes + 1)}
@@ -263,7 +278,9 @@ class Ours(Group):
         super().__init__(nodes, **options)
 
     def start(self, i: int) -> None:
-        journal = open_journal(self.disks[i], Path("raft"), cluster_id="c", node_id=i, new_uuid=lambda: UUID(int=i))
+        journal = open_journal(
+            self.disks[i], Path("raft"), cluster_id="c", node_id=i, new_uuid=lambda: UUID(int=i)
+        )
         if self.formed and not journal.formed and i in self.ids:
             journal.set_formed()
         self.journals[i], self.machines[i] = journal, _Values()
@@ -325,7 +342,9 @@ class Ours(Group):
 
     def compact(self, i: int) -> None:
         node = self.nodes[i]
-        self.journals[i].compact(node.applied_index, b"".join(self.machines[i].snapshot()), entries_kept=0)
+        self.journals[i].compact(
+            node.applied_index, b"".join(self.machines[i].snapshot()), entries_kept=0
+        )
         self._flush(i)
 
 

@@ -1,7 +1,8 @@
-"""A Disk in memory that can lose power: what was not synced is lost wholly, partly, or out of order.
+"""A Disk in memory that can lose power: what was not synced is lost wholly, partly, or out of
+order.
 
-`fuse`: after so many writes the power fails in the middle of the next one (PowerCut). `fail_with`: the next write or sync
-raises this OSError instead. `crash(random)` decides what the platters kept.
+`fuse`: after so many writes the power fails in the middle of the next one (PowerCut). `fail_with`:
+the next write or sync raises this OSError instead. `crash(random)` decides what the platters kept.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class _Content:
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = b""
-        self.pending: list[tuple[int, bytes]] = []  # writes since the last sync; (size, b"") truncates
+        # writes since the last sync; (size, b"") truncates
+        self.pending: list[tuple[int, bytes]] = []
 
 
 class MemoryFile:
@@ -168,5 +170,7 @@ class MemoryDisk:
     def boot_id(self) -> str:
         return "boot"
 
-    async def offload(self, call: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
+    async def offload(
+        self, call: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None
+    ) -> Any:
         return await trio.to_thread.run_sync(call, *args, limiter=limiter)

@@ -1,18 +1,22 @@
-"""Voters on virtual time, a network that delays and breaks, power cuts that lose unsynced writes: one seed, one run.
+"""Voters on virtual time, a network that delays and breaks, power cuts that lose unsynced writes:
+one seed, one run.
 
-    python -m tests.raft.simulate --seeds 0-500 [--nodes 5] [--observers 1] [--seconds 20] [--no-wipes]
-    python -m tests.raft.simulate --seeds 0-500 --nodes 3 --observers 2 --changes
+    python -m tests.raft.simulate --seeds 0-500 [--nodes 5] [--observers 1] [--seconds 20]
+    [--no-wipes] python -m tests.raft.simulate --seeds 0-500 --nodes 3 --observers 2 --changes
 
-The nodes are the real RaftNode and Journal. After every event the safety properties of Raft (Ongaro, figure 3.2) are checked:
-election safety, log matching, leader completeness, state machine safety; that a committed entry is durable on a majority; and
-that nothing is applied that is not durable on the node that applies it; that observers never vote or stand; and that a leader has
-heard a majority within the longest election time-out. Besides crashes and cuts, one voter's disk may be emptied while all others have
-theirs (once a run: a second loss would be one too many). At the end all heals, and all must converge with no acknowledged command lost
-or doubled. A violation names the seed that shows it again.
+The nodes are the real RaftNode and Journal. After every event the safety properties of Raft
+(Ongaro, figure 3.2) are checked: election safety, log matching, leader completeness, state machine
+safety; that a committed entry is durable on a majority; and that nothing is applied that is not
+durable on the node that applies it; that observers never vote or stand; and that a leader has heard
+a majority within the longest election time-out. Besides crashes and cuts, one voter's disk may be
+emptied while all others have theirs (once a run: a second loss would be one too many). At the end
+all heals, and all must converge with no acknowledged command lost or doubled. A violation names the
+seed that shows it again.
 
-With `changes`, an operator adds and removes voters: edits the peers file and restarts node by node, with a cut at every step. Now and then
-some nodes start with files that name quite other voters. Then besides: committed voter sets follow one another by one voter, and at the
-end the set of the last file is in force everywhere.
+With `changes`, an operator adds and removes voters: edits the peers file and restarts node by node,
+with a cut at every step. Now and then some nodes start with files that name quite other voters.
+Then besides: committed voter sets follow one another by one voter, and at the end the set of the
+last file is in force everywhere.
 """
 
 from __future__ import annotations
@@ -80,7 +84,13 @@ class Life:
         self.world, self.node_id = world, node_id
         self.machine = ListMachine()
         disk = world.disks[node_id]
-        self.journal: Journal = open_journal(disk, Path("raft"), cluster_id="sim", node_id=node_id, new_uuid=lambda: UUID(int=node_id))
+        self.journal: Journal = open_journal(
+            disk,
+            Path("raft"),
+            cluster_id="sim",
+            node_id=node_id,
+            new_uuid=lambda: UUID(int=node_id),
+        )
         self.node: RaftNode = world.node_class(
             node_id=node_id,
             voters=world.files[node_id],
@@ -91,23 +101,30 @@ class Life:
             now=world.now,
             timing=Timing(),
             cluster_id="sim",
-            compaction=Compaction(entries_max=world.compact_entries, entries_kept=world.entries_kept),
+            compaction=Compaction(
+                entries_max=world.compact_entries, entries_kept=world.entries_kept
+            ),
             build=self._build,
             load=self._load,
         )
         self.machine.on_apply = self._on_apply
-        self.machine.on_snapshot = lambda: world.check_commits(self)  # while the entries are still there to look at
+        # while the entries are still there to look at
+        self.machine.on_snapshot = lambda: world.check_commits(self)
         self.busy = False
         self.met: dict[int, Life] = {}
         """Of each other node: the life that last introduced itself here."""
         self.term_led = 0
         self.heard: dict[int, float] = {}
-        """Of each voter: when it last said something to this node, or when this one became leader."""
+        """Of each voter: when it last said something to this node, or when this one became
+        leader.
+        """
         self.checked: Entry | None = None
 
     def _on_apply(self, index: int, command: bytes) -> None:
         if index > self.journal.durable_index:
-            raise Violation(f"node {self.node_id} applies {index}, durable only to {self.journal.durable_index}")
+            raise Violation(
+                f"node {self.node_id} applies {index}, durable only to {self.journal.durable_index}"
+            )
         self.world.check_applied(self, index, command)
 
     def _build(self, pieces: Iterator[bytes], done: Callable[[bytes], None]) -> None:
@@ -117,7 +134,6 @@ class Life:
             self.world.at(delay, lambda: self.world.when_idle(self, lambda: done(b"".join(pieces))))
         else:
             done(b"".join(pieces))
-
 
     def _load(self, work: Work[Any], done: Callable[[Any], None]) -> None:
         """Likewise."""
@@ -150,7 +166,9 @@ class World:
         """Of snapshots: how long they take."""
         self.node_class = node_class
         self.seconds, self.fault_every = seconds, fault_every
-        self.compact_entries = compact_entries if compact_entries is not None else self.random.choice([5, 20, 10_000])
+        self.compact_entries = (
+            compact_entries if compact_entries is not None else self.random.choice([5, 20, 10_000])
+        )
         self.entries_kept = self.random.choice([0, 3, 1000])
         self.now = 0.0
         self.voters = list(range(1, nodes + 1))
@@ -163,14 +181,19 @@ class World:
         self.changes = changes
         self.steps = self.mistakes = self.refusals = 0
         self.lost: dict[int, Journal] = {}
-        """What a wiped voter had. A leader that has not heard of it may count what it acknowledged: as long as it does not vote, nobody
-        can be elected whom it should have refused. Leader completeness is checked as ever."""
+        """What a wiped voter had. A leader that has not heard of it may count what it acknowledged:
+        as long as it does not vote, nobody can be elected whom it should have refused. Leader
+        completeness is checked as ever.
+        """
         self.may_wipe = wipes and nodes > 2 and not changes
         self.wipes = self.gone = self.gone_leaders = 0
         self.disks = {i: MemoryDisk(self.random.getrandbits(32)) for i in self.ids}
         self.lives: dict[int, Life | None] = dict.fromkeys(self.ids)
-        self.links: dict[tuple[int, int], deque[bytes]] = {(a, b): deque() for a in self.ids for b in self.ids if a != b}
-        self.up: dict[tuple[int, int], int] = dict.fromkeys(self.links, 0)  # 0: down; else the connection's number
+        self.links: dict[tuple[int, int], deque[bytes]] = {
+            (a, b): deque() for a in self.ids for b in self.ids if a != b
+        }
+        # 0: down; else the connection's number
+        self.up: dict[tuple[int, int], int] = dict.fromkeys(self.links, 0)
         self.blocked: dict[tuple[int, int], float] = dict.fromkeys(self.links, 0.0)
         self.last_arrival: dict[tuple[int, int], float] = dict.fromkeys(self.links, 0.0)
         self.connections = 0
@@ -243,7 +266,9 @@ class World:
             self.at(self.random.uniform(0.01, 0.06), lambda: self.tick(life))
 
     def turn(self, life: Life) -> None:
-        """One turn, then its flush, which takes a while and may be the last thing the process does."""
+        """One turn, then its flush, which takes a while and may be the last thing the
+        process does.
+        """
         if life.busy or not self.alive(life):
             return
         life.node.turn(self.now)
@@ -279,7 +304,9 @@ class World:
         life.node.abandon()
         self.lives[i] = None
         self.disks[i].crash()
-        noticed = [a for a, b in self.links if b == i and self.up[a, b] and self.blocked[a, b] <= self.now]
+        noticed = [
+            a for a, b in self.links if b == i and self.up[a, b] and self.blocked[a, b] <= self.now
+        ]
         for a, b in self.links:
             if i in (a, b):
                 self.disconnect(a, b)
@@ -288,8 +315,9 @@ class World:
         self.at(self.random.choice([0.05, 0.5, 2.0]), lambda: self.start(i))
 
     def plot(self, leader: int) -> None:
-        """Where a wiped voter does most harm: some hear nothing new for a while, then one of those who do is wiped, and only they
-        can reach it."""
+        """Where a wiped voter does most harm: some hear nothing new for a while, then one of those
+        who do is wiped, and only they can reach it.
+        """
         self.may_wipe = False
         others = [i for i in self.voters if i != leader]
         self.random.shuffle(others)
@@ -323,7 +351,9 @@ class World:
                 self.blocked[a, b] = 0.0
 
     def safe_to_wipe(self, i: int) -> bool:
-        """All other voters have theirs and know what they know: a voter may lose everything only then."""
+        """All other voters have theirs and know what they know: a voter may lose everything
+        only then.
+        """
         others = [life for j in self.voters if j != i and (life := self.lives[j]) is not None]
         return len(others) == len(self.voters) - 1 and all(life.journal.formed for life in others)
 
@@ -343,7 +373,10 @@ class World:
         if target is None or self.blocked[a, b] > self.now:
             self.at(self.random.uniform(0.05, 0.3), lambda: self.connect(a, b))
             return
-        if not self.talk_always and disagreement(a, source.node.position, b, target.node.position) is not None:
+        if (
+            not self.talk_always
+            and disagreement(a, source.node.position, b, target.node.position) is not None
+        ):
             self.refusals += 1
             self.at(self.random.uniform(0.05, 0.3), lambda: self.connect(a, b))
             return
@@ -382,7 +415,11 @@ class World:
         self.messages += 1
         connection = self.up[a, b]
         self.links[a, b].append(encode_message(message))
-        arrival = max(self.last_arrival[a, b], self.blocked[a, b], self.now + self.random.choice([0.0005, 0.002, 0.01, 0.05]))
+        arrival = max(
+            self.last_arrival[a, b],
+            self.blocked[a, b],
+            self.now + self.random.choice([0.0005, 0.002, 0.01, 0.05]),
+        )
         self.last_arrival[a, b] = arrival
         self.at(arrival - self.now, lambda: self.deliver(a, b, connection))
 
@@ -404,7 +441,11 @@ class World:
         if self.healing:
             return
         target = self.random.choice(self.ids)
-        leaders = [i for i in self.ids if (life := self.lives[i]) is not None and life.node.role is Role.LEADER]
+        leaders = [
+            i
+            for i in self.ids
+            if (life := self.lives[i]) is not None and life.node.role is Role.LEADER
+        ]
         if leaders and self.random.random() < 0.5:
             target = self.random.choice(leaders)
         if leaders and self.may_wipe and self.random.random() < 0.3:
@@ -412,7 +453,9 @@ class World:
             self.at(self.random.choice([0.5, 2.0]), self.fault)
             return
         duration = self.random.choice([0.05, 0.3, 1.0, 2.0])
-        faults = ["power", "fuse", "all"] + (["cut", "isolate", "stall", "oneway"] if self.links else [])
+        faults = ["power", "fuse", "all"] + (
+            ["cut", "isolate", "stall", "oneway"] if self.links else []
+        )
         match self.random.choice(faults):
             case "power":
                 self.crash(target)
@@ -444,7 +487,11 @@ class World:
         """One voter more or less, when the last change is committed."""
         if self.healing:
             return
-        done = [life.node.position.committed.voters for life in self.lives.values() if life is not None and life.node.ready]
+        done = [
+            life.node.position.committed.voters
+            for life in self.lives.values()
+            if life is not None and life.node.ready
+        ]
         if self.target not in done or set(self.files.values()) != {self.target}:
             self.at(0.2, self.operate)
             return
@@ -452,7 +499,9 @@ class World:
             self.mistakes += 1
             strange = self.target
             while len(strange ^ self.target) < 2:  # one voter more or less would be a change
-                strange = frozenset(self.random.sample(self.ids, self.random.randint(1, len(self.ids))))
+                strange = frozenset(
+                    self.random.sample(self.ids, self.random.randint(1, len(self.ids)))
+                )
             chosen = self.random.sample(self.ids, self.random.randint(1, len(self.ids) // 2))
             self.cut_in_two(chosen)
             for i in chosen:
@@ -461,8 +510,12 @@ class World:
             return
         self.target ^= {self.random.choice([i for i in self.ids if self.target != {i}])}
         order = self.random.sample(self.ids, len(self.ids))
-        if self.random.random() < 0.5:  # as the manual says: a new voter first, one that leaves last
-            order.sort(key=lambda i: (i in self.target, i not in self.files[i]) == (True, True), reverse=True)
+        # as the manual says: a new voter first, one that leaves last
+        if self.random.random() < 0.5:
+            order.sort(
+                key=lambda i: (i in self.target, i not in self.files[i]) == (True, True),
+                reverse=True,
+            )
             order.sort(key=lambda i: i not in self.target and i in self.files[i])
         self.roll(order)
 
@@ -473,7 +526,9 @@ class World:
             return
         self.steps += 1
         if self.random.random() < 0.5:
-            self.cut_in_two(self.random.sample(self.ids, self.random.randint(1, len(self.ids) // 2 + 1)))
+            self.cut_in_two(
+                self.random.sample(self.ids, self.random.randint(1, len(self.ids) // 2 + 1))
+            )
         self.restart(order[0], self.target)
         self.at(self.random.choice([0.05, 0.5, 1.5]), lambda: self.roll(order[1:]))
 
@@ -517,10 +572,15 @@ class World:
             life.heard = dict.fromkeys(self.ids, self.now)
             self.elections += 1
             if self.leaders.setdefault(node.term, life.node_id) != life.node_id:
-                raise Violation(f"nodes {self.leaders[node.term]} and {life.node_id} both lead term {node.term}")
+                raise Violation(
+                    f"nodes {self.leaders[node.term]} and {life.node_id} both lead term {node.term}"
+                )
             for index, (term, _command) in self.committed.items():
                 if index > journal.base_index and not journal.holds(index, term):
-                    raise Violation(f"leader {life.node_id} of term {node.term} lacks committed entry {index} of term {term}")
+                    raise Violation(
+                        f"leader {life.node_id} of term {node.term} lacks committed entry "
+                        f"{index} of term {term}"
+                    )
         fresh = journal.entries[-1] is not life.checked
         life.checked = journal.entries[-1]
         if node.role is not Role.FOLLOWER and life.node_id not in node.voters:
@@ -529,10 +589,14 @@ class World:
             heard = [self.now, *(life.heard[i] for i in node.voters if i != life.node_id)]
             silent = self.now - sorted(heard, reverse=True)[len(node.voters) // 2]
             if silent > Timing().election_timeout_max:
-                raise Violation(f"node {life.node_id} leads and has heard no majority for {silent:.2f} s")
+                raise Violation(
+                    f"node {life.node_id} leads and has heard no majority for {silent:.2f} s"
+                )
         previous_term = journal.entries[0].term
         for entry in journal.entries[1:] if fresh else ():
-            known = self.entries.setdefault((entry.index, entry.term), (entry.command, previous_term))
+            known = self.entries.setdefault(
+                (entry.index, entry.term), (entry.command, previous_term)
+            )
             if known != (entry.command, previous_term):
                 raise Violation(f"entry ({entry.index}, term {entry.term}) differs between logs")
             previous_term = entry.term
@@ -545,30 +609,44 @@ class World:
     def _commit(self, life: Life, index: int) -> None:
         """First node to commit `index`: it must be durable on a majority."""
         if index <= life.journal.base_index:
-            raise Violation(f"node {life.node_id} committed {index} by a snapshot that nobody had committed")
+            raise Violation(
+                f"node {life.node_id} committed {index} by a snapshot that nobody had committed"
+            )
         entry = life.journal.entries[index - life.journal.base_index]
         at_entry = life.journal.voter_set_at(index)
         sets = {life.node.voters, life.node.voters if at_entry is None else at_entry.voters}
         found = max(self._copies_are_majority(voters, index, entry.term) for voters in sets)
         if not found:
-            raise Violation(f"node {life.node_id} commits {index} of term {entry.term} without a durable majority of {sets}")
+            raise Violation(
+                f"node {life.node_id} commits {index} of term {entry.term} without a durable "
+                f"majority of {sets}"
+            )
         if entry.command[:1] == CONFIGURATION:
             self._commit_voters(decode_entry(entry.command))
         self.committed[index] = (entry.term, entry.command)
 
     def _copies_are_majority(self, voters: frozenset[int], index: int, term: int) -> bool:
         majority = len(voters) // 2 + 1
-        copies = (i for i in sorted(voters) if self._durable_on(i, index, term) or self._lost_on(i, index, term))
-        return len(list(islice(copies, majority))) == majority  # each is read from a disk: no more than tell
+        copies = (
+            i
+            for i in sorted(voters)
+            if self._durable_on(i, index, term) or self._lost_on(i, index, term)
+        )
+        # each is read from a disk: no more than tell
+        return len(list(islice(copies, majority))) == majority
 
     def _commit_voters(self, found: VoterSet) -> None:
         before = self.sets[-1]
-        if found.epoch != before.epoch + 1 or len(found.voters ^ before.voters) != (before.epoch > 0):
+        if found.epoch != before.epoch + 1 or len(found.voters ^ before.voters) != (
+            before.epoch > 0
+        ):
             raise Violation(f"voters {found} are committed after {before}")
         self.sets.append(found)
 
     def _durable_on(self, i: int, index: int, term: int) -> bool:
-        """Whether node i would find the entry after a power cut now: read from a copy of its durable bytes."""
+        """Whether node i would find the entry after a power cut now: read from a copy of
+        its durable bytes.
+        """
         durable = tuple(content.durable for content in self.disks[i].files.values())
         if not durable:
             return False
@@ -577,7 +655,9 @@ class World:
             for path, content in self.disks[i].files.items():
                 file = copy.files[path] = type(content)()
                 file.data, file.durable = bytearray(content.durable), content.durable
-            journal = open_journal(copy, Path("raft"), cluster_id="sim", node_id=i, new_uuid=lambda: UUID(int=i))
+            journal = open_journal(
+                copy, Path("raft"), cluster_id="sim", node_id=i, new_uuid=lambda: UUID(int=i)
+            )
             self.read_back[i] = (durable, journal)
         journal = self.read_back[i][1]
         return index <= journal.base_index or journal.holds(index, term)
@@ -588,10 +668,16 @@ class World:
     def check_applied(self, life: Life, index: int, command: bytes) -> None:
         self.check_commits(life)
         if self.committed[index][1] != COMMAND + command:
-            raise Violation(f"node {life.node_id} applies another command at {index} than was committed there")
+            raise Violation(
+                f"node {life.node_id} applies another command at {index} than was committed there"
+            )
 
     def check_end(self) -> None:
-        expected = [command[1:] for _, (_, command) in sorted(self.committed.items()) if command[:1] == COMMAND]
+        expected = [
+            command[1:]
+            for _, (_, command) in sorted(self.committed.items())
+            if command[:1] == COMMAND
+        ]
         for i in self.ids:
             life = self.lives[i]
             if life is None:
@@ -600,10 +686,14 @@ class World:
             if applied != expected[: len(applied)]:
                 raise Violation(f"node {i} applied something else than was committed")
             if self.changes and life.node.voters != self.target:
-                raise Violation(f"node {i} has voters {life.node.voters}, the file names {self.target}")
+                raise Violation(
+                    f"node {i} has voters {life.node.voters}, the file names {self.target}"
+                )
             if len(expected) - len(applied) > 60:
                 raise Violation(f"node {i} is stuck at {len(applied)} of {len(expected)}")
-        longest = max((life.machine.applied for life in self.lives.values() if life is not None), key=len)
+        longest = max(
+            (life.machine.applied for life in self.lives.values() if life is not None), key=len
+        )
         if len(set(longest)) != len(longest):
             raise Violation("a command was applied twice")
         if lost := set(self.acknowledged) - set(longest):
@@ -613,14 +703,20 @@ class World:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Simulate the quorum under faults, one run a seed.")
+    parser = argparse.ArgumentParser(
+        description="Simulate the quorum under faults, one run a seed."
+    )
     parser.add_argument("--seeds", default="0-99", help="first-last")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--observers", type=int, default=1)
     parser.add_argument("--no-wipes", action="store_true", help="no disk is emptied")
-    parser.add_argument("--changes", action="store_true", help="an operator adds and removes voters")
+    parser.add_argument(
+        "--changes", action="store_true", help="an operator adds and removes voters"
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="of virtual time under faults")
-    parser.add_argument("--fault-every", type=float, default=1.0, help="mean seconds between faults")
+    parser.add_argument(
+        "--fault-every", type=float, default=1.0, help="mean seconds between faults"
+    )
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     first, _, last = options.seeds.partition("-")
@@ -640,11 +736,30 @@ def main() -> None:
         except Exception as error:
             bad.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
-        numbers = (world.events, world.messages, world.elections, world.crashes, len(world.acknowledged), world.wipes)
-        numbers += (world.gone, world.gone_leaders, len(world.sets) - 1, world.steps, world.mistakes, world.refusals)
+        numbers = (
+            world.events,
+            world.messages,
+            world.elections,
+            world.crashes,
+            len(world.acknowledged),
+            world.wipes,
+        )
+        numbers += (
+            world.gone,
+            world.gone_leaders,
+            len(world.sets) - 1,
+            world.steps,
+            world.mistakes,
+            world.refusals,
+        )
         totals = [total + number for total, number in zip(totals, numbers, strict=True)]
-    figures = "events {}, messages {}, elections {}, crashes {}, acknowledged {}, wiped disks {}, noticed deaths {}, of leaders {}"
-    figures += ", voter sets {}, restarts with another file {}, wrong files {}, refused connections {}"
+    figures = (
+        "events {}, messages {}, elections {}, crashes {}, acknowledged {}, wiped "
+        "disks {}, noticed deaths {}, of leaders {}"
+    )
+    figures += (
+        ", voter sets {}, restarts with another file {}, wrong files {}, refused connections {}"
+    )
     print(figures.format(*totals))
     print(f"{len(bad)} bad seeds {bad[:20]} in {time.monotonic() - began:.0f} s")
     raise SystemExit(bool(bad))

@@ -22,7 +22,8 @@ def test_a_reply_proves_when_its_message_was_sent() -> None:
     assert authority.proven_at(1, three, 99.0) == 11.0
     assert authority.proven_at(1, {1}, 99.0) == 99.0
     assert authority.proven_at(1, {1, 2, 3, 4, 5}, 99.0) == -inf  # two of five
-    assert authority.proven_at(1, {2, 3}, 99.0) == -inf  # a leader that is no voter does not count itself
+    # a leader that is no voter does not count itself
+    assert authority.proven_at(1, {2, 3}, 99.0) == -inf
     authority.clear()
     assert authority.proven_at(1, three, 99.0) == -inf
 

@@ -1,4 +1,6 @@
-"""Snapshots are built beside the event loop: commands are applied meanwhile, and what is built is the state of one moment."""
+"""Snapshots are built beside the event loop: commands are applied meanwhile, and what is
+built is the state of one moment.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ LOOP_SECONDS_MAX = 0.05
 
 async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     with trio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110  # the service has no event for it
+        while not condition():  # the service has no event for it  # noqa: ASYNC110
             await trio.sleep(0.002)
 
 
@@ -130,7 +132,9 @@ async def test_a_snapshot_that_is_not_finished_at_the_end_is_not_missed(tmp_path
 def test_a_leaders_snapshot_that_comes_first_wins() -> None:
     ours = Ours(3)
     late: list[Callable[[], None]] = []
-    ours.nodes[2]._snapshots._build = lambda pieces, done: late.append(lambda: done(b"".join(pieces)))
+    ours.nodes[2]._snapshots._build = lambda pieces, done: late.append(
+        lambda: done(b"".join(pieces))
+    )
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
     ours.nodes[2]._snapshots._compaction = Compaction(entries_max=2, entries_kept=0)
@@ -175,7 +179,11 @@ def test_a_leaders_snapshot_is_loaded_between_other_turns() -> None:
     ours.add(1, "v4")
     ours.exchange([1, 2, 3], 12)
     assert len(late) == 1, "one at a time"
-    assert (ours.values(2), ours.nodes[2].commit_index, ours.nodes[2].leader_id) == (before, commit, 1)
+    assert (ours.values(2), ours.nodes[2].commit_index, ours.nodes[2].leader_id) == (
+        before,
+        commit,
+        1,
+    )
     late[0]()
     ours.exchange([1, 2, 3], 12)
     assert ours.nodes[2].snapshots_installed == 1
@@ -211,7 +219,9 @@ class Steps(trio.abc.Instrument):
         self.longest = max(self.longest, thread_time() - self._began)
 
 
-async def test_the_loop_hardly_notices_a_snapshot_of_64_mebibytes(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+async def test_the_loop_hardly_notices_a_snapshot_of_64_mebibytes(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     machine = large_image(64 * MIB)
     steps = Steps()
     raft = alone(tmp_path, machine, Compaction(entries_max=ENTRIES, entries_kept=0))
@@ -243,7 +253,9 @@ def test_pieces_hold_the_moment_at_which_they_were_asked_for(changed: str) -> No
         everywhere = (NodeId(1),)
         placements = (Placement(everywhere, NodeId(-1), everywhere),)
         machine.image.apply(CreateTopic("another", UUID(int=77), placements, ()), 2, Delta(2))
-        machine.image.topics["topic-9"].partitions[3] = machine.image.topics["another"].partitions[0]
+        machine.image.topics["topic-9"].partitions[3] = machine.image.topics["another"].partitions[
+            0
+        ]
     else:
         machine.image.apply(SetConfigs("group", "g3", (("a", None), ("b", "c"))), 2, Delta(2))
     assert first + b"".join(pieces) == before

@@ -38,8 +38,16 @@ numbers = st.integers(0, (1 << 62) - 1)
 @st.composite
 def appends(draw: st.DrawFn) -> AppendEntries:
     term, previous = draw(numbers), draw(st.integers(0, 1 << 61))
-    commands = draw(st.lists(st.one_of(st.just(NO_OP), st.binary(max_size=50).map(lambda data: COMMAND + data)), max_size=5))
-    entries = tuple(Entry(command, previous + 1 + k, draw(st.integers(0, term))) for k, command in enumerate(commands))
+    commands = draw(
+        st.lists(
+            st.one_of(st.just(NO_OP), st.binary(max_size=50).map(lambda data: COMMAND + data)),
+            max_size=5,
+        )
+    )
+    entries = tuple(
+        Entry(command, previous + 1 + k, draw(st.integers(0, term)))
+        for k, command in enumerate(commands)
+    )
     return AppendEntries(term, draw(numbers), previous, draw(numbers), entries)
 
 
@@ -51,7 +59,11 @@ def chunks(draw: st.DrawFn) -> InstallSnapshot:
 
 
 THREE = VoterSet(1, frozenset({1, 2, 3}))
-voter_sets = st.builds(VoterSet, st.integers(0, 2**32 - 1), st.frozensets(st.integers(0, 2**31 - 1), min_size=1, max_size=9))
+voter_sets = st.builds(
+    VoterSet,
+    st.integers(0, 2**32 - 1),
+    st.frozensets(st.integers(0, 2**31 - 1), min_size=1, max_size=9),
+)
 
 messages: st.SearchStrategy[Message] = st.one_of(
     appends(),
@@ -102,9 +114,18 @@ def test_malformed_messages() -> None:
     refused(b"\x02\x00", "Vote of 2 bytes")
     refused(b"\x02" + (1 << 62).to_bytes(8, "big"), "out of range")
     refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1 << 31), "claims 2147483648 entries")
-    refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 1, 1 << 30) + b"\x00", "an entry of 1073741824 bytes")
-    refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 2, 1) + b"\x00", "newer than its leader")
-    refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 1, 2) + b"\x01x", "neither a command, a voter set nor a no-op")
+    refused(
+        struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 1, 1 << 30) + b"\x00",
+        "an entry of 1073741824 bytes",
+    )
+    refused(
+        struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 2, 1) + b"\x00",
+        "newer than its leader",
+    )
+    refused(
+        struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 1) + struct.pack(">QI", 1, 2) + b"\x01x",
+        "neither a command, a voter set nor a no-op",
+    )
     refused(struct.pack(">BQQQQI", 3, 1, 1, 1, 1, 0) + b"x", "after its last entry")
     refused(struct.pack(">BQQQQQ", 5, 1, 1, 1, 1 << 40, 0), "snapshot chunk")
     refused(struct.pack(">BQQQQQ", 5, 1, 1, 1, 5, 4) + b"xx", "snapshot chunk")
@@ -120,7 +141,10 @@ FAR_INDEX = LAST + codec.INDEX_LEAP_MAX
 @pytest.mark.parametrize(
     ("plausible", "absurd"),
     [
-        (RequestVote(FAR_TERM, FAR_INDEX, 0), [RequestVote(FAR_TERM + 1, 0, 0), RequestVote(TERM, FAR_INDEX + 1, 0)]),
+        (
+            RequestVote(FAR_TERM, FAR_INDEX, 0),
+            [RequestVote(FAR_TERM + 1, 0, 0), RequestVote(TERM, FAR_INDEX + 1, 0)],
+        ),
         (Vote(FAR_TERM), [Vote(FAR_TERM + 1)]),
         (
             AppendEntries(FAR_TERM, FAR_INDEX, FAR_INDEX, 0, ()),
@@ -132,20 +156,35 @@ FAR_INDEX = LAST + codec.INDEX_LEAP_MAX
         ),
         (
             AppendReply(FAR_TERM, FAR_INDEX, True, False),
-            [AppendReply(FAR_TERM + 1, 1, True, False), AppendReply(TERM, FAR_INDEX + 1, False, True)],
+            [
+                AppendReply(FAR_TERM + 1, 1, True, False),
+                AppendReply(TERM, FAR_INDEX + 1, False, True),
+            ],
         ),
         (
             InstallSnapshot(FAR_TERM, FAR_INDEX, 1, 0, 0, b""),
-            [InstallSnapshot(FAR_TERM + 1, 1, 1, 0, 0, b""), InstallSnapshot(TERM, FAR_INDEX + 1, 1, 0, 0, b"")],
+            [
+                InstallSnapshot(FAR_TERM + 1, 1, 1, 0, 0, b""),
+                InstallSnapshot(TERM, FAR_INDEX + 1, 1, 0, 0, b""),
+            ],
         ),
-        (SnapshotReply(FAR_TERM, FAR_INDEX, 0), [SnapshotReply(FAR_TERM + 1, 1, 0), SnapshotReply(TERM, FAR_INDEX + 1, 0)]),
+        (
+            SnapshotReply(FAR_TERM, FAR_INDEX, 0),
+            [SnapshotReply(FAR_TERM + 1, 1, 0), SnapshotReply(TERM, FAR_INDEX + 1, 0)],
+        ),
         (TimeoutNow(FAR_TERM), [TimeoutNow(FAR_TERM + 1)]),
-        (PreVote(FAR_TERM, FAR_INDEX, 0), [PreVote(FAR_TERM + 1, 0, 0), PreVote(TERM, FAR_INDEX + 1, 0)]),
+        (
+            PreVote(FAR_TERM, FAR_INDEX, 0),
+            [PreVote(FAR_TERM + 1, 0, 0), PreVote(TERM, FAR_INDEX + 1, 0)],
+        ),
         (PreVoteReply(FAR_TERM, True), [PreVoteReply(FAR_TERM + 1, False)]),
         (RecoveryQuery(FAR_TERM, 0), [RecoveryQuery(FAR_TERM + 1, 0)]),
         (
             RecoveryReply(FAR_TERM, 0, FAR_INDEX, True, THREE),
-            [RecoveryReply(FAR_TERM + 1, 0, 0, True, THREE), RecoveryReply(TERM, 0, FAR_INDEX + 1, True, THREE)],
+            [
+                RecoveryReply(FAR_TERM + 1, 0, 0, True, THREE),
+                RecoveryReply(TERM, 0, FAR_INDEX + 1, True, THREE),
+            ],
         ),
     ],
     ids=lambda value: type(value).__name__,

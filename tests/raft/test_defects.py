@@ -1,6 +1,8 @@
-"""Every defect of PySyncObj 0.3.17 that seams.py and journal.py mend, A to Q: stock shows it, ours does not.
+"""Every defect of PySyncObj 0.3.17 that seams.py and journal.py mend, A to Q: stock shows it, ours
+does not.
 
-The same scenario is played to both where both can play it. A scenario that stock passes guards nothing.
+The same scenario is played to both where both can play it. A scenario that stock passes guards
+nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ import pytest
 
 from mqd import limits
 from mqd.errors import ProtocolError, StorageError
-from mqd.raft.codec import AppendEntries, AppendReply, Entry, InstallSnapshot, Vote, decode_message, encode_message
+from mqd.raft.codec import (
+    AppendEntries,
+    AppendReply,
+    Entry,
+    InstallSnapshot,
+    Vote,
+    decode_message,
+    encode_message,
+)
 from tests.raft.directed import Group, Ours, Stock, stock, stock_journal
 from tests.raft.memory_disk import MemoryDisk, PowerCut
 
@@ -31,12 +41,17 @@ def collected() -> Iterator[None]:
 
 def stock_leaks_files(test: Callable[..., None]) -> Callable[..., None]:
     """Stock PySyncObj forgets to close what it opens: that is no failure of ours."""
-    ignored = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+    ignored = pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    )
     return cast("Callable[..., None]", ignored(pytest.mark.usefixtures("collected")(test)))
 
 
 def uncommitted_entry_then_snapshot(group: Group) -> tuple[list[str], list[Any]]:
-    """1 alone has LOST; 2 leads on with 3 and compacts; then 2 sends 1 a first message. What 1 applied, and told."""
+    """1 alone has LOST; 2 leads on with 3 and compacts; then 2 sends 1 a first message.
+
+    What 1 applied, and told.
+    """
     told: list[Any] = []
     group.elect(1, [2, 3])
     group.exchange([1, 2, 3])
@@ -62,7 +77,9 @@ def uncommitted_entry_then_snapshot(group: Group) -> tuple[list[str], list[Any]]
 
 @stock_leaks_files
 def test_a_a_snapshot_chunk_does_not_commit_what_it_does_not_cover(tmp_path: Path) -> None:
-    values, told = uncommitted_entry_then_snapshot(Stock(directory=tmp_path, logCompactionBatchSize=64))
+    values, told = uncommitted_entry_then_snapshot(
+        Stock(directory=tmp_path, logCompactionBatchSize=64)
+    )
     assert "LOST" in values and told == ["applied"]
     values, told = uncommitted_entry_then_snapshot(Ours())
     assert values == [f"k{k}" for k in range(6)] and told == ["unknown"]
@@ -75,7 +92,9 @@ def test_a_a_first_of_several_chunks_commits_nothing(monkeypatch: pytest.MonkeyP
 
 
 def resent_batch(group: Group) -> tuple[int, int]:
-    """A batch arrives twice, the second time when the follower holds more: its log end before and after."""
+    """A batch arrives twice, the second time when the follower holds more: its log end
+    before and after.
+    """
     group.elect(1, [2, 3])
     group.exchange([1, 2])
     for k in range(4):
@@ -108,8 +127,10 @@ def test_b_agreement_never_truncates() -> None:
 
 
 def acknowledgement_of_an_earlier_term(group: Group) -> tuple[int, int, int]:
-    """Five voters; 2's acknowledgements to 1 are stuck in a link while 1 loses and regains leadership with another
-    log. The commit index of 1 before and after they arrive, and how many voters hold that entry."""
+    """Five voters; 2's acknowledgements to 1 are stuck in a link while 1 loses and regains
+    leadership with another log. The commit index of 1 before and after they arrive, and how many
+    voters hold that entry.
+    """
     group.elect(1, [2, 3, 4])
     for message in group.take(1, 2):
         group.deliver(1, 2, message)
@@ -187,7 +208,10 @@ def test_d_crash_between_snapshot_and_journal_keeps_the_tail(tmp_path: Path) -> 
 
 
 def second_snapshot(group: Group) -> tuple[int, int]:
-    """Two replies ask for a snapshot; both snapshots are sent. The follower's log end before and after the second."""
+    """Two replies ask for a snapshot; both snapshots are sent.
+
+    The follower's log end before and after the second.
+    """
     group.elect(1, [2, 3])
     for k in range(6):
         group.add(1, f"k{k}")
@@ -277,13 +301,15 @@ def test_f_poisoned_command_is_a_result_and_a_raising_machine_stops_the_node() -
 
     ours.machines[1].apply = broken  # type: ignore[method-assign]
     ours.add(1, "x")
-    with pytest.raises(ValueError, match="not total"):  # rises: the daemon stops, it does not go on without the entry
+    # rises: the daemon stops, it does not go on without the entry
+    with pytest.raises(ValueError, match="not total"):
         ours.tick(1)
 
 
 def test_f_version_entries_are_not_taken_from_a_peer() -> None:
-    """Stock believes a leader that the cluster has moved to another version of the code. It skips that entry and does not count it, so
-    that it applies the one behind it twice."""
+    """Stock believes a leader that the cluster has moved to another version of the code. It skips
+    that entry and does not count it, so that it applies the one behind it twice.
+    """
     version = bytes([stock._COMMAND_TYPE.VERSION]) + pickle.dumps(99)
     group: Group = Stock()
     group.elect(1, [2, 3])
@@ -297,7 +323,9 @@ def test_f_version_entries_are_not_taken_from_a_peer() -> None:
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
     last, term = ours.log(2)[-1]
-    message = encode_message(AppendEntries(term, last + 1, last, term, (Entry(version, last + 1, term),)))
+    message = encode_message(
+        AppendEntries(term, last + 1, last, term, (Entry(version, last + 1, term),))
+    )
     with pytest.raises(ProtocolError, match="neither a command, a voter set nor a no-op"):
         ours.deliver(1, 2, message)
     assert ours.log(2)[-1] == (last, term)
@@ -332,7 +360,8 @@ def test_h_a_lost_vote_is_noticed(tmp_path: Path) -> None:
     journal._destroy()
     (tmp_path / "journal.meta").write_bytes(b"")  # renamed without fsync, then a power cut
     journal = stock_journal.FileJournal(str(path))
-    assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (0, None)  # stock: may vote again in term 7
+    # stock: may vote again in term 7
+    assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (0, None)
     journal._destroy()
 
     ours = Ours(1)
@@ -362,7 +391,9 @@ def test_i_compaction_without_a_dump_file_keeps_the_state() -> None:
 
 
 def rounds_to_repair(group: Group) -> int:
-    """A follower with 40 entries that contradict the leader: heartbeats until the logs are equal."""
+    """A follower with 40 entries that contradict the leader: heartbeats until the logs are
+    equal.
+    """
     group.elect(1, [2, 3])
     group.exchange([1, 2, 3])
     for k in range(40):
@@ -388,7 +419,9 @@ def test_j_a_contradicting_tail_is_skipped_a_term_at_a_time() -> None:
 
 
 @stock_leaks_files
-def test_k_no_flood_while_a_snapshot_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k_no_flood_while_a_snapshot_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def messages(group: Any, chunk: int) -> int:
         group.elect(1, [2, 3])
         for k in range(6):
@@ -411,7 +444,10 @@ def test_k_no_flood_while_a_snapshot_is_under_way(tmp_path: Path, monkeypatch: p
 
 
 def stale_leader(group: Group) -> bool:
-    """1 leads term 1; 2 and 3 moved on without its hearing. Does 1 still lead after an answer to its heartbeat?"""
+    """1 leads term 1; 2 and 3 moved on without its hearing.
+
+    Does 1 still lead after an answer to its heartbeat?
+    """
     group.elect(1, [2, 3])
     group.take(1)
     group.elect(2, [3])
@@ -429,8 +465,9 @@ def test_l_a_stale_leader_is_told() -> None:
 
 
 def answer_to_an_earlier_life(group: Group) -> tuple[list[str], list[str], int]:
-    """2, a follower, proposes x, starts anew, and proposes y, which is lost; then comes what 1 answered to x. What 2 was told of y, what
-    it applied, and how many messages took x to 1."""
+    """2, a follower, proposes x, starts anew, and proposes y, which is lost; then comes what 1
+    answered to x. What 2 was told of y, what it applied, and how many messages took x to 1.
+    """
     results: list[str] = []
     group.elect(1, [2, 3])
     group.exchange([1, 2, 3])
@@ -525,7 +562,9 @@ def test_p_a_damaged_snapshot_stops_the_start(tmp_path: Path) -> None:
 
     ours = compacted(Ours(1))
     ours.disks[1].files[Path("raft/snapshot")].data[-1] ^= 1
-    with pytest.raises(StorageError, match=r"raft/snapshot is corrupt: its checksum does not match.*remove raft"):
+    with pytest.raises(
+        StorageError, match=r"raft/snapshot is corrupt: its checksum does not match.*remove raft"
+    ):
         ours.start(1)
 
 
@@ -536,7 +575,8 @@ def test_q_a_wiped_node_is_noticed() -> None:
     group.journals.clear()
     group.start(2)
     group.elect(3, [2])
-    assert group.leads(1) and group.leads(3) and group.term(1) == group.term(3)  # stock: two votes, and two leaders of one term
+    # stock: two votes, and two leaders of one term
+    assert group.leads(1) and group.leads(3) and group.term(1) == group.term(3)
 
     ours = Ours()
     ours.elect(1, [2])
@@ -550,7 +590,9 @@ def test_q_a_wiped_node_is_noticed() -> None:
 
 
 def test_q_a_node_that_was_cut_off_does_not_depose_a_healthy_leader() -> None:
-    """It is cut off while connected to a node that does not answer, tries to be elected again and again, and comes back."""
+    """It is cut off while connected to a node that does not answer, tries to be elected
+    again and again, and comes back.
+    """
 
     def comes_back(group: Group) -> tuple[int, bool]:
         group.elect(1, [2, 3])
@@ -580,8 +622,11 @@ def test_a_a_heartbeat_commits_only_what_it_proves() -> None:
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
     last, term = ours.log(2)[-1]
-    ours.deliver(1, 2, AppendEntries(term, last, last, term, (Entry(b"\x00contradicts", last + 1, term),)))
-    ours.deliver(3, 2, AppendEntries(term + 1, last + 1, last, term, ()))  # its entry `last + 1` is another one
+    ours.deliver(
+        1, 2, AppendEntries(term, last, last, term, (Entry(b"\x00contradicts", last + 1, term),))
+    )
+    # its entry `last + 1` is another one
+    ours.deliver(3, 2, AppendEntries(term + 1, last + 1, last, term, ()))
     ours.tick(2)
     assert ours.commit(2) == last and ours.values(2) == []
 

@@ -38,7 +38,12 @@ def test_a_majority_of_promises_begins_the_election() -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", [lambda term: PreVoteReply(term, True), lambda term: PreVoteReply(term + 2, True), lambda term: PreVoteReply(term, False)]
+    "reply",
+    [
+        lambda term: PreVoteReply(term, True),
+        lambda term: PreVoteReply(term + 2, True),
+        lambda term: PreVoteReply(term, False),
+    ],
 )
 def test_promises_for_another_term_and_refusals_begin_none(reply: object) -> None:
     ours = led()
@@ -57,7 +62,8 @@ def test_nobody_promises_while_a_leader_is_heard_nor_to_who_lacks_entries() -> N
     ours.take(3)
     ours.deliver(2, 3, PreVote(term + 1, index, last_term))
     ours.deliver(2, 1, PreVote(term + 1, index, last_term))
-    assert said(ours, 3) == said(ours, 1) == []  # the leader was heard just now; the leader itself leads
+    # the leader was heard just now; the leader itself leads
+    assert said(ours, 3) == said(ours, 1) == []
     ours.advance(TIMING.election_timeout_min)
     ours.deliver(2, 3, PreVote(term + 1, index - 1, last_term))
     assert said(ours, 3) == []
@@ -92,8 +98,15 @@ def test_a_leader_that_hears_no_majority_steps_down_after_one_election_time_out(
         ours.advance(0.05)
         ours.tick(1)
         ours.take(1)
-    assert ours.now - heard == pytest.approx(TIMING.election_timeout_max, abs=0.11) and ours.now > began
-    assert not node.ready and node.leader_id is None and node.majority_replied_at(ours.now) == float("-inf")
+    assert (
+        ours.now - heard == pytest.approx(TIMING.election_timeout_max, abs=0.11)
+        and ours.now > began
+    )
+    assert (
+        not node.ready
+        and node.leader_id is None
+        and node.majority_replied_at(ours.now) == float("-inf")
+    )
 
 
 def test_one_of_two_followers_is_enough_to_lead() -> None:
@@ -116,10 +129,13 @@ def test_when_the_leader_s_process_is_gone_followers_stand_soon() -> None:
     deadline = ours.nodes[2].next_deadline()
     for i in (2, 3):
         ours.nodes[i].peer_gone(ours.now, 1)
-        assert ours.nodes[i].next_deadline() <= min(deadline, ours.now + TIMING.election_timeout_min / 2)
+        assert ours.nodes[i].next_deadline() <= min(
+            deadline, ours.now + TIMING.election_timeout_min / 2
+        )
     assert ours.nodes[2].next_deadline() != ours.nodes[3].next_deadline()
     ours.deliver(2, 3, PreVote(ours.term(3) + 1, index, last_term))
-    assert said(ours, 3, 2) == [PreVoteReply(ours.term(3) + 1, True)]  # and are helped, though it was heard just now
+    # and are helped, though it was heard just now
+    assert said(ours, 3, 2) == [PreVoteReply(ours.term(3) + 1, True)]
 
 
 def test_when_another_follower_is_gone_nobody_stands() -> None:
@@ -127,7 +143,9 @@ def test_when_another_follower_is_gone_nobody_stands() -> None:
     before = ours.nodes[2].next_deadline()
     ours.nodes[2].peer_gone(ours.now, 3)
     ours.nodes[1].peer_gone(ours.now, 3)
-    assert ours.nodes[2].next_deadline() == before and ours.leads(1) and ours.nodes[2].leader_id == 1
+    assert (
+        ours.nodes[2].next_deadline() == before and ours.leads(1) and ours.nodes[2].leader_id == 1
+    )
 
 
 # -- votes

@@ -1,4 +1,6 @@
-"""A full disk: the journal waits and loses nothing, the reserve lets deletions and restarts go on, and it heals by itself."""
+"""A full disk: the journal waits and loses nothing, the reserve lets deletions and restarts
+go on, and it heals by itself.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,14 @@ class SmallDisk(MemoryDisk):
 
 
 def opened(disk: MemoryDisk, *, reserve_bytes: int = 0) -> Journal:
-    return open_journal(disk, RAFT, cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=7), reserve_bytes=reserve_bytes)
+    return open_journal(
+        disk,
+        RAFT,
+        cluster_id="c",
+        node_id=1,
+        new_uuid=lambda: UUID(int=7),
+        reserve_bytes=reserve_bytes,
+    )
 
 
 def append(journal: Journal, command: bytes) -> None:
@@ -97,7 +106,11 @@ def test_without_a_reserve_the_journal_ends_where_it_was_and_may_be_flushed_agai
     assert journal.durable_index == 3 and not journal.dirty
     append(journal, b"third")
     journal.flush()
-    assert [entry.command[1:] for entry in opened(disk).entries[1:]] == [b"first", b"second", b"third"]
+    assert [entry.command[1:] for entry in opened(disk).entries[1:]] == [
+        b"first",
+        b"second",
+        b"third",
+    ]
 
 
 def test_a_vote_that_finds_no_space_is_not_forgotten_and_not_kept() -> None:
@@ -138,9 +151,13 @@ def test_the_reserve_is_given_up_step_by_step_and_grows_back() -> None:
         append(journal, bytes(10_000))
         journal.flush()
     assert journal.short_of_space and journal.durable_index == 21
-    assert disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES - 13 * limits.RAFT_RESERVE_STEP_BYTES
+    assert (
+        disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES - 13 * limits.RAFT_RESERVE_STEP_BYTES
+    )
     journal.on_timer()
-    assert not journal.dirty, "it takes nothing back while the disk is full, and writes nothing that can wait"
+    assert not journal.dirty, (
+        "it takes nothing back while the disk is full, and writes nothing that can wait"
+    )
     journal.close()
     journal = opened(disk, reserve_bytes=limits.RAFT_RESERVE_BYTES)
     assert journal.short_of_space and journal.last_index == 21
@@ -192,7 +209,9 @@ async def test_restarts_and_commands_go_on_while_the_disk_is_full() -> None:
         assert len(machine.commands) == 2 * (life + 1)
 
 
-async def test_with_the_reserve_used_up_proposals_are_refused_nothing_is_said_and_it_heals(caplog: pytest.LogCaptureFixture) -> None:
+async def test_with_the_reserve_used_up_proposals_are_refused_nothing_is_said_and_it_heals(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     disk = SmallDisk(8 << 20)
     machine = Log()
     raft = alone(RAFT, machine, disk=disk)

@@ -23,7 +23,9 @@ def test_the_first_life_begins_and_goes_on(incarnations: Incarnations) -> None:
     assert incarnations.current(3) is None
     assert incarnations.admit(1.0, 3, FIRST, Calling(received_at=1.0), called_at=0.9)
     assert not incarnations.admit(2.0, 3, FIRST, Calling(received_at=2.0), called_at=1.9)
-    assert incarnations.admit(2.0, 2, SECOND, Calling(received_at=2.0), called_at=1.9), "another node"
+    assert incarnations.admit(2.0, 2, SECOND, Calling(received_at=2.0), called_at=1.9), (
+        "another node"
+    )
     assert (incarnations.current(3), incarnations.current(2)) == (FIRST, SECOND)
 
 
@@ -33,7 +35,10 @@ def test_who_is_heard_stays_and_the_other_reads_why(incarnations: Incarnations) 
     for caller in (quiet, busy):
         incarnations.admit(1.0, 3, FIRST, caller, called_at=0.9)
     busy.received_at = 9.0
-    why = r"another process at 10\.0\.0\.3 runs under this id .* two nodes run under id 3; stop the one"
+    why = (
+        r"another process at 10\.0\.0\.3 runs under this id .* "
+        r"two nodes run under id 3; stop the one"
+    )
     with pytest.raises(IncarnationRefused, match=why):
         incarnations.admit(8.9 + SILENCE, 3, SECOND, Calling(received_at=10.0), called_at=9.5)
     assert incarnations.current(3) == FIRST
@@ -53,7 +58,9 @@ def test_a_machine_that_lost_power_gives_way_once_it_was_silent_for_an_election(
     before = Calling("10.0.0.3:1", received_at=1.0)
     incarnations.admit(1.0, 3, FIRST, before, called_at=0.9)
     assert incarnations.admit(1.1 + SILENCE, 3, SECOND, Calling(received_at=2.5), called_at=2.0)
-    assert incarnations.current(3) == SECOND and before.received_at == -math.inf, "what comes there late is not heard"
+    assert incarnations.current(3) == SECOND and before.received_at == -math.inf, (
+        "what comes there late is not heard"
+    )
     assert "node 3 has a new process" in caplog.text and "two nodes use the same id" in caplog.text
 
 
@@ -64,17 +71,25 @@ def test_who_was_displaced_comes_back_when_the_other_has_gone(incarnations: Inca
     with pytest.raises(IncarnationRefused):
         incarnations.admit(5.5, 3, FIRST, Calling(received_at=5.5), called_at=5.4)
     other.close()
-    assert incarnations.admit(5.6, 3, FIRST, Calling(received_at=5.6), called_at=5.55), "anew: it is asked for all it has"
+    assert incarnations.admit(5.6, 3, FIRST, Calling(received_at=5.6), called_at=5.55), (
+        "anew: it is asked for all it has"
+    )
 
 
 @pytest.mark.parametrize("called_at", [4.9, 5.0])
-def test_what_a_dead_process_left_on_the_wire_is_not_heard_behind_its_successor(incarnations: Incarnations, called_at: float) -> None:
-    """Its node may have started anew and empty: what the earlier life acknowledges there would not be anywhere."""
+def test_what_a_dead_process_left_on_the_wire_is_not_heard_behind_its_successor(
+    incarnations: Incarnations, called_at: float
+) -> None:
+    """Its node may have started anew and empty: what the earlier life acknowledges there
+    would not be anywhere.
+    """
     before, successor = Calling(received_at=1.0), Calling(received_at=5.0)
     incarnations.admit(1.0, 3, FIRST, before, called_at=0.9)
     before.close()
     incarnations.admit(5.0, 3, SECOND, successor, called_at=4.95)
     successor.close()
-    with pytest.raises(IncarnationRefused, match="another process at a introduced itself under this id meanwhile"):
+    with pytest.raises(
+        IncarnationRefused, match="another process at a introduced itself under this id meanwhile"
+    ):
         incarnations.admit(5.1, 3, FIRST, Calling(received_at=5.1), called_at=called_at)
     assert incarnations.current(3) == SECOND

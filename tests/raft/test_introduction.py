@@ -1,4 +1,6 @@
-"""Two nodes make sure of each other: who proves what, what a stranger learns, and what the operator reads."""
+"""Two nodes make sure of each other: who proves what, what a stranger learns, and what the
+operator reads.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ import pytest
 from mqd.errors import ProtocolError
 from mqd.limits import STRANGER_FRAME_BYTES_MAX
 from mqd.raft import codec
-from mqd.raft.introduction import Call, Doorkeeper, Identity, Refused, Visit, decode_identity, encode_identity
+from mqd.raft.introduction import (
+    Call,
+    Doorkeeper,
+    Identity,
+    Refused,
+    Visit,
+    decode_identity,
+    encode_identity,
+)
 from mqd.raft.voters import Position, VoterSet
 from tests.raft.callers import Calling
 
@@ -20,11 +30,24 @@ THREE = frozenset({1, 2, 3})
 _uuids = count(1)
 
 
-def position(file: frozenset[int] = THREE, *, voters: frozenset[int] = THREE, epoch: int = 1, intact: bool = True) -> Position:
+def position(
+    file: frozenset[int] = THREE,
+    *,
+    voters: frozenset[int] = THREE,
+    epoch: int = 1,
+    intact: bool = True,
+) -> Position:
     return Position(file, VoterSet(epoch, voters), VoterSet(epoch, voters), intact)
 
 
-def keeper(node: int, *, cluster: str = "c", secret: bytes | None = SECRET, incarnation: int = 7, at: Position | None = None) -> Doorkeeper:
+def keeper(
+    node: int,
+    *,
+    cluster: str = "c",
+    secret: bytes | None = SECRET,
+    incarnation: int = 7,
+    at: Position | None = None,
+) -> Doorkeeper:
     return Doorkeeper(
         cluster_id=cluster,
         node_id=node,
@@ -38,7 +61,10 @@ def keeper(node: int, *, cluster: str = "c", secret: bytes | None = SECRET, inca
 
 def body(frame: bytes) -> bytes:
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    assert struct.unpack_from(">hh", frame, 4) == (codec.API_KEY_HANDSHAKE, 0) and frame[12:14] == b"\xff\xff"
+    assert (
+        struct.unpack_from(">hh", frame, 4) == (codec.API_KEY_HANDSHAKE, 0)
+        and frame[12:14] == b"\xff\xff"
+    )
     return frame[14:]
 
 
@@ -56,8 +82,15 @@ def introduce(call: Call, visit: Visit) -> Identity:
 @pytest.mark.parametrize("secret", [SECRET, None])
 def test_two_nodes_of_one_cluster_know_each_other(secret: bytes | None) -> None:
     visit = keeper(1, secret=secret, incarnation=8, at=position(epoch=4)).answer(Calling(), 0.0)
-    assert introduce(keeper(2, secret=secret).call(1), visit) == Identity(1, 2, UUID(int=8), position(epoch=4))
-    assert (visit.node_id, visit.incarnation, visit.position, visit.refusal) == (2, UUID(int=7), position(), None)
+    assert introduce(keeper(2, secret=secret).call(1), visit) == Identity(
+        1, 2, UUID(int=8), position(epoch=4)
+    )
+    assert (visit.node_id, visit.incarnation, visit.position, visit.refusal) == (
+        2,
+        UUID(int=7),
+        position(),
+        None,
+    )
     with pytest.raises(ProtocolError, match="second introduction"):
         hear(visit, keeper(2).call(1).hello())
 
@@ -68,21 +101,47 @@ def test_a_node_that_has_proven_its_identity_may_still_be_refused() -> None:
     answer = visit.refuse("two nodes run under id 2", 5)
     with pytest.raises(Refused, match="node 1 refuses this node: two nodes run under id 2"):
         call.finish(answer[4:])
-    assert (visit.node_id, visit.incarnation, visit.refusal) == (None, None, "a:1 claims to be node 2: two nodes run under id 2")
+    assert (visit.node_id, visit.incarnation, visit.refusal) == (
+        None,
+        None,
+        "a:1 claims to be node 2: two nodes run under id 2",
+    )
 
 
 @pytest.mark.parametrize(
     ("caller", "receiver", "who", "reason"),
     [
-        (keeper(2), 3, "claims to be node 2", "wants node 3; this is node 1: check the peers files"),
+        (
+            keeper(2),
+            3,
+            "claims to be node 2",
+            "wants node 3; this is node 1: check the peers files",
+        ),
         (keeper(1), 1, "claims to be node 1", "two nodes use the same id"),
-        (keeper(9), 1, "claims to be node 9", r"no node of this cluster; the nodes are \[1, 2, 3\]"),
-        (keeper(2, cluster="d"), 1, "is not of this cluster", "cluster ids or the cluster secrets differ"),
+        (
+            keeper(9),
+            1,
+            "claims to be node 9",
+            r"no node of this cluster; the nodes are \[1, 2, 3\]",
+        ),
+        (
+            keeper(2, cluster="d"),
+            1,
+            "is not of this cluster",
+            "cluster ids or the cluster secrets differ",
+        ),
         (keeper(2, secret=None), 1, "is not of this cluster", "or only one node has a secret"),
-        (keeper(2, secret=OTHER), 1, "is not of this cluster", "cluster ids or the cluster secrets differ"),
+        (
+            keeper(2, secret=OTHER),
+            1,
+            "is not of this cluster",
+            "cluster ids or the cluster secrets differ",
+        ),
     ],
 )
-def test_the_refused_node_and_the_log_of_the_listener_get_the_reason(caller: Doorkeeper, receiver: int, who: str, reason: str) -> None:
+def test_the_refused_node_and_the_log_of_the_listener_get_the_reason(
+    caller: Doorkeeper, receiver: int, who: str, reason: str
+) -> None:
     visit = keeper(1).answer(Calling(), 0.0)
     with pytest.raises(Refused, match=f"node {receiver} refuses this node: .*{reason}"):
         introduce(caller.call(receiver), visit)
@@ -91,7 +150,9 @@ def test_the_refused_node_and_the_log_of_the_listener_get_the_reason(caller: Doo
 
 
 @pytest.mark.parametrize("side", ["caller", "listener"])
-def test_nodes_whose_files_differ_by_more_than_one_voter_refuse_each_other_with_both_sets(side: str) -> None:
+def test_nodes_whose_files_differ_by_more_than_one_voter_refuse_each_other_with_both_sets(
+    side: str,
+) -> None:
     five = position(frozenset({1, 2, 3, 4, 5}))
     call, visit = keeper(2).call(1), keeper(1, at=five).answer(Calling(), 0.0)
     if side == "caller":
@@ -103,7 +164,10 @@ def test_nodes_whose_files_differ_by_more_than_one_voter_refuse_each_other_with_
     else:
         welcome = hear(visit, call.name(hear(visit, call.prove(hear(visit, call.hello())))))
         assert visit.refusal is not None and "[1, 2, 3, 4, 5]" in visit.refusal
-    with pytest.raises(Refused, match=r"names voters \[1, 2, 3.*Change one voter at a time, and restart node by node"):
+    with pytest.raises(
+        Refused,
+        match=r"names voters \[1, 2, 3.*Change one voter at a time, and restart node by node",
+    ):
         call.finish(welcome)
 
 
@@ -112,16 +176,23 @@ def test_a_listener_without_the_secret_is_found_out() -> None:
     call, impostor = keeper(2).call(1), keeper(1, secret=OTHER)
     visit = impostor.answer(Calling(), 0.0)
     proof = call.prove(hear(visit, call.hello()))
-    answers = [impostor.proof(b"listener proof", body(call.hello()), visit._challenge), body(proof)]  # nor is the caller's own proof one
+    # nor is the caller's own proof one
+    answers = [impostor.proof(b"listener proof", body(call.hello()), visit._challenge), body(proof)]
     for answer in answers:
-        with pytest.raises(Refused, match="the process at the address of node 1 does not have the cluster secret"):
+        with pytest.raises(
+            Refused, match="the process at the address of node 1 does not have the cluster secret"
+        ):
             call.name(b"\0\0\0\5\0" + answer)
 
 
 def test_a_listener_must_prove_its_identity_too() -> None:
     call, visit = keeper(2).call(1), keeper(1).answer(Calling(), 0.0)
     welcome = hear(visit, call.name(hear(visit, call.prove(hear(visit, call.hello())))))
-    for changed in (welcome[:-1] + bytes([welcome[-1] ^ 1]), welcome[:8] + b"\2" + welcome[9:], welcome[:5]):
+    for changed in (
+        welcome[:-1] + bytes([welcome[-1] ^ 1]),
+        welcome[:8] + b"\2" + welcome[9:],
+        welcome[:5],
+    ):
         with pytest.raises(Refused, match="does not have the cluster secret"):
             call.finish(changed)
     other = keeper(3).answer(Calling(), 0.0)  # a node that takes what is not for it
@@ -129,7 +200,9 @@ def test_a_listener_must_prove_its_identity_too() -> None:
     call = keeper(2).call(1)
     proven = hear(other, call.prove(hear(other, call.hello())))
     named = call.name(proven)
-    other._keeper.identity = lambda receiver: encode_identity(Identity(3, receiver, UUID(int=1), position()))  # type: ignore[method-assign]
+    other._keeper.identity = lambda receiver: encode_identity(
+        Identity(3, receiver, UUID(int=1), position())
+    )  # type: ignore[method-assign]
     with pytest.raises(Refused, match="node 3 listens at the address of node 1"):
         call.finish(hear(other, named))
 
@@ -144,7 +217,10 @@ def test_a_proof_is_worth_nothing_on_another_connection_nor_with_other_names() -
     assert again.node_id is None and again.refusal is not None
     named = body(call.name(hear(visit, proof)))
     identity = decode_identity(named[:-32])
-    for forged in (Identity(3, 1, identity.incarnation, identity.position), Identity(2, 1, UUID(int=99), identity.position)):
+    for forged in (
+        Identity(3, 1, identity.incarnation, identity.position),
+        Identity(2, 1, UUID(int=99), identity.position),
+    ):
         with pytest.raises(ProtocolError, match="wrong proof"):
             visit.receive(encode_identity(forged) + named[-32:], 1)
         assert visit.node_id is None
@@ -164,7 +240,10 @@ def test_a_stranger_learns_neither_names_nor_anything_to_try_secrets_on() -> Non
 def test_every_identity_of_bounded_size_fits_the_frames_of_strangers() -> None:
     largest = frozenset(range(2**31 - 51, 2**31 - 1))
     data = encode_identity(Identity(1, 2, UUID(int=3), position(largest, voters=largest)))
-    assert decode_identity(data).position.file == largest and len(data) + 32 + 14 <= STRANGER_FRAME_BYTES_MAX
+    assert (
+        decode_identity(data).position.file == largest
+        and len(data) + 32 + 14 <= STRANGER_FRAME_BYTES_MAX
+    )
     for bad in (data[:20], data[:-1], data + b"x", data[:25] + b"\0\0\0\0\0\0" + data[31:]):
         with pytest.raises(ProtocolError):
             decode_identity(bad)
@@ -175,7 +254,10 @@ def test_malformed_introductions_cost_the_connection() -> None:
     for bad, reason in [
         (b"", "not an mqd node"),
         (b"GET " + good[4:], "not an mqd node"),
-        (good[:4] + b"\x00\x02" + good[6:], "protocol version 2, which the previous release speaks"),
+        (
+            good[:4] + b"\x00\x02" + good[6:],
+            "protocol version 2, which the previous release speaks",
+        ),
         (good[:20], "20 bytes"),
         (good + b"x", "39 bytes"),
     ]:
@@ -183,7 +265,9 @@ def test_malformed_introductions_cost_the_connection() -> None:
             keeper(1).answer(Calling(), 0.0).receive(bad, 0)
 
 
-@pytest.mark.parametrize("answer", [b"", b"\0\0\0\0", b"\0\0\0\0\0short", b"\0\0\0\0\7" + bytes(48), b"HTTP/1.1 400"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"\0\0\0\0", b"\0\0\0\0\0short", b"\0\0\0\0\7" + bytes(48), b"HTTP/1.1 400"]
+)
 def test_a_listener_that_is_none_of_ours_is_no_node(answer: bytes) -> None:
     with pytest.raises(Refused, match="the process at the address of node 1 is not an mqd node"):
         keeper(2).call(1).prove(answer)
@@ -192,4 +276,7 @@ def test_a_listener_that_is_none_of_ours_is_no_node(answer: bytes) -> None:
 def test_what_a_stranger_says_is_kept_from_the_terminal() -> None:
     with pytest.raises(Refused) as caught:
         keeper(2).call(1).prove(b"\0\0\0\0\x01\x1b[31mroot\n" + b"x" * 5000)
-    assert caught.value.args[0].startswith("node 1 refuses this node: ?[31mroot?xx") and len(caught.value.args[0]) < 900
+    assert (
+        caught.value.args[0].startswith("node 1 refuses this node: ?[31mroot?xx")
+        and len(caught.value.args[0]) < 900
+    )

@@ -16,19 +16,28 @@ SECRET = b"a secret of the cluster"
 CLUSTER = "bXFkLWNsdXN0ZXItb2xkLQ"
 THREE = frozenset({1, 2, 3})
 
-# recorded from the release before: node 2 (life 0x22, numbers from 0xA0) calls node 1 (life 0x11, numbers from 0xB0)
+# recorded from the release before: node 2 (life 0x22, numbers from 0xA0) calls node 1 (life 0x11,
+# numbers from 0xB0)
 HELLO = bytes.fromhex(
-    "000000617d00000000000000ffff6d716451000200000002000000010000000000000000000000000000002201000000000000000000000000000000a0"
+    "000000617d00000000000000ffff6d7164510002000000020000000100000000000000000000000000000022"
+    "01000000000000000000000000000000a0"
     "000000000000000000000000000000a100166258466b4c574e7364584e305a5849746232786b4c51"
 )
 CHALLENGE = bytes.fromhex(
-    "00000035000000000000000000000000000000000000000011000000000000000000000000000000b0000000000000000000000000000000b1"
+    "00000035000000000000000000000000000000000000000011000000000000000000000000000000b0000000"
+    "000000000000000000000000b1"
 )
-PROOF = bytes.fromhex("0000002a7d00000000000001ffff2e87164744f606e070112295f8cdf795e954a29dfb98a77f8bf8db9e170154dc")
-WELCOME = bytes.fromhex("000000250000000100f57bce5f9609093ce393c8ba88f0c4bc624af7062901466f122e550c86ccf368")
+PROOF = bytes.fromhex(
+    "0000002a7d00000000000001ffff2e87164744f606e070112295f8cdf795e954a29dfb98a77f8bf8db9e170154dc"
+)
+WELCOME = bytes.fromhex(
+    "000000250000000100f57bce5f9609093ce393c8ba88f0c4bc624af7062901466f122e550c86ccf368"
+)
 
 
-def keeper(node: int, *, allows_2: bool = True, cluster: str = CLUSTER, secret: bytes | None = SECRET) -> Doorkeeper:
+def keeper(
+    node: int, *, allows_2: bool = True, cluster: str = CLUSTER, secret: bytes | None = SECRET
+) -> Doorkeeper:
     numbers = count(0xA0 if node == 2 else 0xB0)
     position = Position(THREE, VoterSet(0, THREE), VoterSet(0, THREE), intact=True)
     return Doorkeeper(
@@ -59,14 +68,21 @@ def test_this_release_answers_the_one_before() -> None:
     assert hear(visit, HELLO) == CHALLENGE
     assert visit.node_id is None
     assert hear(visit, PROOF, 1) == WELCOME
-    assert (visit.node_id, visit.incarnation, visit.position, visit.version) == (2, UUID(int=0x22), None, 2)
+    assert (visit.node_id, visit.incarnation, visit.position, visit.version) == (
+        2,
+        UUID(int=0x22),
+        None,
+        2,
+    )
     with pytest.raises(ProtocolError, match="second introduction"):
         hear(visit, PROOF)
 
 
 def test_once_the_new_version_is_finalized_version_2_costs_the_connection() -> None:
     visit = keeper(1, allows_2=False).answer(Calling(), 0.0)
-    with pytest.raises(ProtocolError, match=r"which the previous release speaks.*Upgrade the caller"):
+    with pytest.raises(
+        ProtocolError, match=r"which the previous release speaks.*Upgrade the caller"
+    ):
         hear(visit, HELLO)
     assert visit.node_id is None and visit.refusal is None
 
@@ -84,7 +100,10 @@ def test_a_caller_that_does_not_fit_is_refused_and_learns_no_name(other: Doorkee
     refusal = hear(visit, HELLO)
     assert visit.refusal is not None and visit.node_id is None
     assert other.cluster_id.encode() not in refusal and b"node 1" not in refusal
-    with pytest.raises(Refused, match="refuses this node: cluster id, node ids or the presence of a secret do not fit"):
+    with pytest.raises(
+        Refused,
+        match="refuses this node: cluster id, node ids or the presence of a secret do not fit",
+    ):
         keeper(2).call_2(1).prove(refusal[4:])
 
 
@@ -113,4 +132,6 @@ def test_the_secret_is_in_no_representation() -> None:
     one = keeper(1)
     call, visit = keeper(2).call_2(1), one.answer(Calling(), 0.0)
     hear(visit, call.hello())
-    assert SECRET.decode() not in repr(vars(one)) + repr(one.own_2()) + repr(vars(call)) + repr(vars(visit))
+    assert SECRET.decode() not in repr(vars(one)) + repr(one.own_2()) + repr(vars(call)) + repr(
+        vars(visit)
+    )

@@ -24,8 +24,12 @@ RAFT = Path("raft")
 JOURNAL, STATE, SNAPSHOT = RAFT / "journal", RAFT / "quorum-state", RAFT / "snapshot"
 
 
-def opened(disk: MemoryDisk | OsDisk, directory: Path = RAFT, *, cluster: str = "c", node: int = 1) -> Journal:
-    return open_journal(disk, directory, cluster_id=cluster, node_id=node, new_uuid=lambda: UUID(int=7))
+def opened(
+    disk: MemoryDisk | OsDisk, directory: Path = RAFT, *, cluster: str = "c", node: int = 1
+) -> Journal:
+    return open_journal(
+        disk, directory, cluster_id=cluster, node_id=node, new_uuid=lambda: UUID(int=7)
+    )
 
 
 def filled(disk: MemoryDisk, *, turns: int = 5, each: int = 2) -> Journal:
@@ -33,7 +37,9 @@ def filled(disk: MemoryDisk, *, turns: int = 5, each: int = 2) -> Journal:
     journal = opened(disk)
     for _ in range(turns):
         for _ in range(each):
-            journal.append(COMMAND + b"entry %d" % (journal.last_index + 1), journal.last_index + 1, 1)
+            journal.append(
+                COMMAND + b"entry %d" % (journal.last_index + 1), journal.last_index + 1, 1
+            )
         journal.flush()
     return journal
 
@@ -56,7 +62,8 @@ def test_what_was_flushed_is_read_back(tmp_path: Path) -> None:
     again = opened(OsDisk(), tmp_path / "raft")
     assert [entry.command for entry in again.entries[1:]] == [COMMAND + b"a", COMMAND + b"b"]
     assert (again.term, again.vote, again.node_uuid) == (3, 2, UUID(int=7))
-    assert again.durable_index == 1 and again.dirty  # it was read: from the disk, or from the page cache only
+    # it was read: from the disk, or from the page cache only
+    assert again.durable_index == 1 and again.dirty
     again.flush()
     assert again.durable_index == 3
     again.mark()
@@ -67,7 +74,9 @@ def test_what_was_flushed_is_read_back(tmp_path: Path) -> None:
 
 
 def test_what_was_read_is_made_durable_before_anything_is_built_on_it() -> None:
-    """An fsync fails, and the cache calls pages clean that no disk has; the next process reads them; then the power is cut."""
+    """An fsync fails, and the cache calls pages clean that no disk has; the next process
+    reads them; then the power is cut.
+    """
     disk = MemoryDisk()
     journal = filled(disk)
     kept = journal.last_index
@@ -79,13 +88,15 @@ def test_what_was_read_is_made_durable_before_anything_is_built_on_it() -> None:
     content = disk.files[JOURNAL]
     lost = len(content.durable)
     content.data = bytearray(content.durable) + b"".join(journal._records)
-    content.durable, content.pending = bytes(content.data), []  # as far as any later fsync is concerned
+    # as far as any later fsync is concerned
+    content.durable, content.pending = bytes(content.data), []
     journal.close()
 
     again = opened(disk)
     assert again.last_index == kept + 1 and again.durable_index < kept + 1
     again.flush()
-    assert disk.files[JOURNAL] is not content  # a file of its own, every byte of it written and synced anew
+    # a file of its own, every byte of it written and synced anew
+    assert disk.files[JOURNAL] is not content
     again.append(COMMAND + b"after", kept + 2, 1)
     again.flush()
     if disk.files[JOURNAL] is content:
@@ -130,7 +141,9 @@ def test_cut_at_every_byte_of_the_last_turn_leaves_a_prefix() -> None:
     assert seen == {last, last + 1, last + 2, last + 3}
 
 
-def test_blocks_of_the_last_turn_that_come_in_any_order_are_a_torn_tail(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocks_of_the_last_turn_that_come_in_any_order_are_a_torn_tail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     disk = MemoryDisk()
     journal = filled(disk, turns=2)
     synced = len(disk.read_bytes(JOURNAL))
@@ -138,7 +151,8 @@ def test_blocks_of_the_last_turn_that_come_in_any_order_are_a_torn_tail(caplog: 
     journal.append(COMMAND + b"second", 7, 1)
     journal.flush()
     data = bytearray(disk.read_bytes(JOURNAL))
-    data[synced + 10 : synced + 60] = bytes(50)  # the second record is whole, the first never reached the disk
+    # the second record is whole, the first never reached the disk
+    data[synced + 10 : synced + 60] = bytes(50)
     set_bytes(disk, JOURNAL, bytes(data))
     with caplog.at_level(logging.WARNING):
         assert opened(disk).last_index == 5
@@ -191,7 +205,10 @@ def test_a_record_in_the_wrong_place_is_no_record() -> None:
 
 def test_missing_files_are_refused_with_file_and_remedy() -> None:
     for path, reason in [
-        (JOURNAL, "raft/journal is missing, though raft/quorum-state shows that this node was formatted"),
+        (
+            JOURNAL,
+            "raft/journal is missing, though raft/quorum-state shows that this node was formatted",
+        ),
         (STATE, "raft/quorum-state is missing beside a log"),
         (SNAPSHOT, "raft/journal starts after entry 9, but raft/snapshot is missing"),
     ]:
@@ -214,7 +231,14 @@ def test_the_only_voter_is_not_told_to_start_from_nothing() -> None:
         disk.remove(path)
         assert journal_exists(disk, JOURNAL.parent)
         with pytest.raises(StorageError, match="restore a backup: no other node") as refused:
-            open_journal(disk, JOURNAL.parent, cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=1), sole_voter=True)
+            open_journal(
+                disk,
+                JOURNAL.parent,
+                cluster_id="c",
+                node_id=1,
+                new_uuid=lambda: UUID(int=1),
+                sole_voter=True,
+            )
         assert "remove" not in str(refused.value)
     assert not journal_exists(MemoryDisk(), JOURNAL.parent)
 
@@ -228,16 +252,25 @@ def test_a_journal_beyond_its_snapshot_is_refused() -> None:
     journal.compact(9, b"newer", entries_kept=0)
     journal.flush()
     set_bytes(disk, SNAPSHOT, older)
-    with pytest.raises(StorageError, match="starts after entry 9, but raft/snapshot ends at 6: entries are lost"):
+    with pytest.raises(
+        StorageError, match="starts after entry 9, but raft/snapshot ends at 6: entries are lost"
+    ):
         opened(disk)
 
 
 def test_other_owners_are_refused() -> None:
     disk = MemoryDisk()
     filled(disk)
-    with pytest.raises(StorageError, match=r"quorum-state belongs to node 1 of cluster c, this is node 2 of cluster c"):
+    with pytest.raises(
+        StorageError,
+        match=r"quorum-state belongs to node 1 of cluster c, this is node 2 of cluster c",
+    ):
         opened(disk, node=2)
-    with pytest.raises(StorageError, match=r"belongs to node 1 of cluster c, this is node 1 of cluster d.*correct the peers file"):
+    with pytest.raises(
+        StorageError,
+        match=r"belongs to node 1 of cluster c, this is node 1 of cluster d.*"
+        r"correct the peers file",
+    ):
         opened(disk, cluster="d")
     state = formats.decode_state(disk.read_bytes(STATE))
     other = formats.QuorumState("c", 1, UUID(int=8), state.term, state.vote)
@@ -299,7 +332,10 @@ def test_compaction_keeps_what_followers_may_lack() -> None:
 
 @pytest.mark.parametrize("installs", [False, True])
 def test_power_cut_in_any_write_of_a_turn(installs: bool) -> None:
-    """A turn that changes everything: term, snapshot, entries. The term never goes back, the entries are the old or new."""
+    """A turn that changes everything: term, snapshot, entries.
+
+    The term never goes back, the entries are the old or new.
+    """
     for seed in range(30):
         for fuse in range(5):
             disk = MemoryDisk(seed)
@@ -338,7 +374,9 @@ def test_flushed_entries_survive_random_power_cuts(seed: int) -> None:
     durable: list[Entry] = list(journal.entries)
     for _ in range(12):
         for _ in range(dice.randrange(4)):
-            journal.append(COMMAND + bytes(dice.choice([1, 500])), journal.last_index + 1, max(journal.term, 1))
+            journal.append(
+                COMMAND + bytes(dice.choice([1, 500])), journal.last_index + 1, max(journal.term, 1)
+            )
         if dice.random() < 0.2 and journal.last_index > 3:
             journal.truncate_from(journal.last_index)
             journal.append(COMMAND + b"other", journal.last_index + 1, journal.term + 1)
@@ -372,7 +410,9 @@ def test_a_failed_write_is_never_tried_again(code: int) -> None:
 
 
 def test_a_vote_for_an_earlier_term_than_the_log_is_no_vote() -> None:
-    """Entries of a new term reached the disk, the term itself did not: whoever was voted for before does not count."""
+    """Entries of a new term reached the disk, the term itself did not: whoever was voted
+    for before does not count.
+    """
     disk = MemoryDisk()
     journal = opened(disk)
     journal.set_term(2, 3)

@@ -1,4 +1,7 @@
-"""A voter that finds no majority says so again and again, and stops when there is a leader. In virtual time."""
+"""A voter that finds no majority says so again and again, and stops when there is a leader.
+
+In virtual time.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ class Machine:
 
 
 class Silent:
-    """A connection to a node that introduces itself, takes everything else and never answers, until `gone`."""
+    """A connection to a node that introduces itself, takes everything else and never
+    answers, until `gone`.
+    """
 
     def __init__(self, gone: trio.Event, node_id: int, voters: frozenset[int]) -> None:
         self.gone = gone
@@ -89,7 +94,10 @@ class SomeNetwork:
         await trio.lowlevel.checkpoint()
         if port in self.answering:
             return Silent(self.gone, port - 41_000, self.voters)
-        raise ConnectionRefusedError(errno.ECONNREFUSED, f"Error connecting to {(host, port)}: Connection refused")  # as Trio does
+        # as Trio does
+        raise ConnectionRefusedError(
+            errno.ECONNREFUSED, f"Error connecting to {(host, port)}: Connection refused"
+        )
 
     async def listen(self, host: str, port: int) -> Listener:
         raise AssertionError(host, port)
@@ -113,7 +121,9 @@ def formed_disk() -> MemoryDisk:
     return disk
 
 
-def voter(network: SomeNetwork, *others: int, disk: MemoryDisk | None = None, observing: bool = False) -> RaftService:
+def voter(
+    network: SomeNetwork, *others: int, disk: MemoryDisk | None = None, observing: bool = False
+) -> RaftService:
     addresses = {i: ("localhost", 41_000 + i) for i in (1, *others)}
     observers = {1: addresses.pop(1)} if observing else {}
     network.voters = frozenset(addresses)
@@ -132,7 +142,13 @@ def voter(network: SomeNetwork, *others: int, disk: MemoryDisk | None = None, ob
     )
 
 
-async def told(raft: RaftService, seconds: float, caplog: pytest.LogCaptureFixture, *, speaking: Collection[int] = ()) -> list[str]:
+async def told(
+    raft: RaftService,
+    seconds: float,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    speaking: Collection[int] = (),
+) -> list[str]:
     """What it warned of. `speaking`: those of whom it hears that they have no leader either."""
     caplog.clear()
     async with trio.open_nursery() as nursery:
@@ -146,34 +162,53 @@ async def told(raft: RaftService, seconds: float, caplog: pytest.LogCaptureFixtu
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-async def test_without_a_majority_it_says_who_is_missing(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    line = "waiting for a majority: 1 of 2 voters reachable, no response from node 2 at localhost:41002 (Connection refused)"
+async def test_without_a_majority_it_says_who_is_missing(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = (
+        "waiting for a majority: 1 of 2 voters reachable, no response from node 2 at "
+        "localhost:41002 (Connection refused)"
+    )
     assert await told(voter(SomeNetwork(), 2), 1.9, caplog) == []
     assert await told(voter(SomeNetwork(), 2), 12.5, caplog) == [line] * 3
 
 
-async def test_only_those_who_are_missing_are_named(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_those_who_are_missing_are_named(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     (line,) = await told(voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog, speaking=(2, 3))
-    assert line.startswith("waiting for a leader: 3 of 4 voters reachable, no response from node 4 at localhost:41004")
+    assert line.startswith(
+        "waiting for a leader: 3 of 4 voters reachable, no response from node 4 at localhost:41004"
+    )
     assert "node 2" not in line
 
 
-async def test_who_is_connected_and_says_nothing_is_not_reachable(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_is_connected_and_says_nothing_is_not_reachable(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Two processes are stopped (SIGSTOP): their systems keep the connections."""
     lines = await told(voter(SomeNetwork(41_002, 41_003), 2, 3), 7.1, caplog)
     why = "(it is frozen, or follows a leader)"
     assert lines == [
         "waiting for a majority: 1 of 3 voters reachable, "
-        + ", ".join(f"node {peer} at localhost:{41_000 + peer} is connected but silent for {silent} s {why}" for peer in (2, 3))
+        + ", ".join(
+            f"node {peer} at localhost:{41_000 + peer} is connected but silent for {silent} s {why}"
+            for peer in (2, 3)
+        )
         for silent in (2, 7)
     ]
     lines = await told(voter(SomeNetwork(41_002, 41_003), 2, 3), 12.1, caplog, speaking=(2,))
     assert len(lines) == 3
     for line in lines:
-        assert line.startswith("waiting for a leader: 2 of 3 voters reachable, node 3 at localhost:41003 is connected but silent for ")
+        assert line.startswith(
+            "waiting for a leader: 2 of 3 voters reachable, node 3 at localhost:41003 is "
+            "connected but silent for "
+        )
 
 
-async def test_a_silence_is_counted_from_the_last_word(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_silence_is_counted_from_the_last_word(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     raft = voter(SomeNetwork(41_002), 2)
     async with trio.open_nursery() as nursery:
         await nursery.start(raft.run)
@@ -182,11 +217,16 @@ async def test_a_silence_is_counted_from_the_last_word(autojump_clock: MockClock
             raft.receive(2, encode_message(PreVote(1, 0, 0)))
         assert caplog.messages[-1] == "waiting for a leader: 2 of 2 voters reachable"
         await trio.sleep(46.0)
-        assert "1 of 2 voters reachable, node 2 at localhost:41002 is connected but silent for 45 s" in caplog.messages[-1]
+        assert (
+            "1 of 2 voters reachable, node 2 at localhost:41002 is connected but silent for 45 s"
+            in caplog.messages[-1]
+        )
         nursery.cancel_scope.cancel()
 
 
-async def test_who_has_only_just_connected_has_its_time_to_speak(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_has_only_just_connected_has_its_time_to_speak(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     network = SomeNetwork()
     async with trio.open_nursery() as nursery:
         await nursery.start(voter(network, 2).run)
@@ -194,32 +234,52 @@ async def test_who_has_only_just_connected_has_its_time_to_speak(autojump_clock:
         network.answering.add(41_002)
         await trio.sleep(7.0)
         nursery.cancel_scope.cancel()
-    refused, again, connected, silent = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    refused, again, connected, silent = (
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    )
     assert "(Connection refused)" in refused and refused == again
     assert connected == "waiting for a leader: 2 of 2 voters reachable"
-    assert silent.startswith("waiting for a majority: 1 of 2 voters reachable, node 2 at localhost:41002 is connected but silent for ")
+    assert silent.startswith(
+        "waiting for a majority: 1 of 2 voters reachable, node 2 at localhost:41002 is "
+        "connected but silent for "
+    )
 
 
-async def test_an_observer_to_whom_nobody_speaks_says_who_is_connected(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_observer_to_whom_nobody_speaks_says_who_is_connected(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, observing=True)
     (line,) = await told(raft, 2.1, caplog)
-    assert line == "waiting for a majority: 1 of 2 voters connected, no response from node 3 at localhost:41003 (Connection refused)"
+    assert (
+        line == "waiting for a majority: 1 of 2 voters connected, no response from node 3 at "
+        "localhost:41003 (Connection refused)"
+    )
 
 
-async def test_a_voter_that_starts_from_nothing_says_what_it_waits_for(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_voter_that_starts_from_nothing_says_what_it_waits_for(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, disk=MemoryDisk())
     (line,) = await told(raft, 2.1, caplog, speaking=(2,))
     assert line.startswith("waiting for a leader: 2 of 3 voters reachable, no response from node 3")
-    assert line.endswith("this voter starts from nothing, so it does not vote yet: it waits for a reply of node 2, 3")
+    assert line.endswith(
+        "this voter starts from nothing, so it does not vote yet: it waits for a reply of node 2, 3"
+    )
     assert raft.status().term == 0
 
 
-async def test_with_a_leader_it_is_quiet(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_with_a_leader_it_is_quiet(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     assert await told(voter(SomeNetwork()), 30.0, caplog) == []
 
 
-async def test_a_leader_that_went_with_the_majority_is_missed(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    """A follower that hears from nobody keeps its leader's name: it is the connection that tells."""
+async def test_a_leader_that_went_with_the_majority_is_missed(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A follower that hears from nobody keeps its leader's name: it is the connection that
+    tells.
+    """
     network = SomeNetwork(41_002)
     raft = voter(network, 2)
     lines: list[list[str]] = []
@@ -228,16 +288,27 @@ async def test_a_leader_that_went_with_the_majority_is_missed(autojump_clock: Mo
         for _ in range(50):
             raft.receive(2, encode_message(AppendEntries(1, 1, 1, 0, ())))
             await trio.sleep(0.2)
-        lines.append([record.getMessage() for record in caplog.records if record.levelno == logging.WARNING])
+        lines.append(
+            [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        )
         assert raft.status().leader_id == 2
         network.fall_silent()
         for seconds in (1.9, 0.3):
             with trio.move_on_after(seconds):
                 await trio.sleep_forever()
-            lines.append([record.getMessage() for record in caplog.records if record.levelno == logging.WARNING])
+            lines.append(
+                [
+                    record.getMessage()
+                    for record in caplog.records
+                    if record.levelno == logging.WARNING
+                ]
+            )
         nursery.cancel_scope.cancel()
     assert lines[0] == lines[1] == []
-    assert lines[2][0].startswith("waiting for a majority: 1 of 2 voters reachable, no response from node 2 at localhost:41002 (")
+    assert lines[2][0].startswith(
+        "waiting for a majority: 1 of 2 voters reachable, no response from node 2 at "
+        "localhost:41002 ("
+    )
 
 
 async def test_a_voter_that_reaches_nobody_does_not_spin(autojump_clock: MockClock) -> None:

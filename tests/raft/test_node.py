@@ -1,12 +1,21 @@
-"""The guarantees of RaftNode beyond the mended defects of PySyncObj (test_defects.py): entries are durable
-first, then counted, applied and acknowledged. Observers."""
+"""The guarantees of RaftNode beyond the mended defects of PySyncObj (test_defects.py): entries are
+durable first, then counted, applied and acknowledged. Observers.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from mqd.errors import QuorumBroken
-from mqd.raft.codec import AppendEntries, AppendReply, Entry, PreVote, RequestVote, Vote, decode_message
+from mqd.raft.codec import (
+    AppendEntries,
+    AppendReply,
+    Entry,
+    PreVote,
+    RequestVote,
+    Vote,
+    decode_message,
+)
 from mqd.raft.journal import Compaction
 from mqd.raft.machine import Role
 from mqd.raft.node import RaftNode
@@ -21,7 +30,9 @@ class _CountsUnsynced(RaftNode):
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_a_quorum_of_one_applies_nothing_before_its_fsync(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quorum_of_one_applies_nothing_before_its_fsync(
+    limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not limited:
         monkeypatch.setattr(Ours, "node_class", _CountsUnsynced)
     ours = Ours(1)
@@ -60,7 +71,9 @@ def test_a_leader_of_three_does_not_count_its_own_unsynced_copy() -> None:
 
 
 def test_a_cut_commit_does_not_stop_at_an_entry_of_an_earlier_term() -> None:
-    """Raft's figure 8: an old entry on a majority is safe only under a newer one, which is not durable here yet."""
+    """Raft's figure 8: an old entry on a majority is safe only under a newer one, which is
+    not durable here yet.
+    """
     ours = Ours(3)
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
@@ -73,7 +86,9 @@ def test_a_cut_commit_does_not_stop_at_an_entry_of_an_earlier_term() -> None:
     ours.force_election(1)
     node.receive(ours.now, 2, Vote(ours.term(1)))
     assert ours.leads(1) and ours.journals[1].durable_index == old[0] < ours.journals[1].last_index
-    node.receive(ours.now, 2, AppendReply(ours.term(1), ours.journals[1].last_index + 1, True, False))
+    node.receive(
+        ours.now, 2, AppendReply(ours.term(1), ours.journals[1].last_index + 1, True, False)
+    )
     node.turn(ours.now)
     assert ours.commit(1) == commit
     ours.journals[1].flush()
@@ -88,7 +103,10 @@ def test_who_contradicts_what_is_committed_stops_this_node() -> None:
     last, term = ours.log(2)[-1]
     node = ours.nodes[2]
     assert node.commit_index == last
-    with pytest.raises(QuorumBroken, match=f"entry {last} is committed here in term {term}, the leader has it in {term + 1}"):
+    with pytest.raises(
+        QuorumBroken,
+        match=f"entry {last} is committed here in term {term}, the leader has it in {term + 1}",
+    ):
         node.receive(ours.now, 1, AppendEntries(term + 1, last, last, term + 1, ()))
     with pytest.raises(QuorumBroken, match=f"node 3 leads term {term}, and so does this one"):
         ours.nodes[1].receive(ours.now, 3, AppendEntries(term, last, last, term, ()))
@@ -179,7 +197,11 @@ def test_observers_follow_and_are_never_counted_nor_elected() -> None:
     assert ours.values(4) == ["both"]
     ours.add(1, "only here and on the observer")
     ours.exchange([1, 4], 3)
-    assert ours.log(4) == ours.log(1) and ours.commit(1) < ours.log(1)[-1][0] and ours.values(4) == ["both"]
+    assert (
+        ours.log(4) == ours.log(1)
+        and ours.commit(1) < ours.log(1)[-1][0]
+        and ours.values(4) == ["both"]
+    )
     status = next(status for status in ours.nodes[1].peers() if status.node_id == 4)
     assert not status.voter and status.match_index == ours.log(1)[-1][0]
     while ours.leads(1):  # nor does it keep a leader in office

@@ -16,7 +16,9 @@ from mqd.raft import pinned
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pysyncobj.version, "VERSION", "0.3.18")
-    with pytest.raises(ImportError, match=r"mqd needs pysyncobj 0\.3\.17, found 0\.3\.18: run pip install"):
+    with pytest.raises(
+        ImportError, match=r"mqd needs pysyncobj 0\.3\.17, found 0\.3\.18: run pip install"
+    ):
         pinned.check_pysyncobj()
 
 
@@ -26,7 +28,9 @@ def test_another_source_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     module = ModuleType("syncobj")
     module.__file__ = str(changed)
     monkeypatch.setattr(pinned, "_SOURCES", {module: pinned._SOURCES[core]})
-    with pytest.raises(ImportError, match=r"syncobj\.py is not that of pysyncobj 0\.3\.17.*reinstall"):
+    with pytest.raises(
+        ImportError, match=r"syncobj\.py is not that of pysyncobj 0\.3\.17.*reinstall"
+    ):
         pinned.check_pysyncobj()
     changed.unlink()
     with pytest.raises(ImportError, match="cannot read"):
@@ -40,7 +44,13 @@ def test_missing_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pickle_raises() -> None:
-    for call in (pysyncobj.pickle.loads, pysyncobj.pickle.load, pysyncobj.pickle.dumps, pysyncobj.pickle.dump, pysyncobj.journal.loads):
+    for call in (
+        pysyncobj.pickle.loads,
+        pysyncobj.pickle.load,
+        pysyncobj.pickle.dumps,
+        pysyncobj.pickle.dump,
+        pysyncobj.journal.loads,
+    ):
         with pytest.raises(AssertionError, match="nothing in mqd is ever pickled"):
             call(b"")
 

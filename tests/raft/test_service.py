@@ -1,4 +1,6 @@
-"""The real service under Trio, on real files and real loopback sockets: alone, and three together."""
+"""The real service under Trio, on real files and real loopback sockets: alone, and three
+together.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +62,13 @@ class Log:
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     with trio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110  # the services tell nobody else
+        while not condition():  # the services tell nobody else  # noqa: ASYNC110
             await trio.sleep(0.002)
 
 
-def alone(directory: Path, machine: Log, *, disk: Disk | None = None, **options: object) -> RaftService:
+def alone(
+    directory: Path, machine: Log, *, disk: Disk | None = None, **options: object
+) -> RaftService:
     return RaftService(
         node_id=1,
         voters={1: ("127.0.0.1", 1)},
@@ -180,7 +184,9 @@ async def test_a_journal_that_cannot_be_written_stops_the_node(code: int) -> Non
         await raft.propose(b"later")
 
 
-async def test_too_many_proposals_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_proposals_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "RAFT_PROPOSALS_MAX", 0)
     raft = alone(tmp_path / "raft", Log())
     async with trio.open_nursery() as nursery:
@@ -194,9 +200,13 @@ async def test_too_many_proposals_are_refused(tmp_path: Path, monkeypatch: pytes
 class Voters:
     """Three services, each with a peer listener such as the server has."""
 
-    def __init__(self, directory: Path, nursery: trio.Nursery, listeners: dict[int, trio.SocketListener]) -> None:
+    def __init__(
+        self, directory: Path, nursery: trio.Nursery, listeners: dict[int, trio.SocketListener]
+    ) -> None:
         self.directory, self.nursery, self.listeners = directory, nursery, listeners
-        self.addresses = {i: ("127.0.0.1", listener.socket.getsockname()[1]) for i, listener in listeners.items()}
+        self.addresses = {
+            i: ("127.0.0.1", listener.socket.getsockname()[1]) for i, listener in listeners.items()
+        }
         self.machines: dict[int, Log] = {}
         self.services: dict[int, RaftService] = {}
         self.scopes: dict[int, trio.CancelScope] = {}
@@ -273,12 +283,21 @@ class Voters:
             calling.close()
 
     async def _hear_calling(self, i: int, stream: trio.SocketStream, calling: Calling) -> None:
-        visit, buffer = self.services[i].begin_introduction(calling) if i in self.services else None, bytearray()
+        visit, buffer = (
+            self.services[i].begin_introduction(calling) if i in self.services else None,
+            bytearray(),
+        )
         async with stream:
-            while visit is not None and i in self.services and (data := await stream.receive_some(65536)):
+            while (
+                visit is not None
+                and i in self.services
+                and (data := await stream.receive_some(65536))
+            ):
                 calling.received_at = SystemClock().monotonic()
                 buffer += data
-                while len(buffer) >= 4 and len(buffer) >= 4 + (size := unpack_from(">i", buffer)[0]):
+                while len(buffer) >= 4 and len(buffer) >= 4 + (
+                    size := unpack_from(">i", buffer)[0]
+                ):
                     frame = bytes(buffer[4 : 4 + size])
                     del buffer[: 4 + size]
                     if i not in self.services:
@@ -287,7 +306,11 @@ class Voters:
                         if visit.node_id is None:
                             key, _, correlation_id, client_id_bytes = unpack_from(">hhih", frame)
                             assert (key, client_id_bytes) == (codec.API_KEY_HANDSHAKE, -1)
-                            await stream.send_all(self.services[i].receive_introduction(visit, frame[10:], correlation_id))
+                            await stream.send_all(
+                                self.services[i].receive_introduction(
+                                    visit, frame[10:], correlation_id
+                                )
+                            )
                             if visit.refusal is not None:
                                 self.refused.append(visit.refusal)
                                 return
@@ -330,7 +353,9 @@ async def test_three_elect_replicate_and_survive_restarts(tmp_path: Path) -> Non
         expected = [b"%d" % k for k in range(20)]
         for command in expected:
             await voters.services[leader].propose(command)
-        await until(lambda: all(machine.commands == expected for machine in voters.machines.values()))
+        await until(
+            lambda: all(machine.commands == expected for machine in voters.machines.values())
+        )
 
         follower = next(i for i in (1, 2, 3) if i != leader)
         with pytest.raises(NotLeader) as caught:
@@ -350,7 +375,11 @@ async def test_three_elect_replicate_and_survive_restarts(tmp_path: Path) -> Non
         leader = await voters.wait_leader()
         await voters.services[leader].read_barrier()
         assert voters.machines[leader].commands == [*expected, b"after"]
-        await until(lambda: all(machine.commands == [*expected, b"after"] for machine in voters.machines.values()))
+        await until(
+            lambda: all(
+                machine.commands == [*expected, b"after"] for machine in voters.machines.values()
+            )
+        )
 
 
 async def test_a_stopping_leader_hands_over(tmp_path: Path) -> None:
@@ -394,8 +423,15 @@ async def test_a_node_of_another_cluster_is_kept_out(tmp_path: Path) -> None:
         leader = await voters.wait_leader()
         term = voters.services[leader].status().term
         await voters.start(3, cluster="d")
-        await until(lambda: any("The cluster ids or the cluster secrets differ" in reason for reason in voters.refused))
-        assert voters.services[leader].status().ready and voters.services[leader].status().term == term
+        await until(
+            lambda: any(
+                "The cluster ids or the cluster secrets differ" in reason
+                for reason in voters.refused
+            )
+        )
+        assert (
+            voters.services[leader].status().ready and voters.services[leader].status().term == term
+        )
 
 
 async def test_malformed_messages_are_the_callers_fault(tmp_path: Path) -> None:
@@ -417,7 +453,12 @@ async def test_one_message_of_the_last_term_does_not_end_all_elections(tmp_path:
             await voters.start(node_id)
         leader = await voters.wait_leader()
         follower = next(node_id for node_id in (1, 2, 3) if node_id != leader)
-        for message in (codec.RequestVote(last, 0, 0), codec.Vote(last), TimeoutNow(last), codec.AppendEntries(last, 0, 0, 0, ())):
+        for message in (
+            codec.RequestVote(last, 0, 0),
+            codec.Vote(last),
+            TimeoutNow(last),
+            codec.AppendEntries(last, 0, 0, 0, ()),
+        ):
             for target, sender in ((leader, follower), (follower, leader)):
                 with pytest.raises(ProtocolError, match="term 4611686018427387903"):
                     voters.services[target].receive(sender, encode_message(message))
@@ -443,7 +484,9 @@ def test_only_nodes_of_the_cluster_have_a_service(tmp_path: Path) -> None:
 SECRET = b"a secret of all three"
 
 
-async def test_with_a_secret_only_those_who_know_it_take_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_with_a_secret_only_those_who_know_it_take_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with three_voters(tmp_path) as voters:
         voters.options = {"secret": SECRET}
         for i in (1, 2, 3):
@@ -463,42 +506,67 @@ async def test_with_a_secret_only_those_who_know_it_take_part(tmp_path: Path, ca
             caplog.clear()
             await voters.start(3, secret=secret)
             await until(lambda: sum(reason in why for why in voters.refused) > 12)
-            await until(lambda: told("not connected to node") >= 2 and told("refused a connection") >= 1)
+            await until(
+                lambda: told("not connected to node") >= 2 and told("refused a connection") >= 1
+            )
             assert told("not connected to node") <= 4  # once in each of four directions
             assert told("refused a connection") <= 3  # once on each node: the caller has no name
             assert not any(SECRET.decode() in record.getMessage() for record in caplog.records)
             assert voters.services[3].status().connected == ()
             voters.kill(3)
-        assert voters.services[leader].status().ready and voters.services[leader].status().term == term
+        assert (
+            voters.services[leader].status().ready and voters.services[leader].status().term == term
+        )
         await voters.start(3)
         await until(lambda: voters.services[3].status().leader_id == leader)
 
 
-async def test_when_the_leader_s_process_ends_another_leads_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its listener goes with it, as with any process; others would wait for a whole election time-out."""
+async def test_when_the_leader_s_process_ends_another_leads_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listener goes with it, as with any process; others would wait for a whole
+    election time-out.
+    """
     async with three_voters(tmp_path) as voters:
-        monkeypatch.setattr(transport, "STEADY_SECONDS", 0.0)  # as if all had been connected for long
+        # as if all had been connected for long
+        monkeypatch.setattr(transport, "STEADY_SECONDS", 0.0)
         gone: list[tuple[int, int]] = []
-        for i, shortest in ((2, 5.0), (3, 5.0), (1, 0.5)):  # 1 leads, which need not be waited for, unless the machine stands still
-            await voters.start(i, timing=Timing(election_timeout_min=shortest, election_timeout_max=shortest * 1.8, heartbeat=0.05))
+        # 1 leads, which need not be waited for, unless the machine stands still
+        for i, shortest in ((2, 5.0), (3, 5.0), (1, 0.5)):
+            await voters.start(
+                i,
+                timing=Timing(
+                    election_timeout_min=shortest,
+                    election_timeout_max=shortest * 1.8,
+                    heartbeat=0.05,
+                ),
+            )
             voters.services[i].on_peer_gone = lambda peer, i=i: gone.append((i, peer))
         leader = await voters.wait_leader(seconds=30.0)
         await voters.services[leader].propose(b"x")
         await until(lambda: all(machine.commands == [b"x"] for machine in voters.machines.values()))
-        await until(lambda: all(len(service.status().connected) == 2 for service in voters.services.values()))
-        for drawn, other in zip((0.2, 0.8), sorted({1, 2, 3} - {leader})):  # they do not stand at one time, nor before both have noticed
+        await until(
+            lambda: all(
+                len(service.status().connected) == 2 for service in voters.services.values()
+            )
+        )
+        # they do not stand at one time, nor before both have noticed
+        for drawn, other in zip((0.2, 0.8), sorted({1, 2, 3} - {leader})):
             monkeypatch.setattr(voters.services[other]._node, "_random", lambda drawn=drawn: drawn)
         began = trio.current_time()
         voters.end_process(leader)
         second = await voters.wait_leader(other_than=leader, seconds=30.0)
-        assert trio.current_time() - began < 4.0  # the shortest time-out is 5 s, and a short one at most 2.5 s
+        # the shortest time-out is 5 s, and a short one at most 2.5 s
+        assert trio.current_time() - began < 4.0
         assert sorted(gone) == [(i, leader) for i in (1, 2, 3) if i != leader]
         assert voters.services[second].status().majority_replied_at > began
 
 
 async def test_a_connection_that_breaks_is_no_death(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
-        voters.options = {"timing": Timing(election_timeout_min=2.0, election_timeout_max=4.0, heartbeat=0.05)}
+        voters.options = {
+            "timing": Timing(election_timeout_min=2.0, election_timeout_max=4.0, heartbeat=0.05)
+        }
         gone: list[int] = []
         for i in (1, 2, 3):
             await voters.start(i)
@@ -506,16 +574,30 @@ async def test_a_connection_that_breaks_is_no_death(tmp_path: Path) -> None:
         leader = await voters.wait_leader()
         term = voters.services[leader].status().term
         for _ in range(3):
-            await until(lambda: all(len(service.status().connected) == 2 for service in voters.services.values()))
+            await until(
+                lambda: all(
+                    len(service.status().connected) == 2 for service in voters.services.values()
+                )
+            )
             voters.break_connections()
-            await until(lambda: any(len(service.status().connected) < 2 for service in voters.services.values()))
-        await until(lambda: all(len(service.status().connected) == 2 for service in voters.services.values()))
+            await until(
+                lambda: any(
+                    len(service.status().connected) < 2 for service in voters.services.values()
+                )
+            )
+        await until(
+            lambda: all(
+                len(service.status().connected) == 2 for service in voters.services.values()
+            )
+        )
         assert gone == [] and voters.services[leader].status().term == term
 
 
 async def test_leadership_is_handed_over_in_less_than_200_ms(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
-        voters.options = {"timing": Timing(election_timeout_min=1.0, election_timeout_max=2.0, heartbeat=0.04)}
+        voters.options = {
+            "timing": Timing(election_timeout_min=1.0, election_timeout_max=2.0, heartbeat=0.04)
+        }
         for i in (1, 2, 3):
             await voters.start(i)
         took = []
@@ -527,7 +609,8 @@ async def test_leadership_is_handed_over_in_less_than_200_ms(tmp_path: Path) -> 
             assert await voters.services[leader].transfer_leadership()
             await voters.wait_leader(other_than=leader)
             took.append(trio.current_time() - began)
-        assert min(took) < 0.2 and sorted(took)[2] < 0.9, took  # without it, an election time-out of a second and more passes first
+        # without it, an election time-out of a second and more passes first
+        assert min(took) < 0.2 and sorted(took)[2] < 0.9, took
 
 
 async def test_an_observer_follows_and_the_quorum_does_without_it(tmp_path: Path) -> None:
@@ -549,7 +632,8 @@ async def test_an_observer_follows_and_the_quorum_does_without_it(tmp_path: Path
         await until(lambda: voters.machines[3].commands == [b"a", b"b"])
         assert await voters.services[3].transfer_leadership()  # it never led
         voters.kill(3 - leader)
-        await until(lambda: not voters.services[leader].status().ready)  # an observer is no majority
+        # an observer is no majority
+        await until(lambda: not voters.services[leader].status().ready)
 
 
 async def test_a_wiped_voter_catches_up_and_then_votes(tmp_path: Path) -> None:
@@ -563,12 +647,22 @@ async def test_a_wiped_voter_catches_up_and_then_votes(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / f"c-{wiped}")
         voters.kill(other)
         await voters.start(wiped)
-        await until(lambda: "waits for a reply of node" in (voters.services[wiped].status().abstains or ""))
+        await until(
+            lambda: "waits for a reply of node" in (voters.services[wiped].status().abstains or "")
+        )
         turns = voters.services[wiped].statistics().turns
         await until(lambda: voters.services[wiped].statistics().turns > turns + 8)
-        assert voters.machines[wiped].commands == [] and voters.services[wiped].status().abstains is not None
+        assert (
+            voters.machines[wiped].commands == []
+            and voters.services[wiped].status().abstains is not None
+        )
         await voters.start(other)
-        await until(lambda: voters.machines[wiped].commands == [b"kept"] and voters.services[wiped].status().abstains is None)
+        await until(
+            lambda: (
+                voters.machines[wiped].commands == [b"kept"]
+                and voters.services[wiped].status().abstains is None
+            )
+        )
         voters.kill(await voters.wait_leader())
         await voters.wait_leader()
         assert all(b"kept" in voters.machines[i].commands for i in voters.services)
@@ -585,7 +679,9 @@ async def test_what_an_earlier_life_of_a_node_says_counts_no_more(tmp_path: Path
         voters.kill(follower)
         await voters.start(follower)
         await until(lambda: service._introductions.incarnations.current(follower) != before)
-        with pytest.raises(ProtocolError, match=f"of node {follower} from another process than the current one"):
+        with pytest.raises(
+            ProtocolError, match=f"of node {follower} from another process than the current one"
+        ):
             service.receive(follower, encode_message(TimeoutNow(1)), before)
 
 
@@ -618,10 +714,17 @@ async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_h
         leader = await voters.wait_leader()
         service = voters.services[leader]
         follower = next(i for i in (1, 2, 3) if i != leader)
-        await until(lambda: follower in service.status().connected and service._introductions.incarnations.current(follower) is not None)
+        await until(
+            lambda: (
+                follower in service.status().connected
+                and service._introductions.incarnations.current(follower) is not None
+            )
+        )
         real, term = service._introductions.incarnations.current(follower), service.status().term
         visit = introduced_as(follower, service, Calling("10.9.9.9:1", service._clock.monotonic()))
-        assert visit.node_id is None and f"two nodes run under id {follower}" in (visit.refusal or "")
+        assert visit.node_id is None and f"two nodes run under id {follower}" in (
+            visit.refusal or ""
+        )
         assert "10.9.9.9:1 claims to be node" in caplog.text
         assert service._introductions.incarnations.current(follower) == real
         await service.propose(b"goes on")
@@ -629,7 +732,9 @@ async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_h
         assert service.status().term == term
 
 
-async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(tmp_path: Path) -> None:
+async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(
+    tmp_path: Path,
+) -> None:
     async with three_voters(tmp_path) as voters:
         for i in (1, 2, 3):
             await voters.start(i)
@@ -638,10 +743,14 @@ async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(
         follower = next(i for i in (1, 2, 3) if i != leader)
         await until(lambda: service._introductions.incarnations.current(follower) is not None)
         real = service._introductions.incarnations.current(follower)
-        service._introductions.incarnations._silence = -math.inf  # as if nothing had come of it lately
+        # as if nothing had come of it lately
+        service._introductions.incarnations._silence = -math.inf
         other = Calling("10.9.9.9:1", service._clock.monotonic())
         visit = introduced_as(follower, service, other)
-        assert visit.node_id == follower and service._introductions.incarnations.current(follower) == visit.incarnation != real
+        assert (
+            visit.node_id == follower
+            and service._introductions.incarnations.current(follower) == visit.incarnation != real
+        )
         service._introductions.incarnations._silence = QUICK.election_timeout_max
         with pytest.raises(ProtocolError, match="another process"):
             service.receive(follower, encode_message(TimeoutNow(1)), real)
@@ -652,8 +761,13 @@ async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(
         await until(lambda: voters.machines[follower].commands == [b"goes on"])
 
 
-@pytest.mark.parametrize(("host", "secret", "warned"), [("10.0.0.1", None, 1), ("10.0.0.1", SECRET, 0), ("127.0.0.1", None, 0)])
-async def test_an_open_door_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, secret: bytes | None, warned: int) -> None:
+@pytest.mark.parametrize(
+    ("host", "secret", "warned"),
+    [("10.0.0.1", None, 1), ("10.0.0.1", SECRET, 0), ("127.0.0.1", None, 0)],
+)
+async def test_an_open_door_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, secret: bytes | None, warned: int
+) -> None:
     raft = RaftService(
         node_id=1,
         voters={1: (host, 1), 2: ("127.0.0.1", 1)},
@@ -669,4 +783,10 @@ async def test_an_open_door_is_told(tmp_path: Path, caplog: pytest.LogCaptureFix
     async with trio.open_nursery() as nursery:
         await nursery.start(raft.run)
         nursery.cancel_scope.cancel()
-    assert sum("open to the network without a cluster secret" in record.getMessage() for record in caplog.records) == warned
+    assert (
+        sum(
+            "open to the network without a cluster secret" in record.getMessage()
+            for record in caplog.records
+        )
+        == warned
+    )

@@ -37,7 +37,13 @@ class BelievesPrevious(RaftNode):
     def _on_append(self, node: object, message: AppendEntries) -> None:
         journal, previous = self._journal, message.previous_index
         if message.entries and journal.base_index <= previous <= journal.last_index:
-            message = AppendEntries(message.term, message.commit_index, previous, journal.term_at(previous), message.entries)
+            message = AppendEntries(
+                message.term,
+                message.commit_index,
+                previous,
+                journal.term_at(previous),
+                message.entries,
+            )
         super()._on_append(node, message)
 
 
@@ -63,7 +69,9 @@ class LeadsOn(RaftNode):
     def turn(self, now: float) -> None:
         peers = self.voters - {self._node_id}
         for node in (self._nodes[peer] for peer in peers) if self.is_leader else ():
-            self._SyncObj__lastResponseTime[node] = max(self._SyncObj__lastResponseTime[node], now - 1.0)
+            self._SyncObj__lastResponseTime[node] = max(
+                self._SyncObj__lastResponseTime[node], now - 1.0
+            )
         super().turn(now)
 
 
@@ -76,7 +84,9 @@ class SaysBeforeItIsDurable(World):
                 self.send(life.node_id, peer, message)
 
 
-def broken_seeds(world: type[World], node_class: type[RaftNode], seeds: range, **options: Any) -> int:
+def broken_seeds(
+    world: type[World], node_class: type[RaftNode], seeds: range, **options: Any
+) -> int:
     broken = 0
     for seed in seeds:
         try:
@@ -92,7 +102,7 @@ def test_it_notices_what_is_switched_off() -> None:
     assert broken_seeds(World, BelievesPrevious, range(26, 34)) > 0  # rarer: one seed in eight
 
 
-def test_it_notices_voters_that_forget_leaders_that_hear_nobody_and_observers_that_are_counted() -> None:
+def test_it_notices_forgetful_voters_leaders_without_quorum_and_counted_observers() -> None:
     assert broken_seeds(World, Forgets, range(28, 36), wipes=True) > 0
     assert broken_seeds(World, LeadsOn, range(4, 6)) > 0
     assert broken_seeds(World, CountsObservers, range(4), observers=1) > 0

@@ -1,4 +1,6 @@
-"""Beside nodes of the release before: what is written, what is read, and how the new version comes in force."""
+"""Beside nodes of the release before: what is written, what is read, and how the new
+version comes in force.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import pytest
 
 from mqd.errors import ProtocolError
 from mqd.raft import formats, versions
-from mqd.raft.codec import AppendEntries, Entry, RecoveryQuery, RecoveryReply, decode_message, encode_message
+from mqd.raft.codec import (
+    AppendEntries,
+    Entry,
+    RecoveryQuery,
+    RecoveryReply,
+    decode_message,
+    encode_message,
+)
 from mqd.raft.dialing import Dialing
 from mqd.raft.introduction import PROTOCOL_VERSION, Visit
 from mqd.raft.journal import open_journal
@@ -27,10 +36,13 @@ THREE = frozenset({1, 2, 3})
 
 # recorded from the release before
 OLD_STATE = (
-    b'{"version": 1, "cluster_id": "c", "node_id": 1, "node_uuid": "00000000-0000-0000-0000-000000000005", "term": 7, "vote": 2,'
+    b'{"version": 1, "cluster_id": "c", "node_id": 1, "node_uuid": '
+    b'"00000000-0000-0000-0000-000000000005", "term": 7, "vote": 2,'
     b' "formed": true}\n1f55df2e\n'
 )
-OLD_SNAPSHOT = bytes.fromhex("6d7164534e41500ae747b71800010000000000000009000000000000000300000000000000050001637374617465")
+OLD_SNAPSHOT = bytes.fromhex(
+    "6d7164534e41500ae747b71800010000000000000009000000000000000300000000000000050001637374617465"
+)
 OLD_ACCOUNT = bytes.fromhex("7604db310b00000000000000070000000000000005000000000000000901")
 
 
@@ -38,16 +50,20 @@ OLD_ACCOUNT = bytes.fromhex("7604db310b00000000000000070000000000000005000000000
 
 
 def test_the_version_in_force() -> None:
-    assert versions.in_force(0, None) == versions.NEWEST  # formatted by this release, nothing applied yet
+    # formatted by this release, nothing applied yet
+    assert versions.in_force(0, None) == versions.NEWEST
     assert versions.in_force(0, 1) == versions.in_force(1, None) == versions.in_force(1, 1) == 1
-    assert versions.in_force(2, 1) == versions.in_force(1, 2) == 2  # 1 is applied again after a restart
+    # 1 is applied again after a restart
+    assert versions.in_force(2, 1) == versions.in_force(1, 2) == 2
     assert versions.allows_introduction_2(1) and not versions.allows_voter_sets(1)
     assert versions.allows_voter_sets(2) and not versions.allows_introduction_2(2)
 
 
 def test_a_state_of_the_release_before_means_version_1_and_is_read_by_it_again() -> None:
     old = formats.decode_state(OLD_STATE)
-    assert old == formats.QuorumState("c", 1, UUID(int=5), 7, 2, formed=True, voters=None, forced=None, metadata_version=1)
+    assert old == formats.QuorumState(
+        "c", 1, UUID(int=5), 7, 2, formed=True, voters=None, forced=None, metadata_version=1
+    )
     for version in (None, 1, 2):
         state = replace(old, metadata_version=version, voters=THREE)
         assert formats.decode_state(formats.encode_state(state)) == state
@@ -150,26 +166,38 @@ def test_a_snapshot_of_version_1_has_no_voters_even_where_an_operator_forced_a_s
     ours.add(1, "something")
     ours.exchange(ours.ids, 6)
     ours.compact(1)
-    assert formats.decode_snapshot(all_of(ours.journals[1].snapshot_source())).voters == VoterSet(1, THREE)
+    assert formats.decode_snapshot(all_of(ours.journals[1].snapshot_source())).voters == VoterSet(
+        1, THREE
+    )
 
 
 @pytest.mark.parametrize(("finalized", "voters"), [(1, None), (2, VoterSet(1, THREE))])
-def test_an_inquiry_is_answered_so_that_its_sender_can_read_it(finalized: int, voters: VoterSet | None) -> None:
+def test_an_inquiry_is_answered_so_that_its_sender_can_read_it(
+    finalized: int, voters: VoterSet | None
+) -> None:
     ours = Upgrading(finalized)
     ours.lead()
     ours.boxes[2].clear()
     ours.deliver(3, 2, RecoveryQuery(0, 5))
-    (answer,) = [message for message in map(decode_message, ours.take(2, 3)) if isinstance(message, RecoveryReply)]
+    (answer,) = [
+        message
+        for message in map(decode_message, ours.take(2, 3))
+        if isinstance(message, RecoveryReply)
+    ]
     assert answer.voter_set == voters
 
 
-def test_a_directory_of_the_release_before_is_opened_and_speaks_version_2_until_it_knows_better() -> None:
+def test_a_directory_of_the_release_before_speaks_version_2_until_all_voters_are_newer() -> None:
     ours = Upgrading(0)
     disk = ours.disks[1]
-    journal = open_journal(disk, Path("old"), cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=5))
+    journal = open_journal(
+        disk, Path("old"), cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=5)
+    )
     journal.close()
     disk.write_atomic(Path("old/quorum-state"), OLD_STATE)
-    journal = open_journal(disk, Path("old"), cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=6))
+    journal = open_journal(
+        disk, Path("old"), cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=6)
+    )
     assert (journal.term, journal.vote, journal.formed, journal.metadata_version) == (7, 2, True, 1)
 
 
@@ -200,7 +228,8 @@ def test_a_life_that_spoke_version_3_once_is_of_this_release() -> None:
     assert not dialing.met(2, old, in_version_3=False)  # reported once
     assert not dialing.met(2, new, in_version_3=True) and dialing.speaks_3(2)
     assert not dialing.met(2, new, in_version_3=False) and dialing.speaks_3(2)
-    assert dialing.met(2, old, in_version_3=False) and not dialing.speaks_3(2)  # it went back to the release before
+    # it went back to the release before
+    assert dialing.met(2, old, in_version_3=False) and not dialing.speaks_3(2)
 
 
 class ServiceOfTheReleaseBefore(RaftService):
@@ -214,7 +243,9 @@ class ServiceOfTheReleaseBefore(RaftService):
     def _allows_introduction_2(self) -> bool:
         return True
 
-    def receive_introduction(self, visit: Visit, body: bytes | memoryview, correlation_id: int) -> bytes:
+    def receive_introduction(
+        self, visit: Visit, body: bytes | memoryview, correlation_id: int
+    ) -> bytes:
         if bytes(body[:6]) == b"mqdQ" + PROTOCOL_VERSION.to_bytes(2, "big"):
             raise ProtocolError("an introduction of protocol version 3; this node speaks 2")
         return super().receive_introduction(visit, body, correlation_id)
@@ -237,7 +268,9 @@ async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_final
         new = voters.services[1]
         await until(lambda: not new.runs_newest(3) and new.runs_newest(2) and new.runs_newest(1))
         await until(lambda: all(len(voters.services[i].status().connected) == 2 for i in (1, 2, 3)))
-        assert any("node 3 runs the previous release" in record.message for record in caplog.records)
+        assert any(
+            "node 3 runs the previous release" in record.message for record in caplog.records
+        )
 
         voters.kill(3)
         voters.make = RaftService
@@ -246,12 +279,18 @@ async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_final
         leader = await voters.wait_leader()
         level[0] = 2
         await voters.services[leader].propose(b"two")
-        await until(lambda: all(voters.services[i]._position().committed.epoch == 1 for i in (1, 2, 3)))
+        await until(
+            lambda: all(voters.services[i]._position().committed.epoch == 1 for i in (1, 2, 3))
+        )
 
         voters.kill(3)
         voters.break_connections()
         voters.refused.clear()
         voters.make = ServiceOfTheReleaseBefore
         await voters.start(3)
-        await until(lambda: any("version 2, which the previous release speaks" in why for why in voters.refused))
+        await until(
+            lambda: any(
+                "version 2, which the previous release speaks" in why for why in voters.refused
+            )
+        )
         await until(lambda: all(3 not in voters.services[i].status().connected for i in (1, 2)))

@@ -67,7 +67,9 @@ def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
     ours = Guarded(4)
     for i in ours.ids:
         ours.connect(i, *[other for other in ours.ids if other != i])
-    for _ in range(3):  # 3 and 4 hear everybody; 1 and 2 hear of them that they are voters now, before they hear each other
+    # 3 and 4 hear everybody; 1 and 2 hear of them that they are voters now, before they hear each
+    # other
+    for _ in range(3):
         ours.exchange([1, 3, 4], 1)
         ours.exchange([2, 3, 4], 1)
     assert [ours.nodes[i].abstains is None for i in ours.ids] == [False, False, True, True]
@@ -78,7 +80,9 @@ def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
 
 
 def wiped_voter_elects(ours: Ours) -> bool:
-    """2 holds a committed entry with the leader, is wiped, and the leader is gone: does 3, which lacks the entry, become leader?"""
+    """2 holds a committed entry with the leader, is wiped, and the leader is gone: does 3,
+    which lacks the entry, become leader?
+    """
     ours.elect(1, [2, 3])
     ours.exchange(ours.ids)
     ours.add(1, "KEPT")
@@ -90,7 +94,9 @@ def wiped_voter_elects(ours: Ours) -> bool:
     return ours.leads(3)
 
 
-def test_a_wiped_voter_does_not_help_to_elect_a_node_that_lacks_a_committed_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wiped_voter_does_not_help_to_elect_a_node_that_lacks_a_committed_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ours = formed_three()
     assert not wiped_voter_elects(ours)
     assert "starts from nothing" in (ours.nodes[2].abstains or "")
@@ -105,7 +111,9 @@ def test_a_wiped_voter_does_not_help_to_elect_a_node_that_lacks_a_committed_entr
 
 
 def test_a_wiped_voter_does_not_follow_a_leader_that_was_left_behind() -> None:
-    """It made 3 leader of a later term; 1, which leads the earlier one, must not get its acknowledgements."""
+    """It made 3 leader of a later term; 1, which leads the earlier one, must not get its
+    acknowledgements.
+    """
     ours = formed_three()
     ours.elect(1, [2, 3])
     ours.exchange(ours.ids)
@@ -139,8 +147,10 @@ def test_a_wiped_voter_has_no_second_vote_in_a_term() -> None:
 
 
 def test_an_old_vote_of_a_wiped_voter_and_its_new_one_elect_no_two_leaders() -> None:
-    """Of five voters, 1 stands in term 2 and has the vote of 2. Its other requests are under way for long. 2 is wiped, asks three
-    of the four others, of which none knows term 2, and becomes a voter again."""
+    """Of five voters, 1 stands in term 2 and has the vote of 2. Its other requests are under way
+    for long. 2 is wiped, asks three of the four others, of which none knows term 2, and becomes a
+    voter again.
+    """
     ours = Guarded(5)
     for i in ours.ids:
         ours.connect(i, *[other for other in ours.ids if other != i])
@@ -181,19 +191,25 @@ def test_old_answers_and_strangers_testify_nothing() -> None:
     recovery.on_reply(9, RecoveryReply(4, 5, 1, True, THREE))
     assert recovery.first_formation(1) is None and recovery.may_follow() is None
     recovery.on_reply(3, RecoveryReply(7, 5, 9, False, THREE))
-    assert recovery.first_formation(1) is None and recovery.may_follow() is None  # it has forgotten, too
+    # it has forgotten, too
+    assert recovery.first_formation(1) is None and recovery.may_follow() is None
     recovery.on_reply(3, RecoveryReply(7, 5, 9, True, THREE))
     assert recovery.may_follow() == 7
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3), (7, 4)])
-def test_so_many_must_remember_that_every_old_majority_has_one_of_them(voters: int, needed: int) -> None:
+def test_so_many_must_remember_that_every_old_majority_has_one_of_them(
+    voters: int, needed: int
+) -> None:
     recovery = VoterRecovery(1, range(1, voters + 1), nonce=0)
     for told in range(2, voters + 1):
         assert (recovery.may_follow() is not None) == (told - 2 >= needed)
-        recovery.on_reply(told, RecoveryReply(1, 0, 9, True, VoterSet(1, frozenset(range(1, voters + 1)))))
+        recovery.on_reply(
+            told, RecoveryReply(1, 0, 9, True, VoterSet(1, frozenset(range(1, voters + 1))))
+        )
     majority = voters // 2 + 1
-    assert (voters - 1 - needed) < majority - 1  # a majority with this voter has more others than did not testify
+    # a majority with this voter has more others than did not testify
+    assert (voters - 1 - needed) < majority - 1
 
 
 def test_a_directory_of_the_first_release_is_no_new_voter() -> None:
@@ -202,7 +218,10 @@ def test_a_directory_of_the_first_release_is_no_new_voter() -> None:
     assert b'"formed": false' in content.data or ours.journals[1].formed
     from mqd.raft import formats
 
-    line = b'{"version": 1, "cluster_id": "c", "node_id": 1, "node_uuid": "00000000-0000-0000-0000-000000000001", "term": 3, "vote": 2}'
+    line = (
+        b'{"version": 1, "cluster_id": "c", "node_id": 1, "node_uuid": '
+        b'"00000000-0000-0000-0000-000000000001", "term": 3, "vote": 2}'
+    )
     from crc32c import crc32c
 
     state = formats.decode_state(b"%s\n%08x\n" % (line, crc32c(line)))

@@ -1,4 +1,6 @@
-"""Nodes with different peers files: at most one group decides, and one voter at a time is added or removed."""
+"""Nodes with different peers files: at most one group decides, and one voter at a time is
+added or removed.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def formed(nodes: int, file: frozenset[int]) -> Files:
 
 
 def test_two_groups_with_different_files_never_both_decide() -> None:
-    """Five voters; two of them restart with a file that names three of them, and are cut off from the others."""
+    """Five voters; two of them restart with a file that names three of them, and are cut
+    off from the others.
+    """
     ours = formed(5, voters(1, 2, 3, 4, 5))
     left, right = [1, 2], [3, 4, 5]
     for i in left:
@@ -121,10 +125,22 @@ def test_two_groups_with_different_files_never_both_decide() -> None:
         assert part in refusal
 
 
-@pytest.mark.parametrize(("old", "new"), [((1,), (1, 2)), ((1, 2), (1, 2, 3)), ((1, 2, 3), (1, 2, 3, 4)), ((1, 2, 3, 4), (1, 2, 3, 4, 5))])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((1,), (1, 2)),
+        ((1, 2), (1, 2, 3)),
+        ((1, 2, 3), (1, 2, 3, 4)),
+        ((1, 2, 3, 4), (1, 2, 3, 4, 5)),
+    ],
+)
 @pytest.mark.parametrize("manual", [True, False])
-def test_one_voter_is_added_and_removed_node_by_node(old: tuple[int, ...], new: tuple[int, ...], manual: bool) -> None:
-    """`manual`: the new voter restarts first and the removed one last; else the other way round, which only takes longer."""
+def test_one_voter_is_added_and_removed_node_by_node(
+    old: tuple[int, ...], new: tuple[int, ...], manual: bool
+) -> None:
+    """`manual`: the new voter restarts first and the removed one last; else the other way
+    round, which only takes longer.
+    """
     everyone, one = len(new), new[-1]
     ours = formed(everyone, voters(*old))
     for epoch, file, last_first in ((2, voters(*new), manual), (3, voters(*old), not manual)):
@@ -155,7 +171,10 @@ def test_a_file_that_names_two_more_voters_has_no_effect_and_the_node_says_so() 
     for i in ours.ids:
         ours.restart(i, voters(1, 2, 3, 4))
     ours.exchange(ours.ids, 80)
-    assert ours.sets() == [VoterSet(2, voters(1, 2, 3, 4))] * 5 and ours.nodes[1].peers_file_problem(ours.now) is None
+    assert (
+        ours.sets() == [VoterSet(2, voters(1, 2, 3, 4))] * 5
+        and ours.nodes[1].peers_file_problem(ours.now) is None
+    )
 
 
 def test_a_set_that_is_not_committed_is_taken_back_with_its_entry() -> None:
@@ -188,7 +207,10 @@ class ChangesBeforeItsOwnEntry(RaftNode):
 
 
 def two_leaders_change_the_same_set(ours: Files) -> set[int]:
-    """The example that led to Ongaro's correction of 2015. Returns the voters by whose log each of the two changes is committed."""
+    """The example that led to Ongaro's correction of 2015.
+
+    Returns the voters by whose log each of the two changes is committed.
+    """
     (first,) = ours.leaders(ours.ids)
     second, third, fourth = (i for i in (1, 2, 3, 4) if i != first)
     five = voters(1, 2, 3, 4, 5)
@@ -203,10 +225,14 @@ def two_leaders_change_the_same_set(ours: Files) -> set[int]:
     ours.nodes[second]._members.file = smaller = voters(second, third, fourth)
     for other in (third, fourth):
         ours.nodes[second].introduced(other, smaller)
-    ours.exchange([second, third], 6)  # the second leader removes the first one; the fourth learns nothing of that
+    # the second leader removes the first one; the fourth learns nothing of that
+    ours.exchange([second, third], 6)
     for _ in range(60):
         ours.exchange([first, fourth, 5], 1)
-    committed = {2 * (ours.nodes[second].position.committed.voters == smaller), 5 * (ours.nodes[first].position.committed.voters == five)}
+    committed = {
+        2 * (ours.nodes[second].position.committed.voters == smaller),
+        5 * (ours.nodes[first].position.committed.voters == five),
+    }
     return committed - {0}
 
 
@@ -266,7 +292,10 @@ def test_remaining_voters_decide_when_an_operator_forces_their_set() -> None:
     ours.exchange(left, 6)
     for i in left:
         assert ours.values(i) == ["before", "after"]
-        assert ours.nodes[i].position.committed.voters == voters(1, 2) and ours.journals[i].records_voters
+        assert (
+            ours.nodes[i].position.committed.voters == voters(1, 2)
+            and ours.journals[i].records_voters
+        )
     ours.disks[3].files.clear()
     ours.journals[3].close()
     together = [1, 2, 3]
@@ -286,7 +315,9 @@ def test_what_a_node_answered_with_a_wrong_file_does_not_keep_it_from_following(
     ours.journals[4].set_first_voters(voters(1, 4))
     ours.journals[4].flush()
     ours.restart(4, voters(1, 2, 3))
-    assert ours.nodes[4].abstains is None and ours.nodes[4].position.current == VoterSet(0, voters(1, 4))
+    assert ours.nodes[4].abstains is None and ours.nodes[4].position.current == VoterSet(
+        0, voters(1, 4)
+    )
     ours.exchange(ours.ids, 20)
     assert ours.nodes[4].voters == voters(1, 2, 3) and ours.values(4) == ["before"]
 
@@ -295,19 +326,38 @@ def test_next_set() -> None:
     three, four = voters(1, 2, 3), voters(1, 2, 3, 4)
     current, agreed = VoterSet(1, three), {2: four, 4: four}
 
-    def after(file: frozenset[int] = four, current: VoterSet = current, **changes: Any) -> VoterSet | None:
-        return next_set(1, file, current, **{"recorded": True, "committed": True, "files": agreed, "caught_up": voters(4), **changes})
+    def after(
+        file: frozenset[int] = four, current: VoterSet = current, **changes: Any
+    ) -> VoterSet | None:
+        return next_set(
+            1,
+            file,
+            current,
+            **{
+                "recorded": True,
+                "committed": True,
+                "files": agreed,
+                "caught_up": voters(4),
+                **changes,
+            },
+        )
 
     assert after() == VoterSet(2, four)
-    assert after(recorded=False, current=VoterSet(0, three)) == VoterSet(1, three), "the first one records what is in force"
+    assert after(recorded=False, current=VoterSet(0, three)) == VoterSet(1, three), (
+        "the first one records what is in force"
+    )
     assert after(committed=False) is None
     assert after(three) is None
     assert after(voters(1, 2, 3, 4, 5)) is None
     assert after(files={4: four}) is None, "1 and 4 are no majority of either set"
     assert after(files={2: four, 3: four}) is None, "4 does not vote by its own file"
     assert after(caught_up=voters()) is None
-    assert after(voters(1, 2), files={2: voters(1, 2)}) == VoterSet(2, voters(1, 2)), "a dead voter is removed without its consent"
-    assert after(voters(2, 3), files={2: voters(2, 3), 3: voters(2, 3)}) is None, "a leader does not remove itself"
+    assert after(voters(1, 2), files={2: voters(1, 2)}) == VoterSet(2, voters(1, 2)), (
+        "a dead voter is removed without its consent"
+    )
+    assert after(voters(2, 3), files={2: voters(2, 3), 3: voters(2, 3)}) is None, (
+        "a leader does not remove itself"
+    )
 
 
 def test_what_a_change_waits_for() -> None:
@@ -318,14 +368,18 @@ def test_what_a_change_waits_for() -> None:
 
     assert found({2: four}) == "node 4 does not use this file yet"
     assert found({2: four, 4: four}, THREE) == "node 4 has not copied the metadata yet"
-    assert found({4: four}) == "of the voters [1, 2, 3], only [1] run with this file; a majority must"
+    assert (
+        found({4: four}) == "of the voters [1, 2, 3], only [1] run with this file; a majority must"
+    )
     assert found({2: four, 4: four}) is None
 
 
 THREE, FOUR = voters(1, 2, 3), voters(1, 2, 3, 4)
 
 
-def at(file: frozenset[int], current: frozenset[int], *, epoch: int = 1, intact: bool = True) -> Position:
+def at(
+    file: frozenset[int], current: frozenset[int], *, epoch: int = 1, intact: bool = True
+) -> Position:
     return Position(file, VoterSet(epoch, current), VoterSet(epoch, current), intact)
 
 
@@ -333,12 +387,20 @@ def at(file: frozenset[int], current: frozenset[int], *, epoch: int = 1, intact:
     ("ours", "theirs", "why"),
     [
         (at(THREE, THREE), at(THREE, THREE), None),
-        (at(FOUR, THREE), at(THREE, THREE, intact=False), "node 4 is a voter by the file of node 1 and not by its own"),
+        (
+            at(FOUR, THREE),
+            at(THREE, THREE, intact=False),
+            "node 4 is a voter by the file of node 1 and not by its own",
+        ),
         (at(THREE, THREE), at(FOUR, THREE), None),
         (at(THREE, THREE), at(voters(1, 2, 3, 4, 5), THREE), "may differ by one voter"),
         (at(THREE, THREE), at(voters(1, 2, 4), THREE), "may differ by one voter"),
         (at(THREE, FOUR), at(THREE, FOUR), None),
-        (at(THREE, FOUR), at(THREE, FOUR, intact=False), "node 4 starts from nothing and is still a voter by the log of node 1"),
+        (
+            at(THREE, FOUR),
+            at(THREE, FOUR, intact=False),
+            "node 4 starts from nothing and is still a voter by the log of node 1",
+        ),
         (at(THREE, THREE, epoch=0), at(FOUR, FOUR, epoch=0), "no voter set is committed yet"),
         (at(THREE, THREE, epoch=0), at(THREE, FOUR, epoch=0), "no voter set is committed yet"),
         (at(THREE, THREE), at(FOUR, FOUR, epoch=0, intact=False), None),
@@ -355,7 +417,14 @@ def test_voter_sets_as_bytes() -> None:
     assert decode_set(b"xx" + encode_set(voter_set) + b"yy", 2) == (voter_set, 2 + 6 + 12)
     good = encode_entry(voter_set)
     out_of_order = good[:7] + good[11:15] + good[7:11] + good[15:]
-    for bad in (b"\2", good[:-1], good + b"x", b"\1" + good[1:], encode_entry(VoterSet(0, voters(1))), out_of_order):
+    for bad in (
+        b"\2",
+        good[:-1],
+        good + b"x",
+        b"\1" + good[1:],
+        encode_entry(VoterSet(0, voters(1))),
+        out_of_order,
+    ):
         with pytest.raises(ProtocolError):
             decode_entry(bad)
     for size in (0, VOTERS_MAX + 1):
@@ -365,7 +434,9 @@ def test_voter_sets_as_bytes() -> None:
 
 def test_what_one_step_can_do() -> None:
     assert unreachable_by_one_step(FOUR, VoterSet(1, THREE)) is None
-    assert "one voter at a time" in (unreachable_by_one_step(voters(1, 4), VoterSet(1, THREE)) or "")
+    assert "one voter at a time" in (
+        unreachable_by_one_step(voters(1, 4), VoterSet(1, THREE)) or ""
+    )
 
 
 # -- under cuts
@@ -400,7 +471,9 @@ def test_the_simulation_notices_nodes_that_follow_their_files() -> None:
     broken = 0
     for seed in range(4):
         try:
-            SkipsTheAgreement(seed, nodes=3, observers=2, seconds=15.0, changes=True, node_class=FollowsItsFile).run()
+            SkipsTheAgreement(
+                seed, nodes=3, observers=2, seconds=15.0, changes=True, node_class=FollowsItsFile
+            ).run()
         except (Violation, AssertionError):
             broken += 1
     assert broken

@@ -1,4 +1,5 @@
-"""Replicas of one partition, each with its log and the shipping cores, and a leader that answers fetches from its log.
+"""Replicas of one partition, each with its log and the shipping cores, and a leader that answers
+fetches from its log.
 
 Nothing here waits: a test says who leads, who writes and who fetches, in which order.
 """
@@ -30,10 +31,14 @@ from tests.log.support import PARTITION, TOPIC_ID, Harness, batch
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=150, file_delete_delay_ms=0)
 
 
-def assignment_of(leader: int, epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...] | None = None) -> Assignment:
+def assignment_of(
+    leader: int, epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...] | None = None
+) -> Assignment:
     nodes = tuple(map(NodeId, isr))
     everyone = tuple(map(NodeId, replicas)) if replicas is not None else nodes
-    return Assignment(PARTITION, TOPIC_ID, NodeId(leader), epoch, everyone, nodes, partition_epoch=epoch)
+    return Assignment(
+        PARTITION, TOPIC_ID, NodeId(leader), epoch, everyone, nodes, partition_epoch=epoch
+    )
 
 
 def asked_of(body: bytes | bytearray) -> FetchRequest:
@@ -56,7 +61,9 @@ class Replica:
 
     def _open(self) -> None:
         self.log: PartitionLog = self.harness.open(CONFIG)
-        replica = ReplicaService(node_id=self.node_id, logs=self.logs, clock=self.harness.clock, entropy=RandomEntropy())
+        replica = ReplicaService(
+            node_id=self.node_id, logs=self.logs, clock=self.harness.clock, entropy=RandomEntropy()
+        )
         self.fetchers = Fetchers(
             node_id=self.node_id,
             replica=replica,
@@ -70,7 +77,9 @@ class Replica:
         self.core = Follower(NodeId(-1), self.node_id, FollowerOptions(), Throttle())
         self.partition = Partition(self.node_id, self.log, assignment_of(-1, 0, (1, 2, 3)), 1)
         recovered = self.logs.recovered_high_watermark(PARTITION)
-        self.partition.high_watermark = min(max(recovered, self.log.log_start_offset), self.log.log_end_offset)
+        self.partition.high_watermark = min(
+            max(recovered, self.log.log_start_offset), self.log.log_end_offset
+        )
 
     def assign(self, assignment: Assignment) -> None:
         self.assignment = assignment
@@ -138,10 +147,20 @@ class Replica:
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return FetchedPartition(0, 1, *ends, None, memoryview(b""))
         if NodeId(node_id) in partition.followers:
-            partition.follower_fetched(NodeId(node_id), 1, asked.fetch_offset, asked.log_start_offset, 0.0)
-        read = self.logs.read(log, asked.fetch_offset, max_bytes=1000, limit_offset=log.written_end_offset, min_one=True)
+            partition.follower_fetched(
+                NodeId(node_id), 1, asked.fetch_offset, asked.log_start_offset, 0.0
+            )
+        read = self.logs.read(
+            log,
+            asked.fetch_offset,
+            max_bytes=1000,
+            limit_offset=log.written_end_offset,
+            min_one=True,
+        )
         data = b"".join(one.file.read_at(one.position, one.size) for one in read.ranges)
-        return FetchedPartition(0, 0, partition.high_watermark, log.log_start_offset, None, memoryview(data))
+        return FetchedPartition(
+            0, 0, partition.high_watermark, log.log_start_offset, None, memoryview(data)
+        )
 
     def kill(self) -> None:
         """kill -9 and a new start: what was written is there, what only memory knew is not."""
@@ -204,10 +223,14 @@ def hear(replicas: list[Replica], leader: int, epoch: int, isr: tuple[int, ...])
 def settle(replicas: list[Replica], leader: Replica, rounds: int = 60) -> None:
     """Everybody fetches until nobody moves any more."""
     for _ in range(rounds):
-        before = [(one.log.log_end_offset, one.log.cuts, one.partition.high_watermark) for one in replicas]
+        before = [
+            (one.log.log_end_offset, one.log.cuts, one.partition.high_watermark) for one in replicas
+        ]
         for replica in replicas:
             if replica is not leader:
                 replica.fetch(leader, now=1e9)
-        if before == [(one.log.log_end_offset, one.log.cuts, one.partition.high_watermark) for one in replicas]:
+        if before == [
+            (one.log.log_end_offset, one.log.cuts, one.partition.high_watermark) for one in replicas
+        ]:
             return
     raise AssertionError("it does not come to rest")

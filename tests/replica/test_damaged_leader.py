@@ -1,4 +1,6 @@
-"""A whole cluster whose leader holds a damaged batch: a replica that copies it finds out, another leads, and all are in sync again."""
+"""A whole cluster whose leader holds a damaged batch: a replica that copies it finds out,
+another leads, and all are in sync again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ async def test_damage_in_the_leader_s_log_is_healed_from_another_replica() -> No
         image = cluster.daemon(1).machine.image
         leader = image.topics["orders"].partitions[0].leader
         follower = next(NodeId(one) for one in cluster.nodes if one != leader)
-        segment = next(path for path in cluster.disk(leader).files("orders-0") if path.name == f"{0:020}.log")
+        segment = next(
+            path for path in cluster.disk(leader).files("orders-0") if path.name == f"{0:020}.log"
+        )
         cluster.disk(leader).corrupt(segment, 200)
         cluster.nodes[follower].power_cut()
         logs_directory = cluster.disk(follower).directory(Path("/data/logs"))
@@ -39,4 +43,6 @@ async def test_damage_in_the_leader_s_log_is_healed_from_another_replica() -> No
                 if set(partition.isr) == {1, 2, 3} and partition.leader != leader:
                     break
         logs = [cluster.daemon(one).logs.logs[ORDERS] for one in cluster.nodes]
-        assert {(log.log_start_offset, log.log_end_offset, log.failure) for log in logs} == {(0, 30, None)}
+        assert {(log.log_start_offset, log.log_end_offset, log.failure) for log in logs} == {
+            (0, 30, None)
+        }

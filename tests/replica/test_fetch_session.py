@@ -1,4 +1,6 @@
-"""Fetch sessions: KIP-227's table of session ids and epochs, and what an incremental fetch leaves out."""
+"""Fetch sessions: KIP-227's table of session ids and epochs, and what an incremental fetch
+leaves out.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ import pytest
 
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.hot_fetch import FetchPartition
-from mqd.replica.fetch_session import EVICTION_SECONDS, FINAL_EPOCH, INITIAL_EPOCH, FetchSessions, Wanted
+from mqd.replica.fetch_session import (
+    EVICTION_SECONDS,
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchSessions,
+    Wanted,
+)
 
 
 def wanted(topic: bytes, partition: int, offset: int = 0) -> Wanted:
@@ -29,7 +37,9 @@ def names(found: list[Wanted]) -> list[tuple[bytes, int, int]]:
 
 
 def test_without_a_session_everything_is_answered() -> None:
-    session, found, incremental = sessions().resolve(0, FINAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0)
+    session, found, incremental = sessions().resolve(
+        0, FINAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0
+    )
     assert session is None
     assert names(found) == [(b"t", 0, 0)]
     assert not incremental
@@ -37,9 +47,13 @@ def test_without_a_session_everything_is_answered() -> None:
 
 def test_a_session_remembers_changes_and_forgets() -> None:
     all_sessions = sessions()
-    session, _, _ = all_sessions.resolve(0, INITIAL_EPOCH, all_of(wanted(b"t", 0), wanted(b"t", 1)), [], uses_topic_ids=False, now=0)
+    session, _, _ = all_sessions.resolve(
+        0, INITIAL_EPOCH, all_of(wanted(b"t", 0), wanted(b"t", 1)), [], uses_topic_ids=False, now=0
+    )
     assert session is not None
-    _, found, incremental = all_sessions.resolve(session.id, 1, all_of(wanted(b"t", 1, 7)), [], uses_topic_ids=False, now=1)
+    _, found, incremental = all_sessions.resolve(
+        session.id, 1, all_of(wanted(b"t", 1, 7)), [], uses_topic_ids=False, now=1
+    )
     assert incremental
     assert names(found) == [(b"t", 0, 0), (b"t", 1, 7)]
     _, found, _ = all_sessions.resolve(session.id, 2, {}, [(b"t", 0)], uses_topic_ids=False, now=2)
@@ -48,7 +62,9 @@ def test_a_session_remembers_changes_and_forgets() -> None:
 
 def test_who_was_served_comes_last_the_next_time() -> None:
     all_sessions = sessions()
-    session, found, _ = all_sessions.resolve(0, INITIAL_EPOCH, all_of(wanted(b"t", 0), wanted(b"t", 1)), [], uses_topic_ids=False, now=0)
+    session, found, _ = all_sessions.resolve(
+        0, INITIAL_EPOCH, all_of(wanted(b"t", 0), wanted(b"t", 1)), [], uses_topic_ids=False, now=0
+    )
     assert session is not None
     session.served(found[0])
     _, found, _ = all_sessions.resolve(session.id, 1, {}, [], uses_topic_ids=False, now=0)
@@ -63,9 +79,13 @@ def test_who_was_served_comes_last_the_next_time() -> None:
         (0, 1, True, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
     ],
 )
-def test_a_wrong_id_epoch_or_naming_is_refused(id_offset: int, epoch: int, by_id: bool, code: ErrorCode) -> None:
+def test_a_wrong_id_epoch_or_naming_is_refused(
+    id_offset: int, epoch: int, by_id: bool, code: ErrorCode
+) -> None:
     all_sessions = sessions()
-    session, _, _ = all_sessions.resolve(0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0)
+    session, _, _ = all_sessions.resolve(
+        0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0
+    )
     assert session is not None
     with pytest.raises(MqError) as refused:
         all_sessions.resolve(session.id + id_offset, epoch, {}, [], uses_topic_ids=by_id, now=0)
@@ -75,9 +95,13 @@ def test_a_wrong_id_epoch_or_naming_is_refused(id_offset: int, epoch: int, by_id
 @pytest.mark.parametrize("epoch", [INITIAL_EPOCH, FINAL_EPOCH])
 def test_a_full_fetch_ends_the_session_that_it_names(epoch: int) -> None:
     all_sessions = sessions()
-    session, _, _ = all_sessions.resolve(0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0)
+    session, _, _ = all_sessions.resolve(
+        0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0
+    )
     assert session is not None
-    all_sessions.resolve(session.id, epoch, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0)
+    all_sessions.resolve(
+        session.id, epoch, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0
+    )
     with pytest.raises(MqError) as refused:
         all_sessions.resolve(session.id, 1, {}, [], uses_topic_ids=False, now=0)
     assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -85,7 +109,9 @@ def test_a_full_fetch_ends_the_session_that_it_names(epoch: int) -> None:
 
 def test_epochs_wrap_to_one() -> None:
     all_sessions = sessions()
-    session, _, _ = all_sessions.resolve(0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0)
+    session, _, _ = all_sessions.resolve(
+        0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0
+    )
     assert session is not None
     session.epoch = 0x7FFFFFFF
     all_sessions.resolve(session.id, 0x7FFFFFFF, {}, [], uses_topic_ids=False, now=0)
@@ -95,11 +121,17 @@ def test_epochs_wrap_to_one() -> None:
 def test_a_full_house_serves_newcomers_without_a_session_until_one_is_idle() -> None:
     all_sessions = sessions(limit=2)
     for now in (0.0, 1.0):
-        all_sessions.resolve(0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=now)
-    session, found, incremental = all_sessions.resolve(0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=2)
+        all_sessions.resolve(
+            0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=now
+        )
+    session, found, incremental = all_sessions.resolve(
+        0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=2
+    )
     assert session is None
     assert found
     assert not incremental
-    late, _, _ = all_sessions.resolve(0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=EVICTION_SECONDS)
+    late, _, _ = all_sessions.resolve(
+        0, INITIAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=EVICTION_SECONDS
+    )
     assert late is not None
     assert len(all_sessions) == 2

@@ -1,4 +1,6 @@
-"""The task that fetches from a leader: it asks on, wakes a fetch that waits, connects again, and ends. In virtual time."""
+"""The task that fetches from a leader: it asks on, wakes a fetch that waits, connects
+again, and ends. In virtual time.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,15 @@ OPTIONS = FollowerOptions(backoff_seconds=1.0, wait_seconds_max=0.5, timeout_sec
 
 
 def records(offset: int, epoch: int = 1, count: int = 1) -> bytes:
-    return bytes(build_batch([(b"k", b"v")] * count, base_offset=offset, partition_leader_epoch=epoch))
+    return bytes(
+        build_batch([(b"k", b"v")] * count, base_offset=offset, partition_leader_epoch=epoch)
+    )
 
 
 class Leader:
-    """Answers fetches from a list of batches a partition; a fetch that finds nothing waits, until what comes behind frees it."""
+    """Answers fetches from a list of batches a partition; a fetch that finds nothing waits,
+    until what comes behind frees it.
+    """
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -49,7 +55,12 @@ class Leader:
         self.silent = False
 
     def offsets(self) -> list[tuple[int, int]]:
-        return [(one.partition, one.fetch_offset) for _, request in self.requests for _, _, rows in request.topics for one in rows]
+        return [
+            (one.partition, one.fetch_offset)
+            for _, request in self.requests
+            for _, _, rows in request.topics
+            for one in rows
+        ]
 
 
 class Connection:
@@ -63,7 +74,9 @@ class Connection:
         self.freed = 0
         self.wait_until: float | None = None
 
-    async def ask(self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True) -> None:
+    async def ask(
+        self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True
+    ) -> None:
         await trio.lowlevel.checkpoint()
         self._check()
         if api.key == 18:
@@ -81,7 +94,9 @@ class Connection:
             for index in forgotten:
                 del self.asked[index]
         self.free = trio.Event()
-        self.wait_until = trio.current_time() + (1e9 if self.leader.silent else request.max_wait_ms / 1000)
+        self.wait_until = trio.current_time() + (
+            1e9 if self.leader.silent else request.max_wait_ms / 1000
+        )
 
     async def answer(self) -> tuple[memoryview, int]:
         assert self.wait_until is not None
@@ -92,7 +107,9 @@ class Connection:
             self._check()
             found = self._rows()
         self.wait_until = None
-        parts = encode_fetch_response_parts(VERSION, 0, 0, 0, 9, [(None, TOPIC_ID.bytes, found)] if found else [])
+        parts = encode_fetch_response_parts(
+            VERSION, 0, 0, 0, 9, [(None, TOPIC_ID.bytes, found)] if found else []
+        )
         return memoryview(b"".join(map(bytes, parts))), 9
 
     def _rows(self) -> list[tuple[object, ...]]:
@@ -100,7 +117,18 @@ class Connection:
         for partition, offset in self.asked.items():
             batches = self.leader.batches.get(partition, [])
             if offset < len(batches):
-                rows.append((partition, 0, len(batches), len(batches), 0, None, -1, batches[offset : offset + 1]))
+                rows.append(
+                    (
+                        partition,
+                        0,
+                        len(batches),
+                        len(batches),
+                        0,
+                        None,
+                        -1,
+                        batches[offset : offset + 1],
+                    )
+                )
         return rows
 
     def _check(self) -> None:
@@ -119,7 +147,9 @@ class Node:
         self.harness = harness
         self.leaders = {1: Leader(1), 3: Leader(3)}
         self.dialled: list[float] = []
-        replica = ReplicaService(node_id=ME, logs=harness.service, clock=harness.clock, entropy=RandomEntropy())
+        replica = ReplicaService(
+            node_id=ME, logs=harness.service, clock=harness.clock, entropy=RandomEntropy()
+        )
         self.fetchers = Fetchers(
             node_id=ME,
             replica=replica,
@@ -140,16 +170,31 @@ class Node:
         leader.connections.append(Connection(leader))
         return leader.connections[-1]
 
-    def partition(self, index: int, leader: int = 1, epoch: int = 1, config: LogConfig | None = None) -> Partition:
+    def partition(
+        self, index: int, leader: int = 1, epoch: int = 1, config: LogConfig | None = None
+    ) -> Partition:
         log = self.harness.open(config, TopicPartition("orders", index))
         nodes = (NodeId(1), ME, NodeId(3))
-        partition = Partition(ME, log, Assignment(TopicPartition("orders", index), TOPIC_ID, NodeId(leader), 0, nodes, nodes), 1)
+        partition = Partition(
+            ME,
+            log,
+            Assignment(TopicPartition("orders", index), TOPIC_ID, NodeId(leader), 0, nodes, nodes),
+            1,
+        )
         self.lead(partition, leader, epoch)
         return partition
 
     def lead(self, partition: Partition, leader: int, epoch: int) -> None:
         before = partition.assignment
-        assignment = Assignment(before.topic_partition, TOPIC_ID, NodeId(leader), epoch, before.replicas, before.isr, partition_epoch=epoch)
+        assignment = Assignment(
+            before.topic_partition,
+            TOPIC_ID,
+            NodeId(leader),
+            epoch,
+            before.replicas,
+            before.isr,
+            partition_epoch=epoch,
+        )
         partition.assign(assignment, 1)
         self.fetchers.follow(partition)
 
@@ -176,18 +221,24 @@ async def node(tmp_path: Path) -> Node:
     return Node(harness)
 
 
-async def test_what_the_leader_has_is_appended_and_asked_beyond(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_the_leader_has_is_appended_and_asked_beyond(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     node.leaders[1].batches = {0: [records(0), records(1), records(2)]}
     partition = node.partition(0)
     async with running(node):
         await until(lambda: partition.log.log_end_offset == 3)
         await until(lambda: len(node.leaders[1].requests) == 4)
-    assert node.leaders[1].offsets() == [(0, 0), (0, 1), (0, 2), (0, 3)], "what is asked for is what is there"
+    assert node.leaders[1].offsets() == [(0, 0), (0, 1), (0, 2), (0, 3)], (
+        "what is asked for is what is there"
+    )
     assert partition.high_watermark == 3
     assert node.fetchers.statistics().fetched_bytes == 3 * len(records(0))
 
 
-async def test_a_new_partition_does_not_wait_for_the_fetch_that_waits(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_new_partition_does_not_wait_for_the_fetch_that_waits(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     node.partition(0)
     leader = node.leaders[1]
     leader.batches = {1: [records(0)]}
@@ -198,10 +249,14 @@ async def test_a_new_partition_does_not_wait_for_the_fetch_that_waits(node: Node
         partition = node.partition(1)
         await until(lambda: partition.log.log_end_offset == 1)
         assert trio.current_time() - at < 0.05
-    assert len(leader.connections) == 1 and len(node.dialled) == 1 and leader.connections[0].freed == 1
+    assert (
+        len(leader.connections) == 1 and len(node.dialled) == 1 and leader.connections[0].freed == 1
+    )
 
 
-async def test_a_partition_goes_over_to_its_new_leader_at_once(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_partition_goes_over_to_its_new_leader_at_once(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     partition = node.partition(0)
     node.leaders[3].batches = {0: [records(0, epoch=2)]}
     async with running(node):
@@ -237,7 +292,9 @@ async def test_a_broken_connection_is_replaced_at_once_and_a_refused_one_later_a
         assert len(leader.connections) == 2 and leader.requests[asked][1].session_epoch == 0
 
 
-async def test_a_leader_that_does_not_answer_is_given_up(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_leader_that_does_not_answer_is_given_up(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     node.partition(0)
     leader = node.leaders[1]
     leader.silent = True
@@ -262,7 +319,9 @@ async def test_damaged_records_are_told_counted_and_fetched_again(
     assert "CRC" in caplog.text
 
 
-async def test_with_flush_before_ack_the_next_fetch_comes_after_the_sync(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+async def test_with_flush_before_ack_the_next_fetch_comes_after_the_sync(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     partition = node.partition(0, config=LogConfig(flush_before_ack=True))
     node.leaders[1].batches = {0: [records(0), records(1)]}
     durable: list[int] = []
@@ -280,14 +339,18 @@ class SlowDisk(FaultyDisk):
         super().__init__()
         self.slow = slow
 
-    async def offload(self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:  # type: ignore[override]
+    async def offload(
+        self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None
+    ) -> Any:  # type: ignore[override]
         plan = getattr(call, "__self__", None)
         if isinstance(plan, SyncPlan) and plan.log.directory == self.slow:
             await trio.sleep(5)
         return call(*args)
 
 
-async def test_a_slow_disk_holds_up_its_own_partitions_only(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_slow_disk_holds_up_its_own_partitions_only(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     slow, quick = tmp_path / "slow", tmp_path / "quick"
     harness = Harness(slow, quick, disk=SlowDisk(slow))
     await harness.service.start()
@@ -295,7 +358,10 @@ async def test_a_slow_disk_holds_up_its_own_partitions_only(tmp_path: Path, auto
     flushed = LogConfig(flush_before_ack=True)
     partitions = [node.partition(0, config=flushed), node.partition(1, config=flushed)]
     assert [partition.log.directory for partition in partitions] == [slow, quick]
-    node.leaders[1].batches = {0: [records(0), records(1)], 1: [records(number) for number in range(10)]}
+    node.leaders[1].batches = {
+        0: [records(0), records(1)],
+        1: [records(number) for number in range(10)],
+    }
     async with running(node):
         at = trio.current_time()
         await until(lambda: (1, 10) in node.leaders[1].offsets())
@@ -312,15 +378,21 @@ class FullDisk(FaultyDisk):
         self.is_full = True
         self.refused = 0
 
-    async def offload(self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:  # type: ignore[override]
+    async def offload(
+        self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None
+    ) -> Any:  # type: ignore[override]
         await trio.lowlevel.checkpoint()
         if isinstance(plan := getattr(call, "__self__", None), SyncPlan) and self.is_full:
             self.refused += 1
-            raise storage_error(f"cannot write beside {plan.log.path}", OSError(errno.ENOSPC, "no space"))
+            raise storage_error(
+                f"cannot write beside {plan.log.path}", OSError(errno.ENOSPC, "no space")
+            )
         return call(*args)
 
 
-async def test_a_full_disk_is_asked_now_and_then(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_full_disk_is_asked_now_and_then(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     harness = Harness(tmp_path, disk=(disk := FullDisk()))
     await harness.service.start()
     node = Node(harness)
@@ -335,7 +407,9 @@ async def test_a_full_disk_is_asked_now_and_then(tmp_path: Path, autojump_clock:
         await until(lambda: (0, 1) in node.leaders[1].offsets())
 
 
-async def test_answers_to_a_partition_that_is_no_longer_followed_do_nothing(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+async def test_answers_to_a_partition_that_is_no_longer_followed_do_nothing(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     partition = node.partition(0)
     leader = node.leaders[1]
     async with running(node):

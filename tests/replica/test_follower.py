@@ -11,7 +11,16 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.log_config import LogConfig
 from mqd.protocol.hot_fetch import FetchPartition, FetchRequest
 from mqd.protocol.hot_follower import FetchAnswer, FetchedPartition
-from mqd.replica.follower import FIRST_BACKOFF_SECONDS, THROTTLED_SECONDS, Append, Followed, Follower, FollowerOptions, Reset, Truncate
+from mqd.replica.follower import (
+    FIRST_BACKOFF_SECONDS,
+    THROTTLED_SECONDS,
+    Append,
+    Followed,
+    Follower,
+    FollowerOptions,
+    Reset,
+    Truncate,
+)
 from mqd.replica.partition import Assignment, Partition
 from mqd.replica.throttle import EVERY_PARTITION, Throttle
 from mqd.types import NodeId, TopicPartition
@@ -19,7 +28,13 @@ from tests.log.support import TOPIC_ID, Harness, batch
 from tests.replica.followers import asked_of
 
 LEADER, ME = NodeId(1), NodeId(2)
-OPTIONS = FollowerOptions(partition_bytes_max=1000, response_bytes_max=5000, bytes_min=1, wait_seconds_max=0.5, backoff_seconds=0.1)
+OPTIONS = FollowerOptions(
+    partition_bytes_max=1000,
+    response_bytes_max=5000,
+    bytes_min=1,
+    wait_seconds_max=0.5,
+    backoff_seconds=0.1,
+)
 
 
 class Scripted:
@@ -39,7 +54,15 @@ class Scripted:
 
     def assignment(self, index: int, epoch: int) -> Assignment:
         nodes = (LEADER, ME)
-        return Assignment(TopicPartition("orders", index), TOPIC_ID, LEADER, epoch, nodes, nodes, partition_epoch=epoch)
+        return Assignment(
+            TopicPartition("orders", index),
+            TOPIC_ID,
+            LEADER,
+            epoch,
+            nodes,
+            nodes,
+            partition_epoch=epoch,
+        )
 
     def request(self) -> FetchRequest:
         body = self.core.next_request(77, self.now)
@@ -49,15 +72,33 @@ class Scripted:
     def asked(self) -> tuple[int, int, list[tuple[int, int, int]], list[int]]:
         """(session, epoch, [(partition, leader epoch, offset)], forgotten) of the next request."""
         request = self.request()
-        asked = [(one.partition, one.current_leader_epoch, one.fetch_offset) for _, _, rows in request.topics for one in rows]
-        return request.session_id, request.session_epoch, asked, [one for _, _, rows in request.forgotten for one in rows]
+        asked = [
+            (one.partition, one.current_leader_epoch, one.fetch_offset)
+            for _, _, rows in request.topics
+            for one in rows
+        ]
+        return (
+            request.session_id,
+            request.session_epoch,
+            asked,
+            [one for _, _, rows in request.forgotten for one in rows],
+        )
 
-    def answer(self, *rows: FetchedPartition, session: int = 9, error: int = 0) -> list[Append | Truncate | Reset]:
-        return self.core.on_answer(FetchAnswer(0, error, session, [(TOPIC_ID.bytes, list(rows))] if rows else []), self.now)
+    def answer(
+        self, *rows: FetchedPartition, session: int = 9, error: int = 0
+    ) -> list[Append | Truncate | Reset]:
+        return self.core.on_answer(
+            FetchAnswer(0, error, session, [(TOPIC_ID.bytes, list(rows))] if rows else []), self.now
+        )
 
 
 def row(
-    partition: int = 0, error: int = 0, high_watermark: int = 0, start: int = 0, diverging: tuple[int, int] | None = None, data: bytes = b""
+    partition: int = 0,
+    error: int = 0,
+    high_watermark: int = 0,
+    start: int = 0,
+    diverging: tuple[int, int] | None = None,
+    data: bytes = b"",
 ) -> FetchedPartition:
     return FetchedPartition(partition, error, high_watermark, start, diverging, memoryview(data))
 
@@ -75,7 +116,12 @@ async def test_a_request_says_what_the_log_has(scripted: Scripted) -> None:
     scripted.core.follow(partition)
     request = scripted.request()
     assert (request.replica_id, request.replica_epoch) == (ME, 77)
-    assert (request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level) == (500, 1, 5000, 0)
+    assert (request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level) == (
+        500,
+        1,
+        5000,
+        0,
+    )
     [(_, topic_id, [asked])] = request.topics
     assert topic_id == TOPIC_ID.bytes
     assert asked == FetchPartition(0, 3, 3, 2, 0, 1000, bytes(16), 2**63 - 1)
@@ -106,7 +152,9 @@ async def test_a_session_names_only_what_moved(scripted: Scripted) -> None:
     assert scripted.core.next_request(77, 0.0) is None
 
 
-@pytest.mark.parametrize("code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+)
 async def test_a_lost_session_is_opened_anew(scripted: Scripted, code: ErrorCode) -> None:
     for index in range(2):
         scripted.core.follow(scripted.partition(index))
@@ -137,10 +185,18 @@ async def test_a_refused_request_is_an_error(scripted: Scripted) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID,
-     ErrorCode.STALE_BROKER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR],
-)  # fmt: skip
-async def test_a_refusal_is_followed_by_a_growing_pause_outside_the_session(scripted: Scripted, code: ErrorCode) -> None:
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ],
+)
+async def test_a_refusal_is_followed_by_a_growing_pause_outside_the_session(
+    scripted: Scripted, code: ErrorCode
+) -> None:
     scripted.core.follow(scripted.partition(0))
     scripted.core.follow(scripted.partition(1))
     scripted.asked()
@@ -152,11 +208,15 @@ async def test_a_refusal_is_followed_by_a_growing_pause_outside_the_session(scri
         scripted.now = scripted.core.next_ready_at()
         scripted.answer()
         assert scripted.asked()[2:] == ([(0, 3, 0)], [])
-    assert pauses == pytest.approx([FIRST_BACKOFF_SECONDS, 2 * FIRST_BACKOFF_SECONDS, 4 * FIRST_BACKOFF_SECONDS, 0.1, 0.1])
+    assert pauses == pytest.approx(
+        [FIRST_BACKOFF_SECONDS, 2 * FIRST_BACKOFF_SECONDS, 4 * FIRST_BACKOFF_SECONDS, 0.1, 0.1]
+    )
     scripted.answer(row(0, high_watermark=1))
     scripted.asked()
     scripted.answer(row(0, error=code))
-    assert scripted.core.next_ready_at() - scripted.now == pytest.approx(FIRST_BACKOFF_SECONDS), "it went well in between"
+    assert scripted.core.next_ready_at() - scripted.now == pytest.approx(FIRST_BACKOFF_SECONDS), (
+        "it went well in between"
+    )
 
 
 async def test_newer_metadata_ends_the_pause(scripted: Scripted) -> None:
@@ -180,7 +240,9 @@ async def test_answers_to_what_was_followed_before_are_dropped(scripted: Scripte
     partition.assign(scripted.assignment(0, 4), 1)
     scripted.core.follow(partition)
     scripted.core.unfollow(other)
-    assert scripted.answer(row(0, data=b"old"), row(1, data=b"old"), row(5, data=b"never asked")) == []
+    assert (
+        scripted.answer(row(0, data=b"old"), row(1, data=b"old"), row(5, data=b"never asked")) == []
+    )
     assert scripted.asked()[2:] == ([(0, 4, 0)], [1])
 
 
@@ -189,11 +251,15 @@ async def test_offsets_that_the_leader_has_no_more_begin_anew(scripted: Scripted
     scripted.harness.write(partition.log, batch(b"a"), epoch=2)
     scripted.core.follow(partition)
     scripted.asked()
-    [action] = scripted.answer(row(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=20, start=10))
+    [action] = scripted.answer(
+        row(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=20, start=10)
+    )
     assert isinstance(action, Reset) and action.offset == 10
     scripted.harness.service.reset(partition.log, 10)
     assert scripted.asked()[2] == [(0, 3, 10)]
-    assert scripted.answer(row(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, start=-1)) == [], "it does not say where it begins"
+    assert scripted.answer(row(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, start=-1)) == [], (
+        "it does not say where it begins"
+    )
     assert scripted.core.next_ready_at() > scripted.now
 
 
@@ -203,7 +269,14 @@ async def test_a_divergence_is_cut_at_the_smaller_end_and_asked_again(scripted: 
         for _ in range(count):
             scripted.harness.write(partition.log, batch(b"a"), epoch=epoch)
     scripted.core.follow(partition)
-    for diverging, offset in [((6, 6), 6), ((5, 9), 5), ((4, 4), 4), ((3, 9), 3), ((1, 2), 2), ((0, 0), 0)]:
+    for diverging, offset in [
+        ((6, 6), 6),
+        ((5, 9), 5),
+        ((4, 4), 4),
+        ((3, 9), 3),
+        ((1, 2), 2),
+        ((0, 0), 0),
+    ]:
         scripted.asked()
         [action] = scripted.answer(row(0, diverging=diverging))
         assert isinstance(action, Truncate) and action.offset == offset, diverging
@@ -219,10 +292,14 @@ async def test_what_could_not_be_used_is_asked_for_again(scripted: Scripted) -> 
     assert isinstance(action, Append)
     scripted.core.postpone(action.followed, scripted.now)
     scripted.now = scripted.core.next_ready_at()
-    assert scripted.asked()[2] == [(0, 3, 0)], "the offset is as before, and a session would leave it out"
+    assert scripted.asked()[2] == [(0, 3, 0)], (
+        "the offset is as before, and a session would leave it out"
+    )
 
 
-async def test_records_are_asked_for_once_they_are_as_durable_as_the_topic_wants(scripted: Scripted) -> None:
+async def test_records_are_asked_for_once_they_are_as_durable_as_the_topic_wants(
+    scripted: Scripted,
+) -> None:
     partition = scripted.partition(0, config=LogConfig(flush_before_ack=True))
     scripted.core.follow(partition)
     assert scripted.asked()[2] == [(0, 3, 0)]
@@ -254,7 +331,9 @@ async def test_a_throttled_replica_that_is_behind_waits(scripted: Scripted) -> N
     scripted.throttle.set_partitions("orders", EVERY_PARTITION)
 
 
-async def test_a_request_costs_what_it_says_not_what_is_followed(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_costs_what_it_says_not_what_is_followed(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for index in range(20):
         scripted.core.follow(scripted.partition(index))
     scripted.asked()

@@ -1,4 +1,6 @@
-"""The ISR on its leader: what is proposed, what may be true, and what the controller's answers make of it."""
+"""The ISR on its leader: what is proposed, what may be true, and what the controller's
+answers make of it.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,19 @@ def test_until_it_is_decided_members_of_both_count() -> None:
 
 def test_what_the_controller_took_is_committed() -> None:
     in_sync, proposal = proposed(ONE, THREE)
-    assert in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6)) is Verdict.COMMITTED
+    assert (
+        in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6))
+        is Verdict.COMMITTED
+    )
     assert in_sync.committed == in_sync.maximal == {ONE, THREE}
     assert in_sync.partition_epoch == 6
     assert in_sync.proposal is None
 
 
-@pytest.mark.parametrize("code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED])
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED],
+)
 def test_where_the_controller_knows_more_the_metadata_is_waited_for(code: ErrorCode) -> None:
     in_sync, proposal = proposed(ONE, THREE)
     assert in_sync.settle(proposal, refused(code)) is Verdict.WAIT
@@ -53,13 +61,19 @@ def test_where_the_controller_knows_more_the_metadata_is_waited_for(code: ErrorC
     in_sync.commit((ONE,), 6)
     assert in_sync.maximal == {ONE}
     assert in_sync.proposal is None
-    assert in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6)) is Verdict.STALE
+    assert (
+        in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6))
+        is Verdict.STALE
+    )
     assert in_sync.committed == {ONE}
 
 
 def test_a_leader_that_was_replaced_by_its_own_change_waits_for_the_metadata() -> None:
     in_sync, proposal = proposed(ONE, THREE)
-    assert in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, THREE, 4, (ONE, THREE), 6)) is Verdict.WAIT
+    assert (
+        in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, THREE, 4, (ONE, THREE), 6))
+        is Verdict.WAIT
+    )
     assert in_sync.maximal == {ONE, TWO, THREE}
 
 
@@ -78,7 +92,9 @@ def test_an_attempt_of_unknown_outcome_may_still_be_taken_until_a_repetition_is_
     assert in_sync.maximal == {ONE, TWO}
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID]
+)
 def test_anything_else_is_tried_again(code: ErrorCode) -> None:
     in_sync, proposal = proposed(ONE)
     assert in_sync.settle(proposal, refused(code)) is Verdict.RETRY

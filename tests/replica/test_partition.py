@@ -41,7 +41,9 @@ def write(log: PartitionLog, count: int) -> None:
     log.written_end_offset = log.log_end_offset
 
 
-def a_partition(min_insync_replicas: int = 1, *, config: LogConfig | None = None, **options: object) -> Partition:
+def a_partition(
+    min_insync_replicas: int = 1, *, config: LogConfig | None = None, **options: object
+) -> Partition:
     given_assignment = assignment(**options)  # type: ignore[arg-type]
     partition = Partition(ME, a_log(config), given_assignment, min_insync_replicas)
     partition.assign(given_assignment, min_insync_replicas)
@@ -178,8 +180,16 @@ def test_an_older_assignment_or_one_of_another_topic_is_a_bug() -> None:
 # -- followers
 
 
-def led(*, isr: tuple[NodeId, ...] = (ME, TWO, THREE), minimum: int = 1, lag_max: float = 10.0, start: int = 0) -> Partition:
-    """A leader of three in epoch 1, whose log ends at `start`; every node is alive with broker epoch 1."""
+def led(
+    *,
+    isr: tuple[NodeId, ...] = (ME, TWO, THREE),
+    minimum: int = 1,
+    lag_max: float = 10.0,
+    start: int = 0,
+) -> Partition:
+    """A leader of three in epoch 1, whose log ends at `start`; every node is alive with
+    broker epoch 1.
+    """
     given = assignment(ME, 1, isr=isr)
     log = a_log()
     write(log, start)
@@ -207,7 +217,8 @@ def test_the_high_watermark_is_what_all_in_sync_replicas_have() -> None:
 def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> None:
     partition = led(isr=(ME,), start=4)
     partition.high_watermark = 2
-    assert partition.follower_fetched(TWO, 1, 3, 0, 1.0).proposal is None  # its leader's epoch begins at 4
+    # its leader's epoch begins at 4
+    assert partition.follower_fetched(TWO, 1, 3, 0, 1.0).proposal is None
     append(partition, 2)
     partition.high_watermark = 6
     assert partition.follower_fetched(TWO, 1, 5, 0, 1.0).proposal is None
@@ -222,7 +233,9 @@ def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> 
 
 
 @pytest.mark.parametrize(("registered", "fetched"), [(None, 1), (2, 1), (1, 2)])
-def test_only_the_living_incarnation_that_is_registered_joins(registered: int | None, fetched: int) -> None:
+def test_only_the_living_incarnation_that_is_registered_joins(
+    registered: int | None, fetched: int
+) -> None:
     partition = led(isr=(ME,))
     partition.rules.eligible = lambda node_id: registered
     assert partition.follower_fetched(TWO, fetched, 0, 0, 1.0).proposal is None
@@ -230,7 +243,8 @@ def test_only_the_living_incarnation_that_is_registered_joins(registered: int | 
 
 def test_the_high_watermark_waits_for_who_is_about_to_join_and_no_longer() -> None:
     partition = led(isr=(ME,))
-    partition.in_sync.propose(IsrChange(TP, TOPIC_ID, 1, 0, ((ME, 1),)))  # another change is in flight
+    # another change is in flight
+    partition.in_sync.propose(IsrChange(TP, TOPIC_ID, 1, 0, ((ME, 1),)))
     partition.follower_fetched(TWO, 1, 0, 0, 1.0)
     append(partition, 2)
     assert partition.high_watermark == 0
@@ -260,7 +274,8 @@ def test_who_was_refused_is_not_proposed_again_before_it_is_back() -> None:
     assert proposal is not None
     partition.in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.INELIGIBLE_REPLICA))
     del epochs[TWO]
-    partition.assign(replace(assignment(ME, 1, isr=(ME,)), partition_epoch=1), 1, 1.0)  # raised by the refusal
+    # raised by the refusal
+    partition.assign(replace(assignment(ME, 1, isr=(ME,)), partition_epoch=1), 1, 1.0)
     assert partition.follower_fetched(TWO, 1, 0, 0, 1.5).proposal is None
     assert partition.expand(2.0) is None
     epochs[TWO] = 1
@@ -292,7 +307,8 @@ def test_whom_the_controller_takes_out_joins_again_by_what_it_says_then() -> Non
     partition.assign(replace(assignment(ME, 1, isr=(ME, THREE)), partition_epoch=1), 1, 1.5)
     assert partition.expand(1.5) is None
     append(partition, 3)
-    assert partition.follower_fetched(THREE, 1, 3, 0, 2.0).moved  # it stayed in sync, and was not forgotten
+    # it stayed in sync, and was not forgotten
+    assert partition.follower_fetched(THREE, 1, 3, 0, 2.0).moved
     assert partition.follower_fetched(TWO, 1, 0, 0, 2.0).proposal is None
     assert partition.follower_fetched(TWO, 1, 3, 0, 2.5).proposal is not None
 
@@ -322,8 +338,11 @@ def test_who_is_behind_for_too_long_leaves() -> None:
     assert partition.shrink(20.0) is None  # in flight
     assert partition.high_watermark == 0  # until that is committed
     partition.in_sync.settle(change, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME, TWO), 1))
-    assert not partition.isr_settled(20.0)  # whether who left is eligible to lead, only the metadata says
-    assert partition.assign(Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME, TWO), 1), 1, 20.0)
+    # whether who left is eligible to lead, only the metadata says
+    assert not partition.isr_settled(20.0)
+    assert partition.assign(
+        Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME, TWO), 1), 1, 20.0
+    )
     assert partition.high_watermark == 1
 
 
@@ -360,7 +379,9 @@ def test_nothing_is_committed_while_others_are_eligible_to_lead() -> None:
     assert partition.high_watermark == 1
 
 
-def test_nothing_is_committed_without_a_member_that_came_and_went_before_the_metadata_told() -> None:
+def test_nothing_is_committed_without_a_member_that_came_and_went_before_the_metadata_told() -> (
+    None
+):
     partition = led(isr=(ME,), minimum=1)  # the controller may have heard of a higher minimum
     joins = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
     assert joins is not None
@@ -370,7 +391,8 @@ def test_nothing_is_committed_without_a_member_that_came_and_went_before_the_met
     leaves = partition.shrink(1000.0)
     assert leaves is not None
     partition.in_sync.settle(leaves, IsrOutcome(TP, ErrorCode.NONE, ME, 1, (ME,), 2))
-    assert not partition.isr_settled(1000.0) and partition.high_watermark == 0  # TWO may be eligible to lead
+    # TWO may be eligible to lead
+    assert not partition.isr_settled(1000.0) and partition.high_watermark == 0
     partition.assign(Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME,), 2, (TWO,)), 2, 1000.0)
     assert partition.high_watermark == 0
     partition.assign(Assignment(TP, TOPIC_ID, ME, 1, (ME, TWO, THREE), (ME,), 3), 1, 1000.0)

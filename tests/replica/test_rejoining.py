@@ -1,4 +1,6 @@
-"""Whole clusters: a live node that was fenced, or forgotten and registered anew, is in sync again where nothing is written, too."""
+"""Whole clusters: a live node that was fenced, or forgotten and registered anew, is in sync
+again where nothing is written, too.
+"""
 
 from __future__ import annotations
 
@@ -55,24 +57,30 @@ def test_who_was_out_of_the_isr_of_idle_partitions_comes_back(harm: Harm) -> Non
             before = cluster.daemon(controller).machine.image.brokers[victim].epoch
 
             def partitions() -> tuple[PartitionImage, ...]:
-                found: tuple[PartitionImage, ...] = cluster.daemon(controller).machine.image.topics["t"].partitions
+                found: tuple[PartitionImage, ...] = (
+                    cluster.daemon(controller).machine.image.topics["t"].partitions
+                )
                 return found
 
             harm(cluster, victim, controller)
             with trio.fail_after(60):
-                while any(victim in one.isr for one in partitions()):  # noqa: ASYNC110 -- in virtual time
+                while any(victim in one.isr for one in partitions()):  # noqa: ASYNC110
                     await trio.sleep(0.01)
             with trio.fail_after(60):
-                while any(set(one.isr) != ALL for one in partitions()):  # noqa: ASYNC110 -- in virtual time
+                while any(set(one.isr) != ALL for one in partitions()):  # noqa: ASYNC110
                     await trio.sleep(0.1)
-            registered_anew = cluster.daemon(controller).machine.image.brokers[victim].epoch != before
+            registered_anew = (
+                cluster.daemon(controller).machine.image.brokers[victim].epoch != before
+            )
             assert registered_anew is (harm is forget)
 
     run(main, seed=7)
 
 
 @pytest.mark.parametrize("how", ["it is forgotten", "a controller answers that knows less"])
-def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_it_lost(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_it_lost(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """It registers again, and is not unfenced before all is told."""
 
     async def main() -> None:
@@ -91,7 +99,9 @@ def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_
             cluster.disk(victim).corrupt(log, 70)
             tell = ControllerService.report_offline
 
-            async def report_offline(service: ControllerService, partitions: Collection[tuple[UUID, int]]) -> None:
+            async def report_offline(
+                service: ControllerService, partitions: Collection[tuple[UUID, int]]
+            ) -> None:
                 if not told:
                     told.append("first")
                     if how != "it is forgotten":
@@ -105,7 +115,10 @@ def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_
             await node.start()
             assert told == ["first", "heard"]
             with trio.fail_after(60):
-                while set(cluster.daemon(controller).machine.image.topics["t"].partitions[0].isr) != ALL:  # noqa: ASYNC110 -- in virtual time
+                while (  # noqa: ASYNC110
+                    set(cluster.daemon(controller).machine.image.topics["t"].partitions[0].isr)
+                    != ALL
+                ):
                     await trio.sleep(0.1)
 
     run(main, seed=7)

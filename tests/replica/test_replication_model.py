@@ -1,7 +1,9 @@
-"""Several replicas of one partition and a controller, stepped at random: what is committed is on everybody who may lead.
+"""Several replicas of one partition and a controller, stepped at random: what is committed is on
+everybody who may lead.
 
-The replicas are the real `Partition`; logs are lists of the epochs in which each offset was written, the controller is the
-rules of KIP-966 on one value, and messages between them are late, lost or overtaken by newer metadata.
+The replicas are the real `Partition`; logs are lists of the epochs in which each offset was
+written, the controller is the rules of KIP-966 on one value, and messages between them are late,
+lost or overtaken by newer metadata.
 """
 
 from __future__ import annotations
@@ -78,14 +80,19 @@ class Replication:
     def moved(self, replica: Replica) -> None:
         """A leader's high watermark may have moved: what is below it is committed for good."""
         high_watermark = replica.partition.high_watermark
-        assert replica.epochs[:high_watermark][: len(self.committed)] == self.committed[:high_watermark], "a committed record was replaced"
+        assert (
+            replica.epochs[:high_watermark][: len(self.committed)]
+            == self.committed[:high_watermark]
+        ), "a committed record was replaced"
         if high_watermark > len(self.committed):
             self.committed = replica.epochs[:high_watermark]
 
     # -- the controller
 
     def change(self, isr: set[NodeId], leader: NodeId | None = None) -> None:
-        """KIP-966: who leaves an ISR that is too small stays eligible; enough in sync, and nobody else is."""
+        """KIP-966: who leaves an ISR that is too small stays eligible; enough in sync, and
+        nobody else is.
+        """
         truth = self.truth
         needed = min(self.minimum, len(truth.replicas))
         elr = set() if len(isr) >= needed else (set(truth.elr) | set(truth.isr)) - isr
@@ -101,14 +108,20 @@ class Replication:
 
     def elect(self) -> None:
         truth = self.truth
-        if truth.leader != NO_NODE and truth.leader not in self.fenced and truth.leader in truth.isr:
+        if (
+            truth.leader != NO_NODE
+            and truth.leader not in self.fenced
+            and truth.leader in truth.isr
+        ):
             return
         living = [node for node in (*truth.isr, *truth.elr) if node not in self.fenced]
         if not living:
             if truth.leader != NO_NODE:
                 self.change(set(truth.isr), NO_NODE)
             return
-        self.change({node for node in truth.isr if node not in self.fenced} | {living[0]}, living[0])
+        self.change(
+            {node for node in truth.isr if node not in self.fenced} | {living[0]}, living[0]
+        )
 
     def fence(self, node: NodeId) -> None:
         """A node is taken for dead; its process may go on, with the metadata that it has."""
@@ -135,7 +148,9 @@ class Replication:
         self.moved(replica)
 
     def overtaken(self, node: NodeId) -> None:
-        """An attempt comes to the controller that was overtaken by its own repetitions; nobody hears the answer."""
+        """An attempt comes to the controller that was overtaken by its own repetitions;
+        nobody hears the answer.
+        """
         if self.late is not None:
             self.decide(self.late)
 
@@ -150,14 +165,17 @@ class Replication:
             return IsrOutcome(TP, ErrorCode.INELIGIBLE_REPLICA)
         self.change({node for node, _ in change.isr})
         truth = self.truth
-        return IsrOutcome(TP, ErrorCode.NONE, truth.leader, truth.leader_epoch, truth.isr, truth.partition_epoch)
+        return IsrOutcome(
+            TP, ErrorCode.NONE, truth.leader, truth.leader_epoch, truth.isr, truth.partition_epoch
+        )
 
     # -- the nodes
 
     def hear(self, node: NodeId) -> None:
         """The newest metadata comes to one node, with whatever it missed left out."""
         replica = self.replicas[node]
-        minimum = self.random.choice((1, self.minimum))  # nodes need not agree with the controller on `min.insync.replicas`
+        # nodes need not agree with the controller on `min.insync.replicas`
+        minimum = self.random.choice((1, self.minimum))
         replica.partition.assign(self.truth, minimum, self.now)
         if replica.partition.is_leader:
             self.moved(replica)
@@ -172,17 +190,25 @@ class Replication:
             self.moved(replica)
 
     def fetch(self, node: NodeId) -> None:
-        """A follower asks who it takes for the leader, in the epoch that it knows; logs that part are cut first."""
+        """A follower asks who it takes for the leader, in the epoch that it knows; logs
+        that part are cut first.
+        """
         count = self.random.randint(0, 3)
         follower = self.replicas[node]
         assignment = follower.partition.assignment
         if follower.partition.is_leader or assignment.leader == NO_NODE:
             return
         leader = self.replicas[assignment.leader]
-        if not leader.partition.is_leader or leader.partition.leader_epoch != assignment.leader_epoch:
+        if (
+            not leader.partition.is_leader
+            or leader.partition.leader_epoch != assignment.leader_epoch
+        ):
             return
         common = 0
-        while common < min(len(leader.epochs), len(follower.epochs)) and leader.epochs[common] == follower.epochs[common]:
+        while (
+            common < min(len(leader.epochs), len(follower.epochs))
+            and leader.epochs[common] == follower.epochs[common]
+        ):
             common += 1
         if common < len(follower.epochs):
             follower.truncate(common)
@@ -210,16 +236,24 @@ class Replication:
 
     def check_invariants(self) -> None:
         for node in (*self.truth.isr, *self.truth.elr):
-            assert self.replicas[node].epochs[: len(self.committed)] == self.committed, f"node {node} may lead and lacks what is committed"
+            assert self.replicas[node].epochs[: len(self.committed)] == self.committed, (
+                f"node {node} may lead and lacks what is committed"
+            )
         for node, replica in self.replicas.items():
             partition = replica.partition
             high_watermark = partition.high_watermark
-            assert high_watermark >= self.watermarks[node], f"the high watermark of node {node} went back"
-            assert replica.epochs[:high_watermark] == self.committed[:high_watermark], f"node {node} takes for committed what is not"
+            assert high_watermark >= self.watermarks[node], (
+                f"the high watermark of node {node} went back"
+            )
+            assert replica.epochs[:high_watermark] == self.committed[:high_watermark], (
+                f"node {node} takes for committed what is not"
+            )
             self.watermarks[node] = high_watermark
             if partition.is_leader and partition.leader_epoch == self.truth.leader_epoch:
                 for member in partition.in_sync.maximal:
-                    assert len(self.replicas[member].epochs) >= high_watermark, f"node {member} lacks what leader {node} committed"
+                    assert len(self.replicas[member].epochs) >= high_watermark, (
+                        f"node {member} lacks what leader {node} committed"
+                    )
 
 
 WEIGHTS = {
@@ -242,7 +276,9 @@ def test_whoever_may_lead_has_what_is_committed(seed: int) -> None:
 
 
 def test_the_walks_go_somewhere() -> None:
-    """Records are committed under several leaders: a model in which nothing happens would prove nothing."""
+    """Records are committed under several leaders: a model in which nothing happens would
+    prove nothing.
+    """
     walks = [Replication(seed) for seed in range(20)]
     for walk in walks:
         walk.walk(600)

@@ -1,4 +1,6 @@
-"""Leaders and followers among a node's partitions: who is fetched from, what becomes of lost logs, and proposals for the ISR."""
+"""Leaders and followers among a node's partitions: who is fetched from, what becomes of
+lost logs, and proposals for the ISR.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,17 @@ async def replicas(tmp_path: Path) -> Replicas:
     return made
 
 
-def assign(replicas: Replicas, leader: NodeId, epoch: int, partition_epoch: int, isr: Sequence[NodeId], elr: Sequence[NodeId] = ()) -> None:
-    given = Assignment(TP, TOPIC_ID, leader, epoch, (ME, TWO, THREE), tuple(isr), partition_epoch, tuple(elr))
+def assign(
+    replicas: Replicas,
+    leader: NodeId,
+    epoch: int,
+    partition_epoch: int,
+    isr: Sequence[NodeId],
+    elr: Sequence[NodeId] = (),
+) -> None:
+    given = Assignment(
+        TP, TOPIC_ID, leader, epoch, (ME, TWO, THREE), tuple(isr), partition_epoch, tuple(elr)
+    )
     replicas.replica.apply([given], {"t": TopicSettings(PLAIN, 1)})
 
 
@@ -63,7 +74,9 @@ async def test_followers_follow_whoever_leads_and_in_which_epoch(replicas: Repli
     assert [call for call, _, _ in fetchers.taken()] == ["unfollow"]
 
 
-async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(replicas: Replicas) -> None:
+async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(
+    replicas: Replicas,
+) -> None:
     reported: list[tuple[UUID, int]] = []
     replicas.replica.on_offline = lambda topic_id, index: reported.append((topic_id, index))
     fetchers = replicas.replica.fetchers = Fetchers()
@@ -86,7 +99,9 @@ async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(r
 
 
 async def test_a_lost_log_is_told_again_when_its_leader_takes_it_in(replicas: Replicas) -> None:
-    """The leader had heard a fetch from before; in the ISR this node may come to lead, and it has nothing."""
+    """The leader had heard a fetch from before; in the ISR this node may come to lead, and
+    it has nothing.
+    """
     reported: list[tuple[UUID, int]] = []
     replicas.replica.on_offline = lambda topic_id, index: reported.append((topic_id, index))
     assign(replicas, TWO, 0, 0, (TWO,), (ME,))
@@ -100,7 +115,9 @@ async def test_a_lost_log_is_told_again_when_its_leader_takes_it_in(replicas: Re
     assert reported == [(TOPIC_ID, 0)] * 2
 
 
-async def test_a_follower_that_the_controller_takes_out_says_anew_what_it_has(replicas: Replicas) -> None:
+async def test_a_follower_that_the_controller_takes_out_says_anew_what_it_has(
+    replicas: Replicas,
+) -> None:
     sessions = replicas.replica.follower_sessions
     assign(replicas, ME, 0, 0, (ME, TWO, THREE))
     two, three = sessions.resolve(TWO, 7, 0, 0, 1.0), sessions.resolve(THREE, 8, 0, 0, 1.0)
@@ -110,8 +127,12 @@ async def test_a_follower_that_the_controller_takes_out_says_anew_what_it_has(re
         sessions.resolve(TWO, 7, two.id, 1, 2.0)
 
 
-async def test_what_was_written_is_synced_when_durability_is_asked_for_later(replicas: Replicas) -> None:
-    """Nobody may ever append again: the high watermark would wait for a sync that nothing asks for."""
+async def test_what_was_written_is_synced_when_durability_is_asked_for_later(
+    replicas: Replicas,
+) -> None:
+    """Nobody may ever append again: the high watermark would wait for a sync that nothing
+    asks for.
+    """
     assign(replicas, ME, 0, 0, (ME, TWO))
     partition = replicas.replica.get(TP)
     assert partition is not None
@@ -135,15 +156,24 @@ async def test_a_replica_that_moved_away_takes_its_log_along(replicas: Replicas)
     assert TP not in replicas.service.logs
 
 
-async def test_a_list_of_throttled_replicas_that_is_none_throttles_nothing(replicas: Replicas) -> None:
-    for entries, expected in ((("0:1",), True), (("nonsense",), False), (("*",), True), ((), False)):
+async def test_a_list_of_throttled_replicas_that_is_none_throttles_nothing(
+    replicas: Replicas,
+) -> None:
+    for entries, expected in (
+        (("0:1",), True),
+        (("nonsense",), False),
+        (("*",), True),
+        ((), False),
+    ):
         settings = TopicSettings(PLAIN, 1, leader_throttled=entries, follower_throttled=entries)
         replicas.replica.configure("t", settings)
         for throttle in (replicas.replica.leader_throttle, replicas.replica.follower_throttle):
             assert throttle.is_throttled(TP) is expected
 
 
-async def test_proposals_go_in_one_request_and_again_until_they_are_decided(replicas: Replicas, autojump_clock: MockClock) -> None:
+async def test_proposals_go_in_one_request_and_again_until_they_are_decided(
+    replicas: Replicas, autojump_clock: MockClock
+) -> None:
     requests: list[list[IsrChange]] = []
 
     async def alter(changes: Sequence[IsrChange]) -> list[IsrOutcome]:
@@ -154,9 +184,14 @@ async def test_proposals_go_in_one_request_and_again_until_they_are_decided(repl
 
     replicas.replica.alter_partitions = alter
     replicas.replica.eligible = lambda node_id: 1
-    given = [Assignment(TopicPartition("t", index), TOPIC_ID, ME, 0, (ME, TWO), (ME, TWO)) for index in range(3)]
+    given = [
+        Assignment(TopicPartition("t", index), TOPIC_ID, ME, 0, (ME, TWO), (ME, TWO))
+        for index in range(3)
+    ]
     replicas.replica.apply(given, {"t": TopicSettings(PLAIN, 1)})
-    tickets = [replicas.produce(partition, timeout=100.0) for partition in replicas.replica.partitions()]
+    tickets = [
+        replicas.produce(partition, timeout=100.0) for partition in replicas.replica.partitions()
+    ]
     replicas.replica.end_of_turn()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(replicas.replica.run)
@@ -165,8 +200,11 @@ async def test_proposals_go_in_one_request_and_again_until_they_are_decided(repl
         await trio.sleep(10)
         assert [len(request) for request in requests] == [3, 3]
         assert all(partition.isr == {ME} for partition in replicas.replica.partitions())
-        assert not any(ticket.releases for ticket in tickets)  # who is eligible to lead, the metadata says
-        settled = [Assignment(one.topic_partition, TOPIC_ID, ME, 0, (ME, TWO), (ME,), 1) for one in given]
+        # who is eligible to lead, the metadata says
+        assert not any(ticket.releases for ticket in tickets)
+        settled = [
+            Assignment(one.topic_partition, TOPIC_ID, ME, 0, (ME, TWO), (ME,), 1) for one in given
+        ]
         replicas.replica.apply(settled, {"t": TopicSettings(PLAIN, 1)})
         assert [ticket.releases for ticket in tickets] == [1, 1, 1]
         nursery.cancel_scope.cancel()

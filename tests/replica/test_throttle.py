@@ -23,9 +23,13 @@ def test_it_applies_to_what_was_named() -> None:
     throttle = Throttle()
     assert not throttle.is_throttled(TopicPartition("t", 0))
     throttle.set_partitions("t", frozenset({1}))
-    assert not throttle.is_throttled(TopicPartition("t", 0)) and throttle.is_throttled(TopicPartition("t", 1))
+    assert not throttle.is_throttled(TopicPartition("t", 0)) and throttle.is_throttled(
+        TopicPartition("t", 1)
+    )
     throttle.set_partitions("t", EVERY_PARTITION)
-    assert throttle.is_throttled(TopicPartition("t", 0)) and not throttle.is_throttled(TopicPartition("u", 0))
+    assert throttle.is_throttled(TopicPartition("t", 0)) and not throttle.is_throttled(
+        TopicPartition("u", 0)
+    )
     throttle.set_partitions("t", frozenset())
     assert not throttle.is_throttled(TopicPartition("t", 0))
 

@@ -1,4 +1,6 @@
-"""Logs of one partition agree after any leader changes, and nothing committed is ever cut: KIP-101, KIP-279, and by chance."""
+"""Logs of one partition agree after any leader changes, and nothing committed is ever cut:
+KIP-101, KIP-279, and by chance.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def replicas_in(path: Path, count: int = 2) -> list[Replica]:
 
 
 def lost_after_a_restart(path: Path, becoming_follower: Rule) -> None:
-    """KIP-101, scenario 1: a follower that has a committed record and does not know so restarts, and leads next."""
+    """KIP-101, scenario 1: a follower that has a committed record and does not know so
+    restarts, and leads next.
+    """
     a, b = replicas = replicas_in(path)
     hear(replicas, 1, 1, (1, 2))
     a.append(b"m1")
@@ -53,7 +57,9 @@ def lost_after_a_restart(path: Path, becoming_follower: Rule) -> None:
 
 
 def parted_after_two_restarts(path: Path, becoming_follower: Rule) -> None:
-    """KIP-101, scenario 2: a replica without the last record leads (uncleanly) and writes there; the other one comes back."""
+    """KIP-101, scenario 2: a replica without the last record leads (uncleanly) and writes
+    there; the other one comes back.
+    """
     a, b = replicas = replicas_in(path)
     hear(replicas, 1, 1, (1, 2))
     a.append(b"m1")
@@ -100,24 +106,33 @@ def test_epochs_make_logs_agree(tmp_path: Path, scenario: Callable[[Path, Rule],
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_high_watermarks_would_not(tmp_path: Path, scenario: Callable[[Path, Rule], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_high_watermarks_would_not(
+    tmp_path: Path, scenario: Callable[[Path, Rule], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same with the old rule, and with followers that do not say their last epoch."""
     monkeypatch.setattr("mqd.log.partition_log.PartitionLog.last_epoch", -1)
     with pytest.raises((AssertionError, ValueError)):
         scenario(tmp_path, by_high_watermark)
 
 
-def test_an_answer_of_an_older_fetch_than_kip_279_would_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-101's first rule, without the loop: the leader's start of the next epoch is taken for the end of an epoch it does not know."""
+def test_an_answer_of_an_older_fetch_than_kip_279_would_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-101's first rule, without the loop: the leader's start of the next epoch is taken
+    for the end of an epoch it does not know.
+    """
     monkeypatch.setattr(
-        "mqd.replica.follower.truncation_offset", lambda partition, epoch, end_offset: min(end_offset, partition.log.log_end_offset)
+        "mqd.replica.follower.truncation_offset",
+        lambda partition, epoch, end_offset: min(end_offset, partition.log.log_end_offset),
     )
     with pytest.raises(AssertionError):
         two_failovers_in_a_row(tmp_path, by_epochs)
 
 
 def test_epochs_without_records_do_not_stop_a_follower(tmp_path: Path) -> None:
-    """A leader that wrote nothing follows one that has records of the epoch before: its own entry is in the way, and goes."""
+    """A leader that wrote nothing follows one that has records of the epoch before: its own
+    entry is in the way, and goes.
+    """
     a, b = replicas = replicas_in(tmp_path)
     hear(replicas, 1, 1, (1, 2))
     a.append(b"m1")
@@ -141,7 +156,9 @@ def test_producers_are_the_same_on_both_sides(tmp_path: Path) -> None:
     again = b.harness.append(b.log, batch(b"v", b"w", producer_id=8, sequence=10), epoch=2)
     assert again.duplicate and again.base_offset == 22
     first = b.harness.append(b.log, batch(b"v", b"w", producer_id=8, sequence=2), epoch=2)
-    assert first.duplicate and first.base_offset == 6, "the last five batches are known, as on the leader"
+    assert first.duplicate and first.base_offset == 6, (
+        "the last five batches are known, as on the leader"
+    )
 
 
 def test_a_follower_below_the_leaders_start_begins_anew_there(tmp_path: Path) -> None:
@@ -156,14 +173,19 @@ def test_a_follower_below_the_leaders_start_begins_anew_there(tmp_path: Path) ->
     a.logs.delete_records(a.log, 17)  # within a batch
     settle(replicas, a)
     assert b.log.log_start_offset in (16, 17) and b.log.log_end_offset == a.log.log_end_offset
-    assert [pair for pair in b.values() if pair[0] >= 17] == [pair for pair in a.values() if pair[0] >= 17]
+    assert [pair for pair in b.values() if pair[0] >= 17] == [
+        pair for pair in a.values() if pair[0] >= 17
+    ]
     b.kill()
     hear([b], 1, 1, (1, 2))
     assert b.log.log_end_offset == a.log.log_end_offset and not b.logs.fenced
 
 
 class Failovers(RuleBasedStateMachine):
-    """Three replicas that all stay in the ISR: any of them may lead next. What was committed once is in every log in the end."""
+    """Three replicas that all stay in the ISR: any of them may lead next.
+
+    What was committed once is in every log in the end.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -226,7 +248,9 @@ class Failovers(RuleBasedStateMachine):
         contents = [replica.content() for replica in self.replicas]
         assert contents[0] == contents[1] == contents[2]
         entries = [replica.log.epochs.entries() for replica in self.replicas]
-        known = [[entry for entry in one if entry[1] < self.leader.log.log_end_offset] for one in entries]
+        known = [
+            [entry for entry in one if entry[1] < self.leader.log.log_end_offset] for one in entries
+        ]
         assert known[0] == known[1] == known[2]
         producers = [replica.log.producers.entries() for replica in self.replicas]
         assert producers[0] == producers[1] == producers[2]
@@ -240,5 +264,8 @@ class Failovers(RuleBasedStateMachine):
 
 TestFailovers = Failovers.TestCase
 TestFailovers.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=25,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -1,4 +1,6 @@
-"""What becomes of a log that a starting node has found and not opened yet, when the metadata says that it is to go."""
+"""What becomes of a log that a starting node has found and not opened yet, when the
+metadata says that it is to go.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ LAST = 7
 
 
 class Starting(Replicas):
-    """A node that has logs of a topic of some partitions, and the metadata that gives them to it."""
+    """A node that has logs of a topic of some partitions, and the metadata that gives them
+    to it.
+    """
 
     def __init__(self, directory: Path, partitions: int) -> None:
         super().__init__(directory)
@@ -44,7 +48,9 @@ class Starting(Replicas):
         await self.service.start()
         for index in range(self.partitions):
             self.service.open(TopicPartition("t", index), OLD, LogConfig())
-        self.change(RegisterBroker(OTHER, UUID(int=7), "other", 1, None), SetBrokerFencing(OTHER, 1, False))
+        self.change(
+            RegisterBroker(OTHER, UUID(int=7), "other", 1, None), SetBrokerFencing(OTHER, 1, False)
+        )
         self.change(self.created(OLD))
 
     def change(self, *records: Any) -> None:
@@ -55,7 +61,9 @@ class Starting(Replicas):
         self.publisher(delta, self.image)
 
     def created(self, topic_id: UUID) -> CreateTopic:
-        return CreateTopic("t", topic_id, (Placement((OTHER, ME), OTHER, (OTHER,)),) * self.partitions, ())
+        return CreateTopic(
+            "t", topic_id, (Placement((OTHER, ME), OTHER, (OTHER,)),) * self.partitions, ()
+        )
 
     def topic_ids(self) -> set[UUID]:
         return {log.topic_id for log in self.service.logs.values()}
@@ -77,7 +85,9 @@ async def activate(starting: Starting, *changes: Any) -> None:
 
 
 @pytest.mark.parametrize("partitions", [8, 60])
-async def test_a_topic_that_is_deleted_meanwhile_and_made_again_is_served(tmp_path: Path, partitions: int) -> None:
+async def test_a_topic_that_is_deleted_meanwhile_and_made_again_is_served(
+    tmp_path: Path, partitions: int
+) -> None:
     starting = Starting(tmp_path, partitions)
     await starting.begin()
     await activate(starting, DeleteTopic(OLD), starting.created(NEW))
@@ -90,7 +100,11 @@ async def test_a_topic_that_is_deleted_meanwhile_leaves_nothing(tmp_path: Path) 
     starting = Starting(tmp_path, 8)
     await starting.begin()
     await activate(starting, DeleteTopic(OLD))
-    assert not starting.service.logs and not starting.replica.partitions() and not starting.publisher.unopened
+    assert (
+        not starting.service.logs
+        and not starting.replica.partitions()
+        and not starting.publisher.unopened
+    )
 
 
 async def test_so_does_a_log_that_cannot_be_used(tmp_path: Path) -> None:

@@ -47,8 +47,13 @@ def test_a_waiter_leaves_every_partition_and_is_released_once() -> None:
     assert not any(holder.fetches for holder in holders)
 
 
-@given(st.lists(st.tuples(st.floats(min_value=0, max_value=100), st.booleans()), max_size=1000), st.floats(min_value=0, max_value=100))
-def test_who_expired_is_who_is_late_and_still_waits(entries: list[tuple[float, bool]], now: float) -> None:
+@given(
+    st.lists(st.tuples(st.floats(min_value=0, max_value=100), st.booleans()), max_size=1000),
+    st.floats(min_value=0, max_value=100),
+)
+def test_who_expired_is_who_is_late_and_still_waits(
+    entries: list[tuple[float, bool]], now: float
+) -> None:
     deadlines: Deadlines[FetchWaiter] = Deadlines()
     expected = []
     for deadline, freed in entries:

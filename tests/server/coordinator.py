@@ -1,4 +1,6 @@
-"""A transaction coordinator that says what the test wants, when it wants: for handlers that ask one."""
+"""A transaction coordinator that says what the test wants, when it wants: for handlers that
+ask one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ STATE = "__transaction_state"
 
 
 class SaysSo:
-    """Plugged into a rig. Every transaction is what `says` has for it by (topic, partition): NONE unless something else is set."""
+    """Plugged into a rig.
+
+    Every transaction is what `says` has for it by (topic, partition): NONE unless something else is
+    set.
+    """
 
     def __init__(self, node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         self.says: dict[tuple[str, int], ErrorCode] = {}
@@ -30,12 +36,16 @@ class SaysSo:
         self.goes.set()
         node.create(STATE, 2, replicas=(ME, OTHER))
         node.node.transactions = SimpleNamespace(partition_of=lambda key: partition_for(key, 2))
-        node.node.groups = SimpleNamespace(partition_of=lambda key: 0, write_marker=self.write_marker)
+        node.node.groups = SimpleNamespace(
+            partition_of=lambda key: 0, write_marker=self.write_marker
+        )
         node.node.forward = self.forward
         self.forwarded: list[tuple[int, str, int]] = []
         monkeypatch.setattr("mqd.server.verification.add_partitions", self.answer)
 
-    async def forward(self, node_id: int, api: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def forward(
+        self, node_id: int, api: str, version: int, request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         assert node_id != ME
         self.forwarded.append((node_id, api, version))
         return await self.answer(None, request)
@@ -54,7 +64,9 @@ class SaysSo:
                         "results_by_partition": [
                             {
                                 "partition_index": index,
-                                "partition_error_code": self.says.get((topic["name"], index), ErrorCode.NONE),
+                                "partition_error_code": self.says.get(
+                                    (topic["name"], index), ErrorCode.NONE
+                                ),
                             }
                             for index in topic["partitions"]
                         ],
@@ -64,7 +76,10 @@ class SaysSo:
             }
             for transaction in request["transactions"]
         ]
-        return {"error_code": self.error, "results_by_transaction": results if not self.error else []}
+        return {
+            "error_code": self.error,
+            "results_by_transaction": results if not self.error else [],
+        }
 
     async def write_marker(self, index: int, producer: Any, *how: Any) -> None:
         await trio.lowlevel.checkpoint()

@@ -1,7 +1,9 @@
-"""A server on a network in memory: real handlers, replicas and logs; no Raft, no controller, and time by hand.
+"""A server on a network in memory: real handlers, replicas and logs; no Raft, no controller, and
+time by hand.
 
-The metadata is an image that the tests change, applied to the replicas as the daemon does. Tests do not sleep: after
-something was sent, `settle` lets everybody run until all wait, and `mock_clock.jump` moves the time.
+The metadata is an image that the tests change, applied to the replicas as the daemon does. Tests do
+not sleep: after something was sent, `settle` lets everybody run until all wait, and
+`mock_clock.jump` moves the time.
 """
 
 from __future__ import annotations
@@ -182,14 +184,19 @@ class Client:
     def send_frame(self, body: bytes) -> None:
         self.send(pack(">i", len(body)) + body)
 
-    def post(self, name: str, version: int, body: Mapping[str, Any], *, answered: bool = True) -> None:
+    def post(
+        self, name: str, version: int, body: Mapping[str, Any], *, answered: bool = True
+    ) -> None:
         """Send a request and do not wait."""
         api = apis.by_name(name)
         assert api is not None
         self.correlation_id += 1
         if answered:
             self.asked.append((api, version, self.correlation_id))
-        self.send_frame(encode_request_header(api, version, self.correlation_id, "test") + api.encode_request(version, body))
+        self.send_frame(
+            encode_request_header(api, version, self.correlation_id, "test")
+            + api.encode_request(version, body)
+        )
 
     def frames(self) -> list[bytes]:
         """Take every whole answer that has come, without its length."""
@@ -232,14 +239,20 @@ class Client:
 
     # -- the usual requests
 
-    async def produce(self, topic: str, records: bytes | bytearray | None, *, version: int = 9, **options: Any) -> Any:
+    async def produce(
+        self, topic: str, records: bytes | bytearray | None, *, version: int = 9, **options: Any
+    ) -> Any:
         """The one partition's row."""
-        answer = await self.ask("produce", version, self.rig.produce_body(topic, records, version=version, **options))
+        answer = await self.ask(
+            "produce", version, self.rig.produce_body(topic, records, version=version, **options)
+        )
         return answer.responses[0].partition_responses[0]
 
     async def fetch(self, topic: str, offset: int, *, version: int = 12, **options: Any) -> Any:
         """The one partition's row."""
-        answer = await self.ask("fetch", version, self.rig.fetch_body(topic, offset, version=version, **options))
+        answer = await self.ask(
+            "fetch", version, self.rig.fetch_body(topic, offset, version=version, **options)
+        )
         return answer.responses[0].partitions[0]
 
 
@@ -250,7 +263,9 @@ class Rig:
         self.disk = FaultyDisk()
         self.clock = HandClock()
         self.image = MetadataImage()
-        self.config = NodeConfig.load(None, {}, {key.replace("_", "."): value for key, value in options.items()})
+        self.config = NodeConfig.load(
+            None, {}, {key.replace("_", "."): value for key, value in options.items()}
+        )
         entropy = RandomEntropy(random.Random(1))
         self.directory_failures: list[Path] = []
         self.logs = LogService(
@@ -297,7 +312,9 @@ class Rig:
 
     def register(self, *node_ids: NodeId) -> None:
         for node_id in node_ids:
-            self.change(RegisterBroker(node_id, UUID(int=node_id), f"host{node_id}", 9090 + node_id, None))
+            self.change(
+                RegisterBroker(node_id, UUID(int=node_id), f"host{node_id}", 9090 + node_id, None)
+            )
             self.change(SetBrokerFencing(node_id, self.image.brokers[node_id].epoch, False))
 
     def set_rack(self, node_id: NodeId, rack: str) -> None:
@@ -314,7 +331,11 @@ class Rig:
         **configs: str,
     ) -> UUID:
         topic_id = UUID(int=0x1000 + self.changes, version=4)
-        placement = Placement(tuple(replicas), replicas[0] if leader is None else leader, tuple(replicas if isr is None else isr))
+        placement = Placement(
+            tuple(replicas),
+            replicas[0] if leader is None else leader,
+            tuple(replicas if isr is None else isr),
+        )
         dotted = tuple((key.replace("_", "."), value) for key, value in configs.items())
         self.change(CreateTopic(name, topic_id, (placement,) * partitions, dotted))
         return topic_id
@@ -323,9 +344,17 @@ class Rig:
         self.change(DeleteTopic(self.image.topics[name].topic_id))
 
     def alter(self, topic: str, **configs: str | None) -> None:
-        self.change(SetConfigs("topic", topic, tuple((key.replace("_", "."), value) for key, value in configs.items())))
+        self.change(
+            SetConfigs(
+                "topic",
+                topic,
+                tuple((key.replace("_", "."), value) for key, value in configs.items()),
+            )
+        )
 
-    def lead(self, topic: str, leader: NodeId, *, isr: Sequence[NodeId] | None = None, partition: int = 0) -> None:
+    def lead(
+        self, topic: str, leader: NodeId, *, isr: Sequence[NodeId] | None = None, partition: int = 0
+    ) -> None:
         """A new leader, or a new ISR; either begins a new leader epoch."""
         before = self.image.topics[topic].partitions[partition]
         change = PartitionChange(partition, leader, tuple(before.isr if isr is None else isr))
@@ -362,16 +391,33 @@ class Rig:
         timeout_ms: int = 1000,
         transactional_id: str | None = None,
     ) -> dict[str, Any]:
-        data = {**self.name_of(topic, 13, version), "partition_data": [{"index": partition, "records": records}]}
-        return {"transactional_id": transactional_id, "acks": acks, "timeout_ms": timeout_ms, "topic_data": [data]}
+        data = {
+            **self.name_of(topic, 13, version),
+            "partition_data": [{"index": partition, "records": records}],
+        }
+        return {
+            "transactional_id": transactional_id,
+            "acks": acks,
+            "timeout_ms": timeout_ms,
+            "topic_data": [data],
+        }
 
-    def fetch_body(self, topic: str, offset: int, *, version: int = 12, partition: int = 0, **options: Any) -> dict[str, Any]:
+    def fetch_body(
+        self, topic: str, offset: int, *, version: int = 12, partition: int = 0, **options: Any
+    ) -> dict[str, Any]:
         wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
         for name in ("current_leader_epoch", "last_fetched_epoch", "partition_max_bytes"):
             if name in options:
                 wanted[name] = options.pop(name)
         asked = {**self.name_of(topic, 13, version), "partitions": [wanted]}
-        return {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, **options, "topics": [asked]}
+        return {
+            "max_wait_ms": 0,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "session_epoch": -1,
+            **options,
+            "topics": [asked],
+        }
 
 
 def values(records: Any) -> list[bytes]:
@@ -391,6 +437,8 @@ async def rig(directory: Path, **options: str) -> AsyncIterator[Rig]:
     made.register(ME, OTHER)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.replica.run)
-        await nursery.start(made.server.run, [(listener, kind) for kind, listener in made.listeners.items()])
+        await nursery.start(
+            made.server.run, [(listener, kind) for kind, listener in made.listeners.items()]
+        )
         yield made
         nursery.cancel_scope.cancel()

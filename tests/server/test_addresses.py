@@ -1,4 +1,6 @@
-"""Which connection gives its place to a newcomer: against a search of all connections, and its cost in a flood."""
+"""Which connection gives its place to a newcomer: against a search of all connections, and
+its cost in a flood.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_it_is_the_longest_idle_of_the_address_with_the_most(seed: int) -> None:
             assert victim is None
             continue
         assert victim is not None and victim.open and sizes[victim.address] == most
-        assert victim.last_active == min(one.last_active for one in connections if one.address == victim.address)
+        assert victim.last_active == min(
+            one.last_active for one in connections if one.address == victim.address
+        )
 
 
 def test_a_newcomer_in_a_flood_walks_over_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:

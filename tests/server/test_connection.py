@@ -1,4 +1,6 @@
-"""The connection core against a scripted socket: framing at every split, order of answers, bounds, and the end."""
+"""The connection core against a scripted socket: framing at every split, order of answers,
+bounds, and the end.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ class ScriptedOwner:
 
     def introduced(self, connection: Connection) -> None: ...
 
-    def dispatch(self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
+    def dispatch(
+        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int
+    ) -> bool:
         if self.refuse_next:
             return False
         self.requests.append(bytes(view[start:end]))
@@ -142,9 +146,17 @@ class ScriptedOwner:
 
     def run(self) -> None:
         for _ in range(10_000):
-            before = (len(self.sock.incoming), sum(map(len, self.sock.incoming)), len(self.sock.sent))
+            before = (
+                len(self.sock.incoming),
+                sum(map(len, self.sock.incoming)),
+                len(self.sock.sent),
+            )
             self.turn()
-            if before == (len(self.sock.incoming), sum(map(len, self.sock.incoming)), len(self.sock.sent)):
+            if before == (
+                len(self.sock.incoming),
+                sum(map(len, self.sock.incoming)),
+                len(self.sock.sent),
+            ):
                 return
         raise AssertionError("does not come to rest")
 
@@ -156,7 +168,10 @@ def frame(body: bytes) -> bytes:
 REQUESTS = [b"request-%d" % i + b"x" * size for i, size in enumerate((0, 1, 5000, 0, 200_000, 3))]
 
 
-@given(st.lists(st.integers(min_value=1, max_value=300_000), max_size=12), st.integers(min_value=1, max_value=5000))
+@given(
+    st.lists(st.integers(min_value=1, max_value=300_000), max_size=12),
+    st.integers(min_value=1, max_value=5000),
+)
 def test_frames_survive_every_split(cuts: list[int], first: int) -> None:
     owner = ScriptedOwner()
     stream = b"".join(map(frame, REQUESTS))
@@ -194,7 +209,9 @@ def test_answers_leave_in_the_order_of_the_requests() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 7, -1, -(2**31), 2**31 - 1, (1 << 20) + 1])
-def test_a_frame_of_an_impossible_size_closes_the_connection_before_anything_is_allocated(size: int) -> None:
+def test_a_frame_of_an_impossible_size_closes_the_connection_before_anything_is_allocated(
+    size: int,
+) -> None:
     owner = ScriptedOwner()
     owner.sock.incoming = [pack(">i", size) + b"12345678"]
     owner.run()
@@ -205,14 +222,19 @@ def test_a_frame_of_an_impossible_size_closes_the_connection_before_anything_is_
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "reason=an HTTP request: this port speaks the Kafka protocol"),
+        (
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "reason=an HTTP request: this port speaks the Kafka protocol",
+        ),
         (b"POST /topics HTTP/1.1\r\n\r\n", "reason=an HTTP request"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "reason=an HTTP request"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "reason=a TLS handshake"),
         (b"\xff\xff\xff\xff????", "reason=a frame of -1 bytes"),
     ],
 )
-def test_a_client_of_another_protocol_gets_a_log_line_that_names_it(sent: bytes, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_of_another_protocol_gets_a_log_line_that_names_it(
+    sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     owner = ScriptedOwner()
     owner.sock.incoming = [sent]
     owner.run()
@@ -276,7 +298,9 @@ def test_a_slow_reader_gets_everything_and_is_not_read_meanwhile(tmp_path: Path)
     small = FileRange(file, 100, 1000)
     large = FileRange(file, 5, SENDFILE_BYTES_MIN + 1)
     owner.slots[0].complete([b"head", small, b"middle", large, b"tail"])
-    expected = b"head" + content[100:1100] + b"middle" + content[5 : 5 + SENDFILE_BYTES_MIN + 1] + b"tail"
+    expected = (
+        b"head" + content[100:1100] + b"middle" + content[5 : 5 + SENDFILE_BYTES_MIN + 1] + b"tail"
+    )
     for room in (0, 1, 3, 1000, 7, 60_000, 1, 10_000):
         owner.sock.room = room
         owner.turn()
@@ -349,7 +373,9 @@ def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again
     seen: list[memoryview] = []
     buffers: list[int] = []
 
-    def dispatch(connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
+    def dispatch(
+        connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int
+    ) -> bool:
         seen.append(view[start:end])
         buffers.append(id(buffer))
         connection.slot().complete([b"."])
@@ -370,7 +396,9 @@ def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again
 
 
 def test_nothing_more_is_heard_of_who_has_ended_his_stream_though_his_answer_is_due() -> None:
-    """Where a process died, the one that follows it under the same node's id need not wait for that."""
+    """Where a process died, the one that follows it under the same node's id need not wait
+    for that.
+    """
     owner = ScriptedOwner(echo=False)
     owner.now = 5.0
     owner.sock.incoming.append(b"\0\0\0\x08" + bytes(8))

@@ -1,4 +1,6 @@
-"""The dispatcher: what closes a connection, what holds it back, and what a handler's mistake costs."""
+"""The dispatcher: what closes a connection, what holds it back, and what a handler's
+mistake costs.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ ALTER_PARTITION = 56
 DESCRIBE_CLUSTER = 60
 
 
-def head(api_key: int, version: int, client_id: bytes | None = b"test", correlation_id: int = 1) -> bytes:
-    return pack(">hhih", api_key, version, correlation_id, -1 if client_id is None else len(client_id)) + (client_id or b"")
+def head(
+    api_key: int, version: int, client_id: bytes | None = b"test", correlation_id: int = 1
+) -> bytes:
+    return pack(
+        ">hhih", api_key, version, correlation_id, -1 if client_id is None else len(client_id)
+    ) + (client_id or b"")
 
 
 UNDECODABLE = {
@@ -65,7 +71,9 @@ UNDECODABLE = {
 
 
 @pytest.mark.parametrize("name", UNDECODABLE)
-async def test_what_no_version_allows_closes_its_connection_and_no_other(tmp_path: Path, name: str) -> None:
+async def test_what_no_version_allows_closes_its_connection_and_no_other(
+    tmp_path: Path, name: str
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         bad, good = await node.connect(), await node.connect()
@@ -96,20 +104,30 @@ async def test_a_produce_of_a_client_whose_id_is_not_utf_8_is_not_appended(tmp_p
         client = await node.connect()
         api = apis.by_name("produce")
         assert api is not None
-        client.send_frame(head(0, 8, b"\xff\xfe") + api.encode_request(8, node.produce_body("t", batch(b"a"), version=8)))
+        client.send_frame(
+            head(0, 8, b"\xff\xfe")
+            + api.encode_request(8, node.produce_body("t", batch(b"a"), version=8))
+        )
         await settle()
         assert client.sock.closed
         assert node.partition("t").log.log_end_offset == 0
 
 
-@pytest.mark.parametrize(("api", "version", "decode"), [("produce", 9, decode_produce_request), ("fetch", 12, decode_fetch_request)])
-async def test_tags_in_the_header_of_a_hot_request_are_skipped(tmp_path: Path, api: str, version: int, decode: Any) -> None:
+@pytest.mark.parametrize(
+    ("api", "version", "decode"),
+    [("produce", 9, decode_produce_request), ("fetch", 12, decode_fetch_request)],
+)
+async def test_tags_in_the_header_of_a_hot_request_are_skipped(
+    tmp_path: Path, api: str, version: int, decode: Any
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
         declared = apis.by_name(api)
         assert declared is not None
-        request = node.produce_body("t", batch(b"a")) if api == "produce" else node.fetch_body("t", 0)
+        request = (
+            node.produce_body("t", batch(b"a")) if api == "produce" else node.fetch_body("t", 0)
+        )
         body = declared.encode_request(version, request)
         header = encode_request_header(declared, version, 1, "test")
         assert header[-1] == 0
@@ -126,9 +144,15 @@ async def test_peers_are_served_more(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         peer, client = await node.connect(PEER), await node.connect(CLIENT)
         heard: list[tuple[str, bytes]] = []
-        node.raft.begin_introduction = lambda address: SimpleNamespace(node_id=2, incarnation=None, refusal=None)
-        node.raft.receive_introduction = lambda visit, body, correlation_id: heard.append(("hello", bytes(body))) or b""
-        node.raft.receive = lambda node_id, body, incarnation: heard.append((str(node_id), bytes(body)))
+        node.raft.begin_introduction = lambda address: SimpleNamespace(
+            node_id=2, incarnation=None, refusal=None
+        )
+        node.raft.receive_introduction = lambda visit, body, correlation_id: (
+            heard.append(("hello", bytes(body))) or b""
+        )
+        node.raft.receive = lambda node_id, body, incarnation: heard.append(
+            (str(node_id), bytes(body))
+        )
         peer.send_frame(head(32_000, 0, None) + b"I am 2")
         peer.send_frame(head(32_001, 0) + b"vote")
         await settle()
@@ -143,10 +167,14 @@ async def test_peers_are_served_more(tmp_path: Path) -> None:
 # -- answers of whole requests
 
 
-async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_else(tmp_path: Path) -> None:
+async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
-        node.raft.begin_introduction = lambda address: SimpleNamespace(node_id=2, incarnation=None, refusal=None)
+        node.raft.begin_introduction = lambda address: SimpleNamespace(
+            node_id=2, incarnation=None, refusal=None
+        )
         node.raft.receive_introduction = lambda visit, body, correlation_id: b""
         stranger = await node.connect(PEER)
         stranger.post("api_versions", 0, {})
@@ -169,11 +197,16 @@ async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_e
 
 
 @pytest.mark.parametrize("version", [4, 12, 17])
-async def test_what_carries_no_epoch_and_no_node_sends_is_not_served_to_peers(tmp_path: Path, version: int) -> None:
+async def test_what_carries_no_epoch_and_no_node_sends_is_not_served_to_peers(
+    tmp_path: Path, version: int
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         fetch = node.fetch_body("t", 0, version=version)
-        for name, at, body in (("produce", min(version, 9), node.produce_body("t", batch(b"x"))), ("fetch", version, fetch)):
+        for name, at, body in (
+            ("produce", min(version, 9), node.produce_body("t", batch(b"x"))),
+            ("fetch", version, fetch),
+        ):
             peer = await node.connect(PEER)
             next(one for one in node.server._connections if one.sock is peer.sock).introduced(2)
             told = {row.api_key for row in (await peer.ask("api_versions", 0, {})).api_keys}
@@ -205,7 +238,9 @@ def failed(request: Any, error: MqError) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_refused_request_is_answered_in_its_own_shape(tmp_path: Path, is_async: bool) -> None:
+async def test_a_refused_request_is_answered_in_its_own_shape(
+    tmp_path: Path, is_async: bool
+) -> None:
     def refuse(context: Any, request: Any) -> None:
         raise MqError(ErrorCode.POLICY_VIOLATION, "no")
 
@@ -236,7 +271,9 @@ class Gate:
         return described("late")
 
 
-async def test_a_coroutine_holds_back_what_is_behind_it_and_no_other_connection(tmp_path: Path) -> None:
+async def test_a_coroutine_holds_back_what_is_behind_it_and_no_other_connection(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         gate = Gate()
@@ -274,7 +311,9 @@ async def test_a_coroutine_behind_a_produce_that_waits_is_answered_after_it(tmp_
         assert len(client.answers()) == 3
 
 
-async def test_a_client_that_goes_while_its_request_is_answered_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_client_that_goes_while_its_request_is_answered_leaves_nothing(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         gate = Gate()
         replaced(node, DESCRIBE_CLUSTER, gate.handle)
@@ -318,7 +357,9 @@ async def test_only_some_requests_that_read_are_carried_out_at_once(tmp_path: Pa
 
 
 async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None:
-    """Also that which waits for its turn: a client that comes and goes must not leave work behind."""
+    """Also that which waits for its turn: a client that comes and goes must not leave work
+    behind.
+    """
     async with rig(tmp_path) as node:
         work = Work()
         replaced(node, DESCRIBE_CLUSTER, work.handle)
@@ -391,7 +432,9 @@ async def test_joins_that_wait_for_members_have_no_place_and_no_frame(tmp_path: 
 
 @pytest.mark.plants_a_bug
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_bug_in_a_handler_costs_one_connection(tmp_path: Path, is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_a_handler_costs_one_connection(
+    tmp_path: Path, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(context: Any, request: Any) -> Mapping[str, Any]:
         raise KeyError("a bug")
 
@@ -411,7 +454,11 @@ async def test_a_bug_in_a_handler_costs_one_connection(tmp_path: Path, is_async:
 @pytest.mark.parametrize("api", ["produce", "fetch"])
 @pytest.mark.parametrize("is_resumed", [False, True])
 async def test_a_bug_on_the_hot_path_costs_one_connection(
-    tmp_path: Path, api: str, is_resumed: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    api: str,
+    is_resumed: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*arguments: Any) -> None:
         raise KeyError("a bug")
@@ -420,7 +467,14 @@ async def test_a_bug_on_the_hot_path_costs_one_connection(
         node.create("t")
         bad, good = await node.connect(), await node.connect()
         if is_resumed:  # by a request that is answered in a task
-            bad.post("metadata", 12, {"topics": [{"name": f"n{row}"} for row in range(2000)], "allow_auto_topic_creation": False})
+            bad.post(
+                "metadata",
+                12,
+                {
+                    "topics": [{"name": f"n{row}"} for row in range(2000)],
+                    "allow_auto_topic_creation": False,
+                },
+            )
         with monkeypatch.context() as patch:
             patch.setattr(node.server.dispatcher, f"_{api}", broken)
             body = node.produce_body("t", batch()) if api == "produce" else node.fetch_body("t", 0)
@@ -431,7 +485,9 @@ async def test_a_bug_on_the_hot_path_costs_one_connection(
         assert (await good.produce("t", batch())).error_code == 0
 
 
-async def test_a_bug_in_a_core_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_a_core_stops_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*arguments: Any, **options: Any) -> None:
         raise KeyError("a bug")
 
@@ -451,7 +507,9 @@ async def survives(tmp_path: Path, handle: Any) -> bool:
             replaced(node, DESCRIBE_CLUSTER, handle)
             bad, good = await node.connect(), await node.connect()
             await asked(bad)
-            return bad.sock.closed and (await good.ask("list_offsets", 1, {"topics": []})) is not None
+            return (
+                bad.sock.closed and (await good.ask("list_offsets", 1, {"topics": []})) is not None
+            )
     except BaseExceptionGroup:
         return False
 
@@ -459,7 +517,9 @@ async def survives(tmp_path: Path, handle: Any) -> bool:
 @pytest.mark.plants_a_bug
 @pytest.mark.parametrize("mistake", ["unfit answer", "refusal without a shape"])
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_an_answer_that_cannot_be_made_costs_one_connection(tmp_path: Path, is_async: bool, mistake: str) -> None:
+async def test_an_answer_that_cannot_be_made_costs_one_connection(
+    tmp_path: Path, is_async: bool, mistake: str
+) -> None:
     def unfit(context: Any, request: Any) -> Mapping[str, Any]:
         if mistake == "unfit answer":
             return {"error_code": 1 << 40, "brokers": []}
@@ -489,7 +549,9 @@ async def test_each_request_counts_once(tmp_path: Path, mock_clock: MockClock) -
 # -- out of contact with the controller
 
 
-async def test_a_node_out_of_contact_answers_metadata_and_sends_the_client_away(tmp_path: Path) -> None:
+async def test_a_node_out_of_contact_answers_metadata_and_sends_the_client_away(
+    tmp_path: Path,
+) -> None:
     """A client that stays connected here would ask nobody else who leads."""
     async with rig(tmp_path) as node:
         node.create("t")
@@ -502,7 +564,10 @@ async def test_a_node_out_of_contact_answers_metadata_and_sends_the_client_away(
         client.post("produce", 9, node.produce_body("t", batch(b"unheard")))
         await settle()
         refused, metadata = client.answers()
-        assert refused.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (
+            refused.responses[0].partition_responses[0].error_code
+            == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
         assert metadata.topics[0].partitions[0].leader_id == -1
         assert client.sock.closed
         assert (await peer.ask("metadata", 9, {"topics": []})).brokers
@@ -510,12 +575,18 @@ async def test_a_node_out_of_contact_answers_metadata_and_sends_the_client_away(
         assert not peer.sock.closed
         assert not other.sock.closed
         node.replica.set_in_contact(True)
-        assert (await other.ask("metadata", 9, {"topics": [{"name": "t"}]})).topics[0].partitions[0].leader_id == 1
+        assert (await other.ask("metadata", 9, {"topics": [{"name": "t"}]})).topics[0].partitions[
+            0
+        ].leader_id == 1
         assert (await other.produce("t", batch(b"a"))).error_code == 0
 
 
-async def test_the_connection_closes_behind_an_answer_that_was_kept_for_its_turn(tmp_path: Path) -> None:
-    """Whole frames in one piece behind Metadata are dropped with the connection, whether they were kept or not."""
+async def test_the_connection_closes_behind_an_answer_that_was_kept_for_its_turn(
+    tmp_path: Path,
+) -> None:
+    """Whole frames in one piece behind Metadata are dropped with the connection, whether
+    they were kept or not.
+    """
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -531,8 +602,12 @@ async def test_the_connection_closes_behind_an_answer_that_was_kept_for_its_turn
         assert client.sock.closed
 
 
-async def test_whoever_comes_back_to_a_node_out_of_contact_stays_for_longer_each_time(tmp_path: Path, mock_clock: MockClock) -> None:
-    """Clients wait longer after each connection that they lost, and the other nodes may know no more than this one."""
+async def test_whoever_comes_back_to_a_node_out_of_contact_stays_for_longer_each_time(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Clients wait longer after each connection that they lost, and the other nodes may
+    know no more than this one.
+    """
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()

@@ -1,4 +1,6 @@
-"""Connections share the event loop: each gets a slice in turn, and the one that has used the least goes first."""
+"""Connections share the event loop: each gets a slice in turn, and the one that has used
+the least goes first.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.server.rig import Client, Rig, rig, settle
 from tests.server.test_connection import ScriptedOwner, frame
 
 
-def resumes_until_all_is_answered(owner: ScriptedOwner, later: list[object], requests: list[bytes]) -> None:
+def resumes_until_all_is_answered(
+    owner: ScriptedOwner, later: list[object], requests: list[bytes]
+) -> None:
     while later:
         assert later.pop() is owner.connection
         owner.connection.on_ready(RESUME)
@@ -75,7 +79,9 @@ class Costly:
 
 
 @pytest.mark.parametrize("seconds", [0.0001, 0.003, 0.05])
-@pytest.mark.parametrize(("arrive_at", "slices"), [(20, 50), (1200, 1)], ids=["beside newcomers", "beside hogs"])
+@pytest.mark.parametrize(
+    ("arrive_at", "slices"), [(20, 50), (1200, 1)], ids=["beside newcomers", "beside hogs"]
+)
 async def test_a_light_connection_waits_for_one_slice_of_each_newcomer_at_most(
     tmp_path: Path, seconds: float, arrive_at: int, slices: int
 ) -> None:

@@ -1,4 +1,6 @@
-"""Followers' fetches through the whole server: who may ask, what moves the high watermark, what waits and what wakes it."""
+"""Followers' fetches through the whole server: who may ask, what moves the high watermark,
+what waits and what wakes it.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,34 @@ class Follower:
                 connection.introduced(node_id)
         return cls(node, client, node_id)
 
-    def body(self, *asked: tuple[str, int, int], epoch: int = 0, broker_epoch: int | None = None, **options: Any) -> dict[str, Any]:
+    def body(
+        self,
+        *asked: tuple[str, int, int],
+        epoch: int = 0,
+        broker_epoch: int | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
         """`asked`: (topic, partition, offset)."""
         topics: dict[str, list[dict[str, int]]] = {}
         for topic, index, offset in asked:
-            row = {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20, "current_leader_epoch": epoch}
-            for name in ("last_fetched_epoch", "log_start_offset", "partition_max_bytes", "current_leader_epoch"):
+            row = {
+                "partition": index,
+                "fetch_offset": offset,
+                "partition_max_bytes": 1 << 20,
+                "current_leader_epoch": epoch,
+            }
+            for name in (
+                "last_fetched_epoch",
+                "log_start_offset",
+                "partition_max_bytes",
+                "current_leader_epoch",
+            ):
                 if name in options:
                     row[name] = options[name]
             topics.setdefault(topic, []).append(row)
-        known = self.node.image.brokers[self.node_id].epoch if broker_epoch is None else broker_epoch
+        known = (
+            self.node.image.brokers[self.node_id].epoch if broker_epoch is None else broker_epoch
+        )
         return {
             "replica_state": {"replica_id": self.node_id, "replica_epoch": known},
             "max_wait_ms": options.get("max_wait_ms", 0),
@@ -54,7 +74,10 @@ class Follower:
             "max_bytes": options.get("max_bytes", 10 << 20),
             "session_id": self.session_id,
             "session_epoch": self.epoch,
-            "topics": [{**self.node.name_of(topic, 13, VERSION), "partitions": rows} for topic, rows in topics.items()],
+            "topics": [
+                {**self.node.name_of(topic, 13, VERSION), "partitions": rows}
+                for topic, rows in topics.items()
+            ],
         }
 
     async def fetch(self, *asked: tuple[str, int, int], **options: Any) -> Any:
@@ -87,15 +110,25 @@ def row(answer: Any) -> Any:
     return found
 
 
-def replicated(node: Rig, name: str = "t", partitions: int = 1, isr: Sequence[NodeId] = (ME, OTHER), **configs: str) -> None:
-    node.create(name, partitions=partitions, replicas=(ME, OTHER, THIRD), isr=isr, leader=None, **configs)
+def replicated(
+    node: Rig,
+    name: str = "t",
+    partitions: int = 1,
+    isr: Sequence[NodeId] = (ME, OTHER),
+    **configs: str,
+) -> None:
+    node.create(
+        name, partitions=partitions, replicas=(ME, OTHER, THIRD), isr=isr, leader=None, **configs
+    )
 
 
 # -- who may ask
 
 
 @pytest.mark.parametrize(("kind", "introduced"), [(CLIENT, OTHER), (PEER, THIRD)])
-async def test_only_a_node_that_introduced_itself_is_a_replica(tmp_path: Path, kind: str, introduced: NodeId) -> None:
+async def test_only_a_node_that_introduced_itself_is_a_replica(
+    tmp_path: Path, kind: str, introduced: NodeId
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower = await Follower.connect(node, introduced, kind)
@@ -109,7 +142,9 @@ async def test_an_old_version_is_refused_partition_by_partition(tmp_path: Path) 
     async with rig(tmp_path) as node:
         replicated(node)
         client = await node.connect()
-        assert (await client.fetch("t", 0, version=5, replica_id=OTHER)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert (
+            await client.fetch("t", 0, version=5, replica_id=OTHER)
+        ).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def test_epochs_fence_followers(tmp_path: Path) -> None:
@@ -123,40 +158,66 @@ async def test_epochs_fence_followers(tmp_path: Path) -> None:
         stale = node.image.brokers[OTHER].epoch - 1
         node.partition("t").followers[OTHER].end_offset = -1
         follower.session_id = follower.epoch = 0
-        assert row(await follower.fetch(("t", 0, 0), epoch=1, broker_epoch=stale)).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert (
+            row(await follower.fetch(("t", 0, 0), epoch=1, broker_epoch=stale)).error_code
+            == ErrorCode.STALE_BROKER_EPOCH
+        )
         assert node.partition("t").followers[OTHER].end_offset == -1
 
 
-async def test_a_fetch_of_an_earlier_life_says_nothing_once_the_next_one_was_heard(tmp_path: Path) -> None:
-    """Though this node does not know that registration yet: what the earlier life had may be lost."""
+async def test_a_fetch_of_an_earlier_life_says_nothing_once_the_next_one_was_heard(
+    tmp_path: Path,
+) -> None:
+    """Though this node does not know that registration yet: what the earlier life had may
+    be lost.
+    """
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
         await produce_quietly(node, b"a")
         follower = await Follower.connect(node)
         known = node.image.brokers[OTHER].epoch
-        assert row(await follower.fetch(("t", 0, 1), broker_epoch=known)).error_code == ErrorCode.NONE
+        assert (
+            row(await follower.fetch(("t", 0, 1), broker_epoch=known)).error_code == ErrorCode.NONE
+        )
         assert node.partition("t").followers[OTHER].end_offset == 1
         follower.session_id = follower.epoch = 0
-        assert row(await follower.fetch(("t", 0, 0), broker_epoch=known + 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert (
+            row(await follower.fetch(("t", 0, 0), broker_epoch=known + 1)).error_code
+            == ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
         follower.session_id = follower.epoch = 0
-        assert row(await follower.fetch(("t", 0, 1), broker_epoch=known)).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert (
+            row(await follower.fetch(("t", 0, 1), broker_epoch=known)).error_code
+            == ErrorCode.STALE_BROKER_EPOCH
+        )
         assert node.partition("t").followers[OTHER].end_offset == -1
 
 
-async def test_a_registration_that_is_not_known_here_acknowledges_nothing_until_it_is(tmp_path: Path) -> None:
+async def test_a_registration_that_is_not_known_here_acknowledges_nothing_until_it_is(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME, OTHER))
         await produce_quietly(node, b"a")
         follower = await Follower.connect(node)
         epoch = node.image.brokers[OTHER].epoch
-        later = node.changes + 2  # the record of the next registration, behind that which forgets this one
-        assert row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        # the record of the next registration, behind that which forgets this one
+        later = node.changes + 2
+        assert (
+            row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code
+            == ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
         assert node.partition("t").high_watermark == 0
         node.change(UnregisterBroker(OTHER, epoch))
-        assert row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert (
+            row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code
+            == ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
         node.register(OTHER)
         assert node.image.brokers[OTHER].epoch == later
-        assert row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code == ErrorCode.NONE
+        assert (
+            row(await follower.fetch(("t", 0, 1), broker_epoch=later)).error_code == ErrorCode.NONE
+        )
         assert node.partition("t").followers[OTHER].end_offset == 1
 
 
@@ -166,7 +227,9 @@ async def test_partitions_that_are_not_here_stay_in_no_session(tmp_path: Path) -
         follower = await Follower.connect(node)
         for begin in range(1, 30, 10):
             answer = await follower.fetch(*(("t", index, 0) for index in range(begin, begin + 10)))
-            assert {one.error_code for one in rows(answer)} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            assert {one.error_code for one in rows(answer)} == {
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            }
         await follower.fetch(("t", 0, 0))
         session = node.replica.follower_sessions._sessions[OTHER]
         assert [partition for _, partition in session.wanted] == [0]
@@ -174,7 +237,9 @@ async def test_partitions_that_are_not_here_stay_in_no_session(tmp_path: Path) -
 
 
 async def test_a_session_ends_with_the_registration_of_its_node(tmp_path: Path) -> None:
-    """Else partitions where nothing happens, which it need not name, would be known under the earlier broker epoch only."""
+    """Else partitions where nothing happens, which it need not name, would be known under
+    the earlier broker epoch only.
+    """
     async with rig(tmp_path) as node:
         replicated(node, partitions=2, isr=(ME,))
         partitions = [node.partition("t", index) for index in range(2)]
@@ -182,14 +247,21 @@ async def test_a_session_ends_with_the_registration_of_its_node(tmp_path: Path) 
         await follower.fetch(("t", 0, 0), ("t", 1, 0))
         node.change(UnregisterBroker(OTHER, node.image.brokers[OTHER].epoch))
         node.register(OTHER)
-        assert (await follower.fetch(("t", 0, 0))).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert (
+            await follower.fetch(("t", 0, 0))
+        ).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         follower.session_id = follower.epoch = 0
         await follower.fetch(("t", 0, 0), ("t", 1, 0))
         epoch = node.image.brokers[OTHER].epoch
-        assert [partition.followers[OTHER].broker_epoch for partition in partitions] == [epoch, epoch]
+        assert [partition.followers[OTHER].broker_epoch for partition in partitions] == [
+            epoch,
+            epoch,
+        ]
 
 
-async def test_who_stops_fetching_a_partition_is_not_taken_in_by_what_it_had(tmp_path: Path) -> None:
+async def test_who_stops_fetching_a_partition_is_not_taken_in_by_what_it_had(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
         follower = await Follower.connect(node)
@@ -254,7 +326,10 @@ async def test_who_does_not_lead_gives_nothing_to_followers(tmp_path: Path) -> N
         replicated(node)
         node.lead("t", THIRD, isr=(ME, OTHER, THIRD))
         follower = await Follower.connect(node)
-        assert row(await follower.fetch(("t", 0, 0), epoch=1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (
+            row(await follower.fetch(("t", 0, 0), epoch=1)).error_code
+            == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
 
 
 # -- what a fetch says
@@ -263,13 +338,19 @@ async def test_who_does_not_lead_gives_nothing_to_followers(tmp_path: Path) -> N
 async def produce_unanswered(node: Rig, value: bytes, acks: int = -1, partition: int = 0) -> Client:
     """A produce that waits for followers."""
     producer = await node.connect()
-    producer.post("produce", 9, node.produce_body("t", batch(value), acks=acks, partition=partition, timeout_ms=10_000))
+    producer.post(
+        "produce",
+        9,
+        node.produce_body("t", batch(value), acks=acks, partition=partition, timeout_ms=10_000),
+    )
     await settle()
     assert producer.answers() == []
     return producer
 
 
-async def test_followers_read_to_the_end_and_their_next_fetch_commits(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_followers_read_to_the_end_and_their_next_fetch_commits(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node, min_insync_replicas="2")
         follower, consumer = await Follower.connect(node), await node.connect()
@@ -288,7 +369,9 @@ async def test_followers_read_to_the_end_and_their_next_fetch_commits(tmp_path: 
         assert node.partition("t").high_watermark == 1
 
 
-async def test_what_was_written_before_a_consumer_waited_wakes_it_when_it_is_committed(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_what_was_written_before_a_consumer_waited_wakes_it_when_it_is_committed(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower, consumer = await Follower.connect(node), await node.connect()
@@ -319,15 +402,24 @@ async def test_a_divergence_or_an_offset_out_of_range_acknowledges_nothing(tmp_p
         got = row(await follower.fetch(("t", 0, 3), epoch=1, last_fetched_epoch=0))
         assert (got.diverging_epoch.epoch, got.diverging_epoch.end_offset) == (0, 2)
         got = row(await follower.fetch(("t", 0, 9), epoch=1))
-        assert (got.error_code, got.high_watermark, got.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 3, 1)
-        assert row(await follower.fetch(("t", 0, 0), epoch=1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (got.error_code, got.high_watermark, got.log_start_offset) == (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            3,
+            1,
+        )
+        assert (
+            row(await follower.fetch(("t", 0, 0), epoch=1)).error_code
+            == ErrorCode.OFFSET_OUT_OF_RANGE
+        )
         assert node.partition("t").followers[OTHER].end_offset == -1
 
 
 # -- what waits
 
 
-async def test_a_follower_wakes_by_what_is_written_and_gets_all_of_a_turn(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_follower_wakes_by_what_is_written_and_gets_all_of_a_turn(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node, partitions=3)
         follower = await Follower.connect(node)
@@ -335,14 +427,21 @@ async def test_a_follower_wakes_by_what_is_written_and_gets_all_of_a_turn(tmp_pa
         await follower.park()
         producer = await node.connect()
         for index in (0, 2):
-            producer.post("produce", 9, node.produce_body("t", batch(b"x"), partition=index, acks=1))
+            producer.post(
+                "produce", 9, node.produce_body("t", batch(b"x"), partition=index, acks=1)
+            )
         await settle()
         answer = follower.answer()
-        assert [(one.partition_index, values(one.records)) for one in rows(answer)] == [(0, [b"x"]), (2, [b"x"])]
+        assert [(one.partition_index, values(one.records)) for one in rows(answer)] == [
+            (0, [b"x"]),
+            (2, [b"x"]),
+        ]
         await follower.park(("t", 0, 1), ("t", 2, 1))
 
 
-async def test_a_new_high_watermark_goes_along_at_the_latest_when_the_wait_is_over(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_new_high_watermark_goes_along_at_the_latest_when_the_wait_is_over(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower = await Follower.connect(node)
@@ -356,7 +455,9 @@ async def test_a_new_high_watermark_goes_along_at_the_latest_when_the_wait_is_ov
         await follower.park()  # told once
 
 
-async def test_a_high_watermark_that_another_follower_moved_is_told_too(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_high_watermark_that_another_follower_moved_is_told_too(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.register(THIRD)
         replicated(node, isr=(ME, OTHER, THIRD))
@@ -371,7 +472,9 @@ async def test_a_high_watermark_that_another_follower_moved_is_told_too(tmp_path
         assert row(first.answer()).high_watermark == 1
 
 
-async def test_where_consumers_read_from_followers_a_new_high_watermark_is_told_at_once(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_where_consumers_read_from_followers_a_new_high_watermark_is_told_at_once(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         node.replica.tells_high_watermarks = True
@@ -391,7 +494,10 @@ async def test_a_role_that_changes_wakes_a_follower(tmp_path: Path, mock_clock: 
         node.lead("t", OTHER)
         await settle()
         got = row(follower.answer())
-        assert (got.error_code, got.current_leader.leader_id) == (ErrorCode.FENCED_LEADER_EPOCH, OTHER)
+        assert (got.error_code, got.current_leader.leader_id) == (
+            ErrorCode.FENCED_LEADER_EPOCH,
+            OTHER,
+        )
 
 
 async def test_what_found_no_room_comes_next(tmp_path: Path) -> None:
@@ -425,7 +531,9 @@ async def test_a_session_of_many_costs_what_is_new(tmp_path: Path) -> None:
     ("id_offset", "epoch", "code"),
     [(0, 2, ErrorCode.INVALID_FETCH_SESSION_EPOCH), (1, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)],
 )
-async def test_wrong_sessions_of_followers(tmp_path: Path, id_offset: int, epoch: int, code: ErrorCode) -> None:
+async def test_wrong_sessions_of_followers(
+    tmp_path: Path, id_offset: int, epoch: int, code: ErrorCode
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower = await Follower.connect(node)
@@ -444,7 +552,9 @@ async def test_a_follower_that_connects_anew_has_one_session(tmp_path: Path) -> 
         assert len(node.partition("t").watches) == 1
 
 
-async def test_the_throttle_holds_back_who_is_not_in_sync(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_the_throttle_holds_back_who_is_not_in_sync(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
         client = await node.connect()
@@ -471,7 +581,14 @@ async def test_a_follower_that_caught_up_joins_by_the_controller(tmp_path: Path)
             if len(asked) == 1:
                 raise MqError(ErrorCode.NOT_CONTROLLER)
             return [
-                IsrOutcome(one.topic_partition, ErrorCode.NONE, ME, one.leader_epoch, tuple(member for member, _ in one.isr), 1)
+                IsrOutcome(
+                    one.topic_partition,
+                    ErrorCode.NONE,
+                    ME,
+                    one.leader_epoch,
+                    tuple(member for member, _ in one.isr),
+                    1,
+                )
                 for one in changes
             ]
 
@@ -488,14 +605,19 @@ async def test_a_follower_that_caught_up_joins_by_the_controller(tmp_path: Path)
             await settle()
         await settle()
         assert asked[0] is asked[1]
-        assert asked[0].isr == ((ME, node.image.brokers[ME].epoch), (OTHER, node.image.brokers[OTHER].epoch))
+        assert asked[0].isr == (
+            (ME, node.image.brokers[ME].epoch),
+            (OTHER, node.image.brokers[OTHER].epoch),
+        )
         assert node.partition("t").isr == {ME, OTHER}
 
 
 # -- consumers at followers, and racks (KIP-392)
 
 
-async def test_consumers_read_from_a_follower_up_to_the_high_watermark_that_it_knows(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_consumers_read_from_a_follower_up_to_the_high_watermark_that_it_knows(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
         client = await node.connect()
@@ -505,9 +627,13 @@ async def test_consumers_read_from_a_follower_up_to_the_high_watermark_that_it_k
         node.lead("t", OTHER, isr=(OTHER, ME))
         got = await client.fetch("t", 0, version=12)
         assert (got.error_code, got.high_watermark, values(got.records)) == (0, 1, [b"a"])
-        assert (await client.fetch("t", 0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (
+            await client.fetch("t", 0, version=10)
+        ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (await client.fetch("t", 3, version=12)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
-        assert (await client.fetch("t", 3, version=12, current_leader_epoch=1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (
+            await client.fetch("t", 3, version=12, current_leader_epoch=1)
+        ).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         client.post("fetch", 12, node.fetch_body("t", 1, max_wait_ms=10_000))
         await settle()
         assert client.answers() == []
@@ -516,7 +642,9 @@ async def test_consumers_read_from_a_follower_up_to_the_high_watermark_that_it_k
         await settle()
         assert values(row(client.answers()[0]).records) == [b"b"]
         node.replica.set_in_contact(False)
-        assert (await client.fetch("t", 0, version=12)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (
+            await client.fetch("t", 0, version=12)
+        ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_leader_sends_consumers_to_their_rack(tmp_path: Path) -> None:
@@ -525,7 +653,8 @@ async def test_a_leader_sends_consumers_to_their_rack(tmp_path: Path) -> None:
         replicated(node)
         node.set_rack(OTHER, "there")
         follower, client = await Follower.connect(node), await node.connect()
-        assert (await client.fetch("t", 0, rack_id="there")).preferred_read_replica == -1  # never heard of: nobody knows what it has
+        # never heard of: nobody knows what it has
+        assert (await client.fetch("t", 0, rack_id="there")).preferred_read_replica == -1
         await follower.fetch(("t", 0, 0), log_start_offset=0)
         got = await client.fetch("t", 0, rack_id="there", max_wait_ms=10_000)
         assert (got.preferred_read_replica, values(got.records)) == (OTHER, [])
@@ -536,7 +665,9 @@ async def test_a_leader_sends_consumers_to_their_rack(tmp_path: Path) -> None:
 # -- out of contact
 
 
-async def test_out_of_contact_clients_are_sent_away_and_followers_are_not(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_out_of_contact_clients_are_sent_away_and_followers_are_not(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower, consumer = await Follower.connect(node), await node.connect()
@@ -551,7 +682,10 @@ async def test_out_of_contact_clients_are_sent_away_and_followers_are_not(tmp_pa
         assert row(consumer.answers()[0]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         answer = await producer.ask("produce", 10, node.produce_body("t", batch(b"b"), version=10))
         again = answer.responses[0].partition_responses[0]
-        assert (again.error_code, again.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert (again.error_code, again.current_leader.leader_id) == (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            -1,
+        )
         assert values(row(await follower.fetch()).records) == [b"a"]
         node.replica.set_in_contact(True)
         assert (await producer.produce("t", batch(b"c"), acks=1)).error_code == 0
@@ -560,15 +694,22 @@ async def test_out_of_contact_clients_are_sent_away_and_followers_are_not(tmp_pa
 # -- acks
 
 
-async def test_who_waits_is_told_when_the_in_sync_replicas_become_too_few(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_who_waits_is_told_when_the_in_sync_replicas_become_too_few(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node, min_insync_replicas="2")
         producer = await produce_unanswered(node, b"a")
         node.lead("t", ME, isr=(ME,))
         await settle()
         (produced,) = producer.answers()
-        assert produced.responses[0].partition_responses[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        assert (await producer.produce("t", batch(b"b"))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (
+            produced.responses[0].partition_responses[0].error_code
+            == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        )
+        assert (
+            await producer.produce("t", batch(b"b"))
+        ).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert (await producer.produce("t", batch(b"c"), acks=1)).error_code == 0
         assert node.partition("t").log.log_end_offset == 2
 
@@ -580,10 +721,14 @@ async def test_a_commit_that_does_not_come_times_out(tmp_path: Path, mock_clock:
         mock_clock.jump(10.001)
         await settle()
         (produced,) = producer.answers()
-        assert produced.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert (
+            produced.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        )
 
 
-async def test_one_ack_waits_for_the_leader_s_own_sync_and_for_no_follower(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_one_ack_waits_for_the_leader_s_own_sync_and_for_no_follower(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node, flush_before_ack="true")
         producer = await produce_unanswered(node, b"a", acks=1)
@@ -606,7 +751,10 @@ async def test_a_new_leader_tells_the_end_when_it_knows_it(tmp_path: Path) -> No
         node.partition("t").high_watermark = 0  # as a follower that had not heard yet
         node.lead("t", OTHER, isr=(OTHER, ME))
         node.lead("t", ME)
-        for version, code in ((5, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)):
+        for version, code in (
+            (5, ErrorCode.OFFSET_NOT_AVAILABLE),
+            (4, ErrorCode.LEADER_NOT_AVAILABLE),
+        ):
             for timestamp in (-1, 1 << 50):
                 found = await latest(client, version, timestamp)
                 assert found.error_code == code
@@ -622,7 +770,9 @@ async def latest(client: Client, version: int, timestamp: int) -> Any:
     return answer.topics[0].partitions[0]
 
 
-async def test_deleted_records_are_gone_everywhere_before_it_is_said(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_deleted_records_are_gone_everywhere_before_it_is_said(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
         follower, client = await Follower.connect(node), await node.connect()
@@ -665,7 +815,9 @@ async def test_a_parked_follower_learns_what_retention_has_removed(tmp_path: Pat
         assert row(follower.answer()).log_start_offset == 1
 
 
-async def test_a_follower_that_must_cut_its_log_learns_the_log_start_afterwards(tmp_path: Path) -> None:
+async def test_a_follower_that_must_cut_its_log_learns_the_log_start_afterwards(
+    tmp_path: Path,
+) -> None:
     """It takes over no log start with a divergence: the leader must not count it as told."""
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
@@ -675,9 +827,13 @@ async def test_a_follower_that_must_cut_its_log_learns_the_log_start_afterwards(
         await client.produce("t", batch(b"c"))
         node.logs.delete_records(node.partition("t").log, 2)
         follower = await Follower.connect(node)
-        got = row(await follower.fetch(("t", 0, 3), epoch=1, last_fetched_epoch=0, log_start_offset=0))
+        got = row(
+            await follower.fetch(("t", 0, 3), epoch=1, last_fetched_epoch=0, log_start_offset=0)
+        )
         assert got.diverging_epoch.end_offset == 2
-        followed = next(one for one in node.replica.follower_sessions._sessions[OTHER].wanted.values())
+        followed = next(
+            one for one in node.replica.follower_sessions._sessions[OTHER].wanted.values()
+        )
         assert followed.told is None
 
 
@@ -705,8 +861,12 @@ async def test_a_large_fetch_acknowledges_and_gives_records(tmp_path: Path) -> N
         assert [node.partition("t", index).high_watermark for index in written] == [1, 1, 1]
 
 
-async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(tmp_path: Path, mock_clock: MockClock) -> None:
-    """Written some steps of the event loop after the request, until it is parked by then; to the first and the last partition."""
+async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Written some steps of the event loop after the request, until it is parked by then;
+    to the first and the last partition.
+    """
     offsets = [0] * MANY
     edges = [0, MANY - 1]
     async with rig(tmp_path) as node:
@@ -722,7 +882,9 @@ async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(tm
                 await trio.lowlevel.checkpoint()
             parked = connection.parked is not None
             for index in edges:
-                producer.post("produce", 9, node.produce_body("t", batch(b"a"), partition=index, acks=1))
+                producer.post(
+                    "produce", 9, node.produce_body("t", batch(b"a"), partition=index, acks=1)
+                )
             await settle()
             given = [one.partition_index for one in rows(follower.answer()) if one.records]
             while sorted(given) != edges:
@@ -736,7 +898,9 @@ async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(tm
         raise AssertionError("never parked")
 
 
-async def test_a_high_watermark_that_moves_behind_the_plan_of_a_large_fetch_is_told(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_high_watermark_that_moves_behind_the_plan_of_a_large_fetch_is_told(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     asked = [("t", index, 0) for index in range(MANY)]
     async with rig(tmp_path) as node:
         node.register(THIRD)
@@ -757,7 +921,9 @@ async def test_a_high_watermark_that_moves_behind_the_plan_of_a_large_fetch_is_t
             assert row(await first.fetch()).high_watermark == 1
 
 
-async def test_a_large_fetch_ends_when_another_session_takes_its_place(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_large_fetch_ends_when_another_session_takes_its_place(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     asked = [("t", index, 0) for index in range(MANY)]
     async with rig(tmp_path) as node:
         await replicated_many(node, isr=(ME,))
@@ -771,7 +937,9 @@ async def test_a_large_fetch_ends_when_another_session_takes_its_place(tmp_path:
         assert len(rows(await second.fetch(*asked[:1]))) == 1
         assert len(first.client.answers()) == 1
         assert not replaced.wanted and not replaced.news
-        watches: list[Any] = [watch for index in range(MANY) for watch in node.partition("t", index).watches]
+        watches: list[Any] = [
+            watch for index in range(MANY) for watch in node.partition("t", index).watches
+        ]
         watching = {watch.session for watch in watches}
         assert watching == {node.replica.follower_sessions._sessions[OTHER]}
 
@@ -780,8 +948,12 @@ async def test_later_requests_of_the_connection_wait_for_a_large_fetch(tmp_path:
     async with rig(tmp_path) as node:
         await replicated_many(node)
         follower = await Follower.connect(node)
-        follower.client.post("fetch", VERSION, follower.body(*(("t", index, 0) for index in range(MANY))))
-        follower.client.post("api_versions", 3, {"client_software_name": "a", "client_software_version": "1"})
+        follower.client.post(
+            "fetch", VERSION, follower.body(*(("t", index, 0) for index in range(MANY)))
+        )
+        follower.client.post(
+            "api_versions", 3, {"client_software_name": "a", "client_software_version": "1"}
+        )
         await settle()
         first, second = follower.client.answers()
         assert len(rows(first)) == MANY

@@ -16,11 +16,23 @@ from mqd.config import PeerNode, Peers
 from mqd.io.net import Stream
 from mqd.server.forward import ABANDONED_SECONDS, HUNG_SECONDS, Forwarder
 from mqd.types import NodeId
-from tests.client.fake import CREATE_TOPICS, METADATA, FakeBroker, FakeCluster, Hang, HangUp, MemoryStream, Raw
+from tests.client.fake import (
+    CREATE_TOPICS,
+    METADATA,
+    FakeBroker,
+    FakeCluster,
+    Hang,
+    HangUp,
+    MemoryStream,
+    Raw,
+)
 
 TWO = NodeId(2)
 HANDSHAKE = 32_000
-CREATE = {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout_ms": 1000}
+CREATE = {
+    "topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}],
+    "timeout_ms": 1000,
+}
 
 
 async def introduce(stream: Stream, receiver: int) -> None:
@@ -28,7 +40,12 @@ async def introduce(stream: Stream, receiver: int) -> None:
     assert await stream.receive_into(memoryview(bytearray(4))) == 4
 
 
-async def hears(broker: FakeBroker, answer: Callable[..., Awaitable[bool]], stream: MemoryStream, frame: memoryview) -> bool:
+async def hears(
+    broker: FakeBroker,
+    answer: Callable[..., Awaitable[bool]],
+    stream: MemoryStream,
+    frame: memoryview,
+) -> bool:
     """As a node does: an introduction comes first, is made to the right one, and is answered."""
     if unpack_from(">h", frame)[0] != HANDSHAKE:
         assert (HANDSHAKE, broker.node_id) in broker.requests
@@ -47,7 +64,10 @@ async def forwarding() -> AsyncIterator[tuple[FakeCluster, Forwarder]]:
         for broker in cluster.brokers.values():
             broker._answer = partial(hears, broker, broker._answer)  # type: ignore[method-assign]
         # clients' ports lead nowhere: what is forwarded goes to the peer listener
-        nodes = {number: PeerNode(number, "fake", 1, 9000 + number, None, True, "advertised", 2) for number in (1, 2)}
+        nodes = {
+            number: PeerNode(number, "fake", 1, 9000 + number, None, True, "advertised", 2)
+            for number in (1, 2)
+        }
         forwarder = Forwarder(Peers("cluster", nodes, Path("peers.toml")), 1, cluster, introduce)
         nursery.start_soon(forwarder.run)
         await wait_all_tasks_blocked()
@@ -59,7 +79,8 @@ async def test_a_request_goes_to_that_peer_s_listener_and_its_answer_comes_back(
     async with forwarding() as (cluster, forward):
         answer = await forward(TWO, "create_topics", 7, CREATE)
         assert [topic.name for topic in answer["topics"]] == ["t"]
-        assert cluster.brokers[2].requests == [(HANDSHAKE, 2), (CREATE_TOPICS, 7)]  # no negotiation: both run the same release
+        # no negotiation: both run the same release
+        assert cluster.brokers[2].requests == [(HANDSHAKE, 2), (CREATE_TOPICS, 7)]
         assert cluster.brokers[1].requests == []
 
 
@@ -103,7 +124,9 @@ async def test_who_gives_up_waiting_does_not_break_the_connection() -> None:
         assert not cluster.brokers[2].streams[0].closed
 
 
-async def test_a_connection_that_hangs_is_replaced_and_who_waits_on_it_goes_on_waiting(autojump_clock: MockClock) -> None:
+async def test_a_connection_that_hangs_is_replaced_and_who_waits_on_it_goes_on_waiting(
+    autojump_clock: MockClock,
+) -> None:
     async with forwarding() as (cluster, forward):
         cluster.brokers[2].script(METADATA, Hang())
         answers: list[object] = []

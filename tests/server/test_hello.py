@@ -11,7 +11,14 @@ import pytest
 
 from mqd.errors import ProtocolError
 from mqd.limits import STRANGER_REQUESTS_MAX
-from mqd.server.hello import API_VERSIONS, HANDSHAKE, RAFT_MESSAGE, check_stranger, handle, is_private
+from mqd.server.hello import (
+    API_VERSIONS,
+    HANDSHAKE,
+    RAFT_MESSAGE,
+    check_stranger,
+    handle,
+    is_private,
+)
 
 LIFE = UUID(int=7)
 
@@ -25,7 +32,9 @@ class Raft:
     def begin_introduction(self, caller: Connection) -> SimpleNamespace:
         return SimpleNamespace(address=caller.peer, node_id=None, incarnation=None, refusal=None)
 
-    def receive_introduction(self, visit: SimpleNamespace, body: memoryview, correlation_id: int) -> bytes:
+    def receive_introduction(
+        self, visit: SimpleNamespace, body: memoryview, correlation_id: int
+    ) -> bytes:
         if visit.node_id is not None:
             raise ProtocolError("a second introduction on one connection")
         self.heard.append((visit.address, bytes(body)))
@@ -59,7 +68,9 @@ class Connection:
         self.finished = True
 
 
-def request(api_key: int, body: bytes, client_id: bytes | None = None, correlation_id: int = 1) -> memoryview:
+def request(
+    api_key: int, body: bytes, client_id: bytes | None = None, correlation_id: int = 1
+) -> memoryview:
     size = -1 if client_id is None else len(client_id)
     return memoryview(pack(">hhih", api_key, 0, correlation_id, size) + (client_id or b"") + body)
 
@@ -80,19 +91,32 @@ def connection() -> Any:
 
 
 @pytest.mark.parametrize("client_id", [None, b"", b"mqd-node-3"])
-def test_bodies_are_what_stands_behind_the_client_id(node: Any, raft: Raft, connection: Any, client_id: bytes | None) -> None:
+def test_bodies_are_what_stands_behind_the_client_id(
+    node: Any, raft: Raft, connection: Any, client_id: bytes | None
+) -> None:
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"hello", client_id))
     assert connection.peer_node is None
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"proof", client_id, 2))
-    assert connection.peer_node == 3 and connection.answers == [b"answer 1", b"answer 2"] and not connection.finished
+    assert (
+        connection.peer_node == 3
+        and connection.answers == [b"answer 1", b"answer 2"]
+        and not connection.finished
+    )
     handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"vote", client_id))
     handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"", client_id))
-    assert raft.heard == [("10.0.0.3:5", b"hello"), ("10.0.0.3:5", b"proof"), (3, b"vote"), (3, b"")]
+    assert raft.heard == [
+        ("10.0.0.3:5", b"hello"),
+        ("10.0.0.3:5", b"proof"),
+        (3, b"vote"),
+        (3, b""),
+    ]
     assert len(connection.answers) == 2  # Raft's messages have none
 
 
 @pytest.mark.parametrize("words", [[], [b"hello"]])
-def test_a_stranger_is_not_heard(node: Any, raft: Raft, connection: Any, words: list[bytes]) -> None:
+def test_a_stranger_is_not_heard(
+    node: Any, raft: Raft, connection: Any, words: list[bytes]
+) -> None:
     for word in words:
         handle(node, connection, HANDSHAKE, request(HANDSHAKE, word))
     with pytest.raises(ProtocolError, match="before an introduction"):
@@ -107,9 +131,13 @@ def test_one_connection_is_one_node(node: Any, connection: Any) -> None:
         handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"hello"))
 
 
-def test_who_is_refused_is_told_stays_a_stranger_and_is_heard_no_more(node: Any, connection: Any) -> None:
+def test_who_is_refused_is_told_stays_a_stranger_and_is_heard_no_more(
+    node: Any, connection: Any
+) -> None:
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"lie"))
-    assert connection.answers == [b"answer 1"] and connection.finished and connection.peer_node is None
+    assert (
+        connection.answers == [b"answer 1"] and connection.finished and connection.peer_node is None
+    )
     with pytest.raises(ProtocolError, match="before an introduction"):
         handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"vote"))
 
@@ -132,5 +160,7 @@ def test_a_stranger_may_introduce_himself_and_see_that_the_node_lives() -> None:
 def test_a_stranger_may_not_go_on_asking(connection: Any) -> None:
     for _ in range(STRANGER_REQUESTS_MAX):
         check_stranger(connection, API_VERSIONS)
-    with pytest.raises(ProtocolError, match=f"more than {STRANGER_REQUESTS_MAX} requests before an introduction"):
+    with pytest.raises(
+        ProtocolError, match=f"more than {STRANGER_REQUESTS_MAX} requests before an introduction"
+    ):
         check_stranger(connection, API_VERSIONS)

@@ -1,4 +1,6 @@
-"""Lag beside committed offsets: from this node's own logs, from other leaders, and where nobody knows."""
+"""Lag beside committed offsets: from this node's own logs, from other leaders, and where
+nobody knows.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,22 @@ TO_HIGH_WATERMARK, TO_LAST_STABLE_OFFSET = 1, 2
 
 
 def committing(node: Rig, **offsets: list[int]) -> None:
-    """A coordinator of one group "g" that has committed these offsets: topic=[of partition 0, of partition 1, ...]; -1: none."""
+    """A coordinator of one group "g" that has committed these offsets: topic=[of partition
+    0, of partition 1, ...]; -1: none.
+    """
 
     async def call(key: str, op: Any) -> Mapping[str, Any]:
         topics = [
             {
                 "name": topic,
                 "partitions": [
-                    {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1, "metadata": "", "error_code": 0}
+                    {
+                        "partition_index": index,
+                        "committed_offset": offset,
+                        "committed_leader_epoch": -1,
+                        "metadata": "",
+                        "error_code": 0,
+                    }
                     for index, offset in enumerate(each)
                 ],
             }
@@ -41,14 +51,18 @@ def committing(node: Rig, **offsets: list[int]) -> None:
 class Leader:
     """Another node, asked over the peer listener."""
 
-    def __init__(self, start: int, end: int, *, refuses: int = 0, waits: float = 0, fails: bool = False) -> None:
+    def __init__(
+        self, start: int, end: int, *, refuses: int = 0, waits: float = 0, fails: bool = False
+    ) -> None:
         self.offsets = {-2: start, -1: end}
         self.refuses = refuses
         self.waits = waits
         self.fails = fails
         self.asked: list[tuple[int, int, int]] = []
 
-    async def __call__(self, node_id: int, api: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def __call__(
+        self, node_id: int, api: str, version: int, request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         assert api == "ListOffsets"
         rows = request["topics"][0]["partitions"]
         self.asked.append((node_id, rows[0]["timestamp"], len(rows)))
@@ -60,7 +74,11 @@ class Leader:
                 {
                     "name": topic["name"],
                     "partitions": [
-                        {"partition_index": row["partition_index"], "error_code": self.refuses, "offset": self.offsets[row["timestamp"]]}
+                        {
+                            "partition_index": row["partition_index"],
+                            "error_code": self.refuses,
+                            "offset": self.offsets[row["timestamp"]],
+                        }
                         for row in topic["partitions"]
                     ],
                 }
@@ -69,12 +87,20 @@ class Leader:
         }
 
 
-async def lag_of(node: Rig, wanted: int = TO_HIGH_WATERMARK, version: int = 8) -> list[tuple[int, int, int, int]]:
+async def lag_of(
+    node: Rig, wanted: int = TO_HIGH_WATERMARK, version: int = 8
+) -> list[tuple[int, int, int, int]]:
     client = await node.connect()
-    answer = await client.ask("offset_fetch", version, {"groups": [{"group_id": "g", "topics": None}], "lag_wanted": wanted})
+    answer = await client.ask(
+        "offset_fetch",
+        version,
+        {"groups": [{"group_id": "g", "topics": None}], "lag_wanted": wanted},
+    )
     assert answer.lag_told == bool(wanted)
     rows = [row for topic in answer.groups[0].topics for row in topic.partitions]
-    return [(row.committed_offset, row.log_start_offset, row.log_end_offset, row.lag) for row in rows]
+    return [
+        (row.committed_offset, row.log_start_offset, row.log_end_offset, row.lag) for row in rows
+    ]
 
 
 async def test_who_does_not_ask_is_told_nothing(tmp_path: Path) -> None:
@@ -116,13 +142,23 @@ async def test_other_leaders_are_asked_once_for_all_groups(tmp_path: Path) -> No
         committing(node, t=[4, -1])
         client = await node.connect()
         groups = [{"group_id": name, "topics": None} for name in ("g", "h")]
-        answer = await client.ask("offset_fetch", 9, {"groups": groups, "lag_wanted": TO_HIGH_WATERMARK})
-        rows = [row for group in answer.groups for topic in group.topics for row in topic.partitions]
-        assert [(row.log_start_offset, row.log_end_offset, row.lag) for row in rows] == [(3, 10, 6), (3, 10, -1)] * 2
+        answer = await client.ask(
+            "offset_fetch", 9, {"groups": groups, "lag_wanted": TO_HIGH_WATERMARK}
+        )
+        rows = [
+            row for group in answer.groups for topic in group.topics for row in topic.partitions
+        ]
+        assert [(row.log_start_offset, row.log_end_offset, row.lag) for row in rows] == [
+            (3, 10, 6),
+            (3, 10, -1),
+        ] * 2
         assert leader.asked == [(OTHER, -2, 2), (OTHER, -1, 2)]
 
 
-@pytest.mark.parametrize("leader", [Leader(0, 9, refuses=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)), Leader(0, 9, fails=True)])
+@pytest.mark.parametrize(
+    "leader",
+    [Leader(0, 9, refuses=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)), Leader(0, 9, fails=True)],
+)
 async def test_what_nobody_knows_holds_up_nothing(tmp_path: Path, leader: Leader) -> None:
     async with rig(tmp_path) as node:
         node.create("gone")
@@ -131,10 +167,17 @@ async def test_what_nobody_knows_holds_up_nothing(tmp_path: Path, leader: Leader
         node.lead("gone", NO_NODE)
         node.node.forward = leader
         committing(node, gone=[0], here=[0], there=[0], deleted=[5])
-        assert await lag_of(node) == [(0, -1, -1, -1), (0, 0, 0, 0), (0, -1, -1, -1), (5, -1, -1, -1)]
+        assert await lag_of(node) == [
+            (0, -1, -1, -1),
+            (0, 0, 0, 0),
+            (0, -1, -1, -1),
+            (5, -1, -1, -1),
+        ]
 
 
-async def test_a_leader_that_hangs_is_waited_for_a_moment_only(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_leader_that_hangs_is_waited_for_a_moment_only(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("here")
         node.create("there", replicas=(OTHER,))

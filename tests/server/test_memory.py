@@ -1,4 +1,6 @@
-"""One budget for what connections hold: those that hold too much, or take nothing, are closed; the others go on."""
+"""One budget for what connections hold: those that hold too much, or take nothing, are
+closed; the others go on.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,14 @@ async def test_half_sent_frames_hold_nobody_up_for_a_second(
         assert node.server.statistics().evicted_connections == sum(hog.sock.closed for hog in hogs)
 
 
-async def test_a_tiny_budget_serves_one_large_request_at_a_time(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_tiny_budget_serves_one_large_request_at_a_time(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path, memory_budget_bytes=str(256 * KIB)) as node:
         node.create("t")
-        assert node.server.pool(CLIENT).bytes_max == node.server.answers(CLIENT).bytes_max == 128 * KIB
+        assert (
+            node.server.pool(CLIENT).bytes_max == node.server.answers(CLIENT).bytes_max == 128 * KIB
+        )
         for _ in range(3):
             hog = await half_sent(node, sent=100_000, size=600_000)
             hog.send(bytes(100_000))
@@ -60,10 +66,15 @@ async def test_a_tiny_budget_serves_one_large_request_at_a_time(tmp_path: Path, 
         good.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
         await passes(mock_clock, 4 * STALLED_SECONDS)
         assert good.answers()[0].responses[0].partition_responses[0].error_code == 0
-        assert node.server.statistics().memory_waits > 0 and node.server.statistics().stalled_connections == 0
+        assert (
+            node.server.statistics().memory_waits > 0
+            and node.server.statistics().stalled_connections == 0
+        )
 
 
-async def test_frames_of_clients_take_no_memory_from_peers(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_frames_of_clients_take_no_memory_from_peers(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.server.pool(CLIENT).bytes_max = 2 * MIB
         for _ in range(5):
@@ -72,7 +83,9 @@ async def test_frames_of_clients_take_no_memory_from_peers(tmp_path: Path, mock_
         assert node.server.pool(PEER).bytes == 0 and not node.server.pool(PEER).is_wanted
 
 
-async def test_a_reader_that_takes_nothing_is_closed(tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reader_that_takes_nothing_is_closed(
+    tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with rig(tmp_path) as node:
         stalled, slow = await node.connect(), await node.connect()
         for client in (stalled, slow):
@@ -136,12 +149,19 @@ class Holding:
 
 def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
     pool = FramePool(10 * MIB)
-    large, trickle, fresh, waiting = Holding(8 * MIB, 8 * MIB, 0.0), Holding(MIB, 10, 0.0), Holding(2 * MIB, MIB, 9.9), Holding(0, 0, 9.0)
+    large, trickle, fresh, waiting = (
+        Holding(8 * MIB, 8 * MIB, 0.0),
+        Holding(MIB, 10, 0.0),
+        Holding(2 * MIB, MIB, 9.9),
+        Holding(0, 0, 9.0),
+    )
     holders = [large, trickle, fresh, waiting]
     pool.wait(waiting, MIB, 9.0)
     assert pool.to_evict(holders, 9.0 + EVICT_SECONDS / 2) is None
     assert pool.to_evict(holders, 9.0 + EVICT_SECONDS) is trickle
-    assert pool.to_evict([fresh, waiting], 9.9 + STALLED_SECONDS / 2) is fresh, "nobody stalls: the one that holds more than is wanted"
+    assert pool.to_evict([fresh, waiting], 9.9 + STALLED_SECONDS / 2) is fresh, (
+        "nobody stalls: the one that holds more than is wanted"
+    )
 
 
 def test_requests_in_tasks_go_first_where_they_hold_more() -> None:
@@ -181,7 +201,10 @@ async def test_requests_that_wait_for_a_place_close_no_good_client(
         with caplog.at_level(logging.WARNING):
             await passes(mock_clock, 1.0)
         assert not any(client.sock.closed for client in good + half)
-        assert all(client.answers()[0].responses[0].partition_responses[0].error_code == 0 for client in good)
+        assert all(
+            client.answers()[0].responses[0].partition_responses[0].error_code == 0
+            for client in good
+        )
         assert 0 < sum(hog.sock.closed for hog in hogs) < len(hogs)
         assert "bytes of its unanswered request" in caplog.text
         assert node.server.pool(CLIENT).leaving == 0

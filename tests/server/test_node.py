@@ -1,4 +1,6 @@
-"""The shipping daemon on loopback: a produce and a fetch end to end, order, parking, restarts, and the peer listener."""
+"""The shipping daemon on loopback: a produce and a fetch end to end, order, parking,
+restarts, and the peer listener.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,13 @@ async def test_a_deleted_topic_is_gone_with_its_records(tmp_path: Path) -> None:
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
         await create_topic(connection, "t")
         await produce(connection, "t", batch(b"old"))
-        answer = await ask(connection, "delete_topics", 5, {"topic_names": ["t"], "timeout_ms": 10_000})
+        answer = await ask(
+            connection, "delete_topics", 5, {"topic_names": ["t"], "timeout_ms": 10_000}
+        )
         assert answer.responses[0].error_code == 0
-        assert (await produce(connection, "t", batch(b"x"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            await produce(connection, "t", batch(b"x"))
+        ).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await create_topic(connection, "t")
         assert values((await fetch(connection, "t", 0)).records) == []
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
@@ -64,7 +70,11 @@ async def test_a_deleted_topic_is_gone_with_its_records(tmp_path: Path) -> None:
 
 
 async def test_a_parked_fetch_is_answered_by_a_produce(tmp_path: Path) -> None:
-    async with node(tmp_path) as running, connected(running) as consumer, connected(running) as producer:
+    async with (
+        node(tmp_path) as running,
+        connected(running) as consumer,
+        connected(running) as producer,
+    ):
         await create_topic(producer, "t")
         found: list[list[bytes]] = []
 
@@ -78,8 +88,14 @@ async def test_a_parked_fetch_is_answered_by_a_produce(tmp_path: Path) -> None:
         assert found == [[b"late"]]
 
 
-async def test_a_parked_fetch_waits_for_min_bytes_and_no_longer_than_it_said(tmp_path: Path) -> None:
-    async with node(tmp_path) as running, connected(running) as consumer, connected(running) as producer:
+async def test_a_parked_fetch_waits_for_min_bytes_and_no_longer_than_it_said(
+    tmp_path: Path,
+) -> None:
+    async with (
+        node(tmp_path) as running,
+        connected(running) as consumer,
+        connected(running) as producer,
+    ):
         await create_topic(producer, "t")
         rows: list[Any] = []
 
@@ -188,7 +204,9 @@ async def test_a_stranger_is_not_heard_on_the_peer_listener(tmp_path: Path) -> N
 
 async def test_a_data_directory_is_used_by_one_node_at_a_time(tmp_path: Path) -> None:
     async with node(tmp_path):
-        with pytest.RaisesGroup(pytest.RaisesExc(StartError, match="another mqd process"), flatten_subgroups=True):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(StartError, match="another mqd process"), flatten_subgroups=True
+        ):
             async with node(tmp_path):
                 raise AssertionError("started twice")
 
@@ -196,13 +214,20 @@ async def test_a_data_directory_is_used_by_one_node_at_a_time(tmp_path: Path) ->
 async def test_a_port_in_use_is_told(tmp_path: Path) -> None:
     peers = one_node_peers()
     async with node(tmp_path / "one", peers=peers):
-        with pytest.RaisesGroup(pytest.RaisesExc(StartError, match="cannot listen on"), flatten_subgroups=True):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(StartError, match="cannot listen on"), flatten_subgroups=True
+        ):
             async with node(tmp_path / "two", peers=peers):
                 raise AssertionError("two on one port")
 
 
 async def metadata_errors(connection: PeerConnection, *names: str) -> list[int]:
-    answer = await ask(connection, "metadata", 9, {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False})
+    answer = await ask(
+        connection,
+        "metadata",
+        9,
+        {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False},
+    )
     return [topic.error_code for topic in answer.topics]
 
 
@@ -220,7 +245,11 @@ async def test_unknown_topics_are_told_apart_from_impossible_ones(tmp_path: Path
 async def refusal(directory: Path, peers: Any, **options: str) -> str:
     """What a start on `directory` is refused with."""
     with pytest.RaisesGroup(pytest.RaisesExc(StartError), flatten_subgroups=True) as refused:
-        async with node(directory, peers=peers, options={key.replace("_", "."): value for key, value in options.items()}):
+        async with node(
+            directory,
+            peers=peers,
+            options={key.replace("_", "."): value for key, value in options.items()},
+        ):
             raise AssertionError("it started")
     error: BaseException = refused.value
     while isinstance(error, BaseExceptionGroup):
@@ -228,10 +257,16 @@ async def refusal(directory: Path, peers: Any, **options: str) -> str:
     return str(error)
 
 
-async def filled(directory: Path, peers: Any, *, topics: tuple[str, ...] = ("t",), **options: str) -> None:
+async def filled(
+    directory: Path, peers: Any, *, topics: tuple[str, ...] = ("t",), **options: str
+) -> None:
     """A node that was run once, with a record in each topic."""
     async with (
-        node(directory, peers=peers, options={key.replace("_", "."): value for key, value in options.items()}) as running,
+        node(
+            directory,
+            peers=peers,
+            options={key.replace("_", "."): value for key, value in options.items()},
+        ) as running,
         connected(running) as connection,
     ):
         for topic in topics:
@@ -279,11 +314,16 @@ async def test_a_log_directory_may_be_added_but_not_left_out(tmp_path: Path) -> 
         for topic in ("t", "u", "w"):
             assert values((await fetch(connection, topic, 0)).records) == [b"v"]
     file = tmp_path / "log-directories"
-    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "moved" not in line))
-    async with node(tmp_path, peers=peers, options={"log.dirs": str(one)}) as running, connected(running) as connection:
-        assert [len(values((await fetch(connection, topic, 0)).records)) for topic in ("t", "u", "w")].count(0) == len(
-            list((tmp_path / "moved").glob("*-0"))
-        )
+    file.write_text(
+        "".join(line for line in file.read_text().splitlines(keepends=True) if "moved" not in line)
+    )
+    async with (
+        node(tmp_path, peers=peers, options={"log.dirs": str(one)}) as running,
+        connected(running) as connection,
+    ):
+        assert [
+            len(values((await fetch(connection, topic, 0)).records)) for topic in ("t", "u", "w")
+        ].count(0) == len(list((tmp_path / "moved").glob("*-0")))
 
 
 async def test_older_metadata_is_refused_before_it_deletes_newer_topics(tmp_path: Path) -> None:
@@ -299,13 +339,17 @@ async def test_older_metadata_is_refused_before_it_deletes_newer_topics(tmp_path
     assert (tmp_path / "logs" / "younger-0").exists()
 
 
-async def test_a_partition_whose_directory_is_gone_answers_with_a_storage_error(tmp_path: Path) -> None:
+async def test_a_partition_whose_directory_is_gone_answers_with_a_storage_error(
+    tmp_path: Path,
+) -> None:
     peers = one_node_peers()
     await filled(tmp_path, peers, topics=("t", "u"))
     (tmp_path / "logs" / "t-0").rename(tmp_path / "saved")
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
         assert (await fetch(connection, "t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert (await produce(connection, "t", batch(b"x"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (
+            await produce(connection, "t", batch(b"x"))
+        ).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert values((await fetch(connection, "u", 0)).records) == [b"v"]
     (tmp_path / "saved").rename(tmp_path / "logs" / "t-0")
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:

@@ -1,4 +1,6 @@
-"""Requests of many rows to a coordinator: portions, and answers that are the same as of one decision."""
+"""Requests of many rows to a coordinator: portions, and answers that are the same as of one
+decision.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,24 @@ class Row(dict[str, Any]):
 
 @given(st.lists(st.integers(0, 3 * PORTION_ROWS), max_size=20))
 def test_portions_are_all_rows_in_their_order(sizes: list[int]) -> None:
-    topics = [Row(name=f"t{number}", partitions=list(range(size))) for number, size in enumerate(sizes)]
+    topics = [
+        Row(name=f"t{number}", partitions=list(range(size))) for number, size in enumerate(sizes)
+    ]
     portions = list(in_portions(topics))
-    found = [(topic.name, partition) for portion in portions for topic in portion for partition in topic.partitions]
+    found = [
+        (topic.name, partition)
+        for portion in portions
+        for topic in portion
+        for partition in topic.partitions
+    ]
     assert found == [(topic.name, partition) for topic in topics for partition in topic.partitions]
-    assert list(dict.fromkeys(topic.name for portion in portions for topic in portion)) == [topic.name for topic in topics]
-    assert all(sum(1 + len(topic.partitions) for topic in portion) <= PORTION_ROWS + 1 for portion in portions)
+    assert list(dict.fromkeys(topic.name for portion in portions for topic in portion)) == [
+        topic.name for topic in topics
+    ]
+    assert all(
+        sum(1 + len(topic.partitions) for topic in portion) <= PORTION_ROWS + 1
+        for portion in portions
+    )
     assert len(portions) <= 1 + sum(2 + size for size in sizes) // (PORTION_ROWS // 2)
 
 
@@ -61,12 +75,22 @@ def node(groups: CountingGroups) -> FakeNode:
 
 
 def rows_of(answer: Any) -> list[tuple[str, int, int]]:
-    return [(topic.name, row.partition_index, row.error_code) for topic in answer.topics for row in topic.partitions]
+    return [
+        (topic.name, row.partition_index, row.error_code)
+        for topic in answer.topics
+        for row in topic.partitions
+    ]
 
 
 async def commit_many(node: FakeNode) -> Any:
     rows = [{"partition_index": index % 5, "committed_offset": index} for index in range(MANY)]
-    return await node.ask("offset_commit", 8, group_id="g", generation_id_or_member_epoch=-1, topics=[{"name": "t", "partitions": rows}])
+    return await node.ask(
+        "offset_commit",
+        8,
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        topics=[{"name": "t", "partitions": rows}],
+    )
 
 
 async def test_commits_of_many_partitions(node: FakeNode, groups: CountingGroups) -> None:
@@ -76,11 +100,19 @@ async def test_commits_of_many_partitions(node: FakeNode, groups: CountingGroups
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     found = sorted((row.partition_index, row.error_code) for row in topic.partitions)
     assert found == sorted((index % 5, 0 if index % 5 < 3 else unknown) for index in range(MANY))
-    fetched = await node.ask("offset_fetch", 7, group_id="g", topics=[{"name": "t", "partition_indexes": [0, 1, 2]}])
-    assert [row.committed_offset for row in fetched.topics[0].partitions] == [MANY - 5, MANY - 4, MANY - 3]
+    fetched = await node.ask(
+        "offset_fetch", 7, group_id="g", topics=[{"name": "t", "partition_indexes": [0, 1, 2]}]
+    )
+    assert [row.committed_offset for row in fetched.topics[0].partitions] == [
+        MANY - 5,
+        MANY - 4,
+        MANY - 3,
+    ]
 
 
-async def test_a_portion_that_is_refused_is_told_of_its_rows_alone(node: FakeNode, groups: CountingGroups) -> None:
+async def test_a_portion_that_is_refused_is_told_of_its_rows_alone(
+    node: FakeNode, groups: CountingGroups
+) -> None:
     groups.refuse_from = 2
     codes = [code for _, _, code in rows_of(await commit_many(node))]
     assert len(codes) == MANY
@@ -91,18 +123,26 @@ async def test_a_portion_that_is_refused_is_told_of_its_rows_alone(node: FakeNod
 
 async def test_fetches_of_many_partitions(node: FakeNode, groups: CountingGroups) -> None:
     commit(groups.harness, (1, 5))
-    wanted = [{"name": "t", "partition_indexes": [1] * MANY}, {"name": "u", "partition_indexes": [0]}]
+    wanted = [
+        {"name": "t", "partition_indexes": [1] * MANY},
+        {"name": "u", "partition_indexes": [0]},
+    ]
     answer = await node.ask("offset_fetch", 8, groups=[{"group_id": "g", "topics": wanted}])
     (group,) = answer.groups
     assert groups.decisions > 1
-    assert [(topic.name, len(topic.partitions)) for topic in group.topics] == [("t", MANY), ("u", 1)]
+    assert [(topic.name, len(topic.partitions)) for topic in group.topics] == [
+        ("t", MANY),
+        ("u", 1),
+    ]
     assert {row.committed_offset for row in group.topics[0].partitions} == {5}
 
 
 async def test_deletions_of_many_offsets(node: FakeNode, groups: CountingGroups) -> None:
     commit(groups.harness, (1, 5), (2, 6))
     rows = [{"partition_index": index % 3} for index in range(MANY)]
-    answer = await node.ask("offset_delete", 0, group_id="g", topics=[{"name": "t", "partitions": rows}])
+    answer = await node.ask(
+        "offset_delete", 0, group_id="g", topics=[{"name": "t", "partitions": rows}]
+    )
     assert groups.decisions > 1
     assert [code for _, _, code in rows_of(answer)] == [0] * MANY
     fetched = await node.ask("offset_fetch", 7, group_id="g", topics=None)

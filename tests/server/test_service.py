@@ -1,4 +1,6 @@
-"""The server as a whole on a network in memory: limits on connections, time limits, memory, turns."""
+"""The server as a whole on a network in memory: limits on connections, time limits, memory,
+turns.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ async def test_connections_above_the_limit_are_closed_and_the_others_stay(tmp_pa
         assert not await serves(await node.connect(address="10.0.1.2"))
 
 
-async def test_one_address_does_not_keep_the_others_out(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_one_address_does_not_keep_the_others_out(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path, max_connections="10") as node:
         flood = []
         for _ in range(10):
@@ -62,13 +66,21 @@ async def test_one_address_does_not_keep_the_others_out(tmp_path: Path, mock_clo
         assert await serves(flood[0])
         newcomers = [await node.connect(address=address) for address in ("10.0.0.2", "127.0.0.1")]
         assert [await serves(client) for client in newcomers] == [True, True]
-        assert [number for number, client in enumerate(flood) if client.sock.closed] == [1, 2], "the longest idle"
+        assert [number for number, client in enumerate(flood) if client.sock.closed] == [1, 2], (
+            "the longest idle"
+        )
         assert not await serves(await node.connect(address="10.0.0.1")), "it has its share"
         more = [await node.connect(address="10.0.0.2") for _ in range(10)]
-        assert [client.sock.closed for client in more] == [False] * 3 + [True] * 7, "5 and 4 are about as many"
+        assert [client.sock.closed for client in more] == [False] * 3 + [True] * 7, (
+            "5 and 4 are about as many"
+        )
         assert await serves(newcomers[0]) and await serves(newcomers[1])
         statistics = node.server.statistics()
-        assert (statistics.connections, statistics.evicted_connections, statistics.refused_connections) == (10, 5, 8)
+        assert (
+            statistics.connections,
+            statistics.evicted_connections,
+            statistics.refused_connections,
+        ) == (10, 5, 8)
 
 
 async def test_connections_of_one_address_are_limited_by_themselves(tmp_path: Path) -> None:
@@ -90,7 +102,9 @@ async def test_peers_are_let_in_whatever_clients_do(tmp_path: Path) -> None:
         assert await serves(await node.connect(PEER))
 
 
-async def test_strangers_at_the_peer_listener_keep_no_node_out(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_strangers_at_the_peer_listener_keep_no_node_out(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     """The oldest gives way, but not before it had a moment to introduce itself."""
     async with rig(tmp_path) as node:
         strangers = [await node.connect(PEER) for _ in range(STRANGERS_MAX)]
@@ -109,9 +123,13 @@ async def test_strangers_at_the_peer_listener_keep_no_node_out(tmp_path: Path, m
         assert [await serves(client) for client in (newcomer, *others)] == [True] * 3
 
 
-async def test_a_flood_from_other_addresses_takes_no_place_of_a_node(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_flood_from_other_addresses_takes_no_place_of_a_node(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
-        flood = [await node.connect(PEER, address=f"10.9.{number % 50}.1") for number in range(1000)]
+        flood = [
+            await node.connect(PEER, address=f"10.9.{number % 50}.1") for number in range(1000)
+        ]
         peer = await node.connect(PEER)  # from the address of the peers file
         assert sum(not client.sock.closed for client in flood) == STRANGERS_ELSEWHERE_MAX
         assert await serves(peer)
@@ -123,18 +141,23 @@ async def test_a_flood_from_other_addresses_takes_no_place_of_a_node(tmp_path: P
             last = await node.connect(PEER, address="10.8.1.1")
         assert last.sock.closed and not newcomer.sock.closed
         next(one for one in node.server._strangers if one.sock is newcomer.sock).introduced(2)
-        again = [await node.connect(PEER, address="10.8.1.1") for _ in range(STRANGERS_MAX)]  # now known
+        # now known
+        again = [await node.connect(PEER, address="10.8.1.1") for _ in range(STRANGERS_MAX)]
         assert not any(client.sock.closed for client in again)
 
 
-async def test_nodes_have_their_own_bound_whatever_strangers_do(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_nodes_have_their_own_bound_whatever_strangers_do(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         for _ in range(PEER_CONNECTIONS_MAX):
             await node.connect(PEER)
             next(iter(node.server._strangers)).introduced(2)
         for _ in range(2):
             assert await serves(await node.connect(PEER))
-        with pytest.raises(ProtocolError, match=f"{PEER_CONNECTIONS_MAX} connections of other nodes are open"):
+        with pytest.raises(
+            ProtocolError, match=f"{PEER_CONNECTIONS_MAX} connections of other nodes are open"
+        ):
             next(iter(node.server._strangers)).introduced(3)
         next(one for one in node.server._connections if one.peer_node == 2).close()
         next(iter(node.server._strangers)).introduced(3)
@@ -143,23 +166,36 @@ async def test_nodes_have_their_own_bound_whatever_strangers_do(tmp_path: Path, 
 async def test_peers_take_no_client_s_place(tmp_path: Path) -> None:
     async with rig(tmp_path, max_connections="10", max_connections_per_ip="1") as node:
         assert all([await serves(await node.connect(PEER)) for _ in range(10)])
-        assert all([await serves(await node.connect(address=f"10.1.0.{number}")) for number in range(10)])
+        assert all(
+            [await serves(await node.connect(address=f"10.1.0.{number}")) for number in range(10)]
+        )
 
 
-async def test_limits_in_the_metadata_lock_nobody_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_limits_in_the_metadata_lock_nobody_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """An earlier version accepted them from clients."""
     async with rig(tmp_path) as node:
-        stale = (("max.connections", "0"), ("max.connections.per.ip", "0"), ("group.members.memory.bytes", "1"))
+        stale = (
+            ("max.connections", "0"),
+            ("max.connections.per.ip", "0"),
+            ("group.members.memory.bytes", "1"),
+        )
         node.change(SetConfigs("node", "", stale), SetConfigs("node", "1", stale))
         assert await serves(await node.connect(address="10.0.0.1"))
-        assert "resource=broker:<default> configs=group.members.memory.bytes=1,max.connections.per.ip=0" in caplog.text
+        assert (
+            "resource=broker:<default> "
+            "configs=group.members.memory.bytes=1,max.connections.per.ip=0" in caplog.text
+        )
         assert "resource=broker:1 configs=group.members.memory.bytes=1" in caplog.text
 
 
 # -- for how long
 
 
-async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path, connections_max_idle_ms="5000") as node:
         idle, busy = await node.connect(), await node.connect()
         for _ in range(4):
@@ -224,7 +260,9 @@ async def test_no_idle_limit(tmp_path: Path, mock_clock: MockClock) -> None:
         assert not client.sock.closed
 
 
-async def test_a_frame_that_does_not_become_whole_is_closed_in_time(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_frame_that_does_not_become_whole_is_closed_in_time(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         client, other = await node.connect(), await node.connect()
         client.send(pack(">i", 100) + b"begun")
@@ -242,7 +280,9 @@ async def test_a_frame_that_does_not_become_whole_is_closed_in_time(tmp_path: Pa
         assert node.server.statistics().frame_bytes == 0
 
 
-async def test_half_a_length_is_a_frame_that_has_begun(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_half_a_length_is_a_frame_that_has_begun(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         client = await node.connect()
         client.send(b"\0\0")
@@ -284,12 +324,16 @@ async def begun(node: Rig, records: int, sent: int) -> tuple[Client, bytes]:
     return client, frame[sent:]
 
 
-async def test_large_frames_wait_for_memory_and_go_on(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_large_frames_wait_for_memory_and_go_on(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     limit = 25 * MIB // 10
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
         node.server.pool(CLIENT).bytes_max = limit
         node.create("t")
-        (first, rest), (second, other_rest) = [await begun(node, 3 * MIB // 2, MIB - 1000) for _ in range(2)]
+        (first, rest), (second, other_rest) = [
+            await begun(node, 3 * MIB // 2, MIB - 1000) for _ in range(2)
+        ]
         first.send(rest[:-10])  # one may go beyond the limit, and is not done yet
         await settle()
         second.send(other_rest)
@@ -306,7 +350,9 @@ async def test_large_frames_wait_for_memory_and_go_on(tmp_path: Path, mock_clock
         assert node.partition("t").log.log_end_offset == 2
 
 
-async def test_one_of_those_who_wait_for_memory_goes_on(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_one_of_those_who_wait_for_memory_goes_on(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
         node.server.pool(CLIENT).bytes_max = 33 * MIB // 10
         node.create("t")
@@ -320,7 +366,9 @@ async def test_one_of_those_who_wait_for_memory_goes_on(tmp_path: Path, mock_clo
 
 
 async def test_more_than_the_arena_in_one_turn(tmp_path: Path, mock_clock: MockClock) -> None:
-    """The turn ends in the middle: nobody's records are written over before they are in the file."""
+    """The turn ends in the middle: nobody's records are written over before they are in the
+    file.
+    """
     async with rig(tmp_path) as node:
         count = RECEIVE_ARENA_BYTES // (RECEIVE_BYTES_MAX // 2) + 8
         node.create("t")
@@ -331,16 +379,23 @@ async def test_more_than_the_arena_in_one_turn(tmp_path: Path, mock_clock: MockC
             client.post("produce", 9, node.produce_body("t", batch(body)))
         await settle()
         assert node.server.turns - before > 1
-        offsets = [client.answers()[0].responses[0].partition_responses[0].base_offset for client in clients]
+        offsets = [
+            client.answers()[0].responses[0].partition_responses[0].base_offset
+            for client in clients
+        ]
         assert sorted(offsets) == list(range(count))
         for offset, body in zip(offsets, bodies):
-            assert values((await clients[0].fetch("t", offset, partition_max_bytes=1)).records) == [body]
+            assert values((await clients[0].fetch("t", offset, partition_max_bytes=1)).records) == [
+                body
+            ]
 
 
 # -- readers that are slow
 
 
-async def test_a_slow_reader_gets_everything_and_is_not_served_ahead(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_slow_reader_gets_everything_and_is_not_served_ahead(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
         node.create("t")
         client, other = await node.connect(), await node.connect()
@@ -357,13 +412,17 @@ async def test_a_slow_reader_gets_everything_and_is_not_served_ahead(tmp_path: P
         await settle()
         answers = client.answers()
         assert len(answers) == 20
-        assert {len(values(answer.responses[0].partitions[0].records)) for answer in answers} == {50}
+        assert {len(values(answer.responses[0].partitions[0].records)) for answer in answers} == {
+            50
+        }
 
 
 # -- turns
 
 
-async def test_one_turn_is_one_write_and_one_send_a_connection(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_one_turn_is_one_write_and_one_send_a_connection(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         clients = [await node.connect() for _ in range(3)]
@@ -409,7 +468,9 @@ async def test_other_tasks_run_while_sockets_stay_ready(tmp_path: Path) -> None:
                 turns.append(node.server.turns)
         assert len(set(turns)) > 1
         await settle()
-        codes = {answer.responses[0].partition_responses[0].error_code for answer in client.answers()}
+        codes = {
+            answer.responses[0].partition_responses[0].error_code for answer in client.answers()
+        }
         assert codes == {ErrorCode.NONE}
 
 
@@ -418,4 +479,9 @@ async def test_statistics(tmp_path: Path) -> None:
         client = await node.connect()
         assert await serves(client)
         found = node.server.statistics()
-        assert (found.connections, found.requests, found.refused_connections, found.frame_bytes) == (1, 1, 0, 0)
+        assert (
+            found.connections,
+            found.requests,
+            found.refused_connections,
+            found.frame_bytes,
+        ) == (1, 1, 0, 0)

@@ -1,4 +1,6 @@
-"""Large requests leave others their turn: what is slow to answer is answered in slices, and said once."""
+"""Large requests leave others their turn: what is slow to answer is answered in slices, and
+said once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,15 @@ async def large(node: Rig) -> None:
 
 
 def partitions(key: str, name: str, **fields: int) -> dict[str, Any]:
-    return {"topics": [{"topic": "large", "name": "large", key: [{name: index, **fields} for index in range(MANY)]}]}
+    return {
+        "topics": [
+            {
+                "topic": "large",
+                "name": "large",
+                key: [{name: index, **fields} for index in range(MANY)],
+            }
+        ]
+    }
 
 
 LARGE: dict[str, tuple[str, int, Mapping[str, Any]]] = {
@@ -40,20 +50,44 @@ LARGE: dict[str, tuple[str, int, Mapping[str, Any]]] = {
     "metadata of many names": (
         "metadata",
         12,
-        {"topics": [{"name": f"n{row}"} for row in range(MANY)], "allow_auto_topic_creation": False},
+        {
+            "topics": [{"name": f"n{row}"} for row in range(MANY)],
+            "allow_auto_topic_creation": False,
+        },
     ),
     "configs of many": (
         "describe_configs",
         4,
-        {"resources": [{"resource_type": 2, "resource_name": f"n{row}"} for row in range(CONFIG_RESOURCES_MAX)]},
+        {
+            "resources": [
+                {"resource_type": 2, "resource_name": f"n{row}"}
+                for row in range(CONFIG_RESOURCES_MAX)
+            ]
+        },
     ),
-    "producers": ("describe_producers", 0, {"topics": [{"name": "large", "partition_indexes": range(MANY)}]}),
+    "producers": (
+        "describe_producers",
+        0,
+        {"topics": [{"name": "large", "partition_indexes": range(MANY)}]},
+    ),
     "epochs": ("offset_for_leader_epoch", 4, partitions("partitions", "partition", leader_epoch=0)),
     "offsets": ("list_offsets", 7, partitions("partitions", "partition_index", timestamp=LATEST)),
-    "offsets by time": ("list_offsets", 7, {"topics": [{"name": "large", "partitions": [{"partition_index": n} for n in range(50)]}]}),
+    "offsets by time": (
+        "list_offsets",
+        7,
+        {"topics": [{"name": "large", "partitions": [{"partition_index": n} for n in range(50)]}]},
+    ),
     "records": ("delete_records", 2, partitions("partitions", "partition_index", offset=0)),
-    "pages": ("describe_topic_partitions", 0, {"topics": [{"name": "large"}], "response_partition_limit": 2000}),
-    "coordinators": ("find_coordinator", 4, {"key_type": 9, "coordinator_keys": ["k" * 100] * MANY}),
+    "pages": (
+        "describe_topic_partitions",
+        0,
+        {"topics": [{"name": "large"}], "response_partition_limit": 2000},
+    ),
+    "coordinators": (
+        "find_coordinator",
+        4,
+        {"key_type": 9, "coordinator_keys": ["k" * 100] * MANY},
+    ),
 }
 
 
@@ -81,8 +115,15 @@ async def test_others_are_answered_while_a_large_answer_is_made(tmp_path: Path) 
 
 async def test_slices_are_the_same_bytes() -> None:
     partition = {"partition_index": 3, "leader_id": 1, "replica_nodes": [1, 2], "isr_nodes": [1]}
-    topics = [{"name": f"t{row}", "partitions": [partition] * row} for row in (0, 1, 99, 100, 101, 250)]
-    answer = {"brokers": [{"node_id": 1, "host": "h", "port": 2}] * 130, "cluster_id": "c", "controller_id": 1, "topics": topics}
+    topics = [
+        {"name": f"t{row}", "partitions": [partition] * row} for row in (0, 1, 99, 100, 101, 250)
+    ]
+    answer = {
+        "brokers": [{"node_id": 1, "host": "h", "port": 2}] * 130,
+        "cluster_id": "c",
+        "controller_id": 1,
+        "topics": topics,
+    }
     metadata = apis.by_name("metadata")
     assert metadata is not None
     for version in range(metadata.versions[0], metadata.versions[1] + 1):
@@ -95,34 +136,60 @@ async def test_slices_are_the_same_bytes() -> None:
         assert max(weights) <= 100 and sum(weights) == 130 + 551 + len(topics)
 
 
-async def rows(client: Client, api: str, version: int, partitions: list[Any], key: str = "partitions") -> list[Any]:
-    answer = await client.ask(api, version, {"topics": [{"name": "t", "topic": "t", key: partitions}] * 2, "timeout_ms": 1000})
+async def rows(
+    client: Client, api: str, version: int, partitions: list[Any], key: str = "partitions"
+) -> list[Any]:
+    answer = await client.ask(
+        api,
+        version,
+        {"topics": [{"name": "t", "topic": "t", key: partitions}] * 2, "timeout_ms": 1000},
+    )
     return [list(topic.partitions) for topic in answer.topics]
 
 
 async def test_what_is_named_twice_is_answered_once(tmp_path: Path) -> None:
-    """DeleteRecords as Apache Kafka 4.3 does. DescribeProducers answers each time there; DescribeConfigs does, and here ten times."""
+    """DeleteRecords as Apache Kafka 4.3 does.
+
+    DescribeProducers answers each time there; DescribeConfigs does, and here ten times.
+    """
     async with rig(tmp_path) as node:
         node.create("t", partitions=2)
         client = await node.connect()
         await client.produce("t", batch(b"a", producer_id=7, epoch=0, sequence=0))
         (found,) = await rows(client, "describe_producers", 0, [0, 1, 0, 9, 9], "partition_indexes")
-        assert [(row.partition_index, row.error_code) for row in found] == [(0, 0), (1, 0), (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+        assert [(row.partition_index, row.error_code) for row in found] == [
+            (0, 0),
+            (1, 0),
+            (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ]
         offsets = [{"partition_index": 0, "offset": offset} for offset in (1, 5)]
         (found,) = await rows(client, "delete_records", 2, offsets)
-        assert [(row.partition_index, row.error_code) for row in found] == [(0, ErrorCode.OFFSET_OUT_OF_RANGE)]
+        assert [(row.partition_index, row.error_code) for row in found] == [
+            (0, ErrorCode.OFFSET_OUT_OF_RANGE)
+        ]
         one = ["retention.ms"]
-        asked = [{"resource_type": 2, "resource_name": "t", "configuration_keys": keys} for keys in (one, None, one)]
+        asked = [
+            {"resource_type": 2, "resource_name": "t", "configuration_keys": keys}
+            for keys in (one, None, one)
+        ]
         answer = await client.ask("describe_configs", 4, {"resources": asked * 100})
         assert [row.error_code for row in answer.results] == [ErrorCode.NONE] * 15 + [
-            code for _ in range(5) for code in (ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST)
+            code
+            for _ in range(5)
+            for code in (ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST)
         ] + [ErrorCode.INVALID_REQUEST] * 270
-        too_many = await client.ask("describe_configs", 4, {"resources": asked[:1] * (CONFIG_RESOURCES_MAX + 1)})
+        too_many = await client.ask(
+            "describe_configs", 4, {"resources": asked[:1] * (CONFIG_RESOURCES_MAX + 1)}
+        )
         assert {row.error_code for row in too_many.results} == {ErrorCode.INVALID_REQUEST}
 
 
-@pytest.mark.parametrize(("count", "closed"), [(REQUEST_ELEMENTS_MAX // STRUCTURE_ELEMENTS + 1, True), (20_000, False)])
-async def test_a_request_has_so_many_rows_and_no_more(tmp_path: Path, count: int, closed: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "closed"), [(REQUEST_ELEMENTS_MAX // STRUCTURE_ELEMENTS + 1, True), (20_000, False)]
+)
+async def test_a_request_has_so_many_rows_and_no_more(
+    tmp_path: Path, count: int, closed: bool
+) -> None:
     async with rig(tmp_path, auto_create_topics_enable="false") as node:
         client = await node.connect()
         names = pack(">h2s", 2, b"tt") * count

@@ -1,4 +1,6 @@
-"""What coordinators know of topics is what the metadata says, and is looked up anew only where that is another."""
+"""What coordinators know of topics is what the metadata says, and is looked up anew only
+where that is another.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +56,23 @@ class Cluster:
         assert self.view.changed(delta) and self.view.version > version
 
     def create(self, name: str) -> None:
-        self.change(CreateTopic(name, UUID(int=0x1000 + self.image.index, version=4), (Placement((ONE, TWO), ONE, (ONE, TWO)),) * 3, ()))
+        self.change(
+            CreateTopic(
+                name,
+                UUID(int=0x1000 + self.image.index, version=4),
+                (Placement((ONE, TWO), ONE, (ONE, TWO)),) * 3,
+                (),
+            )
+        )
 
     def update(self, name: str, update: PartitionUpdate) -> None:
         self.change(UpdatePartitions(self.image.topics[name].topic_id, (update,)))
 
     def look(self) -> list[str]:
-        """What the view says is what a view says that has looked at nothing yet. Topics that had to be looked at anew."""
+        """What the view says is what a view says that has looked at nothing yet.
+
+        Topics that had to be looked at anew.
+        """
         self.digested.clear()
         names = ["a", "b", "missing"]
         said = [(self.view.digest(name), list(self.view.racks(name))) for name in names]
@@ -87,11 +99,15 @@ def test_what_changes_is_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None
     cluster = Cluster(monkeypatch)
     cluster.update("a", PartitionUpdate(1, replicas=(ONE, THREE), isr=(ONE,)))
     assert cluster.look() == ["a"] and cluster.view.racks("a")[1] == {"r1"}
-    cluster.change(AddPartitions(cluster.image.topics["b"].topic_id, 3, (Placement((TWO,), TWO, (TWO,)),)))
+    cluster.change(
+        AddPartitions(cluster.image.topics["b"].topic_id, 3, (Placement((TWO,), TWO, (TWO,)),))
+    )
     assert cluster.look() == ["b"] and cluster.view.racks("b")[3] == {"r2"}
     cluster.change(RegisterBroker(THREE, UUID(int=30), "host", 9092, "r3"))
     assert cluster.look() == ["a", "b"] and cluster.view.racks("a")[1] == {"r1", "r3"}
     cluster.change(DeleteTopic(cluster.image.topics["a"].topic_id))
-    assert cluster.look() == [] and cluster.view.digest("a") == b"" and cluster.view.racks("a") == ()
+    assert (
+        cluster.look() == [] and cluster.view.digest("a") == b"" and cluster.view.racks("a") == ()
+    )
     cluster.create("a")
     assert cluster.look() == ["a"]

@@ -1,4 +1,6 @@
-"""Defects to plant in what bounds memory: connections' pools, the accounts of coordinators and of the metadata."""
+"""Defects to plant in what bounds memory: connections' pools, the accounts of coordinators
+and of the metadata.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from mqd.server.connection import Connection
 from tests.sim.planting import Patches, bug
 
 
-@bug("a connection that is closed while answers wait keeps their share of the memory", load="hostile")
+@bug(
+    "a connection that is closed while answers wait keeps their share of the memory", load="hostile"
+)
 def closed_connection_keeps_its_answers() -> Patches:
     original = Connection._note_unsent
 

@@ -1,9 +1,12 @@
-"""Defects that can be planted, each of which the simulation must find: one that finds nothing planted proves nothing.
+"""Defects that can be planted, each of which the simulation must find: one that finds nothing
+planted proves nothing.
 
-Nothing in the product knows of them: each replaces a few methods while `planted` is entered. They are the classics: acknowledgements
-before durability, truncation by high watermark (KIP-101), stale epochs that are believed, members of the ISR that are not in sync,
-producers that are forgotten, commits of who is a member no more, transactions in part; and in storage_bugs.py, metadata_bugs.py and
-budget_bugs.py such as only rare events bring out. `FOUND` in found.py says at which seed each is found.
+Nothing in the product knows of them: each replaces a few methods while `planted` is entered. They
+are the classics: acknowledgements before durability, truncation by high watermark (KIP-101), stale
+epochs that are believed, members of the ISR that are not in sync, producers that are forgotten,
+commits of who is a member no more, transactions in part; and in storage_bugs.py, metadata_bugs.py
+and budget_bugs.py such as only rare events bring out. `FOUND` in found.py says at which seed each
+is found.
 """
 
 from __future__ import annotations
@@ -72,7 +75,13 @@ def raft_believes_previous() -> Patches:
     def on_append(self: RaftNode, node: Any, message: AppendEntries) -> None:
         journal, previous = self._journal, message.previous_index
         if message.entries and journal.base_index <= previous <= journal.last_index:
-            message = AppendEntries(message.term, message.commit_index, previous, journal.term_at(previous), message.entries)
+            message = AppendEntries(
+                message.term,
+                message.commit_index,
+                previous,
+                journal.term_at(previous),
+                message.entries,
+            )
         original(self, node, message)
 
     yield RaftNode, "_on_append", on_append
@@ -96,7 +105,9 @@ def acks_all_at_append() -> Patches:
 def serves_uncommitted() -> Patches:
     original = Reader.read
 
-    def read(self: Reader, log: PartitionLog, offset: int, *, limit_offset: int, **rest: Any) -> Any:
+    def read(
+        self: Reader, log: PartitionLog, offset: int, *, limit_offset: int, **rest: Any
+    ) -> Any:
         return original(self, log, offset, limit_offset=log.written_end_offset, **rest)
 
     yield Reader, "read", read
@@ -157,7 +168,10 @@ def truncates_to_high_watermark() -> Patches:
     yield Follower, "_action", action
 
 
-@bug("a follower does not say in which epoch its log ends, so nobody notices that it differs (KIP-595)")
+@bug(
+    "a follower does not say in which epoch its log ends, so nobody notices that it differs "
+    "(KIP-595)"
+)
 def keeps_what_differs() -> Patches:
     original = Followed.asked
 
@@ -174,7 +188,14 @@ def follower_claims_what_is_not_synced() -> Patches:
 
     def asked(self: Followed, partition_bytes_max: int) -> Any:
         log = self.partition.log
-        return (self.key[1], self.leader_epoch, log.log_end_offset, log.last_epoch, log.log_start_offset, partition_bytes_max)
+        return (
+            self.key[1],
+            self.leader_epoch,
+            log.log_end_offset,
+            log.last_epoch,
+            log.log_start_offset,
+            partition_bytes_max,
+        )
 
     yield Followed, "asked", asked
     yield Follower, "unsynced", lambda self: []
@@ -194,7 +215,9 @@ def unclean_registration_ignored() -> Patches:
 
     def decide(image: Any, op: Any, rules: Any) -> Any:
         known = image.brokers.get(op.node_id)
-        return original(image, op if known is None else replace(op, previous_broker_epoch=known.epoch), rules)
+        return original(
+            image, op if known is None else replace(op, previous_broker_epoch=known.epoch), rules
+        )
 
     yield from _decides(brokers.Register, decide)
 
@@ -209,28 +232,46 @@ def unclean_elections() -> Patches:
     yield elections, "settle", settle
 
 
-@bug("nobody compares broker epochs: what an earlier life of a node said counts for this one (KIP-903)")
+@bug(
+    "nobody compares broker epochs: what an earlier life of a node said counts for this one "
+    "(KIP-903)"
+)
 def old_broker_epoch_accepted() -> Patches:
-    """At the leader, and at the controller: of the leader who asks, and of the members that it wants; each guard covers for the others."""
+    """At the leader, and at the controller: of the leader who asks, and of the members that
+    it wants; each guard covers for the others.
+    """
     fetched, checked = FollowerFetch._read, isr._checked_isr
 
     def registered(image: Any, node_id: Any, broker_epoch: int) -> Any:
         return image.brokers[node_id]
 
-    def read(self: FollowerFetch, partition: Any, followed: Any, fetching: Any, budget: int, **how: Any) -> Any:
+    def read(
+        self: FollowerFetch, partition: Any, followed: Any, fetching: Any, budget: int, **how: Any
+    ) -> Any:
         known = self._node.image.brokers.get(fetching.request.replica_id)
         if known is not None:
-            fetching.request = fetching.request._replace(replica_epoch=max(known.epoch, fetching.request.replica_epoch))
+            fetching.request = fetching.request._replace(
+                replica_epoch=max(known.epoch, fetching.request.replica_epoch)
+            )
         return fetched(self, partition, followed, fetching, budget, **how)
 
     def check(image: Any, op: Any, wish: isr.IsrWish, partition: Any) -> Any:
-        return checked(image, op, wish._replace(isr=tuple((node_id, NO_EPOCH) for node_id, _ in wish.isr)), partition)
+        return checked(
+            image,
+            op,
+            wish._replace(isr=tuple((node_id, NO_EPOCH) for node_id, _ in wish.isr)),
+            partition,
+        )
 
     yield brokers, "registered_broker", registered
     yield isr, "registered_broker", registered
     yield isr, "_checked_isr", check
     yield FollowerFetch, "_read", read
-    yield Partition, "_is_eligible", lambda self, follower: self.rules.eligible(follower.node_id) is not None
+    yield (
+        Partition,
+        "_is_eligible",
+        lambda self, follower: self.rules.eligible(follower.node_id) is not None,
+    )
 
 
 def _decides(operation: type, decide: Callable[..., Any]) -> Patches:
@@ -332,7 +373,10 @@ def marker_not_waited_for() -> Patches:
     yield MarkerSender, "_hand_out", hand_out
 
 
-@bug("a producer that was replaced may commit: nobody compares its epoch with the present one", load="copy")
+@bug(
+    "a producer that was replaced may commit: nobody compares its epoch with the present one",
+    load="copy",
+)
 def replaced_producer_may_commit() -> Patches:
     original = state.end
 
@@ -347,7 +391,11 @@ def replaced_producer_may_commit() -> Patches:
 @bug("offsets within a transaction count before it is committed", load="copy")
 def offsets_count_before_the_commit() -> Patches:
     original = OffsetStore.put
-    yield OffsetStore, "put", lambda self, key, commit, producer_id: original(self, key, commit, None)
+    yield (
+        OffsetStore,
+        "put",
+        lambda self, key, commit, producer_id: original(self, key, commit, None),
+    )
 
 
 @bug("the last stable offset is the high watermark, whatever transactions are open", load="copy")
@@ -355,7 +403,10 @@ def stable_offset_ignores_transactions() -> Patches:
     yield Partition, "last_stable_offset", property(lambda self: self.high_watermark)
 
 
-@bug("the last stable offset overlooks the oldest open transaction where there are several", load="copy")
+@bug(
+    "the last stable offset overlooks the oldest open transaction where there are several",
+    load="copy",
+)
 def stable_offset_overlooks_a_transaction() -> Patches:
     original = Producers.first_unstable_offset
 
@@ -392,7 +443,9 @@ def preparation_forgotten() -> Patches:
     def on_loaded(self: TransactionShard, now: Any) -> Any:
         for name, one in self._transactions.items():
             if one.is_prepared:
-                self._transactions[name] = replace(one, next_producer_id=-1, next_producer_epoch=NO_EPOCH)
+                self._transactions[name] = replace(
+                    one, next_producer_id=-1, next_producer_epoch=NO_EPOCH
+                )
         self._unsealed.clear()
         return original(self, now)
 
@@ -401,10 +454,19 @@ def preparation_forgotten() -> Patches:
 
 @bug("a prepared transaction times out", load="prepare")
 def prepared_transaction_times_out() -> Patches:
-    yield state, "timed_out", lambda current, now_ms, *_: current.state is state.ONGOING and current.started_ms + 2500 < now_ms
+    yield (
+        state,
+        "timed_out",
+        lambda current, now_ms, *_: (
+            current.state is state.ONGOING and current.started_ms + 2500 < now_ms
+        ),
+    )
 
 
-@bug("partitions of a prepared transaction are not sealed: the epoch of its records may write more", load="prepare")
+@bug(
+    "partitions of a prepared transaction are not sealed: the epoch of its records may write more",
+    load="prepare",
+)
 def seal_left_out() -> Patches:
     original = MarkerSender._hand_out
 
@@ -417,11 +479,16 @@ def seal_left_out() -> Patches:
     yield MarkerSender, "_hand_out", hand_out
 
 
-@bug("the leader of a partition alone knows that a transaction is sealed, and the next one does not", load="prepare")
+@bug(
+    "the leader of a partition alone knows that a transaction is sealed, and the next one does not",
+    load="prepare",
+)
 def seal_not_replicated() -> Patches:
     original = sealing.append_seal_nowait
 
-    def append(queue: Any, partition: Partition, producer: Any, coordinator_epoch: int, now_ms: int) -> Any:
+    def append(
+        queue: Any, partition: Partition, producer: Any, coordinator_epoch: int, now_ms: int
+    ) -> Any:
         if partition.log.producers.may_seal(producer[0], producer[1], coordinator_epoch):
             partition.log.producers.seal(producer[0], producer[1], now_ms)
         return original(queue, partition, producer, coordinator_epoch, now_ms)

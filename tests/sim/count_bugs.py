@@ -1,4 +1,5 @@
-"""Count at which seed each planted defect is found, from seed 0 on, and write tests/sim/found.py anew.
+"""Count at which seed each planted defect is found, from seed 0 on, and write tests/sim/found.py
+anew.
 
     python -m tests.sim.count_bugs                    all of them, up to seed 99; minutes
     python -m tests.sim.count_bugs NAME ... --jobs 2  these only; the others keep their seeds
@@ -21,16 +22,23 @@ from tests.sim.bugs import BUGS
 from tests.sim.found import FOUND
 
 TABLE = Path(__file__).with_name("found.py")
-HEAD = '''"""The first seed, from 0 on, in which the simulation finds each planted defect. `make simulate-bugs-count` writes this file."""
+HEAD = '''"""The first seed, from 0 on, in which the simulation finds each planted defect.
+
+`make simulate-bugs-count` writes this file.
+"""
 
 FOUND: dict[str, int] = {
 '''
 
 
 def first_seed(name: str, last: int) -> int | None:
-    """The first seed of 0 to `last` with a violation, with the load and the nodes of this defect."""
+    """The first seed of 0 to `last` with a violation, with the load and the nodes of this
+    defect.
+    """
     bug = BUGS[name]
-    settings = (Settings(seed, bug=name, load=bug.load, nodes=bug.nodes) for seed in range(last + 1))
+    settings = (
+        Settings(seed, bug=name, load=bug.load, nodes=bug.nodes) for seed in range(last + 1)
+    )
     return next((one.seed for one in settings if run_with_bug(one).violations), None)
 
 

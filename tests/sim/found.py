@@ -1,4 +1,7 @@
-"""The first seed, from 0 on, in which the simulation finds each planted defect. `make simulate-bugs-count` writes this file."""
+"""The first seed, from 0 on, in which the simulation finds each planted defect.
+
+`make simulate-bugs-count` writes this file.
+"""
 
 FOUND: dict[str, int] = {
     "aborted-records-count-as-newest": 5,

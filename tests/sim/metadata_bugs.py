@@ -39,7 +39,10 @@ def snapshot_lacks_eligible_replicas() -> Patches:
         return replace(partition, elr=())
 
     def text(*, topics: list[Any], **how: Any) -> Any:
-        rows = [(name, topic_id, tuple(map(without, partitions))) for name, topic_id, partitions in topics]
+        rows = [
+            (name, topic_id, tuple(map(without, partitions)))
+            for name, topic_id, partitions in topics
+        ]
         return original(topics=rows, **how)
 
     yield image, "snapshot_text", text
@@ -49,7 +52,9 @@ def snapshot_lacks_eligible_replicas() -> Patches:
 def snapshot_index_taken_late() -> Patches:
     original = OwnSnapshots._on_built
 
-    def built(self: OwnSnapshots, _index: int, applied_bytes: int, now_applied: Any, state: bytes) -> None:
+    def built(
+        self: OwnSnapshots, _index: int, applied_bytes: int, now_applied: Any, state: bytes
+    ) -> None:
         original(self, now_applied(), applied_bytes, now_applied, state)
 
     yield OwnSnapshots, "_on_built", built

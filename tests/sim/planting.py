@@ -1,4 +1,6 @@
-"""How a defect is planted: a few methods of the product are replaced while `Bug.planted` is entered."""
+"""How a defect is planted: a few methods of the product are replaced while `Bug.planted` is
+entered.
+"""
 
 from __future__ import annotations
 

@@ -115,7 +115,10 @@ def cleaned_segment_not_synced() -> Patches:
 @bug("retention removes what is not committed")
 def retention_beyond_the_high_watermark() -> Patches:
     def plan(log: PartitionLog, now_ms: int) -> tuple[int, str]:
-        high_watermark, log.checkpointed_high_watermark = log.checkpointed_high_watermark, log.log_end_offset
+        high_watermark, log.checkpointed_high_watermark = (
+            log.checkpointed_high_watermark,
+            log.log_end_offset,
+        )
         try:
             return plan_retention(log, now_ms)
         finally:

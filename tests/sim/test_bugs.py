@@ -1,8 +1,9 @@
 """Each planted defect is found: a simulator that finds nothing planted proves nothing.
 
-`FOUND` (found.py) says in which seed, from 0 on, each was found when they were counted last (`make simulate-bugs-count`; eight
-seconds under faults, with the load and the nodes that the defect names). A change of the product moves these, so the test goes on
-from there for up to `SEEDS_MAX` seeds. All of them: `make simulate-bugs`, minutes; those in `QUICK` are found within a second of
+`FOUND` (found.py) says in which seed, from 0 on, each was found when they were counted last (`make
+simulate-bugs-count`; eight seconds under faults, with the load and the nodes that the defect
+names). A change of the product moves these, so the test goes on from there for up to `SEEDS_MAX`
+seeds. All of them: `make simulate-bugs`, minutes; those in `QUICK` are found within a second of
 processor time each.
 """
 
@@ -94,7 +95,10 @@ LONGER_RING = {"old-broker-epoch-accepted", "unclean-registration-ignored"}
 def ci_seeds() -> dict[tuple[str, int], int]:
     """(load, nodes) -> how many seeds CI simulates, from 0 on."""
     text = (Path(__file__).parents[2] / ".ci" / "run").read_text()
-    return {(load, int(nodes)): int(last) + 1 for load, nodes, last in re.findall(r"^(\w+) ([35]) 0-(\d+)$", text, re.M)}
+    return {
+        (load, int(nodes)): int(last) + 1
+        for load, nodes, last in re.findall(r"^(\w+) ([35]) 0-(\d+)$", text, re.M)
+    }
 
 
 def found_by_ci(name: str) -> bool:
@@ -104,9 +108,13 @@ def found_by_ci(name: str) -> bool:
 def test_every_bug_has_its_seed() -> None:
     assert FOUND.keys() == BUGS.keys()
     assert len(set(QUICK)) >= 12 and set(QUICK) <= FOUND.keys()
-    assert max(FOUND[name] for name in QUICK) <= 5, "a change of the product moves the rare ones far"
+    assert max(FOUND[name] for name in QUICK) <= 5, (
+        "a change of the product moves the rare ones far"
+    )
     assert max(FOUND.values()) <= LAST_SEED
-    assert LAST_SEED + SEEDS_MAX == 149, "docs/HACKING.md and mqd/testing/__main__.py name the seeds 0-149"
+    assert LAST_SEED + SEEDS_MAX == 149, (
+        "docs/HACKING.md and mqd/testing/__main__.py name the seeds 0-149"
+    )
 
 
 def test_ci_simulates_every_load() -> None:
@@ -124,11 +132,15 @@ def test_ci_finds_all_but_these() -> None:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", sorted(FOUND) if os.environ.get("MQD_SIM_BUGS") == "all" else QUICK)
+@pytest.mark.parametrize(
+    "name", sorted(FOUND) if os.environ.get("MQD_SIM_BUGS") == "all" else QUICK
+)
 def test_planted_bugs_are_found(name: str) -> None:
     settings = Settings(seed=FOUND[name], bug=name, load=BUGS[name].load, nodes=BUGS[name].nodes)
     with BUGS[name].planted():
         for seed in range(settings.seed, settings.seed + SEEDS_MAX):
             if run_seed(replace(settings, seed=seed)).violations:
                 return
-    pytest.fail(f"{name} ({BUGS[name].meaning}) was not found in {SEEDS_MAX} seeds from {settings.seed} on")
+    pytest.fail(
+        f"{name} ({BUGS[name].meaning}) was not found in {SEEDS_MAX} seeds from {settings.seed} on"
+    )

@@ -14,7 +14,9 @@ Log = list[tuple[int, bytes]]
 
 
 def clean() -> tuple[History, Log]:
-    """Ten acknowledged records of one producer, one that nobody can tell, one refused, five that only promise order."""
+    """Ten acknowledged records of one producer, one that nobody can tell, one refused, five
+    that only promise order.
+    """
     history = History()
     log: Log = []
     for number in range(10):
@@ -37,8 +39,24 @@ def clean() -> tuple[History, Log]:
     return history, log
 
 
-def tell(history: History, *, node: int = 1, leader_epoch: int = 0, log_start: int = 0, last_stable: int = 0, high_watermark: int) -> None:
-    history.told("r", TP, node=node, leader_epoch=leader_epoch, log_start=log_start, last_stable=last_stable, high_watermark=high_watermark)
+def tell(
+    history: History,
+    *,
+    node: int = 1,
+    leader_epoch: int = 0,
+    log_start: int = 0,
+    last_stable: int = 0,
+    high_watermark: int,
+) -> None:
+    history.told(
+        "r",
+        TP,
+        node=node,
+        leader_epoch=leader_epoch,
+        log_start=log_start,
+        last_stable=last_stable,
+        high_watermark=high_watermark,
+    )
 
 
 def test_nothing_is_found_in_a_clean_history() -> None:

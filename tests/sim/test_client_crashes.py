@@ -1,4 +1,6 @@
-"""A defect in a task of the client fails a simulated run, although its programs catch ClientError and carry on."""
+"""A defect in a task of the client fails a simulated run, although its programs catch
+ClientError and carry on.
+"""
 
 from __future__ import annotations
 

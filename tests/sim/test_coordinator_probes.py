@@ -24,26 +24,43 @@ class Held(SimpleNamespace):
 
 
 class Cardboard:
-    """One consumer group, coordinated by node 1 in leader epoch 5; each `look` is after another record."""
+    """One consumer group, coordinated by node 1 in leader epoch 5; each `look` is after
+    another record.
+    """
 
     def __init__(self) -> None:
         self.members: dict[str, Any] = {}
-        self.group: Any = SimpleNamespace(group_id="g", type_name="consumer", epoch=3, members=self.members)
+        self.group: Any = SimpleNamespace(
+            group_id="g", type_name="consumer", epoch=3, members=self.members
+        )
         partition = SimpleNamespace(log=SimpleNamespace(topic_id=GROUPS))
         shard = SimpleNamespace(state=SimpleNamespace(by_id={"g": self.group}))
         self.held = Held(loading=False, end=0, leader_epoch=5, partition=partition, shard=shard)
         self.daemon = SimpleNamespace(
             coordinators=SimpleNamespace(groups=SimpleNamespace(_held={0: self.held})),
-            machine=SimpleNamespace(image=SimpleNamespace(topics={"t": SimpleNamespace(topic_id=TOPIC)})),
+            machine=SimpleNamespace(
+                image=SimpleNamespace(topics={"t": SimpleNamespace(topic_id=TOPIC)})
+            ),
         )
         self.leader = (1, 5)
         self.reads: dict[str, frozenset[TopicPartition]] = {}
         self.probe = GroupProbe(lambda: self.reads)
 
-    def member(self, name: str, assigned: tuple[int, ...] = (), revoking: tuple[int, ...] = (), epoch: int = 3) -> None:
+    def member(
+        self,
+        name: str,
+        assigned: tuple[int, ...] = (),
+        revoking: tuple[int, ...] = (),
+        epoch: int = 3,
+    ) -> None:
         rows = [{TOPIC: dict.fromkeys(partitions, epoch)} for partitions in (assigned, revoking)]
         self.members[name] = SimpleNamespace(
-            member_id=name, epoch=epoch, previous_epoch=epoch - 1, uses_classic=False, assigned=rows[0], revoking=rows[1]
+            member_id=name,
+            epoch=epoch,
+            previous_epoch=epoch - 1,
+            uses_classic=False,
+            assigned=rows[0],
+            revoking=rows[1],
         )
 
     def look(self) -> str | None:
@@ -76,7 +93,9 @@ def test_a_member_that_reads_what_is_another_ones(world: Cardboard) -> None:
     assert "member n reads t-0, of which m is the owner" in str(world.look())
 
 
-def test_a_classic_member_that_was_removed_and_joins_again_has_not_heard_yet_what_it_lost(world: Cardboard) -> None:
+def test_a_classic_member_that_was_removed_and_joins_again_has_not_heard_yet_what_it_lost(
+    world: Cardboard,
+) -> None:
     world.reads["n"] = frozenset({T0})
     world.members["n"].uses_classic, world.members["n"].previous_epoch = True, 0
     assert world.look() is None

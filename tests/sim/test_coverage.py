@@ -29,11 +29,24 @@ def test_an_event_that_never_happened_fails_the_range(
 
 
 def test_a_hostile_client_uses_up_what_is_small() -> None:
-    """One seed does not reach all; the ranges of CI and of docs/HACKING.md do, with `--require-coverage`."""
+    """One seed does not reach all; the ranges of CI and of docs/HACKING.md do, with
+    `--require-coverage`.
+    """
     counts: Counter[str] = Counter()
     for seed in (2, 7):
         result = run_seed(Settings(seed, load="hostile", seconds=4.0))
         assert not result.violations, (result.violations, result.settings.command)
         counts.update(result.counts)
     assert counts["hostile_attacks"] > 20 and counts["acknowledged"] > 100
-    assert sum(counts[event] > 0 for event in ("memory_waits", "evicted_connections", "stalled_connections", "metadata_refusals")) >= 2
+    assert (
+        sum(
+            counts[event] > 0
+            for event in (
+                "memory_waits",
+                "evicted_connections",
+                "stalled_connections",
+                "metadata_refusals",
+            )
+        )
+        >= 2
+    )

@@ -10,7 +10,9 @@ A = TopicPartition("a", 0)
 G = "g"
 
 
-def kinds(ledger: GroupLedger, offset: int | None, *, metadata: str = "", records: int = 100) -> set[str]:
+def kinds(
+    ledger: GroupLedger, offset: int | None, *, metadata: str = "", records: int = 100
+) -> set[str]:
     committed = {G: {A: (offset, metadata)} if offset is not None else {}}
     found = ledger.check(committed, {A: range(records)})
     assert all(str(anomaly) for anomaly in found)
@@ -102,7 +104,9 @@ def test_ghosts_are_those_whose_partition_is_somebody_elses_by_now() -> None:
 
 
 def test_who_let_go_of_a_partition_is_a_ghost_from_its_next_generation_on() -> None:
-    """Until then it may be a member in that epoch, which lets go of other partitions, and whose commits Apache Kafka accepts."""
+    """Until then it may be a member in that epoch, which lets go of other partitions, and
+    whose commits Apache Kafka accepts.
+    """
     ledger = GroupLedger()
     old = GroupMetadata(G, 3, "m")
     ledger.assigned(old, [A], classic=False)

@@ -1,4 +1,6 @@
-"""Whatever a hostile client sends, the others are served in time: virtual time, which passes while the code of a node runs."""
+"""Whatever a hostile client sends, the others are served in time: virtual time, which
+passes while the code of a node runs.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,24 @@ WAIT_SECONDS_MAX = 0.1
 """Of which the network may take 20 ms."""
 
 
-async def longest_wait(*, attacked: bool, price_seconds: float = PRICE_SECONDS) -> tuple[float, int, float]:
-    """Seconds that the good client waited at most; attacks; seconds for which the loop was busy with one step, at most."""
-    async with Cluster(nodes=1, options={"memory.budget.bytes": str(1 << 18), "connections.max.write.stall.ms": "1000"}) as cluster:
+async def longest_wait(
+    *, attacked: bool, price_seconds: float = PRICE_SECONDS
+) -> tuple[float, int, float]:
+    """Seconds that the good client waited at most; attacks; seconds for which the loop was
+    busy with one step, at most.
+    """
+    async with Cluster(
+        nodes=1,
+        options={"memory.budget.bytes": str(1 << 18), "connections.max.write.stall.ms": "1000"},
+    ) as cluster:
         await Admin(await cluster.client()).create_topic("a", 1, 1)
         cluster.price_work(price_seconds)
         node = cluster.peers.nodes[1]
         hostile = Hostile(
-            {1: partial(cluster.client_network("bad").connect, node.host, node.port)}, "a", random.Random("hostile"), floods=False
+            {1: partial(cluster.client_network("bad").connect, node.host, node.port)},
+            "a",
+            random.Random("hostile"),
+            floods=False,
         )
         good = await cluster.client_network("good").connect(node.host, node.port)
         longest = 0.0

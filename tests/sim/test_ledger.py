@@ -1,4 +1,6 @@
-"""The verdicts on transactions and copies: each anomaly is seen, and what may be is not taken for one."""
+"""The verdicts on transactions and copies: each anomaly is seen, and what may be is not
+taken for one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ A, T = TopicPartition("a", 0), TopicPartition("t", 0)
 U = TopicPartition("t", 1)
 
 
-def written(ledger: Ledger, name: str, *values: tuple[TopicPartition, bytes], outcome: str) -> Transaction:
+def written(
+    ledger: Ledger, name: str, *values: tuple[TopicPartition, bytes], outcome: str
+) -> Transaction:
     transaction = ledger.begin(name)
     for partition, value in values:
         ledger.write(transaction, partition, value)
@@ -20,7 +24,10 @@ def written(ledger: Ledger, name: str, *values: tuple[TopicPartition, bytes], ou
 
 
 def kinds(
-    ledger: Ledger, t: list[tuple[int, bytes]], u: list[tuple[int, bytes]], source: list[tuple[int, bytes]] | None = None
+    ledger: Ledger,
+    t: list[tuple[int, bytes]],
+    u: list[tuple[int, bytes]],
+    source: list[tuple[int, bytes]] | None = None,
 ) -> set[str]:
     committed = {T: t, U: u}
     everything = {T: t, U: u}
@@ -76,7 +83,9 @@ def test_records_are_there_once_in_order_and_known() -> None:
 def test_who_reads_committed_records_sees_less_than_who_reads_all() -> None:
     ledger = Ledger()
     written(ledger, "w.1", (T, b"x"), outcome="committed")
-    assert {one.kind for one in ledger.check({T: [(0, b"x")]}, {T: [(1, b"x")]}, {})} == {"txn-ghost"}
+    assert {one.kind for one in ledger.check({T: [(0, b"x")]}, {T: [(1, b"x")]}, {})} == {
+        "txn-ghost"
+    }
 
 
 def test_readers_saw_what_is_there_in_the_end() -> None:
@@ -116,8 +125,19 @@ def test_a_copy_that_was_aborted_and_made_again_is_no_torn_transaction() -> None
 
 
 def test_last_stable_offsets_do_not_go_back_while_one_leader_leads() -> None:
-    def told(ledger: Ledger, stable: int, *, node: int = 1, epoch: int = 3, newest: int = -1) -> None:
-        ledger.told("r", T, node=node, leader_epoch=epoch, log_start=0, last_stable=stable, high_watermark=9, newest=newest)
+    def told(
+        ledger: Ledger, stable: int, *, node: int = 1, epoch: int = 3, newest: int = -1
+    ) -> None:
+        ledger.told(
+            "r",
+            T,
+            node=node,
+            leader_epoch=epoch,
+            log_start=0,
+            last_stable=stable,
+            high_watermark=9,
+            newest=newest,
+        )
 
     ledger = Ledger()
     told(ledger, 5)
@@ -143,4 +163,6 @@ def test_what_is_broken_about_a_prepared_transaction_is_told() -> None:
     ledger.write(transaction, T, b"x")
     ledger.broken("2pc-stolen", transaction, "PRODUCER_FENCED")
     (found,) = ledger.check({T: []}, {T: []}, {})
-    assert (found.kind, found.count) == ("2pc-stolen", 1) and "task0.1: PRODUCER_FENCED" in str(found)
+    assert (found.kind, found.count) == ("2pc-stolen", 1) and "task0.1: PRODUCER_FENCED" in str(
+        found
+    )

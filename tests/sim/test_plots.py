@@ -1,4 +1,6 @@
-"""Directed faults: drawn from the seed, only where they are allowed, and each comes to its end in a cluster that has no defect."""
+"""Directed faults: drawn from the seed, only where they are allowed, and each comes to its
+end in a cluster that has no defect.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ PLAYED = {
     "deposed": 100,
     "late-wish": 100,
 }
-"""Plot -> a seed in which it was seen to come to its end within seconds. Those that need a power cut: `make simulate`."""
+"""Plot -> a seed in which it was seen to come to its end within seconds.
+
+Those that need a power cut: `make simulate`.
+"""
 
 
 def test_each_mode_plays_what_is_allowed_in_it_and_all_of_it() -> None:
@@ -36,7 +41,9 @@ def test_a_plot_comes_to_its_end_and_the_product_stands_it(name: str) -> None:
 
 async def test_a_plot_deletes_no_topic_that_grows_meanwhile() -> None:
     """Whose growth would then be noted down as if the topic were there."""
-    administration = Administration(SimpleNamespace(), None, random.Random(1), [1, 2, 3], [], lambda: 0)  # type: ignore[arg-type]
+    administration = Administration(
+        SimpleNamespace(), None, random.Random(1), [1, 2, 3], [], lambda: 0
+    )  # type: ignore[arg-type]
     administration.created["x1"] = 2
 
     async def add_partitions(wish: dict[str, int]) -> dict[str, None]:

@@ -1,4 +1,6 @@
-"""The probes on nodes made of cardboard: each violation is seen when it happens, and nothing in a history without one."""
+"""The probes on nodes made of cardboard: each violation is seen when it happens, and
+nothing in a history without one.
+"""
 
 from __future__ import annotations
 
@@ -37,28 +39,55 @@ class Replica:
         self.path = Path(f"/{node_id}/t-0")
         self.data = bytearray()
         self.replaced = bytearray()
-        """What has the name of the first segment while a cleaned one that is read already has not."""
+        """What has the name of the first segment while a cleaned one that is read already
+        has not.
+        """
         self.log: Any = SimpleNamespace(
-            topic_partition=TP, topic_id=ID, path=self.path, log_start_offset=0, log_end_offset=0, written_end_offset=0, cuts=0,
-            cleanings=0, cleaned_to=None, failure=None, queue=[],
-            segments=[SimpleNamespace(base_offset=0, size=0, suffix="")], segment_index=lambda offset: 0,
-            producers=SimpleNamespace(entries=list), epochs=SimpleNamespace(latest=0),
-        )  # fmt: skip
+            topic_partition=TP,
+            topic_id=ID,
+            path=self.path,
+            log_start_offset=0,
+            log_end_offset=0,
+            written_end_offset=0,
+            cuts=0,
+            cleanings=0,
+            cleaned_to=None,
+            failure=None,
+            queue=[],
+            segments=[SimpleNamespace(base_offset=0, size=0, suffix="")],
+            segment_index=lambda offset: 0,
+            producers=SimpleNamespace(entries=list),
+            epochs=SimpleNamespace(latest=0),
+        )
         self.partition: Any = CardboardPartition(
-            node_id=node_id, log=self.log, high_watermark=0, leader_epoch=0, is_leader=node_id == leader,
+            node_id=node_id,
+            log=self.log,
+            high_watermark=0,
+            leader_epoch=0,
+            is_leader=node_id == leader,
             assignment=SimpleNamespace(isr=(1, 2, 3), partition_epoch=0),
-        )  # fmt: skip
+        )
 
     def restart(self) -> None:
-        """The next life of its process: the same file, and a log of its own, which was never cut."""
-        self.log = self.partition.log = SimpleNamespace(**{**vars(self.log), "cuts": 0, "cleanings": 0})
+        """The next life of its process: the same file, and a log of its own, which was
+        never cut.
+        """
+        self.log = self.partition.log = SimpleNamespace(
+            **{**vars(self.log), "cuts": 0, "cleanings": 0}
+        )
 
     def append(self, value: bytes, *, epoch: int = 0) -> None:
-        self.data += build_batch([(None, value)], base_offset=self.log.log_end_offset, partition_leader_epoch=epoch)
+        self.data += build_batch(
+            [(None, value)], base_offset=self.log.log_end_offset, partition_leader_epoch=epoch
+        )
         self._ends(self.log.log_end_offset + 1)
 
     def append_of_transaction(self, *, ends: bool = False) -> None:
-        batch = build_end_marker(7, 0, EndMarker(True, 0), 0) if ends else build_batch([(None, b"t")], producer_id=7, transactional=True)
+        batch = (
+            build_end_marker(7, 0, EndMarker(True, 0), 0)
+            if ends
+            else build_batch([(None, b"t")], producer_id=7, transactional=True)
+        )
         batch[:8] = self.log.log_end_offset.to_bytes(8, "big")
         batch[LEADER_EPOCH_POSITION : LEADER_EPOCH_POSITION + 4] = bytes(4)
         self.data += batch
@@ -70,10 +99,15 @@ class Replica:
         self._ends(offset)
 
     def clean(self, *kept: int, suffix: str = "") -> None:
-        """Of the batches only these stay, by their place; all lie before the active segment. `suffix`: not yet under its name."""
+        """Of the batches only these stay, by their place; all lie before the active segment.
+
+        `suffix`: not yet under its name.
+        """
         places = [(position, size) for position, size, _ in iterate_batches(self.data)]
         self.replaced = self.data
-        self.data = bytearray().join(self.data[position : position + size] for position, size in (places[at] for at in kept))
+        self.data = bytearray().join(
+            self.data[position : position + size] for position, size in (places[at] for at in kept)
+        )
         self.log.cleanings += 1
         self.log.segments = [
             SimpleNamespace(base_offset=0, size=len(self.data), suffix=suffix),
@@ -102,14 +136,20 @@ class Cardboard:
         shards = SimpleNamespace(shards=lambda: ())
         coordinators = SimpleNamespace(groups=shards, transactions=shards)
         machine = SimpleNamespace(image=self.images[node_id])
-        return SimpleNamespace(raft=raft, machine=machine, replica=replica, coordinators=coordinators)
+        return SimpleNamespace(
+            raft=raft, machine=machine, replica=replica, coordinators=coordinators
+        )
 
     def daemon(self, node_id: int) -> Any:
         return self.daemons[node_id]
 
     def contents(self, node_id: int, path: Path) -> bytes | bytearray:
         replica = self.replicas[node_id]
-        return replica.data if path.suffix == (replica.log.segments[0].suffix or ".log") else replica.replaced
+        return (
+            replica.data
+            if path.suffix == (replica.log.segments[0].suffix or ".log")
+            else replica.replaced
+        )
 
     def look(self) -> str | None:
         for node_id in (1, 2, 3):
@@ -144,7 +184,10 @@ def test_an_uncommitted_end_may_be_cut(world: Cardboard) -> None:
     assert world.look() is None
     world.replicas[3].cut(2, size)
     assert world.look() is None
-    assert world.probes.counts.truncations == 1 and world.probes.counts.truncated_below_high_watermark == 0
+    assert (
+        world.probes.counts.truncations == 1
+        and world.probes.counts.truncated_below_high_watermark == 0
+    )
 
 
 def test_a_high_watermark_that_goes_back(world: Cardboard) -> None:
@@ -159,7 +202,9 @@ def test_a_high_watermark_beyond_the_end(world: Cardboard) -> None:
 
 def test_a_last_stable_offset_that_goes_back(world: Cardboard) -> None:
     world.replicas[2].partition.stable = 1
-    world.replicas[2].partition.assignment = SimpleNamespace(isr=(1, 2, 3), partition_epoch=0, another=True)
+    world.replicas[2].partition.assignment = SimpleNamespace(
+        isr=(1, 2, 3), partition_epoch=0, another=True
+    )
     assert "went back from 2 to 1" in str(world.look())
 
 
@@ -170,7 +215,9 @@ def test_a_last_stable_offset_beyond_the_high_watermark(world: Cardboard) -> Non
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_last_stable_offset_beyond_the_begin_of_a_transaction(world: Cardboard, ends: bool) -> None:
+def test_a_last_stable_offset_beyond_the_begin_of_a_transaction(
+    world: Cardboard, ends: bool
+) -> None:
     for replica in world.replicas.values():
         replica.append_of_transaction()
         if ends:
@@ -221,7 +268,9 @@ def test_a_second_leader_in_one_epoch(world: Cardboard) -> None:
 def test_a_new_leader_without_what_was_committed(world: Cardboard) -> None:
     for node_id in (1, 2):
         world.replicas[node_id].append(b"c")
-        world.replicas[node_id].partition.assignment = SimpleNamespace(isr=(1, 2), partition_epoch=0)
+        world.replicas[node_id].partition.assignment = SimpleNamespace(
+            isr=(1, 2), partition_epoch=0
+        )
     assert world.look() is None
     world.replicas[1].partition.high_watermark = 3
     assert world.look() is None
@@ -293,7 +342,9 @@ def test_a_leader_that_has_not_heard_of_it_holds_nobody_to_an_isr_that_the_metad
 def test_two_images_of_one_partition_epoch(world: Cardboard) -> None:
     for node_id, leader in ((1, 1), (2, 2)):
         isr = (NodeId(1), NodeId(2))
-        world.images[node_id].topics["t"] = TopicImage("t", ID, [PartitionImage(NodeId(leader), 9, 4, isr, isr)])
+        world.images[node_id].topics["t"] = TopicImage(
+            "t", ID, [PartitionImage(NodeId(leader), 9, 4, isr, isr)]
+        )
         world.images[node_id].index = 5
     assert "two images of t-0 at partition epoch 4" in str(world.look())
 
@@ -302,17 +353,23 @@ def test_two_images_of_one_index_that_differ_beside_partitions(world: Cardboard)
     for node_id, value in ((1, "300"), (2, "2000")):
         world.images[node_id].index = 5
         world.images[node_id].configs["topic", "t"] = {"segment.ms": value}
-    assert (world.look() or "").startswith("I10: at index 5 nodes 1 and 2 hold {('topic', 't'): {'segment.ms': '300'}} and")
+    assert (world.look() or "").startswith(
+        "I10: at index 5 nodes 1 and 2 hold {('topic', 't'): {'segment.ms': '300'}} and"
+    )
 
 
-@pytest.mark.parametrize(("adding", "isr", "is_early"), [((4,), (1,), False), ((), (1, 4), False), ((), (1,), True)])
+@pytest.mark.parametrize(
+    ("adding", "isr", "is_early"), [((4,), (1,), False), ((), (1, 4), False), ((), (1,), True)]
+)
 def test_a_move_that_ends_before_the_new_replica_is_in_sync(
     world: Cardboard, adding: tuple[int, ...], isr: tuple[int, ...], is_early: bool
 ) -> None:
     def nodes(*ids: int) -> tuple[NodeId, ...]:
         return tuple(map(NodeId, ids))
 
-    before = PartitionImage(NodeId(1), 0, 1, nodes(1, 4, 2), nodes(1, 2), adding=nodes(4), removing=nodes(2))
+    before = PartitionImage(
+        NodeId(1), 0, 1, nodes(1, 4, 2), nodes(1, 2), adding=nodes(4), removing=nodes(2)
+    )
     after = PartitionImage(NodeId(1), 0, 2, nodes(1, 4), nodes(*isr), adding=nodes(*adding))
     image = world.images[1]
     for image.index, partition in enumerate((before, after), start=1):
@@ -334,21 +391,29 @@ def test_a_follower_with_records_that_its_leader_has_deleted(world: Cardboard) -
 
 
 @pytest.mark.parametrize(("held", "unsent"), [(9, 5), (10, 4)])
-def test_a_pool_that_counts_what_no_connection_holds(world: Cardboard, held: int, unsent: int) -> None:
+def test_a_pool_that_counts_what_no_connection_holds(
+    world: Cardboard, held: int, unsent: int
+) -> None:
     connection = SimpleNamespace(listener="client", held_bytes=10, unsent_bytes=5)
     server = SimpleNamespace(
-        _connections=[connection], _pools={"client": SimpleNamespace(bytes=10)}, _answers={"client": SimpleNamespace(bytes=5)}
+        _connections=[connection],
+        _pools={"client": SimpleNamespace(bytes=10)},
+        _answers={"client": SimpleNamespace(bytes=5)},
     )
     for node_id in (1, 2, 3):
         world.daemons[node_id].server = server if node_id == 2 else None
     assert world.probes.unreleased() is None
     connection.held_bytes, connection.unsent_bytes = held, unsent
-    assert (world.probes.unreleased() or "").startswith("release of memory on node 2: (10, 5) bytes")
+    assert (world.probes.unreleased() or "").startswith(
+        "release of memory on node 2: (10, 5) bytes"
+    )
 
 
 def test_a_leader_that_is_not_in_sync(world: Cardboard) -> None:
     nodes = NodeId(1), NodeId(2), NodeId(3)
-    world.images[1].topics["t"] = TopicImage("t", ID, [PartitionImage(nodes[2], 1, 1, nodes, nodes[:2])])
+    world.images[1].topics["t"] = TopicImage(
+        "t", ID, [PartitionImage(nodes[2], 1, 1, nodes, nodes[:2])]
+    )
     world.images[1].index = 5
     assert "not in sync" in str(world.look())
 
@@ -412,7 +477,8 @@ def test_a_cleaned_segment_is_read_where_it_lies_before_it_has_its_name(world: C
 
 def test_a_compacted_replica_has_no_batch_that_nobody_committed(world: Cardboard) -> None:
     second = list(iterate_batches(world.replicas[2].data))[1][0]
-    world.replicas[2].data[second + 12 : second + 16] = (5).to_bytes(4, "big")  # of an epoch in which nobody led
+    # of an epoch in which nobody led
+    world.replicas[2].data[second + 12 : second + 16] = (5).to_bytes(4, "big")
     world.replicas[2].clean(0, 1)
     assert "was committed" in str(world.look())
 

@@ -1,4 +1,6 @@
-"""A few seeds on every run; thousands: `python -m mqd.testing --seeds 0-1999 --nodes 3 --jobs 2`."""
+"""A few seeds on every run; thousands: `python -m mqd.testing --seeds 0-1999 --nodes 3
+--jobs 2`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ FOUND_AT_ONCE = "raft-answers-before-fsync"
 SEEDS = {3: range(3), 5: range(1)}
 
 
-@pytest.mark.parametrize(("nodes", "seed"), [(nodes, seed) for nodes, seeds in SEEDS.items() for seed in seeds])
+@pytest.mark.parametrize(
+    ("nodes", "seed"), [(nodes, seed) for nodes, seeds in SEEDS.items() for seed in seeds]
+)
 def test_seeds(nodes: int, seed: int) -> None:
     settings = Settings(seed=seed, nodes=nodes, seconds=4.0, load="plain")
     result = run_seed(settings)
@@ -37,7 +41,9 @@ def test_seeds(nodes: int, seed: int) -> None:
         ("prepare", 8.0, ("prepared_transactions", "driven_transactions"), 2),
     ],
 )
-def test_seeds_with_coordinators(load: str, seconds: float, counts: tuple[str, ...], least: int) -> None:
+def test_seeds_with_coordinators(
+    load: str, seconds: float, counts: tuple[str, ...], least: int
+) -> None:
     settings = Settings(seed=1, seconds=seconds, load=load)
     result = run_seed(settings)
     assert not result.violations, (result.violations, settings.command)
@@ -52,11 +58,20 @@ def test_half_of_the_seeds_have_groups_or_transactions() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_seed_replays_byte_for_byte_whatever_the_hashes_are() -> None:
-    """Sets are iterated in an order that hangs on PYTHONHASHSEED, objects in one that hangs on their addresses: here and elsewhere."""
+    """Sets are iterated in an order that hangs on PYTHONHASHSEED, objects in one that hangs
+    on their addresses: here and elsewhere.
+    """
     settings = Settings(seed=7, seconds=2.0, plot="deposed", load="all")
     script = f"from mqd.testing.runner import *; print(run_seed({settings}).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     assert done.stdout == run_seed(settings).digest + "\n" != "\n"
 
 
@@ -70,7 +85,9 @@ def test_no_plan_cuts_the_power_where_a_kill_is_all_that_may_happen() -> None:
         assert plan.mode is Mode.KILL or "corrupt" not in plan.families
 
 
-def test_the_command_line_tells_totals_and_how_to_run_a_bad_seed_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_tells_totals_and_how_to_run_a_bad_seed_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["--seeds", "0-9", "--bug", FOUND_AT_ONCE, "--seconds", "1"]) == 1
     told = capsys.readouterr().out
     assert "again: python -m mqd.testing --seeds " in told and f"--bug {FOUND_AT_ONCE}" in told
@@ -85,11 +102,15 @@ def test_jobs_share_the_seeds_and_who_has_seen_enough_ends_them() -> None:
     settings += [Settings(seed=seed, seconds=1.0, bug=FOUND_AT_ONCE) for seed in range(2000)]
     with closing(results(settings, 2)) as ran:  # type: ignore[type-var]
         found = list(islice(ran, 3))
-    assert [one.settings.seed for one in found] == [1, 2, 0] and [one.digest for one in found[:2]] == digests
+    assert [one.settings.seed for one in found] == [1, 2, 0] and [
+        one.digest for one in found[:2]
+    ] == digests
     assert [bool(one.violations) for one in found] == [False, False, True]
 
 
-def test_the_command_line_ends_jobs_at_the_first_violation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_ends_jobs_at_the_first_violation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = []
 
     def ran(settings: Sequence[Settings], jobs: int, trace: Path | None) -> Iterator[Result]:
@@ -100,7 +121,10 @@ def test_the_command_line_ends_jobs_at_the_first_violation(monkeypatch: pytest.M
 
     monkeypatch.setattr("mqd.testing.__main__.results", ran)
     assert main(["--seeds", "0-99", "--jobs", "2"]) == 1
-    assert asked == [(100, 2)] and "violations in 1 of 2 seeds, by number: 1\n" in capsys.readouterr().out
+    assert (
+        asked == [(100, 2)]
+        and "violations in 1 of 2 seeds, by number: 1\n" in capsys.readouterr().out
+    )
 
 
 def test_bugs_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,9 @@ class Attempt(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A commit() or a plan in progress, at a step in the order of the code; a number: one EndTxn."""
+    """A commit() or a plan in progress, at a step in the order of the code; a number: one
+    EndTxn.
+    """
 
     batch: int
     chosen: tuple[int, ...]
@@ -163,7 +165,9 @@ def _driver_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
     if v.restores and state.again < 0 and state.phase in ("PLAN", "END"):
         completed = state.batch - (state.phase == "PLAN")
         if completed >= 0:
-            world = state._replace(phase="PLAN", batch=completed, again=completed, run=state.run + 1)
+            world = state._replace(
+                phase="PLAN", batch=completed, again=completed, run=state.run + 1
+            )
             yield "an older checkpoint is restored, the source has grown", world
     if state.phase == "END":
         return
@@ -182,7 +186,9 @@ def _driver_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
     if state.crashes < v.crashes:
         if state.phase == "COMMIT":
             yield "commit raises", _raised(state, v)
-        again = state._replace(phase="PLAN", run=state.run + 1, crashes=state.crashes + 1, work=None)
+        again = state._replace(
+            phase="PLAN", run=state.run + 1, crashes=state.crashes + 1, work=None
+        )
         yield "driver crash", again
         if v.zombie_commits and state.work is not None and state.zombie is None:
             yield "JVM crash, its Python worker continues", again._replace(zombie=state.work)
@@ -203,14 +209,20 @@ def _attempt_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
             status = prepared if each.txn == "o" else "x"
             yield (
                 f"finish {index}",
-                state._replace(attempts=replaced(state.attempts, index, each._replace(status=status))),
+                state._replace(
+                    attempts=replaced(state.attempts, index, each._replace(status=status))
+                ),
             )
             if dead < 1:
                 yield (
                     f"kill {index}",
-                    state._replace(attempts=replaced(state.attempts, index, each._replace(status="x"))),
+                    state._replace(
+                        attempts=replaced(state.attempts, index, each._replace(status="x"))
+                    ),
                 )
-        if each.txn == "o" and (v.timeouts == "any" or (v.timeouts == "unprepared" and each.status not in "pd")):
+        if each.txn == "o" and (
+            v.timeouts == "any" or (v.timeouts == "unprepared" and each.status not in "pd")
+        ):
             yield (
                 f"time-out {index}",
                 state._replace(attempts=replaced(state.attempts, index, each._replace(txn="a"))),
@@ -252,7 +264,9 @@ def _rolled_forward(state: A, v: DriverCommits) -> tuple[A, bool]:
 def _launch_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
     chosen = []
     for task in range(v.tasks):
-        mine = [i for i, each in enumerate(state.attempts) if each[:3] == (task, state.batch, state.run)]
+        mine = [
+            i for i, each in enumerate(state.attempts) if each[:3] == (task, state.batch, state.run)
+        ]
         done = [i for i in mine if state.attempts[i].status == "d"]
         chosen += done[:1]  # Spark's commit coordinator takes the first that finishes
         if len(mine) < 2 and len(state.attempts) < v.attempts and not done:
@@ -368,7 +382,9 @@ def _sweep_steps(state: A, place: _Place, v: DriverCommits) -> Iterator[tuple[st
     work, name, decision = place.work, place.name, state.decision
     if work.step == "list":
         decided = decision[1] if decision is not None else work.chosen
-        listed = tuple(i for i, each in enumerate(state.attempts) if each.txn == "o" and i not in decided)
+        listed = tuple(
+            i for i, each in enumerate(state.attempts) if each.txn == "o" and i not in decided
+        )
         following = "done" if v.list_first or work.plans else "sweep"
         yield f"{name}list", place.at(state, following, listed=listed if v.sweep else ())
     elif work.step == "done":

@@ -40,7 +40,9 @@ _counter = itertools.count()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+        if Path(__file__).parent in item.path.parents and "spark" in getattr(
+            item, "fixturenames", ()
+        ):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.timeout(SPARK_TEST_SECONDS))
             # py4j and pyspark leave sockets and files to the garbage collector
@@ -106,7 +108,9 @@ def client(cluster: Ensemble) -> Iterator[sync.BlockingClient]:
 
 @pytest.fixture
 def new_topic(request: pytest.FixtureRequest, cluster: Ensemble) -> Callable[..., str]:
-    """Creates topics under names that no other test uses: `new_topic(partitions, configs={...})`."""
+    """Creates topics under names that no other test uses: `new_topic(partitions,
+    configs={...})`.
+    """
     stem = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)[:60].strip("-")
 
     def create(partitions: int = 1, configs: dict[str, str] | None = None) -> str:

@@ -158,7 +158,9 @@ def _spark_steps(state: B, v: TaskCommits) -> Iterator[tuple[str, B]]:
         finished += done
         alive = sum(each.step != "dead" for each in mine)
         if not done and alive < v.copies and len(mine) < 3 and len(state.attempts) < v.attempts:
-            attempt = TaskAttempt(task, state.batch, state.run, "read0" if v.marker_first else "init", -1)
+            attempt = TaskAttempt(
+                task, state.batch, state.run, "read0" if v.marker_first else "init", -1
+            )
             yield f"launch task {task}", state._replace(attempts=(*state.attempts, attempt))
     if finished == count:
         yield from _driver_commits(state, count, v)
@@ -195,7 +197,9 @@ def _without(attempts: tuple[TaskAttempt, ...], *steps: str) -> tuple[TaskAttemp
     return tuple(each._replace(step="dead") if each.step in steps else each for each in attempts)
 
 
-def _one_task_step(state: B, index: int, each: TaskAttempt, v: TaskCommits) -> Iterator[tuple[str, B]]:
+def _one_task_step(
+    state: B, index: int, each: TaskAttempt, v: TaskCommits
+) -> Iterator[tuple[str, B]]:
     task = each.task
     if each.step == "init":  # InitProducerId aborts what is open, and fences
         world = _fenced(state, task)
@@ -251,7 +255,9 @@ def _marked(state: B, number: int, batch: int, count: int, v: TaskCommits) -> B:
 
 def _has_same_rows(state: B, each: TaskAttempt, v: TaskCommits) -> bool:
     count = v.count(each.batch, each.run)
-    return not v.later or (_rows(each.task, count, v) == _rows(each.task, state.counts[each.task], v))
+    return not v.later or (
+        _rows(each.task, count, v) == _rows(each.task, state.counts[each.task], v)
+    )
 
 
 def _rows(task: int, count: int, v: TaskCommits) -> range:

@@ -1,4 +1,6 @@
-"""What tests of the recipes need: a schema registry in a thread, and a descriptor file without protoc."""
+"""What tests of the recipes need: a schema registry in a thread, and a descriptor file
+without protoc.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ class FakeRegistry:
     def add(self, subject: str, schema: Any, references: list[dict[str, Any]] | None = None) -> int:
         """A new version of a subject; returns its id."""
         version = 1 + sum(each["subject"] == subject for each in self.schemas)
-        row = {"subject": subject, "version": version, "id": len(self.schemas) + 1, "schema": json.dumps(schema)}
+        row = {
+            "subject": subject,
+            "version": version,
+            "id": len(self.schemas) + 1,
+            "schema": json.dumps(schema),
+        }
         self.schemas.append(row | ({"references": references} if references else {}))
         return int(row["id"])
 
@@ -61,7 +68,11 @@ class FakeRegistry:
         for each in reversed(self.schemas):
             if parts[:2] == ["schemas", "ids"] and parts[2] == str(each["id"]):
                 return 200, {key: each[key] for key in ("schema", "references") if key in each}
-            if parts[0] == "subjects" and parts[1] == each["subject"] and parts[3] in ("latest", str(each["version"])):
+            if (
+                parts[0] == "subjects"
+                and parts[1] == each["subject"]
+                and parts[3] in ("latest", str(each["version"]))
+            ):
                 return 200, each
         return 404, {"error_code": 40403}
 
@@ -81,7 +92,12 @@ def order_descriptors() -> bytes:
 
     files = descriptor_pb2.FileDescriptorSet()
     timestamp_pb2.DESCRIPTOR.CopyToProto(files.file.add())
-    shop = files.file.add(name="shop.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"])
+    shop = files.file.add(
+        name="shop.proto",
+        package="shop",
+        syntax="proto3",
+        dependency=["google/protobuf/timestamp.proto"],
+    )
     state = shop.enum_type.add(name="State")
     state.value.add(name="NEW", number=0)
     state.value.add(name="PAID", number=1)

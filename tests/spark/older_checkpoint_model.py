@@ -2,9 +2,10 @@
 
 The source has three partitions, and a batch has a task for each partition with new records. Batch 0
 has read all of them, and is complete. Batch 1 reads partition 0, and batch 2 partitions 1 and 2. So
-the rows of partition 1 are those of task 1 in batch 0, and of task 0 in batch 2. At any time, once, the driver is killed and
-the checkpoint after an earlier batch is restored; the batch after it is planned again, up to the end
-of the source. Tasks of the killed driver that have started may continue.
+the rows of partition 1 are those of task 1 in batch 0, and of task 0 in batch 2. At any time, once,
+the driver is killed and the checkpoint after an earlier batch is restored; the batch after it is
+planned again, up to the end of the source. Tasks of the killed driver that have started may
+continue.
 
 A query that stops is reported as STUCK. No row may be visible twice, also then.
 """

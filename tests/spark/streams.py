@@ -80,7 +80,6 @@ class Stream:
         for name in (str(batch_id), f".{batch_id}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
-
     @contextmanager
     def older_checkpoint(self, keep: Path) -> Iterator[None]:
         """Restore the checkpoint as it was before this block; the newest one is in `keep` then."""

@@ -1,4 +1,6 @@
-"""The parts of the audit that need no Spark: where ids are, and the history of a chaos run as lines."""
+"""The parts of the audit that need no Spark: where ids are, and the history of a chaos run
+as lines.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,14 @@ def test_a_chaos_run_becomes_lines(tmp_path: Path) -> None:
         final={("t", 0): Reads(array("q", [0, 1]), array("q", [value_of(3, 0), value_of(3, 1)]))},
     )
     history_lines.write(history, tmp_path / "new")
-    events = [json.loads(line) for line in (tmp_path / "new" / "history.jsonl").read_text().splitlines()]
-    assert [(each["event"], each["number"], each.get("offset")) for each in events] == [("ok", 0, 0), ("ok", 1, None), ("info", 2, None)]
+    events = [
+        json.loads(line) for line in (tmp_path / "new" / "history.jsonl").read_text().splitlines()
+    ]
+    assert [(each["event"], each["number"], each.get("offset")) for each in events] == [
+        ("ok", 0, 0),
+        ("ok", 1, None),
+        ("info", 2, None),
+    ]
     assert {each["event"] for each in events} <= set(EVENTS)
     log = [json.loads(line) for line in (tmp_path / "new" / "log.jsonl").read_text().splitlines()]
     assert [each["id"] for each in log] == [each["id"] for each in events[:2]]
@@ -50,7 +58,16 @@ def test_a_chaos_run_becomes_lines(tmp_path: Path) -> None:
 
 def test_counts_are_shown_for_each_kind(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {**dict.fromkeys(KINDS, 0), "lost": 2}
-    sample = {"kind": "lost", "topic": "t", "partition": 0, "offset": 7, "id": "x\x1b", "producer": "1", "number": 3, "detail": ""}
+    sample = {
+        "kind": "lost",
+        "topic": "t",
+        "partition": 0,
+        "offset": 7,
+        "id": "x\x1b",
+        "producer": "1",
+        "number": 3,
+        "detail": "",
+    }
     verdict = audit.Verdict(10, 8, 9, counts, [sample])
     assert not verdict.is_clean
     audit.show("json", verdict)

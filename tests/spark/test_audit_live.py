@@ -37,7 +37,9 @@ def judge(spark: Any, tmp_path: Path) -> Callable[..., Verdict]:
 
     def run(events: list[Event], log: list[Row], **given: Any) -> Verdict:
         history = write_lines(tmp_path / "history.jsonl", events)
-        rows = [{"topic": "t", "partition": p, "offset": offset, "id": name} for p, offset, name in log]
+        rows = [
+            {"topic": "t", "partition": p, "offset": offset, "id": name} for p, offset, name in log
+        ]
         sources = Sources((), IdRule("key"), file=write_lines(tmp_path / "log.jsonl", rows))
         return audit(spark, [history], sources, shown=3, **given)
 
@@ -52,7 +54,13 @@ def clean(records: int, producers: int = 2, partitions: int = 2) -> tuple[list[E
         producer, partition = turn % producers, turn // producers % partitions
         number = turn // producers // partitions
         name = f"{producer}-{partition}-{number}"
-        about = {"producer": producer, "topic": "t", "partition": partition, "number": number, "id": name}
+        about = {
+            "producer": producer,
+            "topic": "t",
+            "partition": partition,
+            "number": number,
+            "id": name,
+        }
         events.append({"event": "invoke", **about})
         events.append({"event": "ok", **about, "offset": ends[partition]})
         log.append((partition, ends[partition], name))
@@ -75,11 +83,23 @@ def test_planted_anomalies_are_each_found(judge: Callable[..., Verdict]) -> None
     log.append((1, end, doubled))
     log.append((0, end, "nobody's"))
     log = [row for row in log if row[2] != lost]
-    events = [{**each, "event": "fail"} if each["id"] == failed and each["event"] == "ok" else each for each in events]
+    events = [
+        {**each, "event": "fail"} if each["id"] == failed and each["event"] == "ok" else each
+        for each in events
+    ]
     for number, event in enumerate(("info", "invoke", "info")):  # may be there, or not
-        events.append({"event": event, "topic": "t", "producer": 0, "number": 900 + number, "id": f"open{number}"})
+        events.append(
+            {
+                "event": event,
+                "topic": "t",
+                "producer": 0,
+                "number": 900 + number,
+                "id": f"open{number}",
+            }
+        )
     log += [(0, end + 1, "open0"), (0, end + 2, "open1")]
-    log = [row for row in log if row[0] == 1 or row[1] >= 3]  # the log has lost its start by retention
+    # the log has lost its start by retention
+    log = [row for row in log if row[0] == 1 or row[1] >= 3]
     verdict = judge(events, log, starts={TopicPartition("t", 0): 3})
     assert found(verdict) == {
         "lost": 1,
@@ -157,15 +177,27 @@ def slow_counts(events: list[Event], log: list[Row]) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_the_log_of_a_cluster_is_read(
-    spark: Any, client: BlockingClient, cluster: Ensemble, new_topic: Callable[..., str], tmp_path: Path
+    spark: Any,
+    client: BlockingClient,
+    cluster: Ensemble,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
-    """Ids in every place that a rule names; an aborted transaction is not visible to read_committed."""
+    """Ids in every place that a rule names; an aborted transaction is not visible to
+    read_committed.
+    """
     topic = new_topic(2)
     events: list[Event] = []
     with client.producer() as producer:
         for number in range(50):
             value = value_of(3, number).to_bytes(8, "big") + b" padding"
-            producer.enqueue(topic, value, key=b"k%d" % number, partition=number % 2, headers=[("id", b"h%d" % number)])
+            producer.enqueue(
+                topic,
+                value,
+                key=b"k%d" % number,
+                partition=number % 2,
+                headers=[("id", b"h%d" % number)],
+            )
         producer.flush()
     with client.transactional_producer(f"{topic}-aborter") as aborter:
         aborter.begin()
@@ -176,7 +208,10 @@ def test_the_log_of_a_cluster_is_read(
         "int64": lambda number: str(value_of(3, number)),
         "header:id": lambda number: f"h{number}",
     }
-    options = {"kafka.bootstrap.servers": cluster.bootstrap, "kafka.isolation.level": "read_committed"}
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "kafka.isolation.level": "read_committed",
+    }
     for rule, name in names.items():
         events = [{"event": "ok", "topic": topic, "id": name(number)} for number in range(50)]
         history = write_lines(tmp_path / "history.jsonl", events)
@@ -185,5 +220,9 @@ def test_the_log_of_a_cluster_is_read(
     events = [{"event": "ok", "topic": topic, "id": f"k{number}"} for number in range(50)]
     events.append({"event": "fail", "topic": topic, "id": "aborted"})
     history = write_lines(tmp_path / "history.jsonl", events)
-    sources = Sources((topic,), parse_rule("key"), cluster={**options, "kafka.isolation.level": "read_uncommitted"})
+    sources = Sources(
+        (topic,),
+        parse_rule("key"),
+        cluster={**options, "kafka.isolation.level": "read_uncommitted"},
+    )
     assert found(audit(spark, [history], sources)) == {"aborted-visible": 1}

@@ -125,7 +125,10 @@ def test_a_reset_is_refused_while_a_batch_is_planned_and_not_done() -> None:
     assert "availableNow" in refusal.value.remedy
 
 
-@pytest.mark.parametrize(("target", "message"), [({B0: 1}, "does not read 'b-0'"), ({A0: -3}, "-3 is not an offset of 'a-0'")])
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [({B0: 1}, "does not read 'b-0'"), ({A0: -3}, "-3 is not an offset of 'a-0'")],
+)
 def test_a_reset_to_nowhere_is_refused(target: dict[TopicPartition, int], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         checkpoint.plan_reset(Checkpoint("q", (entry(0, at(p0=1)),), 0), 0, target)
@@ -166,8 +169,12 @@ def test_processes_with_the_checkpoint_on_their_command_line_are_found(tmp_path:
     parents = {os.getpid(): 80}
     for number, arguments in lines.items():
         (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "cmdline").write_bytes(b"\0".join(each.encode() for each in arguments) + b"\0")
-        (tmp_path / str(number) / "stat").write_text(f"{number} (a (b) c) S {parents.get(number, 1)} 0")
+        (tmp_path / str(number) / "cmdline").write_bytes(
+            b"\0".join(each.encode() for each in arguments) + b"\0"
+        )
+        (tmp_path / str(number) / "stat").write_text(
+            f"{number} (a (b) c) S {parents.get(number, 1)} 0"
+        )
     assert checkpoint.processes_with({"state/a"}, tmp_path) == [70, 71]
 
 

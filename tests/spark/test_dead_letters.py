@@ -42,12 +42,19 @@ def test_headers_of_errors_are_known_by_their_prefix(name: str, is_error: bool) 
 
 def test_a_choice_says_what_it_chooses() -> None:
     assert Choice().described() == "all"
-    assert Choice(error="Timeout", original_topic="orders").described() == "error Timeout, original topic orders"
+    assert (
+        Choice(error="Timeout", original_topic="orders").described()
+        == "error Timeout, original topic orders"
+    )
 
 
 def test_times_without_a_zone_are_utc() -> None:
-    assert Moment().convert("2026-11-23T08:00:00", None, None) == datetime(2026, 11, 23, 8, tzinfo=UTC)
-    assert Moment().convert("2026-11-23T09:00:00+01:00", None, None) == datetime(2026, 11, 23, 8, tzinfo=UTC)
+    assert Moment().convert("2026-11-23T08:00:00", None, None) == datetime(
+        2026, 11, 23, 8, tzinfo=UTC
+    )
+    assert Moment().convert("2026-11-23T09:00:00+01:00", None, None) == datetime(
+        2026, 11, 23, 8, tzinfo=UTC
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,8 +62,14 @@ def test_times_without_a_zone_are_utc() -> None:
     [
         (["summary", "--topics", "d", "--by", "colour"], "choose among error, topic"),
         (["sample", "--topics", "d", "--since", "yesterday"], "'yesterday' is not a time"),
-        (["park", "--topics", "d", "--checkpoint", "c"], "Specify the target: --to DIR or --to-topic TOPIC"),
-        (["park", "--topics", "d,e", "--checkpoint", "c", "--to-topic", "e"], "Topic 'e' is also a source"),
+        (
+            ["park", "--topics", "d", "--checkpoint", "c"],
+            "Specify the target: --to DIR or --to-topic TOPIC",
+        ),
+        (
+            ["park", "--topics", "d,e", "--checkpoint", "c", "--to-topic", "e"],
+            "Topic 'e' is also a source",
+        ),
         (["redrive", "--topics", "d"], "Missing option '--checkpoint'"),
     ],
 )

@@ -106,7 +106,9 @@ def test_entries_that_do_not_fit_together_are_refused() -> None:
 def test_a_record_of_another_format_stops_the_query() -> None:
     head = '{"v":1,"query":"a","claim":"","ended":true,"entries":1,"crc":0}'
 
-    with pytest.raises(ExactlyOnceError, match=r"'orders\.driver' has a decision record of format 1"):
+    with pytest.raises(
+        ExactlyOnceError, match=r"'orders\.driver' has a decision record of format 1"
+    ):
         decision_of([8], [head], QUERY)
 
 
@@ -140,7 +142,9 @@ def test_the_same_id_with_other_contents_stops_the_query(
     found: Decision, contents: Contents
 ) -> None:
     """Spark plans an id again when an older checkpoint was restored: its rows are not in D."""
-    with pytest.raises(ExactlyOnceError, match=r"10 rows \(hash 77\), but this run of the batch has"):
+    with pytest.raises(
+        ExactlyOnceError, match=r"10 rows \(hash 77\), but this run of the batch has"
+    ):
         course(found, 7, contents=contents)
 
 

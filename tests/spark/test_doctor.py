@@ -1,4 +1,6 @@
-"""What `mqd-spark doctor` concludes, and that it works without Java, without brokers and without confs."""
+"""What `mqd-spark doctor` concludes, and that it works without Java, without brokers and
+without confs.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,26 @@ GOOD = Local(
     "Java 17 from PATH: '/usr/bin/java'",
     confs={"spark.sql.execution.arrow.maxBytesPerBatch": "2147483647"},
 )
-SERVED = {0: (0, 13), 1: (0, 17), 2: (0, 9), 3: (0, 12), 9: (0, 9), 22: (0, 6), 25: (0, 4), 26: (0, 5), 28: (0, 5)}
+SERVED = {
+    0: (0, 13),
+    1: (0, 17),
+    2: (0, 9),
+    3: (0, 12),
+    9: (0, 9),
+    22: (0, 6),
+    25: (0, 4),
+    26: (0, 5),
+    28: (0, 5),
+}
 NODE = Node(1, "a:9092", "", {**SERVED, 65: (0, 0), 66: (0, 2)}, {"transaction.version": 2})
-TOPIC = Topic("orders", "", 3, 0, 3, {"min.insync.replicas": "2", "cleanup.policy": "delete", "retention.ms": "604800000"})
+TOPIC = Topic(
+    "orders",
+    "",
+    3,
+    0,
+    3,
+    {"min.insync.replicas": "2", "cleanup.policy": "delete", "retention.ms": "604800000"},
+)
 
 
 def states(findings: Iterable[Finding]) -> dict[str, str]:
@@ -50,7 +69,9 @@ def test_a_machine_in_order_has_no_complaint() -> None:
 
 
 def test_a_missing_java_is_a_failure_with_its_remedy() -> None:
-    missing = replace(GOOD, java="", java_error=f"Java was not found: JAVA_HOME is not set. {java.INSTALL}")
+    missing = replace(
+        GOOD, java="", java_error=f"Java was not found: JAVA_HOME is not set. {java.INSTALL}"
+    )
     (finding,) = only(local_findings(missing), FAILED)
     assert finding.what == "Java was not found: JAVA_HOME is not set."
     assert finding.remedy == java.INSTALL
@@ -87,18 +108,34 @@ def test_spark_s_default_for_arrow_batches_is_only_a_note() -> None:
         ((3, 11, 2), False, "'pyspark_mqd' is missing"),
     ],
 )
-def test_the_python_of_tasks_must_match(version: tuple[int, ...] | None, has_package: bool, what: str) -> None:
-    seen = replace(GOOD, worker_python="/opt/python", worker_version=version, worker_has_package=has_package)
+def test_the_python_of_tasks_must_match(
+    version: tuple[int, ...] | None, has_package: bool, what: str
+) -> None:
+    seen = replace(
+        GOOD, worker_python="/opt/python", worker_version=version, worker_has_package=has_package
+    )
     (finding,) = only(local_findings(seen), FAILED)
     assert what in finding.what
     assert finding.remedy
-    fine = replace(GOOD, worker_python="/opt/python", worker_version=(3, 11, 2), worker_has_package=True)
+    fine = replace(
+        GOOD, worker_python="/opt/python", worker_version=(3, 11, 2), worker_has_package=True
+    )
     assert states(local_findings(fine))["workers"] == OK
 
 
 def test_brokers_that_serve_everything_pass() -> None:
     found = states(broker_findings("a:9092", "", [NODE], "atomic-batch"))
-    assert found == dict.fromkeys(["brokers", "reading", "at-least-once", "exactly-once", "atomic-batch", "transaction.version"], OK)
+    assert found == dict.fromkeys(
+        [
+            "brokers",
+            "reading",
+            "at-least-once",
+            "exactly-once",
+            "atomic-batch",
+            "transaction.version",
+        ],
+        OK,
+    )
 
 
 def test_what_was_not_requested_is_a_note() -> None:
@@ -119,7 +156,10 @@ def test_an_api_that_is_not_served_at_all_is_missed() -> None:
 def test_an_advertised_address_that_does_not_answer_is_named() -> None:
     gone = Node(2, "internal:9092", "the name does not resolve")
     (finding,) = only(broker_findings("a", "", [NODE, gone], "at-least-once"), FAILED)
-    assert "Node 2 advertises 'internal:9092', where it does not answer: the name does not resolve" in finding.what
+    assert (
+        "Node 2 advertises 'internal:9092', where it does not answer: the name does not resolve"
+        in finding.what
+    )
 
 
 @pytest.mark.parametrize(("minutes", "state"), [("10080", OK), ("60", WARNING)])
@@ -134,8 +174,16 @@ def test_markers_that_expire_soon_are_a_warning(minutes: str, state: str) -> Non
         (replace(TOPIC, error="it does not exist"), FAILED, "cannot be used: it does not exist"),
         (replace(TOPIC, leaderless=1), FAILED, "1 of 3 partitions have no leader"),
         (replace(TOPIC, isr_min=1), FAILED, "has 1 in-sync replicas, and min.insync.replicas is 2"),
-        (replace(TOPIC, configs={"retention.ms": "60000"}), WARNING, "stopped for longer loses records"),
-        (replace(TOPIC, configs={"cleanup.policy": "compact", "retention.ms": "1"}), NOTE, "compacted"),
+        (
+            replace(TOPIC, configs={"retention.ms": "60000"}),
+            WARNING,
+            "stopped for longer loses records",
+        ),
+        (
+            replace(TOPIC, configs={"cleanup.policy": "compact", "retention.ms": "1"}),
+            NOTE,
+            "compacted",
+        ),
     ],
 )
 def test_topics_are_checked(topic: Topic, state: str, what: str) -> None:
@@ -159,7 +207,9 @@ def test_without_java_and_without_a_broker_it_reports_both(monkeypatch: pytest.M
         raise java.JavaMissing(f"Java was not found. {java.INSTALL}")
 
     monkeypatch.setattr(java, "find", missing)
-    result = CliRunner().invoke(doctor.command, ["--bootstrap", "127.0.0.1:1", "-o", "json"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        doctor.command, ["--bootstrap", "127.0.0.1:1", "-o", "json"], catch_exceptions=False
+    )
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert found["healthy"] is False
@@ -169,5 +219,14 @@ def test_without_java_and_without_a_broker_it_reports_both(monkeypatch: pytest.M
 
 
 def test_remedies_stand_below_what_they_mend(capsys: pytest.CaptureFixture[str]) -> None:
-    doctor.show("table", [Finding("java", OK, "Java 17", "unused"), Finding("numpy", FAILED, "It is old.", "Update it.")])
-    assert capsys.readouterr().out == "ok      java   Java 17\nfailed  numpy  It is old.\n                 -> Update it.\n"
+    doctor.show(
+        "table",
+        [
+            Finding("java", OK, "Java 17", "unused"),
+            Finding("numpy", FAILED, "It is old.", "Update it."),
+        ],
+    )
+    assert (
+        capsys.readouterr().out
+        == "ok      java   Java 17\nfailed  numpy  It is old.\n                 -> Update it.\n"
+    )

@@ -35,7 +35,9 @@ def stream(spark: SparkSession, cluster: Ensemble, new_topic: NewTopic, tmp_path
     return Stream(spark, cluster, new_topic(8), new_topic(3), tmp_path / "checkpoint", options)
 
 
-def test_eight_tasks_into_three_partitions_with_restarts(client: BlockingClient, stream: Stream) -> None:
+def test_eight_tasks_into_three_partitions_with_restarts(
+    client: BlockingClient, stream: Stream
+) -> None:
     fill(client, stream.source, range(4_000), 8)
     stream.run(maxOffsetsPerTrigger="1600")
     fill(client, stream.source, range(4_000, 5_000), 8)
@@ -132,7 +134,9 @@ def test_other_rows_in_a_second_run_stop_the_query(client: BlockingClient, strea
     assert len(values_in(client, stream.target)) == 80
 
 
-def test_rows_of_a_source_that_has_shrunk_are_accepted_for_one_start(client: BlockingClient, stream: Stream) -> None:
+def test_rows_of_a_source_that_has_shrunk_are_accepted_for_one_start(
+    client: BlockingClient, stream: Stream
+) -> None:
     """Retention deletes records of the last batch, and the batch runs again."""
     fill(client, stream.source, range(80), 8)
     stream.run()
@@ -145,7 +149,9 @@ def test_rows_of_a_source_that_has_shrunk_are_accepted_for_one_start(client: Blo
     assert len(values_in(client, stream.target)) == 80
 
 
-def test_a_first_batch_is_not_run_again_after_markers_have_expired(client: BlockingClient, stream: Stream) -> None:
+def test_a_first_batch_is_not_run_again_after_markers_have_expired(
+    client: BlockingClient, stream: Stream
+) -> None:
     """Batch 0 has no batch before it: the checkpoint says when it was planned."""
     fill(client, stream.source, range(80), 8)
     stream.run()
@@ -175,14 +181,20 @@ def test_tasks_know_the_run_of_their_query(spark: SparkSession, tmp_path: Path) 
     writer = data.mapInArrow(runs, "run string").writeStream.format("parquet")
     found = []
     for _ in range(2):
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start(str(tmp_path / "rows"))
+        query = (
+            writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "rows"))
+        )
         query.awaitTermination()
         found.append(str(query.runId))
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert {row.run for row in rows} == set(found) and len(set(found)) == 2
 
 
-def test_adaptive_execution_is_refused(spark: SparkSession, client: BlockingClient, stream: Stream) -> None:
+def test_adaptive_execution_is_refused(
+    spark: SparkSession, client: BlockingClient, stream: Stream
+) -> None:
     fill(client, stream.source, range(8), 8)
     spark.conf.unset("spark.sql.adaptive.streaming.stateless.enabled")
 
@@ -191,7 +203,9 @@ def test_adaptive_execution_is_refused(spark: SparkSession, client: BlockingClie
     assert rows_in(client, stream.target) == {0: [], 1: [], 2: []}
 
 
-def test_markers_of_another_checkpoint_stop_the_query(client: BlockingClient, stream: Stream, tmp_path: Path) -> None:
+def test_markers_of_another_checkpoint_stop_the_query(
+    client: BlockingClient, stream: Stream, tmp_path: Path
+) -> None:
     fill(client, stream.source, range(8), 8)
     options: dict[str, Any] = {"exactlyOnceId": f"orders-{stream.target[-6:]}-x"}
     stream.run(**options)

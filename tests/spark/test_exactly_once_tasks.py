@@ -95,7 +95,9 @@ def test_more_tasks_than_in_the_batch_before(client: BlockingClient, query: Quer
     query.commit_rows(0, 1)
     query.commit_rows(6, 2)
 
-    assert values_in(client, query.topic) == sorted(rows(0, 0) + rows(0, 1) + rows(5, 1) + rows(6, 2))
+    assert values_in(client, query.topic) == sorted(
+        rows(0, 0) + rows(0, 1) + rows(5, 1) + rows(6, 2)
+    )
 
 
 def expire(client: BlockingClient, groups: list[str]) -> None:
@@ -103,7 +105,9 @@ def expire(client: BlockingClient, groups: list[str]) -> None:
     assert set(client.admin.delete_groups(groups).values()) == {None}
 
 
-def test_a_marker_that_expires_before_that_of_task_0_stops_the_query(client: BlockingClient, query: Query) -> None:
+def test_a_marker_that_expires_before_that_of_task_0_stops_the_query(
+    client: BlockingClient, query: Query
+) -> None:
     """Task 1 commits before task 0 does, and its marker expires before that of task 0."""
     for task in (0, 1):
         query.commit_rows(task, 0)
@@ -117,7 +121,9 @@ def test_a_marker_that_expires_before_that_of_task_0_stops_the_query(client: Blo
     assert len(values_in(client, query.topic)) == 12
 
 
-def test_an_old_batch_marker_stops_the_query(client: BlockingClient, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_batch_marker_stops_the_query(
+    client: BlockingClient, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Coordinators look for expired offsets at their own times: a younger marker may go first."""
     week_before = wall_ms() - DEFAULT_RETENTION_MS
     monkeypatch.setattr("pyspark_mqd.exactly_once.wall_ms", lambda: week_before)
@@ -130,7 +136,9 @@ def test_an_old_batch_marker_stops_the_query(client: BlockingClient, query: Quer
     query.commit_rows(0, 1)
 
 
-def test_a_first_batch_that_was_planned_before_markers_expired_stops(client: BlockingClient, query: Query) -> None:
+def test_a_first_batch_that_was_planned_before_markers_expired_stops(
+    client: BlockingClient, query: Query
+) -> None:
     options, task = query.parsed, Task(0, 0, 0, query.query_id)
     now_ms = wall_ms()
     assert committed_rows(client, options, query.name, task, Plan(0, now_ms)) is None
@@ -156,7 +164,9 @@ def test_expired_markers_stop_the_query(client: BlockingClient, query: Query) ->
     for task in (0, 1):
         with pytest.raises(ExactlyOnceError, match="the marker of batch 1 is missing"):
             query.commit_rows(task, 2)
-    assert values_in(client, query.topic) == sorted(rows(0, 0) + rows(0, 1) + rows(1, 0) + rows(1, 1))
+    assert values_in(client, query.topic) == sorted(
+        rows(0, 0) + rows(0, 1) + rows(1, 0) + rows(1, 1)
+    )
 
     query.options["acceptMissingMarkers"] = "true"
     for task in (0, 1):
@@ -173,7 +183,9 @@ def test_other_rows_in_a_second_run_stop_the_query(client: BlockingClient, query
     assert values_in(client, query.topic) == rows(0, 0)
 
 
-def test_rows_of_a_source_that_has_shrunk_are_accepted_for_one_start(client: BlockingClient, query: Query) -> None:
+def test_rows_of_a_source_that_has_shrunk_are_accepted_for_one_start(
+    client: BlockingClient, query: Query
+) -> None:
     query.commit_rows(0, 0)
     left = rows(0, 0)[1:]
     with pytest.raises(ExactlyOnceError, match="by compaction or retention"):
@@ -194,7 +206,9 @@ def planned(client: BlockingClient, query: Query, batch_id: int, planned_ms: int
     return Plan(batch_id, planned_ms, newest, alone=False)
 
 
-def test_an_older_checkpoint_stops_before_a_task_writes(client: BlockingClient, query: Query) -> None:
+def test_an_older_checkpoint_stops_before_a_task_writes(
+    client: BlockingClient, query: Query
+) -> None:
     """Batch 0 has tasks 0 and 1; batch 1 and batch 2 have task 0 only, with rows of both."""
     query.commit_rows(0, 0)
     query.commit_rows(1, 0)
@@ -204,14 +218,19 @@ def test_an_older_checkpoint_stops_before_a_task_writes(client: BlockingClient, 
     written = values_in(client, query.topic)
 
     for task in (1, 0):
-        with pytest.raises(ExactlyOnceError, match=r"of batch 2: the checkpoint is older .*This run has written no row"):
+        with pytest.raises(
+            ExactlyOnceError,
+            match=r"of batch 2: the checkpoint is older .*This run has written no row",
+        ):
             query.again().commit_rows(task, 1, values=[b"again"], plan=plan)
     with pytest.raises(ExactlyOnceError, match="may have written rows a second time"):
         query.again().commit_rows(1, 1, values=[b"again"])  # the driver does not know the query
     assert values_in(client, query.topic) == written
 
 
-def test_an_older_checkpoint_is_found_by_a_task_beside_task_0(client: BlockingClient, query: Query) -> None:
+def test_an_older_checkpoint_is_found_by_a_task_beside_task_0(
+    client: BlockingClient, query: Query
+) -> None:
     """Batch 2 was cut short: task 0 has committed no batch marker of it, and task 1 its rows."""
     for task in (0, 1, 2):
         query.commit_rows(task, 0)
@@ -223,7 +242,9 @@ def test_an_older_checkpoint_is_found_by_a_task_beside_task_0(client: BlockingCl
     assert values_in(client, query.topic).count(b"again") == 1
 
 
-def test_a_batch_that_is_planned_again_stops_where_a_task_would_write(client: BlockingClient, query: Query) -> None:
+def test_a_batch_that_is_planned_again_stops_where_a_task_would_write(
+    client: BlockingClient, query: Query
+) -> None:
     """The rows of partition 1 are those of task 0 in batch 1. Then partition 0 has rows, too."""
     query.commit_rows(0, 0)
     query.commit_rows(1, 0)
@@ -239,7 +260,9 @@ def test_a_batch_that_is_planned_again_stops_where_a_task_would_write(client: Bl
     assert values_in(client, query.topic).count(b"again") == 1
 
 
-def test_the_first_plan_of_a_run_fences_tasks_of_earlier_runs(client: BlockingClient, query: Query) -> None:
+def test_the_first_plan_of_a_run_fences_tasks_of_earlier_runs(
+    client: BlockingClient, query: Query
+) -> None:
     """A task of batch 2 writes on while an older checkpoint is restored and batch 1 is planned."""
     for task in (0, 1, 2):
         query.commit_rows(task, 0)
@@ -250,7 +273,9 @@ def test_the_first_plan_of_a_run_fences_tasks_of_earlier_runs(client: BlockingCl
     assert "FENCED" in caught.value.code.name or "EPOCH" in caught.value.code.name
 
 
-def test_later_plans_of_a_run_read_no_markers(client: BlockingClient, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_plans_of_a_run_read_no_markers(
+    client: BlockingClient, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     searches: list[str] = []
     monkeypatch.setattr(
         "pyspark_mqd.exactly_once.fence_further_tasks",
@@ -261,14 +286,18 @@ def test_later_plans_of_a_run_read_no_markers(client: BlockingClient, query: Que
         newest_markers(client, query.name, batch_id)
     assert len(searches) == 1
     for batch_id in (3, 1):  # a start after a crash, and after an older checkpoint was restored
-        assert [each.batch_id for each in newest_markers(client, query.name, batch_id).values()] == [0]
+        assert [
+            each.batch_id for each in newest_markers(client, query.name, batch_id).values()
+        ] == [0]
     assert len(searches) == 3
     for _ in range(2):
         newest_markers(client, query.name, None)
     assert len(searches) == 3, "without a batch id the first plan of a process fences"
 
 
-def test_another_checkpoint_under_the_same_name_stops(client: BlockingClient, cluster: Ensemble, new_topic: NewTopic) -> None:
+def test_another_checkpoint_under_the_same_name_stops(
+    client: BlockingClient, cluster: Ensemble, new_topic: NewTopic
+) -> None:
     topic = new_topic(1)
     options = {"exactlyOnceId": f"{topic[-8:]}-orders"}
     Query(client, cluster, topic, "exactly-once", options).commit_rows(0, 0)
@@ -315,7 +344,9 @@ def test_far_fewer_tasks_than_in_the_first_run_stop_the_query(query: Query) -> N
         writer.commit(tasks, 1)
 
 
-def test_a_task_of_an_earlier_run_that_is_still_alive_commits_nothing(client: BlockingClient, query: Query) -> None:
+def test_a_task_of_an_earlier_run_that_is_still_alive_commits_nothing(
+    client: BlockingClient, query: Query
+) -> None:
     """Task 7 writes while a run with one task completes the batch: it is fenced."""
     options = query.parsed
     writer = ExactlyOnceWriter(options, columns_of(COLUMNS, options))
@@ -331,7 +362,9 @@ def test_a_task_of_an_earlier_run_that_is_still_alive_commits_nothing(client: Bl
     assert values_in(client, query.topic) == rows(0, 0) + rows(0, 1)
 
 
-def test_later_batches_of_a_run_read_a_few_markers_only(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_batches_of_a_run_read_a_few_markers_only(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = query.parsed
     writer = ExactlyOnceWriter(options, columns_of(COLUMNS, options))
     searches: list[str] = []

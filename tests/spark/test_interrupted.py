@@ -70,7 +70,9 @@ def started(program: str, folder: Path, *arguments: str) -> subprocess.Popen[str
 
 def members(group: int) -> list[str]:
     """The programs of a session's processes that have not ended."""
-    listed = subprocess.run(["ps", "-o", "stat=,args=", "-s", str(group)], capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["ps", "-o", "stat=,args=", "-s", str(group)], capture_output=True, text=True, check=False
+    )
     return [line for line in listed.stdout.splitlines() if not line.startswith("Z")]
 
 

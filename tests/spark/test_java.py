@@ -1,4 +1,6 @@
-"""Which Java Spark gets, tried with fake runtimes: shell scripts that behave as the real ones do."""
+"""Which Java Spark gets, tried with fake runtimes: shell scripts that behave as the real
+ones do.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,16 @@ def fake(home: Path, version: str, *, vector: bool = True, exit_code: int = 0) -
     """A `java` that reports `version`, and echoes its arguments otherwise."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
-    refuse = "" if vector else f'case " $* " in *" {java.VECTOR} "*) echo "Module not found"; exit 1;; esac'
+    refuse = (
+        ""
+        if vector
+        else f'case " $* " in *" {java.VECTOR} "*) echo "Module not found"; exit 1;; esac'
+    )
     executable.write_text(
         "#!/bin/sh\n"
         f"{refuse}\n"
-        f'case " $* " in *" -version "*) echo \'openjdk version "{version}" 2025-04-15\' >&2; exit {exit_code};; esac\n'
+        f'case " $* " in *" -version "*) echo \'openjdk version "{version}" 2025-04-15\' >&2; '
+        f"exit {exit_code};; esac\n"
         'for each do echo "[$each]"; done\n'
     )
     executable.chmod(0o755)
@@ -63,13 +70,18 @@ def test_refusals_name_what_was_found() -> None:
     with pytest.raises(JavaMissing) as refusal:
         java.choose([old, broken])
     assert str(refusal.value) == (
-        "Spark needs Java 17 or newer, but '/old/bin/java' (from JAVA_HOME) is Java 11, and '/usr/bin/java' (from PATH)"
-        " does not start (No such file). Install Java 17, 21 or 25, or run: pip install 'mqd[java]'."
+        "Spark needs Java 17 or newer, but '/old/bin/java' (from JAVA_HOME) is Java 11, and "
+        "'/usr/bin/java' (from PATH)"
+        " does not start (No such file). Install Java 17, 21 or 25, or run: pip install "
+        "'mqd[java]'."
     )
 
 
 def test_without_any_java_there_is_one_clear_sentence(nowhere: dict[str, str]) -> None:
-    with pytest.raises(JavaMissing, match=r"^Java was not found: JAVA_HOME is not set.*pip install 'mqd\[java\]'\.$"):
+    with pytest.raises(
+        JavaMissing,
+        match=r"^Java was not found: JAVA_HOME is not set.*pip install 'mqd\[java\]'\.$",
+    ):
         java.prepare(nowhere)
 
 
@@ -80,7 +92,9 @@ def test_java_home_wins_over_path(nowhere: dict[str, str], tmp_path: Path) -> No
     assert nowhere["JAVA_HOME"] == str(tmp_path / "home")
 
 
-def test_a_java_on_path_replaces_a_java_home_that_is_too_old(nowhere: dict[str, str], tmp_path: Path) -> None:
+def test_a_java_on_path_replaces_a_java_home_that_is_too_old(
+    nowhere: dict[str, str], tmp_path: Path
+) -> None:
     nowhere["JAVA_HOME"] = str(fake(tmp_path / "home", "1.8.0_402"))
     nowhere["PATH"] = f"{fake(tmp_path / 'path', '21.0.1') / 'bin'}:/usr/bin:/bin"
     assert java.prepare(nowhere).origin == "PATH"
@@ -89,7 +103,10 @@ def test_a_java_on_path_replaces_a_java_home_that_is_too_old(nowhere: dict[str, 
 
 def test_a_java_home_without_java_is_passed_over(nowhere: dict[str, str], tmp_path: Path) -> None:
     nowhere["JAVA_HOME"] = str(tmp_path / "gone")
-    with pytest.raises(JavaMissing, match=r"gone/bin/java' \(from JAVA_HOME\) does not start \(No such file or directory\)"):
+    with pytest.raises(
+        JavaMissing,
+        match=r"gone/bin/java' \(from JAVA_HOME\) does not start \(No such file or directory\)",
+    ):
         java.prepare(nowhere)
 
 
@@ -103,7 +120,9 @@ def test_a_runtime_without_the_vector_module_gets_a_shim(
     shim = Path(nowhere["JAVA_HOME"]) / "bin" / "java"
     assert shim.is_relative_to(tmp_path / "cache" / "mqd-spark")
     passed = ["-Xmx1g", java.VECTOR, "-cp", "a b/*", "", "Main", "$HOME"]
-    echoed = subprocess.run([shim, *passed], capture_output=True, text=True, check=True).stdout.splitlines()
+    echoed = subprocess.run(
+        [shim, *passed], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert echoed == [f"[{each}]" for each in passed if each != java.VECTOR]
 
 

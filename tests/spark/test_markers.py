@@ -91,7 +91,9 @@ def test_a_marker_of_another_format_stops_the_query() -> None:
         (None, 7, 0, Verdict.LOOK_AT_BATCH_MARKER),
     ],
 )
-def test_what_a_task_does(found: Marker | None, batch_id: int, task: int, expected: Verdict) -> None:
+def test_what_a_task_does(
+    found: Marker | None, batch_id: int, task: int, expected: Verdict
+) -> None:
     assert verdict(found, batch_id, task) is expected
 
 
@@ -140,9 +142,14 @@ def look(*found: Marker | None, planned_ms: int | None = None, alone: bool = Fal
 
 
 def test_a_marker_of_a_later_batch_stops_every_task() -> None:
-    with pytest.raises(ExactlyOnceError, match=r"'q-1' has the marker of batch 9: the checkpoint is older .*has written no row"):
+    with pytest.raises(
+        ExactlyOnceError,
+        match=r"'q-1' has the marker of batch 9: the checkpoint is older .*has written no row",
+    ):
         look(marker(6), marker(9))
-    with pytest.raises(ExactlyOnceError, match=r"may have written rows a second time: compare .*Restore"):
+    with pytest.raises(
+        ExactlyOnceError, match=r"may have written rows a second time: compare .*Restore"
+    ):
         look(marker(6), marker(8), alone=True)
 
 

@@ -49,7 +49,9 @@ def produce(client: BlockingClient, topic: str, count: int) -> None:
 def run_query(spark: Any, cluster: Ensemble, topic: str, checkpoint: Path) -> int:
     """One run over what is there; returns how many rows it read."""
     frame = spark.readStream.format("mqd").option("kafka.bootstrap.servers", cluster.bootstrap)
-    frame = frame.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="20").load()
+    frame = frame.options(
+        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="20"
+    ).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(120)
@@ -57,7 +59,12 @@ def run_query(spark: Any, cluster: Ensemble, topic: str, checkpoint: Path) -> in
 
 
 def test_lag_and_offsets_of_a_query(
-    spark: Any, client: BlockingClient, cluster: Ensemble, new_topic: Callable[..., str], call: Callable[..., Any], tmp_path: Path
+    spark: Any,
+    client: BlockingClient,
+    cluster: Ensemble,
+    new_topic: Callable[..., str],
+    call: Callable[..., Any],
+    tmp_path: Path,
 ) -> None:
     topic, checkpoint = new_topic(3), tmp_path / "checkpoint"
     produce(client, topic, 30)
@@ -66,7 +73,12 @@ def test_lag_and_offsets_of_a_query(
     assert call(lag.command, *where)["total_lag"] == 0
     produce(client, topic, 6)
     shown = call(lag.command, *where)
-    assert (shown["total_lag"], shown["min_lag"], shown["avg_lag"], shown["max_lag"]) == (6, 2, 2.0, 2)
+    assert (shown["total_lag"], shown["min_lag"], shown["avg_lag"], shown["max_lag"]) == (
+        6,
+        2,
+        2.0,
+        2,
+    )
     assert 0 <= shown["max_behind_seconds"] < 60
     assert [row["next"] for row in call(offsets.command, "show", *where)["rows"]] == [10, 10, 10]
 
@@ -76,7 +88,9 @@ def test_lag_and_offsets_of_a_query(
     assert call(lag.command, *where)["total_lag"] == 6  # only a plan
     with pytest.raises(Failure, match="The query may run"):
         call(offsets.command, "reset", *where, "--to", target, "--yes")
-    with pytest.raises(Failure, match=f"Offset 13 of '{topic}-2' is outside of the log, which has 0 to 12"):
+    with pytest.raises(
+        Failure, match=f"Offset 13 of '{topic}-2' is outside of the log, which has 0 to 12"
+    ):
         call(offsets.command, "reset", *where, "--to", json.dumps({topic: {"2": 13}}))
     done = call(offsets.command, "reset", *where, "--to", target, "--quiet-seconds", "0", "--yes")
     assert done["changed"] is True
@@ -90,7 +104,9 @@ def test_lag_and_offsets_of_a_query(
         call(offsets.command, "reset", *where, "--to", "earliest", "--quiet-seconds", "0", "--yes")
 
 
-def test_lag_of_a_group(client: BlockingClient, new_topic: Callable[..., str], call: Callable[..., Any]) -> None:
+def test_lag_of_a_group(
+    client: BlockingClient, new_topic: Callable[..., str], call: Callable[..., Any]
+) -> None:
     topic = new_topic(3)
     produce(client, topic, 30)
     client.admin.alter_group_offsets(f"{topic}-group", {TopicPartition(topic, 0): 4})
@@ -107,12 +123,16 @@ def test_a_transaction_of_a_dead_task_is_aborted(
         producer.begin()
         producer.send(topic, b"never committed", partition=0)
         listed = call(txn.command, "list", "--query", topic)
-        assert [(row["transactional_id"], row["state"], row["fate"], row["partitions"]) for row in listed] == [
-            (name, "Ongoing", "to abort", [f"{topic}-0"])
-        ]
+        assert [
+            (row["transactional_id"], row["state"], row["fate"], row["partitions"])
+            for row in listed
+        ] == [(name, "Ongoing", "to abort", [f"{topic}-0"])]
         with pytest.raises(Failure, match="needs a confirmation"):
             call(txn.command, "abort", "--query", topic)
-        assert call(txn.command, "abort", "--query", topic, "--yes") == {"aborted": [name], "left_decided": []}
+        assert call(txn.command, "abort", "--query", topic, "--yes") == {
+            "aborted": [name],
+            "left_decided": [],
+        }
         with pytest.raises(ClientError):
             producer.commit()
     assert call(txn.command, "list", "--query", topic) == []
@@ -134,7 +154,9 @@ def prepare(client: BlockingClient, topic: str, name: str) -> Prepared:
 
 
 def committed(client: BlockingClient, topic: str) -> list[bytes | None]:
-    with client.consumer({TopicPartition(topic, 0): "beginning"}, end="end", read_committed=True) as consumer:
+    with client.consumer(
+        {TopicPartition(topic, 0): "beginning"}, end="end", read_committed=True
+    ) as consumer:
         return [record.key for batch in consumer for record in batch.records]
 
 
@@ -152,7 +174,9 @@ def test_decided_transactions_are_committed_and_never_aborted(
         driver.commit(0, "query-id", claim, [transaction], NO_CONTENTS)
     prepare(client, topic, orphan)
 
-    listed = {row["transactional_id"]: row["fate"] for row in call(txn.command, "list", "--query", query)}
+    listed = {
+        row["transactional_id"]: row["fate"] for row in call(txn.command, "list", "--query", query)
+    }
     assert (listed[decided], listed[orphan]) == ("decided: to commit", "to abort")
     done = call(txn.command, "abort", "--query", query, "--yes")
     assert done == {"aborted": [orphan], "left_decided": [decided]}
@@ -171,7 +195,9 @@ def test_a_driver_that_is_alive_cannot_decide_what_was_aborted(
     driver = Driver(client, topic, topic)
     claim = driver.plan("query-id")
     transaction = prepare(client, topic, worker_id(topic, "a" * 12, 0))
-    assert call(txn.command, "abort", "--query", topic, "--yes")["aborted"] == [transaction.transactional_id]
+    assert call(txn.command, "abort", "--query", topic, "--yes")["aborted"] == [
+        transaction.transactional_id
+    ]
     with pytest.raises(Exception, match=topic):
         driver.commit(0, "query-id", claim, [transaction], NO_CONTENTS)
     assert committed(client, topic) == []
@@ -204,11 +230,19 @@ def test_abort_leaves_a_run_alone_that_starts_meanwhile(
     assert committed(client, topic) == [alive.encode()]
 
 
-def test_the_doctor_finds_a_healthy_cluster_healthy(new_topic: Callable[..., str], call: Callable[..., Any]) -> None:
+def test_the_doctor_finds_a_healthy_cluster_healthy(
+    new_topic: Callable[..., str], call: Callable[..., Any]
+) -> None:
     topic = new_topic(3)
     found = call(doctor.command, "--guarantee", "atomic-batch", "--topics", topic)
     assert found["healthy"] is True
     states = {each["check"]: each["state"] for each in found["findings"]}
-    assert {states[name] for name in ("java", "brokers", "reading", "exactly-once", "atomic-batch", f"topic {topic}")} == {"ok"}
+    assert {
+        states[name]
+        for name in ("java", "brokers", "reading", "exactly-once", "atomic-batch", f"topic {topic}")
+    } == {"ok"}
     missing = call(doctor.command, "--topics", "no-such-topic", code=1)
-    assert any("no-such-topic" in each["what"] and each["state"] == "failed" for each in missing["findings"])
+    assert any(
+        "no-such-topic" in each["what"] and each["state"] == "failed"
+        for each in missing["findings"]
+    )

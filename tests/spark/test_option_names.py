@@ -64,7 +64,9 @@ def test_options_of_the_other_side_are_one_warning() -> None:
 
 def test_other_unknown_names_are_one_warning() -> None:
     (line,) = check_source_names([*BASE, "colour", "kafka.nothing.known", "subscribe"])
-    assert line == ("Unknown options have no effect: 'colour', 'kafka.nothing.known'. Correct or remove them.")
+    assert line == (
+        "Unknown options have no effect: 'colour', 'kafka.nothing.known'. Correct or remove them."
+    )
 
 
 def test_names_of_spark_and_of_kafkas_clients_are_accepted() -> None:

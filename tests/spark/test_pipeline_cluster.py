@@ -1,4 +1,5 @@
-"""A standalone Spark cluster of two workers on this machine runs archive and mirror by spark-submit.
+"""A standalone Spark cluster of two workers on this machine runs archive and mirror by
+spark-submit.
 
 The commands are those of docs/SPARK.md. The workers get our modules from the zip archive.
 """

@@ -1,4 +1,6 @@
-"""Commands of mqd-spark as processes of their own, on a real cluster: what they print, and write."""
+"""Commands of mqd-spark as processes of their own, on a real cluster: what they print, and
+write.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,9 @@ def test_rollup(
     done = run(*shared, *what, "--to-topic", target, "--checkpoint", tmp_path / "topic")
     assert done == {"to": target, "records": 90}
     values = [json.loads(value or b"") for _, value, _, _ in records(client, target, 1)[0]]
-    assert sorted((each["window_start"][14:16], each["shop"], each["revenue"]) for each in values) == [
+    assert sorted(
+        (each["window_start"][14:16], each["shop"], each["revenue"]) for each in values
+    ) == [
         (f"{minute:02}", shop, 30.0)
         for minute in sorted((begun // 60_000 + step) % 60 for step in range(2))
         for shop in "ab"

@@ -213,7 +213,9 @@ def test_rollup_into_a_topic(
         rollup.start(writer, configuration, NOW).awaitTermination()
         spark.streams.resetTerminated()
         if again == 0:  # the last micro-batch runs again
-            newest = max(int(path.name) for path in (tmp_path / "checkpoint/commits").glob("[0-9]*"))
+            newest = max(
+                int(path.name) for path in (tmp_path / "checkpoint/commits").glob("[0-9]*")
+            )
             for name in (f"{newest}", f".{newest}.crc"):
                 (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
     with client.consumer({TopicPartition(target, 0): 0}, end="end", read_committed=True) as reader:
@@ -343,9 +345,7 @@ def test_a_micro_batch_without_any_row_is_refused_too(
             merged(spark, target(), [[value]])
 
 
-def test_a_repeated_batch_changes_nothing(
-    spark: Any, target: Callable[..., upsert.Target]
-) -> None:
+def test_a_repeated_batch_changes_nothing(spark: Any, target: Callable[..., upsert.Target]) -> None:
     import deltalake
 
     it = target(schema="id long, name string")
@@ -434,7 +434,9 @@ def test_a_panic_of_the_delta_library_is_a_failure(
     try:
         it.merge(upsert.envelopes(rows_of(spark, [("k", event("c", 1, after=good), 0, 0, 0.0)])), 0)
         with pytest.raises(Failure, match="stopped with an internal error at micro-batch 1"):
-            it.merge(upsert.envelopes(rows_of(spark, [("k", event("c", 2, after=bad), 0, 1, 0.0)])), 1)
+            it.merge(
+                upsert.envelopes(rows_of(spark, [("k", event("c", 2, after=bad), 0, 1, 0.0)])), 1
+            )
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
 
@@ -446,9 +448,7 @@ def test_a_reserved_name_in_the_schema_is_refused(
         merged(spark, target(schema="id long, _order long"), [[event("c", 1, after=user(1, "a"))]])
 
 
-def test_soft_deletes_remember_the_order(
-    spark: Any, target: Callable[..., upsert.Target]
-) -> None:
+def test_soft_deletes_remember_the_order(spark: Any, target: Callable[..., upsert.Target]) -> None:
     batches = [
         [event("c", 1, after=user(1, "a")), event("c", 1, after=user(2, "b"))],
         [event("d", 9, before=user(1, "a"))],

@@ -52,7 +52,13 @@ def batch_of(start: int, end: int, *, hours: float = 0.0, topic: str = "t") -> A
 
 
 def staged_in(
-    archive: Archive, start: int, end: int, hours: float = 0.0, *, topic: str = "t", query: str = "q"
+    archive: Archive,
+    start: int,
+    end: int,
+    hours: float = 0.0,
+    *,
+    topic: str = "t",
+    query: str = "q",
 ) -> list[Staged]:
     batches = [batch_of(start, end, hours=hours)] if end > start else []
     covered = ArchivedRange(topic, 0, start, max(end, start + 1))
@@ -96,9 +102,7 @@ def test_rows_without_a_timestamp_and_before_1970() -> None:
     assert parts == {"1969-12-31": [1], "2026-11-23": [2], archive_stage.NO_DATE: [0]}
 
 
-def test_small_batches_share_row_groups(
-    archive: Archive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_batches_share_row_groups(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.parquet as pq
 
     monkeypatch.setattr(archive_stage, "ROW_GROUP_ROWS", 100)

@@ -20,7 +20,9 @@ from tests.spark.older_checkpoint_model import OlderCheckpoint, older_checkpoint
 WHOLE = pytest.mark.skipif("MQD_WHOLE_MODEL" not in os.environ, reason="set MQD_WHOLE_MODEL=1")
 
 A1 = DriverCommits(decision_record=False, fence="after", abort="naive", timeouts="none", attempts=4)
-A2 = DriverCommits(decision_record=False, fence="before", abort="naive", timeouts="none", attempts=4)
+A2 = DriverCommits(
+    decision_record=False, fence="before", abort="naive", timeouts="none", attempts=4
+)
 A3 = DriverCommits(abort="naive", attempts=2)
 A4 = DriverCommits(timeouts="any", ignore_refused=True, attempts=3)
 A5 = DriverCommits(timeouts="any", attempts=3)

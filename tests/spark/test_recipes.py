@@ -1,4 +1,6 @@
-"""The recipes on a real cluster: good values become rows, bad ones dead letters, and nothing is lost."""
+"""The recipes on a real cluster: good values become rows, bad ones dead letters, and
+nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from pyspark_mqd.recipes.running import Places, start, wait
 from tests.spark.fake_registry import FakeRegistry, order_descriptors
 
 NOW = {"availableNow": True}
-SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]}
+SCHEMA = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}],
+}
 
 
 @pytest.fixture
@@ -33,15 +39,26 @@ def registry() -> Iterator[FakeRegistry]:
 
 @pytest.fixture
 def filled(
-    spark: Any, client: BlockingClient, cluster: Ensemble, new_topic: Callable[..., str], tmp_path: Path
+    spark: Any,
+    client: BlockingClient,
+    cluster: Ensemble,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
 ) -> Callable[..., tuple[Places, Callable[[], list[Any]], Callable[[], list[Any]]]]:
     """Topics with values, and what a recipe made of them: rows of files, and dead letters."""
 
-    def fill(values: list[bytes | None]) -> tuple[Places, Callable[[], list[Any]], Callable[[], list[Any]]]:
+    def fill(
+        values: list[bytes | None],
+    ) -> tuple[Places, Callable[[], list[Any]], Callable[[], list[Any]]]:
         topic, dead = new_topic(1), new_topic(1)
         with client.producer() as producer:
             for index, value in enumerate(values):
-                producer.send(topic, value, key=b"k%d" % index, headers=[("h", b"%d" % index)] if index % 2 else [])
+                producer.send(
+                    topic,
+                    value,
+                    key=b"k%d" % index,
+                    headers=[("h", b"%d" % index)] if index % 2 else [],
+                )
         source = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
         places = Places(source, str(tmp_path / topic), dead, str(tmp_path / f"{topic}-checkpoint"))
 
@@ -49,15 +66,26 @@ def filled(
             return list(spark.read.parquet(places.folder).orderBy("source.offset").collect())
 
         def dead_rows() -> list[Any]:
-            given = {**source, "subscribe": dead, "includeHeaders": "true", "kafka.isolation.level": "read_committed"}
-            return list(with_origin(spark.read.format("mqd").options(**given).load()).orderBy("offset").collect())
+            given = {
+                **source,
+                "subscribe": dead,
+                "includeHeaders": "true",
+                "kafka.isolation.level": "read_committed",
+            }
+            return list(
+                with_origin(spark.read.format("mqd").options(**given).load())
+                .orderBy("offset")
+                .collect()
+            )
 
         return places, rows, dead_rows
 
     return fill
 
 
-def test_avro_with_a_registry(spark: Any, registry: FakeRegistry, filled: Callable[..., Any]) -> None:
+def test_avro_with_a_registry(
+    spark: Any, registry: FakeRegistry, filled: Callable[..., Any]
+) -> None:
     schema_id = registry.add("orders-value", SCHEMA)
 
     def encode(row: dict[str, Any]) -> bytes:
@@ -66,12 +94,20 @@ def test_avro_with_a_registry(spark: Any, registry: FakeRegistry, filled: Callab
         return PREFIX.pack(0, schema_id) + stream.getvalue()
 
     good = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
-    places, rows, dead = filled([encode(good[0]), b"not avro", None, encode(good[1]), PREFIX.pack(0, 77)])
+    places, rows, dead = filled(
+        [encode(good[0]), b"not avro", None, encode(good[1]), PREFIX.pack(0, 77)]
+    )
     reader = avro_registry.reader_schema(registry.url, "orders-value")
     wait(start(avro_registry.plan(spark, places, registry.url, reader), places, NOW))
-    assert [(row["id"], row["name"], row["source"]["offset"]) for row in rows()] == [(1, "a", 0), (None, None, 2), (2, None, 3)]
+    assert [(row["id"], row["name"], row["source"]["offset"]) for row in rows()] == [
+        (1, "a", 0),
+        (None, None, 2),
+        (2, None, 3),
+    ]
     found = dead()
-    assert [(bytes(row["key"]), row["original_offset"], row["original_topic"]) for row in found] == [
+    assert [
+        (bytes(row["key"]), row["original_offset"], row["original_topic"]) for row in found
+    ] == [
         (b"k1", 1, places.source["subscribe"]),
         (b"k4", 4, places.source["subscribe"]),
     ]
@@ -97,8 +133,22 @@ def test_protobuf(spark: Any, filled: Callable[..., Any]) -> None:
     message = order(id=7, tags=["a"], state=1, counts={"x": 3})
     message.address.city = "Graz"
     places, rows, dead = filled([message.SerializeToString(), b"\x08", None])
-    wait(start(protobuf_values.plan(spark, places, descriptors, "shop.Order", prefixed=False), places, NOW))
+    wait(
+        start(
+            protobuf_values.plan(spark, places, descriptors, "shop.Order", prefixed=False),
+            places,
+            NOW,
+        )
+    )
     first, tombstone = rows()
-    assert (first["id"], first["tags"], first["state"], first["counts"], first["address"]["city"]) == (7, ["a"], "PAID", {"x": 3}, "Graz")
+    assert (
+        first["id"],
+        first["tags"],
+        first["state"],
+        first["counts"],
+        first["address"]["city"],
+    ) == (7, ["a"], "PAID", {"x": 3}, "Graz")
     assert (tombstone["id"], tombstone["source"]["offset"]) == (None, 2)
-    assert [(row["original_offset"], row["error"]) for row in dead()] == [(1, "pyspark_mqd.recipes.running.Undecodable")]
+    assert [(row["original_offset"], row["error"]) for row in dead()] == [
+        (1, "pyspark_mqd.recipes.running.Undecodable")
+    ]

@@ -19,7 +19,11 @@ from pyspark_mqd.recipes.registry import PREFIX, Registry, split_prefix
 from pyspark_mqd.recipes.running import Outage, Undecodable, with_records
 from tests.spark.fake_registry import FakeRegistry, order_descriptors
 
-ORDER_V1 = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "old", "type": "string"}]}
+ORDER_V1 = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "old", "type": "string"}],
+}
 ORDER_V2 = {
     "type": "record",
     "name": "Order",
@@ -27,13 +31,32 @@ ORDER_V2 = {
     "aliases": ["Order"],
     "fields": [
         {"name": "id", "type": "long"},
-        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}], "default": None},
+        {
+            "name": "at",
+            "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}],
+            "default": None,
+        },
         {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}], "default": None},
-        {"name": "price", "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}], "default": None},
+        {
+            "name": "price",
+            "type": [
+                "null",
+                {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+            ],
+            "default": None,
+        },
         {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
         {"name": "counts", "type": {"type": "map", "values": "int"}, "default": {}},
-        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}, "default": "NEW"},
-        {"name": "uid", "type": ["null", {"type": "string", "logicalType": "uuid"}], "default": None},
+        {
+            "name": "state",
+            "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]},
+            "default": "NEW",
+        },
+        {
+            "name": "uid",
+            "type": ["null", {"type": "string", "logicalType": "uuid"}],
+            "default": None,
+        },
     ],
 }
 
@@ -171,12 +194,28 @@ def test_older_schemas_are_resolved_to_the_newest(registry: FakeRegistry) -> Non
     reader = avro_registry.reader_schema(registry.url, "orders-value")
     decode = avro_registry.decoder_of(registry.url, reader)
     at = datetime(2026, 11, 23, 8, tzinfo=UTC)
-    row = {"id": 2, "at": at, "day": date(2026, 11, 23), "price": Decimal("9.50"), "tags": ["a"], "counts": {"x": 1}}
+    row = {
+        "id": 2,
+        "at": at,
+        "day": date(2026, 11, 23),
+        "price": Decimal("9.50"),
+        "tags": ["a"],
+        "counts": {"x": 1},
+    }
     row |= {"state": "PAID", "uid": "00000000-0000-0000-0000-000000000001"}
     values = [encode(first, ORDER_V1, {"id": 1, "old": "gone"}), encode(second, ORDER_V2, row)]
     record = avro_registry.arrow_type(avro_registry.parse(reader))
     rows = pa.array([decode(value) for value in values], record).to_pylist()
-    assert rows[0] == {"id": 1, "at": None, "day": None, "price": None, "tags": [], "counts": [], "state": "NEW", "uid": None}
+    assert rows[0] == {
+        "id": 1,
+        "at": None,
+        "day": None,
+        "price": None,
+        "tags": [],
+        "counts": [],
+        "state": "NEW",
+        "uid": None,
+    }
     assert rows[1] == {**row, "counts": [("x", 1)]}
 
 
@@ -189,20 +228,33 @@ def test_older_schemas_are_resolved_to_the_newest(registry: FakeRegistry) -> Non
         (PREFIX.pack(0, 1) + b"\2\2a" + b"trailing", Undecodable),
     ],
 )
-def test_values_that_are_not_avro_are_refused(registry: FakeRegistry, value: bytes, error: type[Exception]) -> None:
+def test_values_that_are_not_avro_are_refused(
+    registry: FakeRegistry, value: bytes, error: type[Exception]
+) -> None:
     registry.add("orders-value", ORDER_V1)
-    decode = avro_registry.decoder_of(registry.url, avro_registry.reader_schema(registry.url, "orders-value"))
+    decode = avro_registry.decoder_of(
+        registry.url, avro_registry.reader_schema(registry.url, "orders-value")
+    )
     with pytest.raises(error):
         decode(value)
 
 
 def test_references_between_schemas_are_followed(registry: FakeRegistry) -> None:
-    money = {"type": "record", "name": "Money", "namespace": "shop", "fields": [{"name": "cents", "type": "long"}]}
+    money = {
+        "type": "record",
+        "name": "Money",
+        "namespace": "shop",
+        "fields": [{"name": "cents", "type": "long"}],
+    }
     registry.add("money", money)
     order = {"type": "record", "name": "O", "fields": [{"name": "price", "type": "shop.Money"}]}
-    registry.add("orders-value", order, references=[{"name": "shop.Money", "subject": "money", "version": 1}])
+    registry.add(
+        "orders-value", order, references=[{"name": "shop.Money", "subject": "money", "version": 1}]
+    )
     reader = avro_registry.reader_schema(registry.url, "orders-value")
-    assert avro_registry.arrow_type(avro_registry.parse(reader)) == pa.struct([("price", pa.struct([("cents", pa.int64())]))])
+    assert avro_registry.arrow_type(avro_registry.parse(reader)) == pa.struct(
+        [("price", pa.struct([("cents", pa.int64())]))]
+    )
 
 
 def record(name: str, *types: Any) -> dict[str, Any]:
@@ -216,7 +268,11 @@ def nested(levels: int) -> Any:
 
 def doubling(levels: int) -> Any:
     """Each level has the one below twice: 2 to the power of `levels` types."""
-    return record(f"R{levels}", doubling(levels - 1), f"R{levels - 1}") if levels else record("R0", "int")
+    return (
+        record(f"R{levels}", doubling(levels - 1), f"R{levels - 1}")
+        if levels
+        else record("R0", "int")
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,7 +314,9 @@ def test_writer_schemas_that_exhaust_a_worker_are_undecodable(
 )
 def test_what_no_column_can_hold_is_refused_at_the_start(field: Any, message: str) -> None:
     with pytest.raises(Failure, match=message):
-        avro_registry.arrow_type({"type": "record", "name": "R", "fields": [{"name": "x", "type": field}]})
+        avro_registry.arrow_type(
+            {"type": "record", "name": "R", "fields": [{"name": "x", "type": field}]}
+        )
 
 
 # -- Protobuf
@@ -283,7 +341,13 @@ def test_protobuf_messages_become_rows() -> None:
         "address": {"city": "Graz"},
         "counts": [("x", 3)],
     }
-    assert (empty["id"], empty["state"], empty["at"], empty["address"], empty["tags"]) == (0, "NEW", None, None, [])
+    assert (empty["id"], empty["state"], empty["at"], empty["address"], empty["tags"]) == (
+        0,
+        "NEW",
+        None,
+        None,
+        [],
+    )
 
 
 def test_a_prefix_with_indexes_is_skipped() -> None:
@@ -311,7 +375,9 @@ def batch(values: list[bytes | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
 
 
-def decoded(values: list[bytes | None], decode: Callable[[bytes], dict[str, Any]]) -> list[dict[str, Any]]:
+def decoded(
+    values: list[bytes | None], decode: Callable[[bytes], dict[str, Any]]
+) -> list[dict[str, Any]]:
     record = pa.struct([("n", pa.int64())])
     return with_records(batch(values), decode, record).to_pylist()
 

@@ -16,7 +16,9 @@ from tests.spark.sink_tasks import Query
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 
-def test_a_young_marker_of_another_batch(client: BlockingClient, cluster: Ensemble, new_topic: Callable[..., str]) -> None:
+def test_a_young_marker_of_another_batch(
+    client: BlockingClient, cluster: Ensemble, new_topic: Callable[..., str]
+) -> None:
     query = Query(client, cluster, new_topic(1), "exactly-once")
     query.commit_rows(0, 0)
     with pytest.raises(ExactlyOnceError, match=r"has that of 0.*of the brokers \(10080\)"):

@@ -241,7 +241,14 @@ def test_the_encoder_sums_what_it_encodes() -> None:
 def test_hashes_tell_rows_apart() -> None:
     """Every byte counts, its place counts, and so do lengths, nulls, and which key has a value."""
     fields = [None, b"", b"\0", b"\0\0", b"1", b"12", b"21", b"1234567", b"12345678", b"12345687"]
-    fields += [b"123456789", b"1" * 16, b"1" * 17, b"1" * 15 + b"2", b"x" * 9000, b"x" * 8999 + b"y"]
+    fields += [
+        b"123456789",
+        b"1" * 16,
+        b"1" * 17,
+        b"1" * 15 + b"2",
+        b"x" * 9000,
+        b"x" * 8999 + b"y",
+    ]
     hashes = field_hashes(pa.array(fields, pa.binary()))
     assert len(set(hashes.tolist())) == len(fields)
     for chosen in ([3, 7, 12], [12, 7, 3], [15, 0, 9]):

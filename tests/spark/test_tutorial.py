@@ -1,4 +1,6 @@
-"""The tutorial of docs/SPARK.md, each of its commands run as it stands, in the order of the page."""
+"""The tutorial of docs/SPARK.md, each of its commands run as it stands, in the order of the
+page.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ def test_topics_and_a_pattern(words: tuple[str, ...]) -> None:
 def test_brokers_that_do_not_answer(words: tuple[str, ...], tmp_path: Path) -> None:
     checkpoint = tmp_path / "state"
     with pytest.raises((cli.Failure, ClientError)) as failed:
-        group.main([*words, "-b", "127.0.0.1:1", "--checkpoint", str(checkpoint)], standalone_mode=False)
+        group.main(
+            [*words, "-b", "127.0.0.1:1", "--checkpoint", str(checkpoint)], standalone_mode=False
+        )
     assert "nothing listens at 127.0.0.1:1" in str(failed.value)
     assert not checkpoint.exists()
 

@@ -35,8 +35,13 @@ T0 = TopicPartition("t", 0)
 LOG = Log(0, 30, 30)
 
 
-def problems(ranges: list[tuple[int, int]], log: Log | None = LOG, lag_max: int = 0) -> list[tuple[str, int, int]]:
-    return [(each.kind, each.start, each.end) for each in judge(T0, ranges, log, lag_max=lag_max).problems]
+def problems(
+    ranges: list[tuple[int, int]], log: Log | None = LOG, lag_max: int = 0
+) -> list[tuple[str, int, int]]:
+    return [
+        (each.kind, each.start, each.end)
+        for each in judge(T0, ranges, log, lag_max=lag_max).problems
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,9 @@ def problems(ranges: list[tuple[int, int]], log: Log | None = LOG, lag_max: int 
         ([(50, 60)], [(HEAD, 0, 30), (BEYOND, 50, 60)]),
     ],
 )
-def test_each_flaw_is_found_once(ranges: list[tuple[int, int]], found: list[tuple[str, int, int]]) -> None:
+def test_each_flaw_is_found_once(
+    ranges: list[tuple[int, int]], found: list[tuple[str, int, int]]
+) -> None:
     assert problems(ranges) == found
 
 
@@ -78,8 +85,13 @@ def test_an_archive_that_runs_may_lag(lag_max: int, found: list[tuple[str, int, 
 
 def test_partitions_on_one_side_only_are_found() -> None:
     ranges = {("t", 0): [(0, 30)], ("gone", 0): [(0, 5)]}
-    found = judge_all(ranges, {T0: LOG, TopicPartition("t", 1): Log(0, 7, 7), TopicPartition("t", 2): Log(4, 4, 4)})
-    assert [(row["kind"], row["topic"], row["partition"], row["offsets"]) for row in problem_rows(found)] == [
+    found = judge_all(
+        ranges,
+        {T0: LOG, TopicPartition("t", 1): Log(0, 7, 7), TopicPartition("t", 2): Log(4, 4, 4)},
+    )
+    assert [
+        (row["kind"], row["topic"], row["partition"], row["offsets"]) for row in problem_rows(found)
+    ] == [
         (EXTRA, "gone", 0, 5),
         (BEHIND, "t", 1, 7),
     ]
@@ -115,7 +127,9 @@ def archive(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> tuple[int, dict[str, object]]:
-    result = CliRunner().invoke(verify.command, [*arguments, "--offline", "-o", "json"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        verify.command, [*arguments, "--offline", "-o", "json"], catch_exceptions=False
+    )
     return result.exit_code, json.loads(result.stdout)
 
 

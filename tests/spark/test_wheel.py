@@ -1,4 +1,6 @@
-"""The wheel, in a virtual environment outside of the checkout: what is in it, and that it starts."""
+"""The wheel, in a virtual environment outside of the checkout: what is in it, and that it
+starts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Shipping nodes in the simulated world: started, killed in every way, paused, cut off, and asked by clients."""
+"""Shipping nodes in the simulated world: started, killed in every way, paused, cut off, and
+asked by clients.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ async def test_a_paused_node_does_nothing_and_goes_on_where_it_was() -> None:
 
 @simulated(seed=4)
 async def test_nothing_that_a_dead_node_does_reaches_its_disk() -> None:
-    """`finally` blocks of its tasks run, for Trio ends them by cancelling: their calls must have no effect."""
+    """`finally` blocks of its tasks run, for Trio ends them by cancelling: their calls must
+    have no effect.
+    """
     async with Cluster(nodes=1) as cluster:
         node = cluster.nodes[1]
         disk: Disk = cluster.daemon(1).seams.disk
@@ -84,7 +88,9 @@ async def test_nothing_that_a_dead_node_does_reaches_its_disk() -> None:
 @simulated(seed=5)
 async def test_a_partition_takes_the_majority_from_a_node_and_healing_gives_it_back() -> None:
     async with Cluster(nodes=3) as cluster:
-        leader = next(node_id for node_id in cluster.nodes if cluster.daemon(node_id).raft.status().ready)
+        leader = next(
+            node_id for node_id in cluster.nodes if cluster.daemon(node_id).raft.status().ready
+        )
         cluster.network.isolate(leader)
         await trio.sleep(10)
         others = [node_id for node_id in cluster.nodes if node_id != leader]
@@ -92,7 +98,9 @@ async def test_a_partition_takes_the_majority_from_a_node_and_healing_gives_it_b
         assert not cluster.daemon(leader).raft.status().ready
         cluster.network.heal()
         await trio.sleep(5)
-        assert len({cluster.daemon(node_id).raft.status().leader_id for node_id in cluster.nodes}) == 1
+        assert (
+            len({cluster.daemon(node_id).raft.status().leader_id for node_id in cluster.nodes}) == 1
+        )
 
 
 @simulated(seed=6)

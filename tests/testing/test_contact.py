@@ -1,4 +1,6 @@
-"""A leader that hears no controller for a session serves no client: cut off from the nodes but not from them, or not running for long."""
+"""A leader that hears no controller for a session serves no client: cut off from the nodes
+but not from them, or not running for long.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,26 @@ async def ask(connection: PeerConnection, name: str, version: int, body: dict[st
 
 async def produce(connection: PeerConnection, acks: int) -> ErrorCode:
     data = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"v")}]}
-    answer = await ask(connection, "produce", 9, {"acks": acks, "timeout_ms": 50_000, "topic_data": [data]})
+    answer = await ask(
+        connection, "produce", 9, {"acks": acks, "timeout_ms": 50_000, "topic_data": [data]}
+    )
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
 
 async def fetch(connection: PeerConnection) -> ErrorCode:
-    row = {"partition": 0, "fetch_offset": 0, "current_leader_epoch": -1, "partition_max_bytes": 1 << 20}
-    body = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, "topics": [{"topic": "t", "partitions": [row]}]}
+    row = {
+        "partition": 0,
+        "fetch_offset": 0,
+        "current_leader_epoch": -1,
+        "partition_max_bytes": 1 << 20,
+    }
+    body = {
+        "max_wait_ms": 0,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "session_epoch": -1,
+        "topics": [{"topic": "t", "partitions": [row]}],
+    }
     answer = await ask(connection, "fetch", 12, body)
     return ErrorCode(answer.responses[0].partitions[0].error_code)
 
@@ -43,7 +58,11 @@ async def known_leader(connection: PeerConnection) -> int:
 
 
 def leader_of(cluster: Cluster) -> int:
-    leader: int = next(cluster.daemon(one).machine.image.topics["t"].partitions[0].leader for one in cluster.nodes if cluster.daemon(one))
+    leader: int = next(
+        cluster.daemon(one).machine.image.topics["t"].partitions[0].leader
+        for one in cluster.nodes
+        if cluster.daemon(one)
+    )
     return leader
 
 
@@ -58,7 +77,8 @@ async def test_cut_off_from_the_nodes_a_leader_sends_its_clients_away_until_it_i
         assert await produce(waiting, -1) is ErrorCode.NONE
         cluster.network.isolate(leader, breaks=False)
         with trio.fail_after(SESSION_SECONDS + 3):
-            assert await produce(waiting, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER  # it waited, and nobody else asked for anything
+            # it waited, and nobody else asked for anything
+            assert await produce(waiting, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         for acks in (1, -1):
             assert await produce(asking, acks) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert await fetch(asking) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -71,7 +91,9 @@ async def test_cut_off_from_the_nodes_a_leader_sends_its_clients_away_until_it_i
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_waits_for_a_leader_that_did_not_run_for_a_session_is_not_served_by_it(seed: int) -> None:
+def test_what_waits_for_a_leader_that_did_not_run_for_a_session_is_not_served_by_it(
+    seed: int,
+) -> None:
     async def main() -> None:
         async with Cluster(nodes=3) as cluster:
             await Admin(await cluster.client()).create_topic("t", 1, 3)
@@ -92,7 +114,7 @@ def test_what_waits_for_a_leader_that_did_not_run_for_a_session_is_not_served_by
                 nursery.start_soon(fetching)
             assert codes == dict.fromkeys(("produce", "fetch"), ErrorCode.NOT_LEADER_OR_FOLLOWER)
             with trio.fail_after(10):
-                while not cluster.daemon(leader).replica.in_contact:  # noqa: ASYNC110 -- in virtual time
+                while not cluster.daemon(leader).replica.in_contact:  # noqa: ASYNC110
                     await trio.sleep(0.1)
 
     run(main, seed=seed)
@@ -113,7 +135,9 @@ def test_a_node_alone_serves_on_after_it_did_not_run(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_former_leader_serves_nobody_until_it_knows_its_successor(seed: int) -> None:
-    """A heartbeat is answered before the metadata arrives: what this node led before, others lead by now."""
+    """A heartbeat is answered before the metadata arrives: what this node led before,
+    others lead by now.
+    """
     options = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "200"}
 
     async def main() -> None:
@@ -123,23 +147,35 @@ def test_a_former_leader_serves_nobody_until_it_knows_its_successor(seed: int) -
             former = leader_of(cluster)
             others = [one for one in cluster.nodes if one != former]
             cluster.network.isolate(former)
-            led = {place: one.leader_epoch for place, one in _partitions(cluster, former).items() if one.is_leader}
+            led = {
+                place: one.leader_epoch
+                for place, one in _partitions(cluster, former).items()
+                if one.is_leader
+            }
             with trio.fail_after(15):
-                while not all(_partitions(cluster, one)[place].leader_epoch > led[place] for one in others for place in led):  # noqa: ASYNC110
+                while not all(  # noqa: ASYNC110
+                    _partitions(cluster, one)[place].leader_epoch > led[place]
+                    for one in others
+                    for place in led
+                ):
                     await trio.sleep(0.05)
-                while cluster.daemon(former).replica.in_contact:  # noqa: ASYNC110 -- in virtual time
+                while cluster.daemon(former).replica.in_contact:  # noqa: ASYNC110
                     await trio.sleep(0.05)
             served: list[int] = []
 
             def look(node_id: int) -> None:
                 if node_id == former and cluster.nodes[former].running:
                     now = _partitions(cluster, former)
-                    served.extend(place for place, epoch in led.items() if now[place].serves and now[place].leader_epoch == epoch)
+                    served.extend(
+                        place
+                        for place, epoch in led.items()
+                        if now[place].serves and now[place].leader_epoch == epoch
+                    )
 
             cluster.on_event(look)
             cluster.network.heal()
             with trio.fail_after(15):
-                while not cluster.daemon(former).replica.in_contact:  # noqa: ASYNC110 -- in virtual time
+                while not cluster.daemon(former).replica.in_contact:  # noqa: ASYNC110
                     await trio.sleep(0.1)
             assert led and served == []
 
@@ -153,9 +189,13 @@ def _partitions(cluster: Cluster, node_id: int) -> dict[int, Any]:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("pause", [1.3, 4.2])
-def test_a_controller_that_did_not_run_for_less_than_half_a_session_extends_no_contact(pause: float, seed: int) -> None:
-    """It and one leader are cut off from the other three voters, which elect another controller while it does not run. What waits for
-    it then are heartbeats of that leader, and old replies of voters."""
+def test_a_controller_that_did_not_run_for_less_than_half_a_session_extends_no_contact(
+    pause: float, seed: int
+) -> None:
+    """It and one leader are cut off from the other three voters, which elect another controller
+    while it does not run. What waits for it then are heartbeats of that leader, and old replies of
+    voters.
+    """
     options = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "200"}
 
     async def main() -> None:
@@ -163,8 +203,16 @@ def test_a_controller_that_did_not_run_for_less_than_half_a_session_extends_no_c
             await Admin(await cluster.client()).create_topic("t", 10, 5)
             await trio.sleep(3)
             old = next(one for one in cluster.nodes if cluster.daemon(one).raft.status().ready)
-            leader = next(one for one in cluster.nodes if one != old and any(p.is_leader for p in _partitions(cluster, one).values()))
-            led = {place: one.leader_epoch for place, one in _partitions(cluster, leader).items() if one.is_leader}
+            leader = next(
+                one
+                for one in cluster.nodes
+                if one != old and any(p.is_leader for p in _partitions(cluster, one).values())
+            )
+            led = {
+                place: one.leader_epoch
+                for place, one in _partitions(cluster, leader).items()
+                if one.is_leader
+            }
             others = [one for one in cluster.nodes if one not in (old, leader)]
             both: list[tuple[float, int]] = []
             done: list[bool] = []
@@ -174,14 +222,22 @@ def test_a_controller_that_did_not_run_for_less_than_half_a_session_extends_no_c
                     here = _partitions(cluster, leader)[place]
                     if here.serves and here.leader_epoch == epoch:
                         there = (_partitions(cluster, one)[place] for one in others)
-                        both.extend((trio.current_time(), place) for one in there if one.is_leader and one.leader_epoch > epoch)
+                        both.extend(
+                            (trio.current_time(), place)
+                            for one in there
+                            if one.is_leader and one.leader_epoch > epoch
+                        )
 
             cluster.on_event(look)
             cluster.network.partition([old, leader], others, breaks=False)
             cluster.nodes[old].pause(pause)
             await trio.sleep(30)
             done.append(True)
-            assert any(_partitions(cluster, one)[place].leader_epoch > epoch for one in others for place, epoch in led.items())
+            assert any(
+                _partitions(cluster, one)[place].leader_epoch > epoch
+                for one in others
+                for place, epoch in led.items()
+            )
             assert led and both == []
 
     run(main, seed=seed)

@@ -35,7 +35,9 @@ class Machine:
         self.restart()
 
 
-def outcomes(prepare: Callable[[Machine], None], look: Callable[[Machine], object], count: int = 300) -> Counter[object]:
+def outcomes(
+    prepare: Callable[[Machine], None], look: Callable[[Machine], object], count: int = 300
+) -> Counter[object]:
     """What is left after a power cut, over many seeds."""
     found: Counter[object] = Counter()
     for seed in range(count):
@@ -71,7 +73,14 @@ def test_writes_without_a_sync_may_be_kept_lost_torn_or_zeros_in_any_order() -> 
 
     found = outcomes(prepare, content)
     assert all(isinstance(data, bytes) and data.startswith(b"onetwo") for data in found)
-    for expected in (b"onetwo", b"onetwoAAAA", b"onetwoAAAABBBB", b"onetwo\0\0\0\0BBBB", b"onetwoAA", b"onetwoAAAA\0\0\0\0"):
+    for expected in (
+        b"onetwo",
+        b"onetwoAAAA",
+        b"onetwoAAAABBBB",
+        b"onetwo\0\0\0\0BBBB",
+        b"onetwoAA",
+        b"onetwoAAAA\0\0\0\0",
+    ):
         assert found[expected], expected
 
 
@@ -241,7 +250,9 @@ def test_a_renamed_directory_keeps_what_is_in_it() -> None:
         synced(machine)
         machine.seen.rename(FILE.parent, Path("/e"))
 
-    assert outcomes(prepare, lambda machine: machine.seen.read_bytes(Path("/e/f"))) == {b"onetwo": 300}
+    assert outcomes(prepare, lambda machine: machine.seen.read_bytes(Path("/e/f"))) == {
+        b"onetwo": 300
+    }
 
 
 @simulated()

@@ -19,7 +19,9 @@ async def test_a_group_that_waits_for_a_new_cluster_gets_all_replicas() -> None:
         while True:
             try:
                 connection = await cluster.connect(node_id)
-                answer = await connection.request(find, {"key_type": 0, "coordinator_keys": ["g"]}, 4, timeout_s=60)
+                answer = await connection.request(
+                    find, {"key_type": 0, "coordinator_keys": ["g"]}, 4, timeout_s=60
+                )
                 if answer.coordinators[0].error_code == 0:
                     return
             except ClientError:

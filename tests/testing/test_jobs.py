@@ -28,7 +28,9 @@ signal.pause()
 def test_workers_end_when_their_parent_is_killed() -> None:
     command = [sys.executable, "-c", PARENT]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    parent = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    parent = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     workers: list[int] = []
     try:
         assert parent.stdout is not None

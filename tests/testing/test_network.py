@@ -25,7 +25,10 @@ class Two:
         self.fabric = Fabric(world.clock, world.random("network"))
         self.a, self.b = self.fabric.host("a", "10.0.0.1"), self.fabric.host("b", "10.0.0.2")
         self.process_a, self.process_b = Process(1, "a", world.clock), Process(2, "b", world.clock)
-        self.at_a, self.at_b = self.network(self.a, self.process_a), self.network(self.b, self.process_b)
+        self.at_a, self.at_b = (
+            self.network(self.a, self.process_a),
+            self.network(self.b, self.process_b),
+        )
 
     def network(self, host: Host, process: Process) -> HostNetwork:
         return HostNetwork(self.fabric, host, process)
@@ -141,7 +144,8 @@ async def test_a_connection_is_made_once_the_link_heals() -> None:
     current_world().clock.after(0.5, two.fabric.heal)
     before = trio.current_time()
     await two.at_b.connect("10.0.0.1", 9092)
-    assert trio.current_time() - before == pytest.approx(1.0, abs=0.05)  # TCP tries again after a second
+    # TCP tries again after a second
+    assert trio.current_time() - before == pytest.approx(1.0, abs=0.05)
 
 
 @simulated()

@@ -35,7 +35,9 @@ class Machine:
 
 
 async def seen_by_the_loop() -> tuple[bytes, bool, bool]:
-    """What a task sees while a work writes: what was half done; whether all of it was done at once; whether it was done at the end."""
+    """What a task sees while a work writes: what was half done; whether all of it was done
+    at once; whether it was done at the end.
+    """
     machine = Machine()
     done = half = b""
     at_once = late = False
@@ -62,8 +64,12 @@ async def seen_by_the_loop() -> tuple[bytes, bool, bool]:
 def test_seeds_let_the_loop_see_work_half_done_and_others_see_all_or_nothing() -> None:
     found = [run(seen_by_the_loop, seed=seed) for seed in range(40)]
     assert {half for half, *_ in found} == {b"", b"1"}
-    assert {late for _, late, _ in found} == {False, True}, "the work may be done when it begins, or only when it ends"
-    assert found == [run(seen_by_the_loop, seed=seed) for seed in range(40)], "the same seed gives the same order"
+    assert {late for _, late, _ in found} == {False, True}, (
+        "the work may be done when it begins, or only when it ends"
+    )
+    assert found == [run(seen_by_the_loop, seed=seed) for seed in range(40)], (
+        "the same seed gives the same order"
+    )
 
 
 async def killed_at_work() -> bytes:
@@ -84,7 +90,10 @@ def test_death_ends_work_at_its_next_call() -> None:
 
 
 async def killed_in_a_write() -> bool:
-    """The end of a process cancels tasks, which only the loop's thread may do. Returns whether another thread was in the write."""
+    """The end of a process cancels tasks, which only the loop's thread may do.
+
+    Returns whether another thread was in the write.
+    """
     machine = Machine()
     loop = trio.lowlevel.current_trio_token()
     scope = trio.CancelScope()

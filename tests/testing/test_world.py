@@ -75,7 +75,10 @@ def test_an_event_that_raises_ends_the_run_with_its_exception_and_tells_the_seed
     with pytest.raises(ValueError, match="boom") as caught:
         run(main, seed=77)
     assert any("seed 77, at 1.0" in note for note in caught.value.__notes__)
-    assert any(note.startswith("again: python -m pytest 'tests/testing/test_world.py::") for note in caught.value.__notes__)
+    assert any(
+        note.startswith("again: python -m pytest 'tests/testing/test_world.py::")
+        for note in caught.value.__notes__
+    )
 
 
 def test_the_scheduler_is_given_back() -> None:
@@ -90,7 +93,9 @@ def test_a_cluster_outside_of_run_says_what_to_do() -> None:
 
 
 @simulated(seed=3)
-async def test_a_test_can_be_decorated_and_gets_its_fixtures(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_test_can_be_decorated_and_gets_its_fixtures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert isinstance(monkeypatch, pytest.MonkeyPatch)
     assert current_world().seed == 3
 
@@ -112,7 +117,9 @@ async def busy_cluster() -> str:
             async with open_producer(client, delivery_timeout_s=4) as producer:
                 while True:
                     try:
-                        await producer.send("t", b"v" * chance.randrange(1000), partition=chance.randrange(3))
+                        await producer.send(
+                            "t", b"v" * chance.randrange(1000), partition=chance.randrange(3)
+                        )
                     except mqd.errors.MqError:
                         pass
                     await trio.sleep(0.02)
@@ -120,7 +127,14 @@ async def busy_cluster() -> str:
         with trio.move_on_after(6):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(produce)
-                for what in ("kill", "power_cut", "pause", "isolate", "kill_in_write", "power_cut_in_write"):
+                for what in (
+                    "kill",
+                    "power_cut",
+                    "pause",
+                    "isolate",
+                    "kill_in_write",
+                    "power_cut_in_write",
+                ):
                     node = cluster.nodes[chance.randrange(3) + 1]
                     match what:
                         case "pause":
@@ -138,9 +152,19 @@ async def busy_cluster() -> str:
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_history_whatever_the_hash_seed() -> None:
-    script = "from tests.testing.test_world import busy_cluster; from mqd.testing import run; print(run(busy_cluster, seed=5))"
+    script = (
+        "from tests.testing.test_world import busy_cluster; from mqd.testing import "
+        "run; print(run(busy_cluster, seed=5))"
+    )
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    elsewhere = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True, timeout=50)
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
     assert elsewhere.stdout == run(busy_cluster, seed=5) + "\n"
 
 

@@ -1,11 +1,14 @@
-"""Server-side assignors of the consumer protocol (KIP-848): who is to have which partition of what the group subscribes to.
+"""Server-side assignors of the consumer protocol (KIP-848): who is to have which partition of what
+the group subscribes to.
 
-`uniform` gives every member as many partitions as any other, as far as subscriptions allow, moves as few as that permits, and puts what
-moves near its replicas. `range` gives each member one run of neighbours in each topic, and the same run in topics with as many
-partitions and the same subscribers, so that equal keys of such topics meet in one member.
+`uniform` gives every member as many partitions as any other, as far as subscriptions allow, moves
+as few as that permits, and puts what moves near its replicas. `range` gives each member one run of
+neighbours in each topic, and the same run in topics with as many partitions and the same
+subscribers, so that equal keys of such topics meet in one member.
 
-Invariant of both: every partition of a subscribed topic goes to exactly one member, and that member subscribes to the topic. The same
-input gives the same output on every node: nothing here depends on the order of a set or on chance.
+Invariant of both: every partition of a subscribed topic goes to exactly one member, and that member
+subscribes to the topic. The same input gives the same output on every node: nothing here depends on
+the order of a set or on chance.
 """
 
 from __future__ import annotations
@@ -52,29 +55,42 @@ Assignor = Callable[[Mapping[str, Subscriber], Mapping[UUID, Topic]], dict[str, 
 Place = tuple[UUID, int]
 
 
-def assign_uniform(members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]) -> dict[str, Assignment]:
+def assign_uniform(
+    members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]
+) -> dict[str, Assignment]:
     """Equal shares, few moves, near replicas; in this order of importance."""
     if not members:
         return {}
     ids = sorted(members)
     first = members[ids[0]].topics
     if all(members[member_id].topics == first for member_id in ids):
-        shares = _equal_shares(ids, members, {topic_id: topics[topic_id] for topic_id in sorted(first)})
+        shares = _equal_shares(
+            ids, members, {topic_id: topics[topic_id] for topic_id in sorted(first)}
+        )
     else:
         shares = _Balance(ids, members, topics).shares()
     return {member_id: _assignment(share) for member_id, share in zip(ids, shares)}
 
 
-def assign_range(members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]) -> dict[str, Assignment]:
-    """A run of neighbours in each topic. Racks do not count here: to honour one would tear a run apart.
+def assign_range(
+    members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]
+) -> dict[str, Assignment]:
+    """A run of neighbours in each topic. Racks do not count here: to honour one would tear a run
+    apart.
 
-    Topics with the same subscribers have them in one order: static members by instance id, as one that restarts is to find what it had;
-    then the others as their runs lie, so that these shift as little as they can; then who has none.
+    Topics with the same subscribers have them in one order: static members by instance id, as one
+    that restarts is to find what it had; then the others as their runs lie, so that these shift as
+    little as they can; then who has none.
     """
     assigned: dict[str, dict[UUID, tuple[int, ...]]] = {member_id: {} for member_id in members}
     alike: dict[tuple[str, ...], list[UUID]] = {}
     for topic_id in sorted(topics):
-        alike.setdefault(tuple(member_id for member_id in sorted(members) if topic_id in members[member_id].topics), []).append(topic_id)
+        alike.setdefault(
+            tuple(
+                member_id for member_id in sorted(members) if topic_id in members[member_id].topics
+            ),
+            [],
+        ).append(topic_id)
     for subscribers, topic_ids in alike.items():
         order = _in_line(subscribers, members, topic_ids, topics)
         for topic_id in topic_ids if order else ():
@@ -89,21 +105,39 @@ def assign_range(members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]
 
 
 def _in_line(
-    subscribers: Iterable[str], members: Mapping[str, Subscriber], topic_ids: Sequence[UUID], topics: Mapping[UUID, Topic]
+    subscribers: Iterable[str],
+    members: Mapping[str, Subscriber],
+    topic_ids: Sequence[UUID],
+    topics: Mapping[UUID, Topic],
 ) -> list[str]:
-    leading = [topic_id for topic_id in topic_ids if any(members[member_id].held.get(topic_id) for member_id in subscribers)]
-    leader = min(leading, key=lambda topic_id: (-topics[topic_id].partitions, topic_id), default=None)
+    leading = [
+        topic_id
+        for topic_id in topic_ids
+        if any(members[member_id].held.get(topic_id) for member_id in subscribers)
+    ]
+    leader = min(
+        leading, key=lambda topic_id: (-topics[topic_id].partitions, topic_id), default=None
+    )
 
     def place(member_id: str) -> tuple[bool, str, bool, int, str]:
         member = members[member_id]
         held = member.held.get(leader) if leader is not None else None
-        return member.instance_id is None, member.instance_id or "", not held, min(held) if held else 0, member_id
+        return (
+            member.instance_id is None,
+            member.instance_id or "",
+            not held,
+            min(held) if held else 0,
+            member_id,
+        )
 
     return sorted(subscribers, key=place)
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
-"""By their names in `group.consumer.assignors`. The first that is configured there is a group's default."""
+"""By their names in `group.consumer.assignors`.
+
+The first that is configured there is a group's default.
+"""
 
 
 def _assignment(places: Iterable[Place]) -> Assignment:
@@ -113,7 +147,9 @@ def _assignment(places: Iterable[Place]) -> Assignment:
     return {topic_id: tuple(found) for topic_id, found in numbers.items()}
 
 
-def _still_there(member: Subscriber, topics: Mapping[UUID, Topic], taken: set[Place]) -> list[Place]:
+def _still_there(
+    member: Subscriber, topics: Mapping[UUID, Topic], taken: set[Place]
+) -> list[Place]:
     """What a member had and may keep."""
     places = []
     for topic_id in sorted(member.held):
@@ -128,8 +164,12 @@ def _still_there(member: Subscriber, topics: Mapping[UUID, Topic], taken: set[Pl
     return places
 
 
-def _equal_shares(ids: Sequence[str], members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]) -> list[list[Place]]:
-    """Where all subscribe to the same: so many each, and one more for as many members as there are partitions left over."""
+def _equal_shares(
+    ids: Sequence[str], members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]
+) -> list[list[Place]]:
+    """Where all subscribe to the same: so many each, and one more for as many members as
+    there are partitions left over.
+    """
     quota, extras = divmod(sum(topic.partitions for topic in topics.values()), len(ids))
     taken: set[Place] = set()
     shares: list[list[Place]] = []
@@ -139,10 +179,17 @@ def _equal_shares(ids: Sequence[str], members: Mapping[str, Subscriber], topics:
         keeps = quota + (len(share) > quota and extras > 0)
         extras -= keeps > quota
         if len(share) > keeps and member.rack is not None:
-            share.sort(key=lambda place: (member.rack not in topics[place[0]].racks(place[1]), place))
+            share.sort(
+                key=lambda place: (member.rack not in topics[place[0]].racks(place[1]), place)
+            )
         taken.difference_update(share[keeps:])
         shares.append(share[:keeps])
-    free = [(topic_id, p) for topic_id, topic in topics.items() for p in range(topic.partitions) if (topic_id, p) not in taken]
+    free = [
+        (topic_id, p)
+        for topic_id, topic in topics.items()
+        for p in range(topic.partitions)
+        if (topic_id, p) not in taken
+    ]
     if free:
         _fill(free, [members[member_id].rack for member_id in ids], shares, topics, quota, extras)
     return shares
@@ -156,7 +203,9 @@ def _fill(
     quota: int,
     extras: int,
 ) -> None:
-    """Deal out what is free: first near replicas, then what is left; each time to whoever has least."""
+    """Deal out what is free: first near replicas, then what is left; each time to whoever
+    has least.
+    """
     everybody = [(len(share), index) for index, share in enumerate(shares)]
     heapify(everybody)
     nearby: dict[str, list[tuple[int, int]]] = {}
@@ -188,7 +237,11 @@ def _fill(
 
     far = []
     for topic_id, partition in free:
-        heaps = [nearby[rack] for rack in sorted(topics[topic_id].racks(partition)) if rack in nearby] if nearby else []
+        heaps = (
+            [nearby[rack] for rack in sorted(topics[topic_id].racks(partition)) if rack in nearby]
+            if nearby
+            else []
+        )
         found = [best for heap in heaps if (best := least(heap)) is not None]
         if found:
             give((topic_id, partition), min(found)[1])
@@ -201,19 +254,27 @@ def _fill(
 
 
 class _Balance:
-    """Shares where subscriptions differ: keep what may be kept, deal out the rest, then move while a move makes two shares more equal."""
+    """Shares where subscriptions differ: keep what may be kept, deal out the rest, then
+    move while a move makes two shares more equal.
+    """
 
-    def __init__(self, ids: Sequence[str], members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]) -> None:
+    def __init__(
+        self, ids: Sequence[str], members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]
+    ) -> None:
         self._topics = topics
         self._racks = [members[member_id].rack for member_id in ids]
         self._subscribers: dict[UUID, list[int]] = {topic_id: [] for topic_id in sorted(topics)}
         self._held: list[dict[UUID, dict[int, None]]] = []
         self._orders: dict[tuple[int, UUID], dict[str | None, list[int]]] = {}
-        """Of a member's partitions of a topic, by the rack that they would move to: the best to move last. Some may be gone since."""
+        """Of a member's partitions of a topic, by the rack that they would move to: the
+        best to move last. Some may be gone since.
+        """
         self._sizes: list[int] = []
         self._wants = [members[member_id].topics for member_id in ids]
         self._smallest: dict[UUID, int] = {}
-        """Of some topics the subscriber with the smallest share, the first of several: kept until that changes, to be found once."""
+        """Of some topics the subscriber with the smallest share, the first of several: kept
+        until that changes, to be found once.
+        """
         taken: set[Place] = set()
         for index, member_id in enumerate(ids):
             member = members[member_id]
@@ -229,14 +290,22 @@ class _Balance:
     def shares(self) -> list[list[Place]]:
         self._level()
         self._level_by_chains()
-        return [[(topic_id, p) for topic_id, partitions in held.items() for p in partitions] for held in self._held]
+        return [
+            [(topic_id, p) for topic_id, partitions in held.items() for p in partitions]
+            for held in self._held
+        ]
 
     def _deal(self, taken: set[Place]) -> None:
-        """What nobody has: topics with the fewest subscribers first, as they leave the least choice."""
-        for topic_id in sorted(self._subscribers, key=lambda topic_id: (len(self._subscribers[topic_id]), topic_id)):
+        """What nobody has: topics with the fewest subscribers first, as they leave the
+        least choice.
+        """
+        for topic_id in sorted(
+            self._subscribers, key=lambda topic_id: (len(self._subscribers[topic_id]), topic_id)
+        ):
             subscribers = self._subscribers[topic_id]
             topic = self._topics[topic_id]
-            waiting: dict[str | None, list[tuple[int, int]]] = {}  # by rack: shares and who has them, the smallest first
+            # by rack: shares and who has them, the smallest first
+            waiting: dict[str | None, list[tuple[int, int]]] = {}
             for index in subscribers:
                 waiting.setdefault(self._racks[index], []).append((self._sizes[index], index))
             for heap in waiting.values():
@@ -244,7 +313,10 @@ class _Balance:
             for partition in range(topic.partitions) if subscribers else ():
                 if (topic_id, partition) not in taken:
                     near = topic.racks(partition)
-                    size, _, index, rack = min((heap[0][0], rack not in near, heap[0][1], rack) for rack, heap in waiting.items())
+                    size, _, index, rack = min(
+                        (heap[0][0], rack not in near, heap[0][1], rack)
+                        for rack, heap in waiting.items()
+                    )
                     self._held[index].setdefault(topic_id, {})[partition] = None
                     self._sizes[index] += 1
                     heapreplace(waiting[rack], (size + 1, index))
@@ -252,11 +324,15 @@ class _Balance:
     def _with_smallest_share(self, topic_id: UUID) -> int:
         index = self._smallest.get(topic_id)
         if index is None:
-            index = self._smallest[topic_id] = min(self._subscribers[topic_id], key=lambda index: (self._sizes[index], index))
+            index = self._smallest[topic_id] = min(
+                self._subscribers[topic_id], key=lambda index: (self._sizes[index], index)
+            )
         return index
 
     def _move(self, topic_id: UUID, source: int, target: int) -> None:
-        """Of one topic's partitions that `source` has, the one that stands best with `target`, or least well where it is."""
+        """Of one topic's partitions that `source` has, the one that stands best with
+        `target`, or least well where it is.
+        """
         held = self._held[source][topic_id]
         partition = self._best_to_move(topic_id, source, self._racks[target])
         del held[partition]
@@ -290,11 +366,15 @@ class _Balance:
         return order.pop()
 
     def _level(self) -> None:
-        """Move from the largest shares straight to smaller ones, while the difference is two or more."""
+        """Move from the largest shares straight to smaller ones, while the difference is
+        two or more.
+        """
         moved = True
         while moved:
             moved = False
-            for source in sorted(range(len(self._sizes)), key=lambda index: (-self._sizes[index], index)):
+            for source in sorted(
+                range(len(self._sizes)), key=lambda index: (-self._sizes[index], index)
+            ):
                 for topic_id in sorted(self._held[source]):
                     while topic_id in self._held[source]:
                         target = self._with_smallest_share(topic_id)
@@ -304,11 +384,18 @@ class _Balance:
                         moved = True
 
     def _level_by_chains(self) -> None:
-        """Where no single move helps, a chain may: one gives to a second, who gives to a third. No chain left: no fairer shares exist."""
+        """Where no single move helps, a chain may: one gives to a second, who gives to a third.
+
+        No chain left: no fairer shares exist.
+        """
         for _ in range(ASSIGNOR_CHAINS_MAX):
-            by_size = sorted(range(len(self._sizes)), key=lambda index: (-self._sizes[index], index))
+            by_size = sorted(
+                range(len(self._sizes)), key=lambda index: (-self._sizes[index], index)
+            )
             hopeless: set[int] = set()
-            chain = next((chain for source in by_size if (chain := self._chain(source, hopeless))), None)
+            chain = next(
+                (chain for source in by_size if (chain := self._chain(source, hopeless))), None
+            )
             if chain is None:
                 return
             for giver, topic_id, taker in reversed(chain):
@@ -317,8 +404,10 @@ class _Balance:
     def _chain(self, source: int, hopeless: set[int]) -> list[tuple[int, UUID, int]]:
         """The shortest chain from a member to one with at least two less, or nothing.
 
-        `hopeless`: members from whom no chain helps one that has as much as the source. Larger shares are tried first: whoever was
-        reached in vain from one of those is no way for a smaller one."""
+        `hopeless`: members from whom no chain helps one that has as much as the source. Larger
+        shares are tried first: whoever was reached in vain from one of those is no way for a
+        smaller one.
+        """
         if source in hopeless:
             return []
         came: dict[int, tuple[int, UUID]] = {}
@@ -341,7 +430,9 @@ class _Balance:
         return []
 
     @staticmethod
-    def _path(came: Mapping[int, tuple[int, UUID]], source: int, end: int) -> list[tuple[int, UUID, int]]:
+    def _path(
+        came: Mapping[int, tuple[int, UUID]], source: int, end: int
+    ) -> list[tuple[int, UUID, int]]:
         path = []
         while end != source:
             giver, topic_id = came[end]

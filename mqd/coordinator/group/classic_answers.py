@@ -34,12 +34,21 @@ def joined(group: ClassicGroup, member: Member) -> dict[str, Any]:
         "leader": group.leader,
         "skip_assignment": False,
         "member_id": member.member_id,
-        "members": member_rows(group.members.values(), group.protocol) if group.leader == member.member_id else [],
+        "members": member_rows(group.members.values(), group.protocol)
+        if group.leader == member.member_id
+        else [],
     }
 
 
 def member_rows(members: Iterable[Member], protocol: str | None) -> list[dict[str, Any]]:
-    return [{"member_id": one.member_id, "group_instance_id": one.instance_id, "metadata": one.metadata(protocol)} for one in members]
+    return [
+        {
+            "member_id": one.member_id,
+            "group_instance_id": one.instance_id,
+            "metadata": one.metadata(protocol),
+        }
+        for one in members
+    ]
 
 
 def synced(group: ClassicGroup, assignment: bytes) -> dict[str, Any]:
@@ -59,6 +68,8 @@ def leaving_members(call: Call) -> list[tuple[str, str | None]]:
 
 
 def leave_answer(call: Call, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """LeaveGroup's answer; where it has one member only, that member's error is the error of the whole."""
+    """LeaveGroup's answer; where it has one member only, that member's error is the error
+    of the whole.
+    """
     error = ErrorCode.NONE if call.version >= _BATCH_LEAVE_FROM else rows[0]["error_code"]
     return {"error_code": error, "members": rows}

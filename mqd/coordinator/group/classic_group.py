@@ -1,13 +1,15 @@
-"""One classic group: its members, who waits for what, and where it stands between one generation and the next.
+"""One classic group: its members, who waits for what, and where it stands between one generation
+and the next.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable
                ^  |    ^________________|__________________|
                |  v
               Empty
 
-A generation is decided on twice. When everybody has joined, the members and the protocol are fixed, in memory only (CompletingRebalance);
-when the leader has divided the work, the assignments are written (Stable). A coordinator that fails over has what was written last: the
-generation before, whose members then join anew.
+A generation is decided on twice. When everybody has joined, the members and the protocol are fixed,
+in memory only (CompletingRebalance); when the leader has divided the work, the assignments are
+written (Stable). A coordinator that fails over has what was written last: the generation before,
+whose members then join anew.
 
 No clock and no records here: classic.py moves groups, and knows what is written when.
 """
@@ -53,7 +55,9 @@ FROM: Final[Mapping[ClassicState, frozenset[ClassicState]]] = {
 """Which states each is entered from."""
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""Names, each once, in the order of the member's preference, and what the member says under each."""
+"""Names, each once, in the order of the member's preference, and what the member says under
+each.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -78,7 +82,12 @@ class Member:
     @property
     def size(self) -> int:
         """What it costs in memory, in bytes."""
-        return GROUP_MEMBER_BYTES + len(self.instance_id or "") + len(self.client_id) + protocols_size(self.protocols)
+        return (
+            GROUP_MEMBER_BYTES
+            + len(self.instance_id or "")
+            + len(self.client_id)
+            + protocols_size(self.protocols)
+        )
 
     @property
     def heart_beats(self) -> bool:
@@ -96,7 +105,9 @@ def protocols_size(protocols: Protocols) -> int:
 
 @dataclass(slots=True)
 class InitialDelay:
-    """How long an empty group still waits for more members (`group.initial.rebalance.delay.ms`), in milliseconds."""
+    """How long an empty group still waits for more members
+    (`group.initial.rebalance.delay.ms`), in milliseconds.
+    """
 
     delay_ms: int
     remaining_ms: int
@@ -104,8 +115,10 @@ class InitialDelay:
 
 
 class ClassicGroup:
-    """Invariants: static maps each instance id to its one member; waiting_to_join counts members with a join ticket; supports counts
-    members by protocol name; pending and members have no id in common; not_synced are members."""
+    """Invariants: static maps each instance id to its one member; waiting_to_join counts members
+    with a join ticket; supports counts members by protocol name; pending and members have no id in
+    common; not_synced are members.
+    """
 
     type_name: Final[Literal["classic"]] = "classic"
 
@@ -140,12 +153,21 @@ class ClassicGroup:
     def loaded(cls, group_id: str, value: GroupMetadata) -> ClassicGroup:
         """As it was written. RecordFormatError for members that no group can have."""
         member_ids = {row.member_id for row in value.members}
-        instance_ids = [row.group_instance_id for row in value.members if row.group_instance_id is not None]
+        instance_ids = [
+            row.group_instance_id for row in value.members if row.group_instance_id is not None
+        ]
         if len(member_ids) < len(value.members) or len(set(instance_ids)) < len(instance_ids):
-            raise RecordFormatError(f"group {group_id}: a member id or an instance id is there twice")
+            raise RecordFormatError(
+                f"group {group_id}: a member id or an instance id is there twice"
+            )
         if value.members and value.protocol is None:
             raise RecordFormatError(f"group {group_id}: there are members and no protocol")
-        group = cls(group_id, None if value.current_state_timestamp == NO_TIMESTAMP else value.current_state_timestamp)
+        group = cls(
+            group_id,
+            None
+            if value.current_state_timestamp == NO_TIMESTAMP
+            else value.current_state_timestamp,
+        )
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None
         for row in value.members:
@@ -158,7 +180,9 @@ class ClassicGroup:
         group.note_subscriptions()
         return group
 
-    def record(self, generation: int, assignments: Mapping[str, bytes], since_ms: int | None) -> GroupMetadata:
+    def record(
+        self, generation: int, assignments: Mapping[str, bytes], since_ms: int | None
+    ) -> GroupMetadata:
         """What is written about it when every member has its assignment, or there are none."""
         assert not self.members or self.protocol is not None
         return GroupMetadata(
@@ -167,7 +191,9 @@ class ClassicGroup:
             protocol=self.protocol if self.members else None,
             leader=self.leader,
             current_state_timestamp=NO_TIMESTAMP if since_ms is None else since_ms,
-            members=tuple(self._row(one, assignments[one.member_id]) for one in self.members.values()),
+            members=tuple(
+                self._row(one, assignments[one.member_id]) for one in self.members.values()
+            ),
         )
 
     def _row(self, member: Member, assignment: bytes) -> ClassicMember:
@@ -199,7 +225,9 @@ class ClassicGroup:
         return len(self.members) == self.waiting_to_join and not self.pending
 
     def is_awaited(self, member: Member) -> bool:
-        """Whether a rebalance cannot go on without it: it is to join again, or, as the leader, to divide the work."""
+        """Whether a rebalance cannot go on without it: it is to join again, or, as the
+        leader, to divide the work.
+        """
         if self.state is PREPARING_REBALANCE:
             return member.join_ticket is None
         return self.state is COMPLETING_REBALANCE and self.leader == member.member_id
@@ -261,7 +289,10 @@ class ClassicGroup:
         return member
 
     def replace_static(self, old: Member, new: Member) -> None:
-        """The same instance under another member id. Whoever waits under the old one must have been answered."""
+        """The same instance under another member id.
+
+        Whoever waits under the old one must have been answered.
+        """
         assert old.join_ticket is None and old.sync_ticket is None and old.instance_id is not None
         assert new.instance_id == old.instance_id
         del self.members[old.member_id]
@@ -275,7 +306,14 @@ class ClassicGroup:
             self.leader = new.member_id
         self.static[old.instance_id] = new.member_id
 
-    def update(self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int, ticket: Ticket) -> None:
+    def update(
+        self,
+        member: Member,
+        protocols: Protocols,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        ticket: Ticket,
+    ) -> None:
         """It joins again, and waits. What it waited for before must have been answered."""
         assert member.join_ticket is None
         self.size -= member.size
@@ -310,14 +348,19 @@ class ClassicGroup:
         if self.leader is None:
             return False
         if self.members[self.leader].join_ticket is None:
-            joined = next((one.member_id for one in self.members.values() if one.join_ticket is not None), None)
+            joined = next(
+                (one.member_id for one in self.members.values() if one.join_ticket is not None),
+                None,
+            )
             if joined is None:
                 return False
             self.leader = joined
         return True
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another member has taken the instance id over."""
+        """MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another member has taken
+        the instance id over.
+        """
         if instance_id is not None:
             current = self.static.get(instance_id)
             if current is None:
@@ -344,10 +387,15 @@ class ClassicGroup:
         if self.state is EMPTY:
             return bool(protocol_type and protocols)
         everybody = len(self.members)
-        return self.protocol_type == protocol_type and any(self.supports.get(name, 0) == everybody for name, _ in protocols)
+        return self.protocol_type == protocol_type and any(
+            self.supports.get(name, 0) == everybody for name, _ in protocols
+        )
 
     def selected_protocol(self, replaced: Member | None = None, by: Member | None = None) -> str:
-        """The one with the most votes: each member's first of those that all have. With `replaced`, as if `by` stood in its place."""
+        """The one with the most votes: each member's first of those that all have.
+
+        With `replaced`, as if `by` stood in its place.
+        """
         members: Iterable[Member] = self.members.values()
         supports = self.supports
         if replaced is not None and by is not None:
@@ -365,7 +413,9 @@ class ClassicGroup:
         return max(votes, key=votes.__getitem__)
 
     def note_subscriptions(self) -> None:
-        """From now on the members' subscriptions count as they are; they are read when somebody asks."""
+        """From now on the members' subscriptions count as they are; they are read when
+        somebody asks.
+        """
         self._topics = None
         self._subscriptions = None
         if self.protocol_type == CONSUMER and (self.protocol is not None or not self.members):
@@ -375,7 +425,11 @@ class ClassicGroup:
         """Topics of all members together; None where the coordinator cannot know them."""
         if self._topics is None and self._subscriptions is not None:
             try:
-                self._topics = frozenset(topic for data in self._subscriptions for topic in decode_subscribed_topics(data))
+                self._topics = frozenset(
+                    topic
+                    for data in self._subscriptions
+                    for topic in decode_subscribed_topics(data)
+                )
             except ProtocolError:  # made by a client that means something else by "consumer"
                 self._subscriptions = None
         return self._topics
@@ -402,9 +456,19 @@ class ClassicGroup:
     def state_name(self) -> str:
         return self.state.value
 
-    def check_commit(self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool, version: int) -> None:
+    def check_commit(
+        self,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        *,
+        transactional: bool,
+        version: int,
+    ) -> None:
         if generation < 0 and self.is_empty:
-            return  # whoever takes no part in the group: an administrator, or a consumer with partitions of its own choice
+            # whoever takes no part in the group: an administrator, or a consumer with partitions of
+            # its own choice
+            return
         if generation >= 0 or member_id or instance_id is not None:
             self.check_member(member_id, instance_id)
             if generation != self.generation:
@@ -434,7 +498,11 @@ class ClassicGroup:
             return commit_wall_ms
         if self.state is EMPTY:
             return commit_wall_ms if self.since_ms is None else self.since_ms
-        if self.state is STABLE and self.protocol_type == CONSUMER and self.subscribed_topics() is not None:
+        if (
+            self.state is STABLE
+            and self.protocol_type == CONSUMER
+            and self.subscribed_topics() is not None
+        ):
             return commit_wall_ms
         return None
 
@@ -442,7 +510,10 @@ class ClassicGroup:
         return [tombstone(GroupMetadataKey(self.group_id))]
 
     def described(self) -> dict[str, Any]:
-        """As DescribeGroups tells it. What members said is told of a generation that stands; who is awaited, of one that does not."""
+        """As DescribeGroups tells it.
+
+        What members said is told of a generation that stands; who is awaited, of one that does not.
+        """
         stable = self.state is STABLE
         rebalances = self.state in (PREPARING_REBALANCE, COMPLETING_REBALANCE)
         return {
@@ -488,7 +559,9 @@ def _loaded_member(row: ClassicMember, protocol: str | None) -> Member:
         instance_id=row.group_instance_id,
         client_id=row.client_id,
         client_host=row.client_host,
-        rebalance_timeout_ms=row.session_timeout if row.rebalance_timeout == -1 else row.rebalance_timeout,
+        rebalance_timeout_ms=row.session_timeout
+        if row.rebalance_timeout == -1
+        else row.rebalance_timeout,
         session_timeout_ms=row.session_timeout,
         protocols=() if protocol is None else ((protocol, row.subscription),),
         assignment=row.assignment,

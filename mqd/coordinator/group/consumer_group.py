@@ -1,9 +1,11 @@
 """A group of the consumer protocol (KIP-848), as its records tell it.
 
-Three epochs, each never ahead of the one before: the group's grows when a member or a topic changes; the target assignment's is the group
-epoch that it was computed for; a member's is the target epoch that it has been brought to. `apply` alone changes what records say.
+Three epochs, each never ahead of the one before: the group's grows when a member or a topic
+changes; the target assignment's is the group epoch that it was computed for; a member's is the
+target epoch that it has been brought to. `apply` alone changes what records say.
 
-Invariant: a partition has at most one owner, the member that was given it and has not let go of it yet (`owners`).
+Invariant: a partition has at most one owner, the member that was given it and has not let go of it
+yet (`owners`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _FLEXIBLE_COMMIT_VERSION = 9
 """From this version of OffsetCommit on, a generation may be a member epoch."""
 
 ASSIGNED_PARTITION_BYTES: Final = 400
-"""What a partition costs in memory that a group assigns: in the target, in what a member has, and its owner."""
+"""What a partition costs in memory that a group assigns: in the target, in what a member
+has, and its owner.
+"""
 MATCHED_TOPIC_BYTES: Final = 256
 """What a topic costs, besides its name, to which an expression of a group was resolved."""
 
@@ -71,7 +75,7 @@ class ConsumerGroup:
         self.resolution: Resolution | None = None
         """Of expressions, where it takes more than one slice of time."""
 
-    # -- records ---------------------------------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------
 
     def apply(self, key: Any, value: Any) -> None:
         """Take in what a record of this group says."""
@@ -84,7 +88,9 @@ class ConsumerGroup:
                 if value is None:
                     self.targets.pop(key.member_id, None)
                 else:
-                    self.targets[key.member_id] = {row.topic_id: row.partitions for row in value.topic_partitions}
+                    self.targets[key.member_id] = {
+                        row.topic_id: row.partitions for row in value.topic_partitions
+                    }
             case records.TargetAssignmentMetadataKey():
                 self.assignment_epoch = 1 if value is None else value.assignment_epoch
                 self.assignment_ms = 0 if value is None else value.assignment_timestamp
@@ -112,7 +118,9 @@ class ConsumerGroup:
         elif old is not None:
             self._put(old, None)
 
-    def _apply_assignment(self, member_id: str, value: records.CurrentMemberAssignment | None) -> None:
+    def _apply_assignment(
+        self, member_id: str, value: records.CurrentMemberAssignment | None
+    ) -> None:
         old = self.members.get(member_id)
         if value is not None:
             self._put(old, (old or Member(member_id)).with_assignment(value))
@@ -143,29 +151,47 @@ class ConsumerGroup:
             self.static[new.instance_id] = new.member_id
 
     def count_owners(self) -> list[Member]:
-        """Who has what, when everything is loaded. A log that was compacted in part may have told of it in another order.
+        """Who has what, when everything is loaded. A log that was compacted in part may have told
+        of it in another order.
 
-        Members that have what another has, too: records are missing, or somebody else wrote some."""
-        self.owners = {place: member.member_id for member in self.members.values() for place in member.places()}
+        Members that have what another has, too: records are missing, or somebody else wrote some.
+        """
+        self.owners = {
+            place: member.member_id for member in self.members.values() for place in member.places()
+        }
         times = Counter(place for member in self.members.values() for place in member.places())
         if len(times) == times.total():
             return []
-        return [member for member in self.members.values() if any(times[place] > 1 for place in member.places())]
+        return [
+            member
+            for member in self.members.values()
+            if any(times[place] > 1 for place in member.places())
+        ]
 
-    # -- what it says ----------------------------------------------------------------------------------------------
+    # -- what it says ------------------------------------------------------------------------------
 
     def resolved(self) -> dict[str, frozenset[str]]:
         """Topics of each expression that was resolved."""
         return dict(self._resolved)
 
-    def subscribed_names(self, known: Collection[str], leaving: Iterable[Member] = (), joining: Member | None = None) -> set[str]:
-        """Which of the `known` topics some member wants by its name, as if some had left and one had come. Members may name many others."""
+    def subscribed_names(
+        self, known: Collection[str], leaving: Iterable[Member] = (), joining: Member | None = None
+    ) -> set[str]:
+        """Which of the `known` topics some member wants by its name, as if some had left
+        and one had come. Members may name many others.
+        """
         come = frozenset(() if joining is None else joining.topic_names)
         gone = Counter(name for member in leaving for name in member.topic_names if name in known)
         wanted = self.names
         if len(known) > len(wanted):
-            return {name for name in wanted.keys() | come if name in known and (name in come or wanted[name] > gone[name])}
-        return {name for name in known if name in come or (name in wanted and wanted[name] > gone[name])}
+            return {
+                name
+                for name in wanted.keys() | come
+                if name in known and (name in come or wanted[name] > gone[name])
+            }
+        return {
+            name for name in known if name in come or (name in wanted and wanted[name] > gone[name])
+        }
 
     def is_owned(self, topic_id: UUID, partition: int) -> bool:
         return (topic_id, partition) in self.owners
@@ -178,11 +204,16 @@ class ConsumerGroup:
         """MqError UNKNOWN_MEMBER_ID."""
         found = self.members.get(member_id)
         if found is None:
-            raise MqError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+            raise MqError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Member {member_id} is not a member of group {self.group_id}.",
+            )
         return found
 
     def assignor(self, without: str | None = None, joining: Member | None = None) -> str | None:
-        """The one that most members ask for, as if one had left and one had come; None where nobody asks for any."""
+        """The one that most members ask for, as if one had left and one had come; None
+        where nobody asks for any.
+        """
         votes: Counter[str] = Counter()
         for member in (*self.members.values(), *([joining] if joining is not None else [])):
             if member.server_assignor and (member is joining or member.member_id != without):
@@ -194,7 +225,11 @@ class ConsumerGroup:
 
     def all_classic_without(self, leaving: Collection[str]) -> bool:
         """Whether everybody who stays speaks the classic protocol when these are gone."""
-        return all(member.uses_classic for member in self.members.values() if member.member_id not in leaving)
+        return all(
+            member.uses_classic
+            for member in self.members.values()
+            if member.member_id not in leaving
+        )
 
     def accepts(self, protocol_type: str, protocols: Iterable[str]) -> bool:
         """Whether a classic member with these protocols has one that all classic members have."""
@@ -204,7 +239,11 @@ class ConsumerGroup:
         if not self.members:
             return bool(names)
         classic = self.classic_members()
-        common = [{one.name for one in member.classic.supported_protocols} for member in classic if member.classic is not None]
+        common = [
+            {one.name for one in member.classic.supported_protocols}
+            for member in classic
+            if member.classic is not None
+        ]
         return any(all(name in known for known in common) for name in names)
 
     def waits_for_others(self, member: Member) -> bool:
@@ -212,21 +251,25 @@ class ConsumerGroup:
         if member.state is not MemberState.UNRELEASED_PARTITIONS:
             return False
         return any(
-            partition not in member.assigned.get(topic_id, {}) and self.is_owned(topic_id, partition)
+            partition not in member.assigned.get(topic_id, {})
+            and self.is_owned(topic_id, partition)
             for topic_id, partitions in self.targets.get(member.member_id, {}).items()
             for partition in partitions
         )
 
     def awaited(self) -> list[Member]:
-        """Who has a step to take towards the target, be it to say that it took it; not who waits for them."""
+        """Who has a step to take towards the target, be it to say that it took it; not who
+        waits for them.
+        """
         epoch = self.assignment_epoch
         return [
             member
             for member in self.members.values()
-            if not member.is_reconciled_to(epoch) and not (member.epoch == epoch and self.waits_for_others(member))
+            if not member.is_reconciled_to(epoch)
+            and not (member.epoch == epoch and self.waits_for_others(member))
         ]
 
-    # -- state.Group -----------------------------------------------------------------------------------------------
+    # -- state.Group -------------------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
@@ -242,8 +285,13 @@ class ConsumerGroup:
 
     @property
     def assigned_memory(self) -> int:
-        targets = sum(len(partitions) for target in self.targets.values() for partitions in target.values())
-        matched = sum(MATCHED_TOPIC_BYTES * len(one.topics) + sum(map(len, one.topics)) for one in self.expressions.values())
+        targets = sum(
+            len(partitions) for target in self.targets.values() for partitions in target.values()
+        )
+        matched = sum(
+            MATCHED_TOPIC_BYTES * len(one.topics) + sum(map(len, one.topics))
+            for one in self.expressions.values()
+        )
         return ASSIGNED_PARTITION_BYTES * max(targets, len(self.owners)) + matched
 
     def state_name(self) -> str:
@@ -256,10 +304,18 @@ class ConsumerGroup:
         return "Reconciling"
 
     def check_commit(
-        self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool, version: int
+        self,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        *,
+        transactional: bool,
+        version: int,
     ) -> CheckPartition | None:
-        """STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION for who speaks the classic protocol, where the epoch is not the member's; an older one
-        is good for partitions that the member has had since (KIP-1251)."""
+        """STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION for who speaks the classic protocol, where the
+        epoch is not the member's; an older one is good for partitions that the member has had since
+        (KIP-1251).
+        """
         if generation < 0 and not self.members:
             return None  # an administrator, or a consumer that assigns itself partitions
         if transactional and generation == -1 and member_id == "" and instance_id is None:
@@ -268,12 +324,17 @@ class ConsumerGroup:
         if not transactional and not member.uses_classic and version < _FLEXIBLE_COMMIT_VERSION:
             raise MqError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
+                "OffsetCommit version 9 or above must be used by members using the consumer "
+                "group protocol",
             )
         if generation == member.epoch:
             return None
         if generation > member.epoch:
-            raise _wrong_epoch(member, f"Received {_epoch_word(member)} {generation} is newer than current member epoch {member.epoch}.")
+            raise _wrong_epoch(
+                member,
+                f"Received {_epoch_word(member)} {generation} is newer than current member "
+                f"epoch {member.epoch}.",
+            )
         return _check_partitions_since(member, generation)
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:
@@ -282,7 +343,9 @@ class ConsumerGroup:
         member = self.member(member_id or "")
         if generation != member.epoch:
             raise _wrong_epoch(
-                member, f"The received {_epoch_word(member)} {generation} does not match the expected member epoch {member.epoch}."
+                member,
+                f"The received {_epoch_word(member)} {generation} does not match the expected "
+                f"member epoch {member.epoch}.",
             )
 
     def check_offset_delete(self) -> None:
@@ -302,22 +365,40 @@ class ConsumerGroup:
         return self.tombstones_with({})
 
     def tombstones_with(self, renamed: Mapping[str, str]) -> list[CoordinatorRecord]:
-        """The records that delete it, in an order in which each can be replayed. `renamed`: members that stand under another id by now."""
+        """The records that delete it, in an order in which each can be replayed.
+
+        `renamed`: members that stand under another id by now.
+        """
         group_id = self.group_id
         ids = [renamed.get(member_id, member_id) for member_id in self.members]
         return [
-            *(tombstone(records.CurrentMemberAssignmentKey(group_id, member_id)) for member_id in ids),
-            *(tombstone(records.TargetAssignmentMemberKey(group_id, member_id)) for member_id in ids),
+            *(
+                tombstone(records.CurrentMemberAssignmentKey(group_id, member_id))
+                for member_id in ids
+            ),
+            *(
+                tombstone(records.TargetAssignmentMemberKey(group_id, member_id))
+                for member_id in ids
+            ),
             tombstone(records.TargetAssignmentMetadataKey(group_id)),
             *(tombstone(records.MemberMetadataKey(group_id, member_id)) for member_id in ids),
-            *(tombstone(records.RegularExpressionKey(group_id, text)) for text in sorted(self.expressions)),
-            *([tombstone(records.PartitionMetadataKey(group_id))] if self.has_partition_metadata else []),
+            *(
+                tombstone(records.RegularExpressionKey(group_id, text))
+                for text in sorted(self.expressions)
+            ),
+            *(
+                [tombstone(records.PartitionMetadataKey(group_id))]
+                if self.has_partition_metadata
+                else []
+            ),
             tombstone(records.ConsumerGroupMetadataKey(group_id)),
         ]
 
-    # -- ConsumerGroupDescribe -------------------------------------------------------------------------------------
+    # -- ConsumerGroupDescribe ---------------------------------------------------------------------
 
-    def described(self, default_assignor: str, topic_name: Callable[[UUID], str | None]) -> dict[str, Any]:
+    def described(
+        self, default_assignor: str, topic_name: Callable[[UUID], str | None]
+    ) -> dict[str, Any]:
         def rows(*owned: Mapping[UUID, Iterable[int]]) -> dict[str, Any]:
             found: dict[UUID, set[int]] = {}
             for one in owned:
@@ -325,7 +406,11 @@ class ConsumerGroup:
                     found.setdefault(topic_id, set()).update(partitions)
             return {
                 "topic_partitions": [
-                    {"topic_id": topic_id, "topic_name": name, "partitions": sorted(found[topic_id])}
+                    {
+                        "topic_id": topic_id,
+                        "topic_name": name,
+                        "partitions": sorted(found[topic_id]),
+                    }
                     for topic_id in sorted(found)
                     if (name := topic_name(topic_id)) is not None
                 ]
@@ -371,13 +456,17 @@ def remove_member(group: ConsumerGroup, member_id: str, draft: Draft) -> None:
 
 
 def check_static(present: Member | None, member_id: str, instance_id: str) -> Member:
-    """The static member, whom the request must come from. MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another has its place."""
+    """The static member, whom the request must come from.
+
+    MqError UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another has its place.
+    """
     if present is None:
         raise MqError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if present.member_id != member_id:
         raise MqError(
             ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {present.member_id}.",
+            f"Static member {member_id} with instance id {instance_id} was fenced by member "
+            f"{present.member_id}.",
         )
     return present
 
@@ -396,18 +485,25 @@ def _epoch_word(member: Member) -> str:
 
 
 def _wrong_epoch(member: Member, message: str) -> MqError:
-    return MqError(ErrorCode.ILLEGAL_GENERATION if member.uses_classic else ErrorCode.STALE_MEMBER_EPOCH, message)
+    return MqError(
+        ErrorCode.ILLEGAL_GENERATION if member.uses_classic else ErrorCode.STALE_MEMBER_EPOCH,
+        message,
+    )
 
 
 def _check_partitions_since(member: Member, generation: int) -> CheckPartition:
     def check(topic: str, topic_id: UUID, partition: int) -> None:
         since = member.owns(topic_id, partition)
         if since is None:
-            raise _wrong_epoch(member, f"Partition {topic}-{partition} is not assigned or pending revocation for member.")
+            raise _wrong_epoch(
+                member,
+                f"Partition {topic}-{partition} is not assigned or pending revocation for member.",
+            )
         if generation < since:
             raise _wrong_epoch(
                 member,
-                f"Received {_epoch_word(member)} {generation} is older than assignment epoch {since} for partition {topic}-{partition}.",
+                f"Received {_epoch_word(member)} {generation} is older than assignment epoch "
+                f"{since} for partition {topic}-{partition}.",
             )
 
     return check

@@ -1,7 +1,9 @@
-"""Records of committed offsets by hand: a shard writes one for each partition of each commit, and reads all of them when it is loaded.
+"""Records of committed offsets by hand: a shard writes one for each partition of each commit, and
+reads all of them when it is loaded.
 
-Held equal to the declarations in records.py by property tests. Only what is common is known here: keys of kind 1, values of version 4
-with metadata of fewer than 127 bytes. Anything else is None, and records.py's to say; so are bytes that are no record.
+Held equal to the declarations in records.py by property tests. Only what is common is known here:
+keys of kind 1, values of version 4 with metadata of fewer than 127 bytes. Anything else is None,
+and records.py's to say; so are bytes that are no record.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ def encode_key(group: str, topic: str, partition: int) -> bytes:
     group_bytes, topic_bytes = group.encode(), topic.encode()
     assert len(group_bytes) <= STRING_BYTES_MAX and len(topic_bytes) <= STRING_BYTES_MAX
     return b"".join(
-        (_KEY_HEAD.pack(_KIND, len(group_bytes)), group_bytes, _LENGTH.pack(len(topic_bytes)), topic_bytes, _PARTITION.pack(partition))
+        (
+            _KEY_HEAD.pack(_KIND, len(group_bytes)),
+            group_bytes,
+            _LENGTH.pack(len(topic_bytes)),
+            topic_bytes,
+            _PARTITION.pack(partition),
+        )
     )
 
 
@@ -52,12 +60,18 @@ def decode_key(key: bytes) -> tuple[str, str, int] | None:
     if topic_start + topic_size + 4 != size:
         return None
     try:
-        return str(key[4 : topic_start - 2], "utf-8"), str(key[topic_start:-4], "utf-8"), _PARTITION.unpack_from(key, size - 4)[0]
+        return (
+            str(key[4 : topic_start - 2], "utf-8"),
+            str(key[topic_start:-4], "utf-8"),
+            _PARTITION.unpack_from(key, size - 4)[0],
+        )
     except UnicodeDecodeError:
         return None
 
 
-def encode_value(offset: int, leader_epoch: int, metadata: str, commit_timestamp: int, topic_id: UUID) -> bytes | None:
+def encode_value(
+    offset: int, leader_epoch: int, metadata: str, commit_timestamp: int, topic_id: UUID
+) -> bytes | None:
     """A value of version 4."""
     metadata_bytes = metadata.encode()
     if len(metadata_bytes) >= _COMPACT_MAX:

@@ -1,4 +1,6 @@
-"""What is told of groups, whatever their type, and their deletion: ListGroups, DescribeGroups, DeleteGroups."""
+"""What is told of groups, whatever their type, and their deletion: ListGroups,
+DescribeGroups, DeleteGroups.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from mqd.coordinator.shard import Call, Decision, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
 
 _NOT_FOUND_FROM = 6
-"""DescribeGroups versions that tell that a group does not exist (KIP-1043); earlier ones call it dead."""
+"""DescribeGroups versions that tell that a group does not exist (KIP-1043); earlier ones
+call it dead.
+"""
 
 
 class Listing(Part):
@@ -30,7 +34,9 @@ class Listing(Part):
         }
 
     def handle_list_groups(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
-        """The filters hold names in any case; an empty one lets everything pass, and one that is not known nothing."""
+        """The filters hold names in any case; an empty one lets everything pass, and one
+        that is not known nothing.
+        """
         states = {state.strip().lower() for state in call.request.states_filter}
         types = {name.lower() for name in call.request.types_filter}
         rows = [
@@ -41,7 +47,8 @@ class Listing(Part):
                 "group_type": group.type_name,
             }
             for group in self.state.by_id.values()
-            if (not states or group.state_name().lower() in states) and (not types or group.type_name in types)
+            if (not states or group.state_name().lower() in states)
+            and (not types or group.type_name in types)
         ]
         return Decision(replies=((ticket, {"groups": rows}),))
 
@@ -53,15 +60,24 @@ class Listing(Part):
         group = self.state.get(group_id)
         if isinstance(group, ClassicGroup):
             return group.described()
-        row: dict[str, Any] = {"group_id": group_id, "group_state": DEAD, "error_code": ErrorCode.NONE}
+        row: dict[str, Any] = {
+            "group_id": group_id,
+            "group_state": DEAD,
+            "error_code": ErrorCode.NONE,
+        }
         if version >= _NOT_FOUND_FROM:
             row["error_code"] = ErrorCode.GROUP_ID_NOT_FOUND
-            row["error_message"] = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+            row["error_message"] = (
+                f"Group {group_id} not found."
+                if group is None
+                else f"Group {group_id} is not a classic group."
+            )
         return row
 
     def handle_delete_groups(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
-        """The offsets of a group go with it: first they, a portion at a time. The row of a group that has some left is `unfinished`: its
-        handler asks again."""
+        """The offsets of a group go with it: first they, a portion at a time. The row of a group
+        that has some left is `unfinished`: its handler asks again.
+        """
         portion = Portion()
         rows: list[dict[str, Any]] = []
         for group_id in dict.fromkeys(call.request.groups_names):

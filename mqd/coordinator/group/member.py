@@ -1,11 +1,14 @@
 """A member of a consumer group (KIP-848), and the way from what it has to what it is to have.
 
     STABLE                 it has what the target of its epoch gives it
-    UNREVOKED_PARTITIONS   it must let go of partitions first, and say so; until then it stays in its epoch
-    UNRELEASED_PARTITIONS  it is in the target's epoch and waits for partitions that others have not let go of yet
+    UNREVOKED_PARTITIONS   it must let go of partitions first, and say so; until then it stays in
+                           its epoch
+    UNRELEASED_PARTITIONS  it is in the target's epoch and waits for partitions that others have not
+                           let go of yet
 
-Invariant: a partition that a member was given is its own (`assigned` or `revoking`) until it says that it no longer has it, or until it is
-removed from the group. `reconcile` gives nobody a partition that is somebody's.
+Invariant: a partition that a member was given is its own (`assigned` or `revoking`) until it says
+that it no longer has it, or until it is removed from the group. `reconcile` gives nobody a
+partition that is somebody's.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ _NAME_BYTES = 64
 JOINING = 0
 LEAVING = -1
 LEAVING_FOR_NOW = -2
-"""Member epochs of a heartbeat that are none: to (re)join, to leave, and for a static member to leave and come back."""
+"""Member epochs of a heartbeat that are none: to (re)join, to leave, and for a static
+member to leave and come back.
+"""
 
 Owned = Mapping[UUID, Mapping[int, int]]
 """Of each topic its partitions, each with the member epoch in which it was assigned."""
@@ -72,7 +77,11 @@ class Member:
 
     def says_the_same(self, other: Member) -> bool:
         """Whether `other` came from it by a step that changed nothing of that."""
-        return self.topic_names is other.topic_names and self.topic_regex is other.topic_regex and self.classic is other.classic
+        return (
+            self.topic_names is other.topic_names
+            and self.topic_regex is other.topic_regex
+            and self.classic is other.classic
+        )
 
     @property
     def size(self) -> int:
@@ -132,7 +141,11 @@ class Member:
 
     def assignment(self) -> records.CurrentMemberAssignment:
         return records.CurrentMemberAssignment(
-            self.epoch, self.previous_epoch, self.state, _owned_rows(self.assigned), _owned_rows(self.revoking)
+            self.epoch,
+            self.previous_epoch,
+            self.state,
+            _owned_rows(self.assigned),
+            _owned_rows(self.revoking),
         )
 
     def with_assignment(self, value: records.CurrentMemberAssignment) -> Member:
@@ -147,7 +160,14 @@ class Member:
         )
 
     def without_assignment(self) -> Member:
-        return replace(self, epoch=LEAVING, previous_epoch=LEAVING, state=MemberState.STABLE, assigned={}, revoking={})
+        return replace(
+            self,
+            epoch=LEAVING,
+            previous_epoch=LEAVING,
+            state=MemberState.STABLE,
+            assigned={},
+            revoking={},
+        )
 
 
 def _owned_rows(owned: Owned) -> tuple[records.OwnedPartitions, ...]:
@@ -158,7 +178,9 @@ def _owned_rows(owned: Owned) -> tuple[records.OwnedPartitions, ...]:
     )
 
 
-def _owned(rows: Collection[records.OwnedPartitions], member_epoch: int) -> dict[UUID, dict[int, int]]:
+def _owned(
+    rows: Collection[records.OwnedPartitions], member_epoch: int
+) -> dict[UUID, dict[int, int]]:
     """Where no epochs were written (before Kafka 4.3), the member's counts for all."""
     found = {}
     for row in rows:
@@ -175,17 +197,24 @@ def partitions_of(rows: Collection[Any]) -> dict[UUID, frozenset[int]]:
 
 
 def check_epoch(member: Member, epoch: int, reported: Partitions | None) -> None:
-    """A heartbeat must come from the member's epoch, or from the one before when the answer that moved it may be lost.
+    """A heartbeat must come from the member's epoch, or from the one before when the answer that
+    moved it may be lost.
 
-    MqError FENCED_MEMBER_EPOCH."""
+    MqError FENCED_MEMBER_EPOCH.
+    """
     if epoch == JOINING or epoch == member.epoch:
         return
     how = "greater" if epoch > member.epoch else "smaller"
-    if epoch < member.epoch and epoch == member.previous_epoch and _is_within(reported, member.assigned):
+    if (
+        epoch < member.epoch
+        and epoch == member.previous_epoch
+        and _is_within(reported, member.assigned)
+    ):
         return
     raise MqError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The consumer group member has a {how} member epoch ({epoch}) than the one known by the group coordinator ({member.epoch}). "
+        f"The consumer group member has a {how} member epoch ({epoch}) than the one known by "
+        f"the group coordinator ({member.epoch}). "
         "The member must abandon all its partitions and rejoin.",
     )
 
@@ -193,14 +222,21 @@ def check_epoch(member: Member, epoch: int, reported: Partitions | None) -> None
 def _is_within(reported: Partitions | None, owned: Owned) -> bool:
     if reported is None:
         return False
-    return all(topic_id in owned and all(p in owned[topic_id] for p in partitions) for topic_id, partitions in reported.items())
+    return all(
+        topic_id in owned and all(p in owned[topic_id] for p in partitions)
+        for topic_id, partitions in reported.items()
+    )
 
 
 def _still_has(reported: Partitions | None, revoking: Owned) -> bool:
     """Whether the member has any of them, as far as it told."""
     if reported is None:
         return True
-    return any(p in revoking.get(topic_id, {}) for topic_id, partitions in reported.items() for p in partitions)
+    return any(
+        p in revoking.get(topic_id, {})
+        for topic_id, partitions in reported.items()
+        for p in partitions
+    )
 
 
 def reconcile(
@@ -215,8 +251,9 @@ def reconcile(
 ) -> Member:
     """The member one step nearer to its target, or as it is.
 
-    `is_owned`: whether anybody owns a partition, this member included. `subscribed`: topics that it wants now: it must let go of all
-    others even where its target, computed before, still has them. `reported`: what it says it has, None where it does not say.
+    `is_owned`: whether anybody owns a partition, this member included. `subscribed`: topics that it
+    wants now: it must let go of all others even where its target, computed before, still has them.
+    `reported`: what it says it has, None where it does not say.
     """
     if member.state is MemberState.STABLE:
         if member.epoch != target_epoch:
@@ -224,28 +261,46 @@ def reconcile(
         return _only_subscribed(member, subscribed, reported) if subscription_changed else member
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         if _still_has(reported, member.revoking):
-            return _only_subscribed(member, subscribed, reported) if subscription_changed else member
+            return (
+                _only_subscribed(member, subscribed, reported) if subscription_changed else member
+            )
         return _next(member, member.epoch, target_epoch, target, is_owned, subscribed, reported)
     if member.state is MemberState.UNRELEASED_PARTITIONS:
         return _next(member, member.epoch, target_epoch, target, is_owned, subscribed, reported)
     if reported is None or any(reported.values()):
         raise MqError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin.",
+            "The consumer group member is in a unknown state. The member must abandon all "
+            "its partitions and rejoin.",
         )
     return _next(member, target_epoch, target_epoch, target, is_owned, subscribed, reported)
 
 
-def _moved_to(member: Member, epoch: int, state: MemberState, assigned: Owned, revoking: Owned) -> Member:
-    return replace(member, epoch=epoch, previous_epoch=member.epoch, state=state, assigned=assigned, revoking=revoking)
+def _moved_to(
+    member: Member, epoch: int, state: MemberState, assigned: Owned, revoking: Owned
+) -> Member:
+    return replace(
+        member,
+        epoch=epoch,
+        previous_epoch=member.epoch,
+        state=state,
+        assigned=assigned,
+        revoking=revoking,
+    )
 
 
-def _only_subscribed(member: Member, subscribed: Collection[UUID], reported: Partitions | None) -> Member:
+def _only_subscribed(
+    member: Member, subscribed: Collection[UUID], reported: Partitions | None
+) -> Member:
     """Within its epoch, what it no longer wants is to be let go of."""
     gone = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
     if not gone:
         return member
-    assigned = {topic_id: partitions for topic_id, partitions in member.assigned.items() if topic_id not in gone}
+    assigned = {
+        topic_id: partitions
+        for topic_id, partitions in member.assigned.items()
+        if topic_id not in gone
+    }
     revoking = dict(member.revoking)
     for topic_id in gone:
         revoking[topic_id] = {**revoking.get(topic_id, {}), **member.assigned[topic_id]}
@@ -273,7 +328,9 @@ def _next(
         keeps = {p: at for p, at in had.items() if p in wanted}
         leaves = {p: at for p, at in had.items() if p not in wanted}
         own = member.revoking.get(topic_id, {})
-        gets = [p for p in sorted(wanted) if p not in keeps and (p in own or not is_owned(topic_id, p))]
+        gets = [
+            p for p in sorted(wanted) if p not in keeps and (p in own or not is_owned(topic_id, p))
+        ]
         waits = waits or len(keeps) + len(gets) < len(wanted)
         if keeps:
             kept[topic_id] = keeps

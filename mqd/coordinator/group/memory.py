@@ -1,7 +1,9 @@
-"""How much all members of a node's groups may say of themselves together, in memory: `group.members.memory.bytes`.
+"""How much all members of a node's groups may say of themselves together, in memory:
+`group.members.memory.bytes`.
 
-What was let in is added up; what has gone since is found by counting the groups, which is done only where nobody else could be let in, and
-not more often than once a second. Who is already there may always come again with as much as before.
+What was let in is added up; what has gone since is found by counting the groups, which is done only
+where nobody else could be let in, and not more often than once a second. Who is already there may
+always come again with as much as before.
 """
 
 from __future__ import annotations
@@ -39,9 +41,14 @@ class Memory:
         self._is_known = False
 
     def make_room(self, group_id: str, size: int, options: GroupOptions, now: Moment) -> None:
-        """For so many bytes more. MqError COORDINATOR_NOT_AVAILABLE, upon which clients try again, where there is none."""
+        """For so many bytes more.
+
+        MqError COORDINATOR_NOT_AVAILABLE, upon which clients try again, where there is none.
+        """
         most = options.node("group.members.memory.bytes")
-        if (self._used + size > most or not self._is_known) and now.seconds - self._counted_at >= _COUNT_SECONDS:
+        if (
+            self._used + size > most or not self._is_known
+        ) and now.seconds - self._counted_at >= _COUNT_SECONDS:
             self._used = sum(group.memory for group in self._groups())
             self._is_known = True
             self._counted_at = now.seconds
@@ -53,5 +60,8 @@ class Memory:
                 size,
                 most,
             )
-            raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The members of all groups here take all the memory that they may have.")
+            raise MqError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                "The members of all groups here take all the memory that they may have.",
+            )
         self._used += size

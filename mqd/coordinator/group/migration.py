@@ -1,12 +1,16 @@
-"""A live group from the classic protocol to the consumer protocol and back (KIP-848), as `group.consumer.migration.policy` allows.
+"""A live group from the classic protocol to the consumer protocol and back (KIP-848), as
+`group.consumer.migration.policy` allows.
 
-Up: the first member that heartbeats in a classic group turns it into a consumer group. The classic members stay in it as they are: what
-they had is their assignment and their target, the generation is the epoch. They learn of it when they are told to join again. What a
-member had when it joined, and the leader gave to nobody, is still its own: it may not have asked yet for what it is to let go of.
+Up: the first member that heartbeats in a classic group turns it into a consumer group. The classic
+members stay in it as they are: what they had is their assignment and their target, the generation
+is the epoch. They learn of it when they are told to join again. What a member had when it joined,
+and the leader gave to nobody, is still its own: it may not have asked yet for what it is to let go
+of.
 
-Down: when the last member that spoke the consumer protocol is gone, the rest is a classic group again, with what each has as its
-assignment. Apache Kafka takes the targets; but who has not heard of his still reads what he has, and if the next heartbeat turns the group
-back, that must not belong to another.
+Down: when the last member that spoke the consumer protocol is gone, the rest is a classic group
+again, with what each has as its assignment. Apache Kafka takes the targets; but who has not heard
+of his still reads what he has, and if the next heartbeat turns the group back, that must not belong
+to another.
 """
 
 from __future__ import annotations
@@ -43,14 +47,18 @@ def policy(state: State) -> str:
 
 
 def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
-    """The classic group as one of the consumer protocol; the draft deletes the one and writes the other.
+    """The classic group as one of the consumer protocol; the draft deletes the one and writes the
+    other.
 
     MqError GROUP_ID_NOT_FOUND where that may not be.
     """
     group_id = classic.group_id
 
     def refuse(why: str) -> MqError:
-        return MqError(ErrorCode.GROUP_ID_NOT_FOUND, f"Cannot upgrade classic group {group_id} to consumer group because {why}.")
+        return MqError(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"Cannot upgrade classic group {group_id} to consumer group because {why}.",
+        )
 
     if policy(state) not in (BOTH_WAYS, UP):
         raise refuse("online upgrade is disabled")
@@ -61,12 +69,16 @@ def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
     try:
         told = [_consumer_member(classic, member, state) for member in classic.members.values()]
     except _SaysTooMuch:
-        raise refuse(f"a member says more than message.max.bytes, or subscribes to more than {SUBSCRIBED_NAMES_MAX} topics") from None
+        raise refuse(
+            "a member says more than message.max.bytes, or subscribes to more than "
+            f"{SUBSCRIBED_NAMES_MAX} topics"
+        ) from None
     except ProtocolError:
         raise refuse("the embedded consumer protocol is malformed") from None
     except _CustomAssignor:
         raise refuse(
-            "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor before "
+            "an unsupported custom assignor is in use. Please refer to the documentation or "
+            "switch to a default assignor before "
             "re-attempting the upgrade"
         ) from None
     places = [place for member, _ in told for place in member.places()]
@@ -78,7 +90,9 @@ def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
     for key, value in _records_of(group_id, classic.generation, members, state.topics):
         draft.write(key, value)
         group.apply(key, value)
-    logger.info("a classic group becomes a consumer group group=%s members=%d", group_id, len(members))
+    logger.info(
+        "a classic group becomes a consumer group group=%s members=%d", group_id, len(members)
+    )
     return group
 
 
@@ -90,8 +104,13 @@ class _CustomAssignor(Exception):
     """An assignment that says more than which partitions: what it says would be lost."""
 
 
-def _consumer_member(group: ClassicGroup, member: ClassicMember, state: State) -> tuple[Member, consumer_protocol.Subscription]:
-    """The member, and what it said when it joined. ProtocolError for bytes that are none of the embedded protocol."""
+def _consumer_member(
+    group: ClassicGroup, member: ClassicMember, state: State
+) -> tuple[Member, consumer_protocol.Subscription]:
+    """The member, and what it said when it joined.
+
+    ProtocolError for bytes that are none of the embedded protocol.
+    """
     owned: dict[UUID, dict[int, int]] = {}
     if member.assignment:
         if consumer_protocol.assignment_user_data(member.assignment):
@@ -101,7 +120,8 @@ def _consumer_member(group: ClassicGroup, member: ClassicMember, state: State) -
             if topic_id is not None:
                 owned.setdefault(topic_id, {})[partition] = group.generation
     protocols = dict(member.protocols)
-    said = protocols.get(group.protocol or "", member.protocols[0][1])  # it need not have what was chosen before it joined (again)
+    # it need not have what was chosen before it joined (again)
+    said = protocols.get(group.protocol or "", member.protocols[0][1])
     if len(said) > state.options.node("message.max.bytes"):
         raise _SaysTooMuch
     subscription = consumer_protocol.decode_subscription(said)
@@ -120,25 +140,38 @@ def _consumer_member(group: ClassicGroup, member: ClassicMember, state: State) -
         topic_names=tuple(sorted(set(subscription.topics))),
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         classic=records.ClassicMemberMetadata(
-            member.session_timeout_ms, tuple(records.ClassicProtocol(name, metadata) for name, metadata in member.protocols)
+            member.session_timeout_ms,
+            tuple(records.ClassicProtocol(name, metadata) for name, metadata in member.protocols),
         ),
     )
     return known, subscription
 
 
 def _with_what_they_had(
-    told: Collection[tuple[Member, consumer_protocol.Subscription]], taken: set[tuple[UUID, int]], topics: TopicsView
+    told: Collection[tuple[Member, consumer_protocol.Subscription]],
+    taken: set[tuple[UUID, int]],
+    topics: TopicsView,
 ) -> list[Member]:
-    """Members that are to let go of what they had when they joined and is not `taken`: the newest word counts where two had the same."""
+    """Members that are to let go of what they had when they joined and is not `taken`: the
+    newest word counts where two had the same.
+    """
     revoking: dict[str, dict[UUID, dict[int, int]]] = {}
     for member, subscription in sorted(told, key=lambda one: -one[1].generation):
         for topic, partition in subscription.owned:
             topic_id = topics.topic_id(topic)
-            if topic_id is not None and 0 <= partition < topics.partitions(topic) and (topic_id, partition) not in taken:
+            if (
+                topic_id is not None
+                and 0 <= partition < topics.partitions(topic)
+                and (topic_id, partition) not in taken
+            ):
                 taken.add((topic_id, partition))
-                revoking.setdefault(member.member_id, {}).setdefault(topic_id, {})[partition] = member.epoch
+                revoking.setdefault(member.member_id, {}).setdefault(topic_id, {})[partition] = (
+                    member.epoch
+                )
     return [
-        member if (had := revoking.get(member.member_id)) is None else replace(member, state=MemberState.UNREVOKED_PARTITIONS, revoking=had)
+        member
+        if (had := revoking.get(member.member_id)) is None
+        else replace(member, state=MemberState.UNREVOKED_PARTITIONS, revoking=had)
         for member, _ in told
     ]
 
@@ -150,11 +183,23 @@ def _records_of(
     for member in members:
         yield records.MemberMetadataKey(group_id, member.member_id), member.metadata()
     metadata_hash = topics_hash(topics, {name for member in members for name in member.topic_names})
-    yield records.ConsumerGroupMetadataKey(group_id), records.ConsumerGroupMetadata(generation, metadata_hash)
+    yield (
+        records.ConsumerGroupMetadataKey(group_id),
+        records.ConsumerGroupMetadata(generation, metadata_hash),
+    )
     for member in members:
-        rows = tuple(records.TopicPartitions(topic_id, tuple(sorted(owned))) for topic_id, owned in sorted(member.assigned.items()))
-        yield records.TargetAssignmentMemberKey(group_id, member.member_id), records.TargetAssignmentMember(rows)
-    yield records.TargetAssignmentMetadataKey(group_id), records.TargetAssignmentMetadata(generation)
+        rows = tuple(
+            records.TopicPartitions(topic_id, tuple(sorted(owned)))
+            for topic_id, owned in sorted(member.assigned.items())
+        )
+        yield (
+            records.TargetAssignmentMemberKey(group_id, member.member_id),
+            records.TargetAssignmentMember(rows),
+        )
+    yield (
+        records.TargetAssignmentMetadataKey(group_id),
+        records.TargetAssignmentMetadata(generation),
+    )
     for member in members:
         yield records.CurrentMemberAssignmentKey(group_id, member.member_id), member.assignment()
 
@@ -162,8 +207,13 @@ def _records_of(
 # -- down
 
 
-def may_downgrade(state: State, group: ConsumerGroup, leaving: Collection[str], *, besides: str = "") -> bool:
-    """Whether what is left when these are gone is a classic group. `besides`: who does not leave, but will speak that protocol too."""
+def may_downgrade(
+    state: State, group: ConsumerGroup, leaving: Collection[str], *, besides: str = ""
+) -> bool:
+    """Whether what is left when these are gone is a classic group.
+
+    `besides`: who does not leave, but will speak that protocol too.
+    """
     staying = len(group.members) - len(leaving)
     return (
         staying > 0
@@ -183,10 +233,13 @@ def downgrade(
     *,
     rebalance: bool = True,
 ) -> tuple[ClassicGroup, bool]:
-    """The group as a classic one of those who stay, and whether it is to rebalance; the draft deletes the one of the consumer protocol.
+    """The group as a classic one of those who stay, and whether it is to rebalance; the draft
+    deletes the one of the consumer protocol.
 
-    `joining` stands in the place of the static member with its instance id, whose
-    records the draft has replaced already. Without `rebalance`, everybody goes on with what he has, if that is what is meant for him."""
+    `joining` stands in the place of the static member with its instance id, whose records the draft
+    has replaced already. Without `rebalance`, everybody goes on with what he has, if that is what
+    is meant for him.
+    """
     replaced = None if joining is None else group.static_member(joining.instance_id or "")
     renamed = {} if joining is None or replaced is None else {replaced.member_id: joining.member_id}
     draft.records.extend(group.tombstones_with(renamed))
@@ -215,17 +268,27 @@ def downgrade(
         for topic_id, partition in staying.places():
             has.setdefault(topic_id, []).append(partition)
         meant = group.targets.get(member.member_id, {})
-        rebalance = rebalance or set(staying.places()) != {(topic_id, one) for topic_id, some in meant.items() for one in some}
+        rebalance = rebalance or set(staying.places()) != {
+            (topic_id, one) for topic_id, some in meant.items() for one in some
+        }
     classic.protocol = classic.selected_protocol()
     for member_id, one in classic.members.items():
-        one.assignment = embedded_assignment(owned[member_id], state.topics, one.metadata(classic.protocol))
+        one.assignment = embedded_assignment(
+            owned[member_id], state.topics, one.metadata(classic.protocol)
+        )
     classic.state = STABLE
     classic.note_subscriptions()
-    logger.info("a consumer group becomes a classic group group=%s members=%d", group.group_id, len(classic.members))
+    logger.info(
+        "a consumer group becomes a classic group group=%s members=%d",
+        group.group_id,
+        len(classic.members),
+    )
     return classic, rebalance
 
 
-def embedded_assignment(owned: Mapping[UUID, Collection[int]] | Owned, topics: TopicsView, subscription: bytes) -> bytes:
+def embedded_assignment(
+    owned: Mapping[UUID, Collection[int]] | Owned, topics: TopicsView, subscription: bytes
+) -> bytes:
     """The bytes of an assignment for a classic member, in the version of its subscription."""
     partitions = [
         TopicPartition(name, partition)
@@ -233,4 +296,6 @@ def embedded_assignment(owned: Mapping[UUID, Collection[int]] | Owned, topics: T
         if (name := topics.topic_name(topic_id)) is not None
         for partition in found
     ]
-    return consumer_protocol.encode_assignment(partitions, consumer_protocol.version_of(subscription))
+    return consumer_protocol.encode_assignment(
+        partitions, consumer_protocol.version_of(subscription)
+    )

@@ -1,8 +1,10 @@
-"""Committed offsets in memory: those that stand, and those that open transactions will set if they commit.
+"""Committed offsets in memory: those that stand, and those that open transactions will set if they
+commit.
 
-All that changes it is in the log, in this order: a commit sets an offset, or waits for its transaction's marker; a tombstone removes
-what stands and what waits; a marker lets what waits stand, or drops it. What was written later wins: an offset that waited does
-not replace one that was committed while it waited, for a commit counts from where it stands in the log, not from its marker.
+All that changes it is in the log, in this order: a commit sets an offset, or waits for its
+transaction's marker; a tombstone removes what stands and what waits; a marker lets what waits
+stand, or drops it. What was written later wins: an offset that waited does not replace one that was
+committed while it waited, for a commit counts from where it stands in the log, not from its marker.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 OFFSET_BYTES: Final = 320
 """What one offset costs in memory, besides its metadata."""
 WAITING_BYTES: Final = 640
-"""What it costs besides while it waits for its transaction's marker: entries of two dictionaries, and one dictionary."""
+"""What it costs besides while it waits for its transaction's marker: entries of two
+dictionaries, and one dictionary.
+"""
 TOPIC_BYTES: Final = 512
-"""What a topic costs in each group that has offsets of it: two dictionaries, and entries of three."""
+"""What a topic costs in each group that has offsets of it: two dictionaries, and entries of
+three.
+"""
 
 
 class Stored(NamedTuple):
@@ -42,8 +48,12 @@ class GroupOffsets:
         stored = self.committed.get(topic, _NONE).get(partition)
         return None if stored is None else stored.commit
 
-    def replaced_by(self, topic: str, partition: int, producer_id: int | None) -> OffsetCommit | None:
-        """What a commit takes the place of at once; one of a transaction, only of what waits in the same."""
+    def replaced_by(
+        self, topic: str, partition: int, producer_id: int | None
+    ) -> OffsetCommit | None:
+        """What a commit takes the place of at once; one of a transaction, only of what
+        waits in the same.
+        """
         if producer_id is None:
             return self.get(topic, partition)
         stored = self.pending.get(topic, _NOBODY).get(partition, _NONE).get(producer_id)
@@ -107,8 +117,17 @@ class OffsetStore:
         found = 0
         for group in self._groups.values():
             found += sum(map(topic_weight, {*group.committed, *group.pending}))
-            found += sum(weight(one.commit) for partitions in group.committed.values() for one in partitions.values())
-            waiting = (one for partitions in group.pending.values() for producers in partitions.values() for one in producers.values())
+            found += sum(
+                weight(one.commit)
+                for partitions in group.committed.values()
+                for one in partitions.values()
+            )
+            waiting = (
+                one
+                for partitions in group.pending.values()
+                for producers in partitions.values()
+                for one in producers.values()
+            )
             found += sum(WAITING_BYTES + weight(one.commit) for one in waiting)
         return found
 

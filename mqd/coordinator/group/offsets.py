@@ -15,10 +15,24 @@ from uuid import UUID
 
 from mqd import limits
 from mqd.coordinator.group.classic import Classic
-from mqd.coordinator.group.offset_store import WAITING_BYTES, GroupOffsets, OffsetStore, topic_weight, weight
+from mqd.coordinator.group.offset_store import (
+    WAITING_BYTES,
+    GroupOffsets,
+    OffsetStore,
+    topic_weight,
+    weight,
+)
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, encode, tombstone
 from mqd.coordinator.group.state import CheckPartition, Handler, Part, Replay, State, group_bytes
-from mqd.coordinator.shard import NO_PRODUCER, Call, CoordinatorRecord, Decision, Moment, Producer, Ticket
+from mqd.coordinator.shard import (
+    NO_PRODUCER,
+    Call,
+    CoordinatorRecord,
+    Decision,
+    Moment,
+    Producer,
+    Ticket,
+)
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, ZERO_UUID
 
@@ -32,7 +46,9 @@ _NO_SUCH_GROUP_SINCE: Final = 9
 
 
 class FetchOffsets(NamedTuple):
-    """One group of an OffsetFetch, as the request of a `Call`; the answer is one row of the response's `groups`."""
+    """One group of an OffsetFetch, as the request of a `Call`; the answer is one row of the
+    response's `groups`.
+    """
 
     group_id: str
     topics: Sequence[Any] | None
@@ -51,7 +67,10 @@ class _Wanted(NamedTuple):
 
 
 class _Rows:
-    """Error codes by topic and partition. A topic that is named twice has one row; those come first that were refused first."""
+    """Error codes by topic and partition.
+
+    A topic that is named twice has one row; those come first that were refused first.
+    """
 
     def __init__(self, *, by_id: bool = False) -> None:
         self._by_id = by_id
@@ -75,6 +94,7 @@ class Offsets(Part):
         super().__init__(state)
         self._classic = classic
         self.store = OffsetStore()
+
     def handlers(self) -> Mapping[str, Handler]:
         return {
             "OffsetCommit": self.handle_offset_commit,
@@ -94,7 +114,9 @@ class Offsets(Part):
 
     # -- replay
 
-    def replay_offset_commit(self, key: OffsetCommitKey, value: OffsetCommit | None, producer: Producer) -> None:
+    def replay_offset_commit(
+        self, key: OffsetCommitKey, value: OffsetCommit | None, producer: Producer
+    ) -> None:
         if value is None:
             self.store.remove(key)
             return
@@ -118,7 +140,9 @@ class Offsets(Part):
         if wanted:
             try:
                 check = self._may_commit(request, call.version, now)
-                records = self._commit(request.group_id, wanted, rows, now, check, expire_timestamp=expire_timestamp)
+                records = self._commit(
+                    request.group_id, wanted, rows, now, check, expire_timestamp=expire_timestamp
+                )
             except MqError as error:
                 _refuse(wanted, rows, error.code)
         return Decision(records, ((ticket, rows.answer()),))
@@ -136,13 +160,21 @@ class Offsets(Part):
         if wanted:
             try:
                 check = self._may_commit_in_transaction(request, call.version)
-                records = self._commit(request.group_id, wanted, rows, now, check, producer_id=request.producer_id)
+                records = self._commit(
+                    request.group_id, wanted, rows, now, check, producer_id=request.producer_id
+                )
             except MqError as error:
                 stale = error.code is ErrorCode.STALE_MEMBER_EPOCH  # which this API does not know
                 _refuse(wanted, rows, ErrorCode.ILLEGAL_GENERATION if stale else error.code)
-        return Decision(records, ((ticket, rows.answer()),), Producer(request.producer_id, request.producer_epoch))
+        return Decision(
+            records,
+            ((ticket, rows.answer()),),
+            Producer(request.producer_id, request.producer_epoch),
+        )
 
-    def _existing(self, topics: Iterable[Any], rows: _Rows, *, by_id: bool = False) -> list[_Wanted]:
+    def _existing(
+        self, topics: Iterable[Any], rows: _Rows, *, by_id: bool = False
+    ) -> list[_Wanted]:
         """The partitions that exist; the others are refused."""
         view = self.state.topics
         wanted = []
@@ -152,13 +184,22 @@ class Offsets(Part):
                 name = view.topic_name(topic.topic_id)
             topic_id = None if name is None else view.topic_id(name)
             count = 0 if name is None or topic_id is None else view.partitions(name)
-            missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id and name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            missing = (
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if by_id and name is None
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
             for row in topic.partitions:
                 if 0 <= row.partition_index < count:
                     assert name is not None and topic_id is not None
                     wanted.append(_Wanted(name, topic_id, row))
                 else:
-                    rows.add(topic.name, topic.topic_id if by_id else ZERO_UUID, row.partition_index, missing)
+                    rows.add(
+                        topic.name,
+                        topic.topic_id if by_id else ZERO_UUID,
+                        row.partition_index,
+                        missing,
+                    )
         return wanted
 
     def _may_commit(self, request: Any, version: int, now: Moment) -> CheckPartition | None:
@@ -167,8 +208,18 @@ class Offsets(Part):
         if group is None:
             if generation < 0:
                 return None
-            raise MqError(ErrorCode.GROUP_ID_NOT_FOUND if version >= _NO_SUCH_GROUP_SINCE else ErrorCode.ILLEGAL_GENERATION)
-        check = group.check_commit(request.member_id, generation, request.group_instance_id, transactional=False, version=version)
+            raise MqError(
+                ErrorCode.GROUP_ID_NOT_FOUND
+                if version >= _NO_SUCH_GROUP_SINCE
+                else ErrorCode.ILLEGAL_GENERATION
+            )
+        check = group.check_commit(
+            request.member_id,
+            generation,
+            request.group_instance_id,
+            transactional=False,
+            version=version,
+        )
         if group.type_name == "classic":  # a member that commits is alive
             self._classic.extend_session(group, request.member_id, now)
         return check
@@ -179,7 +230,13 @@ class Offsets(Part):
             if request.generation_id < 0:
                 return None
             raise MqError(ErrorCode.ILLEGAL_GENERATION)
-        return group.check_commit(request.member_id, request.generation_id, request.group_instance_id, transactional=True, version=version)
+        return group.check_commit(
+            request.member_id,
+            request.generation_id,
+            request.group_instance_id,
+            transactional=True,
+            version=version,
+        )
 
     def _commit(
         self,
@@ -192,7 +249,10 @@ class Offsets(Part):
         expire_timestamp: int = NO_TIMESTAMP,
         producer_id: int | None = None,
     ) -> list[CoordinatorRecord]:
-        """The records of what may be committed; the rows tell of each partition. MqError refuses all of them."""
+        """The records of what may be committed; the rows tell of each partition.
+
+        MqError refuses all of them.
+        """
         if len(wanted) > limits.COMMITTED_PARTITIONS_MAX:
             raise MqError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         group = self.store.group(group_id)
@@ -208,13 +268,22 @@ class Offsets(Part):
                 continue
             if check is not None:
                 check(topic, topic_id, row.partition_index)
-            commit = OffsetCommit(row.committed_offset, row.committed_leader_epoch, metadata, now.wall_ms, expire_timestamp, topic_id)
+            commit = OffsetCommit(
+                row.committed_offset,
+                row.committed_leader_epoch,
+                metadata,
+                now.wall_ms,
+                expire_timestamp,
+                topic_id,
+            )
             replaced = group.replaced_by(topic, row.partition_index, producer_id) if group else None
             more = weight(commit) - (weight(replaced) if replaced else 0)
             if more > max(0, room):
                 codes.append(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
                 continue
-            if (code := shard_room.take(topic, more, is_new=replaced is None)) is not ErrorCode.NONE:
+            if (
+                code := shard_room.take(topic, more, is_new=replaced is None)
+            ) is not ErrorCode.NONE:
                 codes.append(code)
                 continue
             room -= max(0, more)
@@ -238,26 +307,41 @@ class Offsets(Part):
             topics = list(self._all_of(offsets, request.require_stable, by_id))
         else:
             topics = self._requested(request.topics, offsets, request.require_stable, by_id)
-        return Decision((), ((ticket, {"group_id": request.group_id, "topics": topics, "error_code": 0}),))
+        return Decision(
+            (), ((ticket, {"group_id": request.group_id, "topics": topics, "error_code": 0}),)
+        )
 
-    def _all_of(self, offsets: GroupOffsets, require_stable: bool, by_id: bool) -> Iterator[dict[str, Any]]:
+    def _all_of(
+        self, offsets: GroupOffsets, require_stable: bool, by_id: bool
+    ) -> Iterator[dict[str, Any]]:
         for name, partitions in offsets.committed.items():
             topic_id = self.state.topics.topic_id(name) if by_id else ZERO_UUID
             if topic_id is not None:  # else the version has no way to name it
-                rows = [_fetched(offsets, name, partition, topic_id, require_stable) for partition in partitions]
+                rows = [
+                    _fetched(offsets, name, partition, topic_id, require_stable)
+                    for partition in partitions
+                ]
                 yield {"name": name, "topic_id": topic_id, "partitions": rows}
 
-    def _requested(self, topics: Iterable[Any], offsets: GroupOffsets, require_stable: bool, by_id: bool) -> list[dict[str, Any]]:
+    def _requested(
+        self, topics: Iterable[Any], offsets: GroupOffsets, require_stable: bool, by_id: bool
+    ) -> list[dict[str, Any]]:
         found = []
         unknown = []
         for topic in topics:
             name = self.state.topics.topic_name(topic.topic_id) if by_id else topic.name
             topic_id = topic.topic_id if by_id else ZERO_UUID
             if name is None:
-                rows = [_row(partition, ErrorCode.UNKNOWN_TOPIC_ID) for partition in topic.partition_indexes]
+                rows = [
+                    _row(partition, ErrorCode.UNKNOWN_TOPIC_ID)
+                    for partition in topic.partition_indexes
+                ]
                 unknown.append({"name": "", "topic_id": topic_id, "partitions": rows})
             else:
-                rows = [_fetched(offsets, name, partition, topic_id, require_stable) for partition in topic.partition_indexes]
+                rows = [
+                    _fetched(offsets, name, partition, topic_id, require_stable)
+                    for partition in topic.partition_indexes
+                ]
                 found.append({"name": name, "topic_id": topic_id, "partitions": rows})
         return found + unknown
 
@@ -280,10 +364,15 @@ class Offsets(Part):
                 records.append(tombstone(OffsetCommitKey(request.group_id, topic, partition)))
         return Decision(records, ((ticket, {"error_code": 0, **rows.answer()}),))
 
-class _ShardRoom:
-    """What one commit may add to the shard (account.py): the offset, and where they are new its topic in the group and the group."""
 
-    def __init__(self, offsets: Offsets, group_id: str, *, transactional: bool, now: Moment) -> None:
+class _ShardRoom:
+    """What one commit may add to the shard (account.py): the offset, and where they are new
+    its topic in the group and the group.
+    """
+
+    def __init__(
+        self, offsets: Offsets, group_id: str, *, transactional: bool, now: Moment
+    ) -> None:
         self._state = offsets.state
         self._store = offsets.store
         self._group_id = group_id
@@ -293,7 +382,9 @@ class _ShardRoom:
         self._taken = 0
 
     def take(self, topic: str, more: int, *, is_new: bool) -> ErrorCode:
-        """NONE, or the code of the refusal: a transaction is tried again, as any other code would be the end of its producer."""
+        """NONE, or the code of the refusal: a transaction is tried again, as any other code
+        would be the end of its producer.
+        """
         if more <= 0:
             return ErrorCode.NONE
         if is_new and self._transactional:
@@ -303,8 +394,16 @@ class _ShardRoom:
         if not self._taken and self._group_id not in self._state.by_id:
             more += group_bytes(self._group_id)
         if self._taken + more > self._state.account.left(self._taken + more, self._now.seconds):
-            logger.warning("offset rejected, the memory bound is reached group=%s topic=%s", self._group_id, topic)
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._transactional else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            logger.warning(
+                "offset rejected, the memory bound is reached group=%s topic=%s",
+                self._group_id,
+                topic,
+            )
+            return (
+                ErrorCode.COORDINATOR_NOT_AVAILABLE
+                if self._transactional
+                else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            )
         self._taken += more
         self._topics.add(topic)
         return ErrorCode.NONE
@@ -315,11 +414,15 @@ def _refuse(wanted: Iterable[_Wanted], rows: _Rows, code: ErrorCode) -> None:
         rows.add(one.topic, one.topic_id, one.row.partition_index, code)
 
 
-def _fetched(offsets: GroupOffsets, topic: str, partition: int, topic_id: UUID, require_stable: bool) -> dict[str, Any]:
+def _fetched(
+    offsets: GroupOffsets, topic: str, partition: int, topic_id: UUID, require_stable: bool
+) -> dict[str, Any]:
     if require_stable and offsets.is_unstable(topic, partition):
         return _row(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     commit = offsets.get(topic, partition)
-    if commit is None or (ZERO_UUID not in (commit.topic_id, topic_id) and commit.topic_id != topic_id):
+    if commit is None or (
+        ZERO_UUID not in (commit.topic_id, topic_id) and commit.topic_id != topic_id
+    ):
         return _row(partition, ErrorCode.NONE)
     return {
         "partition_index": partition,

@@ -115,7 +115,9 @@ def encode(key: Key, value: Value) -> CoordinatorRecord:
             value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.topic_id
         )
         if hot is not None:
-            return CoordinatorRecord(hot_records.encode_key(key.group, key.topic, key.partition), hot)
+            return CoordinatorRecord(
+                hot_records.encode_key(key.group, key.topic, key.partition), hot
+            )
     return encode_as_declared(key, value)
 
 

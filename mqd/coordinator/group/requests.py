@@ -1,4 +1,6 @@
-"""What is wrong with a request of a group in itself: the node that is asked says so, also where another coordinates the group."""
+"""What is wrong with a request of a group in itself: the node that is asked says so, also
+where another coordinates the group.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _PROTOCOL_TOLD_FROM: Final = 5
 
 
 def check(call: Call, options: GroupOptions) -> None:
-    """MqError: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    """MqError: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL,
+    INVALID_REQUEST, UNSUPPORTED_ASSIGNOR.
+    """
     check_api = _CHECKS.get(call.api)
     if check_api is not None:
         check_api(call, options)
@@ -28,29 +32,44 @@ def _check_id(call: Call, _: GroupOptions) -> None:
 
 def _check_join(call: Call, options: GroupOptions) -> None:
     _check_id(call, options)
-    shortest, longest = options.node("group.min.session.timeout.ms"), options.node("group.max.session.timeout.ms")
+    shortest, longest = (
+        options.node("group.min.session.timeout.ms"),
+        options.node("group.max.session.timeout.ms"),
+    )
     if not shortest <= call.request.session_timeout_ms <= longest:
         raise MqError(ErrorCode.INVALID_SESSION_TIMEOUT)
 
 
 def _check_sync(call: Call, options: GroupOptions) -> None:
-    if call.version >= _PROTOCOL_TOLD_FROM and (call.request.protocol_type is None or call.request.protocol_name is None):
+    if call.version >= _PROTOCOL_TOLD_FROM and (
+        call.request.protocol_type is None or call.request.protocol_name is None
+    ):
         raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     _check_id(call, options)
 
 
 def _check_consumer_heartbeat(call: Call, options: GroupOptions) -> None:
-    request, version, assignors = call.request, call.version, options.node("group.consumer.assignors")
+    request, version, assignors = (
+        call.request,
+        call.version,
+        options.node("group.consumer.assignors"),
+    )
 
     def refuse(message: str) -> MqError:
         return MqError(ErrorCode.INVALID_REQUEST, message)
 
     if len(request.subscribed_topic_names or ()) > SUBSCRIBED_NAMES_MAX:
-        raise refuse(f"A member subscribes to at most {SUBSCRIBED_NAMES_MAX} topics by their names.")
+        raise refuse(
+            f"A member subscribes to at most {SUBSCRIBED_NAMES_MAX} topics by their names."
+        )
     epoch = request.member_epoch
     if (version >= 1 or epoch > JOINING or epoch == LEAVING) and not request.member_id.strip():
         raise refuse("MemberId can't be empty.")
-    for value, name in ((request.group_id, "GroupId"), (request.instance_id, "InstanceId"), (request.rack_id, "RackId")):
+    for value, name in (
+        (request.group_id, "GroupId"),
+        (request.instance_id, "InstanceId"),
+        (request.rack_id, "RackId"),
+    ):
         if value is not None and not value.strip():
             raise refuse(f"{name} can't be empty.")
     if epoch == JOINING:
@@ -59,7 +78,10 @@ def _check_consumer_heartbeat(call: Call, options: GroupOptions) -> None:
         if request.topic_partitions is None or request.topic_partitions:
             raise refuse("TopicPartitions must be empty when (re-)joining.")
         if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-            raise refuse("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+            raise refuse(
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when "
+                "(re-)joining."
+            )
     elif epoch == LEAVING_FOR_NOW:
         if request.instance_id is None:
             raise refuse("InstanceId can't be null.")
@@ -68,7 +90,8 @@ def _check_consumer_heartbeat(call: Call, options: GroupOptions) -> None:
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise MqError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: "
+            f"{', '.join(assignors)}.",
         )
 
 

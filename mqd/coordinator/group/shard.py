@@ -1,4 +1,5 @@
-"""The groups and offsets of one partition of `__consumer_offsets`: hands calls, records and deadlines to the part that knows them.
+"""The groups and offsets of one partition of `__consumer_offsets`: hands calls, records and
+deadlines to the part that knows them.
 
     classic.py   groups whose members divide the work among themselves
     consumer.py  groups whose work the coordinator divides (KIP-848)
@@ -7,7 +8,8 @@
     requests.py  what is wrong with a request in itself
     listing.py   what is told of groups of every type, and their deletion
 
-Invariant: an id names one group, of one type (`State.by_id`); offsets may stand alone only while their group is being made.
+Invariant: an id names one group, of one type (`State.by_id`); offsets may stand alone only while
+their group is being made.
 """
 
 from __future__ import annotations
@@ -26,7 +28,17 @@ from mqd.coordinator.group.offset_deletion import OffsetDeletion
 from mqd.coordinator.group.offsets import Offsets
 from mqd.coordinator.group.requests import check
 from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State, group_bytes
-from mqd.coordinator.shard import NO_PRODUCER, Call, CoordinatorRecord, Decision, GroupOptions, Moment, Producer, Ticket, TopicsView
+from mqd.coordinator.shard import (
+    NO_PRODUCER,
+    Call,
+    CoordinatorRecord,
+    Decision,
+    GroupOptions,
+    Moment,
+    Producer,
+    Ticket,
+    TopicsView,
+)
 from mqd.types import GROUPS_TOPIC
 
 _EXPIRIES_MAX = 100
@@ -46,9 +58,14 @@ class GroupShard:
         name: str = GROUPS_TOPIC,
         share: Callable[[], int] = lambda: UNBOUNDED,
     ) -> None:
-        """`memory`: shared with the other shards of the node. `name`: of the partition. `share()`: bytes that this shard may take."""
+        """`memory`: shared with the other shards of the node. `name`: of the partition.
+
+        `share()`: bytes that this shard may take.
+        """
         self.account = Account(name, share, self._exact_bytes, self._count_bytes)
-        self.state = State(topics, options, new_id, memory or Memory(lambda: self.groups), self.account)
+        self.state = State(
+            topics, options, new_id, memory or Memory(lambda: self.groups), self.account
+        )
         self._handlers: dict[str, Handler] = {}
         self._replays: dict[type, Replay] = {}
         self._timers: dict[str, Expire] = {}
@@ -136,7 +153,10 @@ def _add(table: dict[Any, Any], rows: Mapping[Any, Any]) -> None:
 
 
 def _joined(decisions: Iterable[Decision]) -> Decision:
-    """Several decisions, none of which needs to see the records of another, as one. Not of transactions, and without effects."""
+    """Several decisions, none of which needs to see the records of another, as one.
+
+    Not of transactions, and without effects.
+    """
     all_of = list(decisions)
     assert all(one.producer == NO_PRODUCER and not one.effects for one in all_of)
     return Decision(

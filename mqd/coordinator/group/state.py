@@ -1,7 +1,9 @@
-"""What the parts of a group shard share: the groups, their deadlines, and how a part plugs into the shard.
+"""What the parts of a group shard share: the groups, their deadlines, and how a part plugs into the
+shard.
 
-A part (classic groups, consumer groups, offsets) decides on its own APIs, replays its own kinds of records and hears its own deadlines.
-All of them look at the same groups: an id names one group, of one type.
+A part (classic groups, consumer groups, offsets) decides on its own APIs, replays its own kinds of
+records and hears its own deadlines. All of them look at the same groups: an id names one group, of
+one type.
 """
 
 from __future__ import annotations
@@ -16,11 +18,23 @@ from uuid import UUID
 from mqd.coordinator.account import Account, text_bytes
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.records import Key, Value, encode, tombstone
-from mqd.coordinator.shard import NOTHING, Call, CoordinatorRecord, Decision, GroupOptions, Moment, Producer, Ticket, TopicsView
+from mqd.coordinator.shard import (
+    NOTHING,
+    Call,
+    CoordinatorRecord,
+    Decision,
+    GroupOptions,
+    Moment,
+    Producer,
+    Ticket,
+    TopicsView,
+)
 from mqd.errors import ErrorCode, MqError
 
 TimerKey: TypeAlias = tuple[str, ...]
-"""A kind, which names the part that hears of it, and then whose deadline it is, such as a group and a member."""
+"""A kind, which names the part that hears of it, and then whose deadline it is, such as a
+group and a member.
+"""
 Handler: TypeAlias = Callable[[Ticket, Call, Moment], Decision]
 Replay: TypeAlias = Callable[[Any, Any, Producer], None]
 """(key, value or None for a tombstone, whose transaction): takes what a record says into memory."""
@@ -30,7 +44,10 @@ Expire: TypeAlias = Callable[[TimerKey, Moment], Decision]
 
 
 class Timers:
-    """Deadlines by key, in monotonic seconds. To put one off, as each heartbeat does, costs no entry in the heap."""
+    """Deadlines by key, in monotonic seconds.
+
+    To put one off, as each heartbeat does, costs no entry in the heap.
+    """
 
     def __init__(self) -> None:
         self._at: dict[TimerKey, float] = {}
@@ -112,7 +129,10 @@ class Group(Protocol):
 
     @property
     def generation(self) -> int:
-        """Or the group epoch. It never falls while the group exists, also when it becomes one of another type."""
+        """Or the group epoch.
+
+        It never falls while the group exists, also when it becomes one of another type.
+        """
         ...
 
     @property
@@ -127,7 +147,10 @@ class Group(Protocol):
 
     @property
     def assigned_memory(self) -> int:
-        """What their assignments, and the topics of their expressions, cost in bytes. Takes a look at each member."""
+        """What their assignments, and the topics of their expressions, cost in bytes.
+
+        Takes a look at each member.
+        """
         ...
 
     def state_name(self) -> str:
@@ -135,10 +158,18 @@ class Group(Protocol):
         ...
 
     def check_commit(
-        self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool, version: int
+        self,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        *,
+        transactional: bool,
+        version: int,
     ) -> CheckPartition | None:
-        """May this member, of this generation (or member epoch), commit? MqError says why not. A check that comes back is
-        for each partition to pass: a member epoch that is not the newest may still be good for partitions that it was assigned."""
+        """May this member, of this generation (or member epoch), commit? MqError says why not. A
+        check that comes back is for each partition to pass: a member epoch that is not the newest
+        may still be good for partitions that it was assigned.
+        """
         ...
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:
@@ -158,7 +189,9 @@ class Group(Protocol):
         ...
 
     def offsets_expire_from(self, commit_wall_ms: int) -> int | None:
-        """Wall time in milliseconds from which the retention of an offset that was committed then counts; None: it is kept."""
+        """Wall time in milliseconds from which the retention of an offset that was
+        committed then counts; None: it is kept.
+        """
         ...
 
     def tombstones(self) -> list[CoordinatorRecord]:
@@ -231,7 +264,10 @@ class State:
         return self.by_id.get(group_id)
 
     def make_room(self, group_id: str, size: int, now: Moment) -> None:
-        """For members that say so many bytes more. MqError COORDINATOR_NOT_AVAILABLE where the node or the shard has none."""
+        """For members that say so many bytes more.
+
+        MqError COORDINATOR_NOT_AVAILABLE where the node or the shard has none.
+        """
         self.memory.make_room(group_id, size, self.options, now)
         new = 0 if group_id in self.by_id else group_bytes(group_id)
         self.account.make_room(size + new, f"members of group {group_id}", now.seconds)
@@ -260,7 +296,10 @@ class Part:
         return {}
 
     def timers(self) -> Mapping[str, Expire]:
-        """By the first word of the timer's key. Several may be heard in a row, until one writes records."""
+        """By the first word of the timer's key.
+
+        Several may be heard in a row, until one writes records.
+        """
         return {}
 
     def replay_end(self, producer: Producer, committed: bool) -> None:

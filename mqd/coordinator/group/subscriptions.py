@@ -1,8 +1,9 @@
-"""What a consumer group is subscribed to: the topics that regular expressions mean, and a hash that tells when any topic has changed.
+"""What a consumer group is subscribed to: the topics that regular expressions mean, and a hash that
+tells when any topic has changed.
 
-Expressions are those of RE2, which Apache Kafka's coordinator uses too: no backreferences, no looking around, and time that grows with
-the name and the size of the expression only. That size is bounded, and a `Resolution` works in slices: whatever clients send, the node
-goes on.
+Expressions are those of RE2, which Apache Kafka's coordinator uses too: no backreferences, no
+looking around, and time that grows with the name and the size of the expression only. That size is
+bounded, and a `Resolution` works in slices: whatever clients send, the node goes on.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ _COMPILATION_STEPS = 20_000
 
 
 def compile_expression(text: str) -> Any:
-    """The compiled expression. MqError INVALID_REGULAR_EXPRESSION for what is none, or is too large."""
+    """The compiled expression.
+
+    MqError INVALID_REGULAR_EXPRESSION for what is none, or is too large.
+    """
     try:
         return re2.compile(text, _OPTIONS)
     except re2.error as error:
         [cause] = error.args or ("invalid",)
         cause = cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)
         raise MqError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION, f"SubscribedTopicRegex `{text}` is not a valid regular expression: {cause}."
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{text}` is not a valid regular expression: {cause}.",
         ) from None
 
 
@@ -73,7 +78,9 @@ class Resolution:
 
 
 def topic_digest(topic_id: UUID, name: str, racks: Iterable[frozenset[str]]) -> bytes:
-    """Tells a topic from what it was: its id, its name, the number of its partitions and the racks of each one's replicas."""
+    """Tells a topic from what it was: its id, its name, the number of its partitions and
+    the racks of each one's replicas.
+    """
     texts: dict[frozenset[str], str] = {}
     written = []
     for of_partition in racks:
@@ -81,17 +88,24 @@ def topic_digest(topic_id: UUID, name: str, racks: Iterable[frozenset[str]]) -> 
         if text is None:
             text = texts[of_partition] = repr(sorted(of_partition))
         written.append(text)
-    return blake2b(f"({topic_id.hex!r}, {name!r}, [{', '.join(written)}])".encode(), digest_size=16).digest()
+    return blake2b(
+        f"({topic_id.hex!r}, {name!r}, [{', '.join(written)}])".encode(), digest_size=16
+    ).digest()
 
 
 def topics_hash(topics: TopicsView, names: Collection[str]) -> int:
-    """One signed 64-bit number for all of these that exist, as they are; 0 for none. The same on every node (KIP-1101)."""
+    """One signed 64-bit number for all of these that exist, as they are; 0 for none.
+
+    The same on every node (KIP-1101).
+    """
     existing = [found for name in sorted(names) if (found := topics.digest(name))]
     if not existing:
         return 0
     return int.from_bytes(blake2b(b"".join(existing), digest_size=8).digest(), "big", signed=True)
 
 
-def subscribed_topics(names: Iterable[str], expression: str, resolved: Mapping[str, frozenset[str]]) -> frozenset[str]:
+def subscribed_topics(
+    names: Iterable[str], expression: str, resolved: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
     """All topics that a member wants. An expression that is not resolved yet matches nothing."""
     return frozenset(names) | (resolved.get(expression, frozenset()) if expression else frozenset())

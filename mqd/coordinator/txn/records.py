@@ -1,7 +1,9 @@
-"""The records of `__transaction_state`, bytes <-> values: Apache Kafka's TransactionLogKey and TransactionLogValue, to the byte.
+"""The records of `__transaction_state`, bytes <-> values: Apache Kafka's TransactionLogKey and
+TransactionLogValue, to the byte.
 
-The key is the transactional id, the value all that is known of it: each record replaces the one before. No value (a tombstone): the id is
-forgotten. Version 1 of the value has tagged fields; version 0 is written while `transaction.version` is 0, and lacks what they say.
+The key is the transactional id, the value all that is known of it: each record replaces the one
+before. No value (a tombstone): the id is forgotten. Version 1 of the value has tagged fields;
+version 0 is written while `transaction.version` is 0, and lacks what they say.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ _VALUE: Final = message(
     field("next_producer_epoch", INT16, since=1, tag=3, default=NO_EPOCH),  # KIP-939: prepared
     field("transaction_timeout_ms", INT32),
     field("transaction_status", INT8),
-    field("transaction_partitions", array(field("topic", STRING), field("partition_ids", array(INT32))), nullable_since=0),
+    field(
+        "transaction_partitions",
+        array(field("topic", STRING), field("partition_ids", array(INT32))),
+        nullable_since=0,
+    ),
     field("transaction_last_update_timestamp_ms", INT64),
     field("transaction_start_timestamp_ms", INT64),
     field("client_transaction_version", INT16, since=1, tag=2, default=0),
@@ -48,10 +54,16 @@ def value_version(transaction_version: int) -> int:
 
 
 def encode(transactional_id: str, transaction: Transaction, *, version: int) -> CoordinatorRecord:
-    """The record that says so, with version 0 or 1 of the value. Version 0 is not enough for the second protocol (KIP-890)."""
-    if transaction.client_version or transaction.next_producer_id != NO_PRODUCER_ID:  # prepared ones have it, too
+    """The record that says so, with version 0 or 1 of the value.
+
+    Version 0 is not enough for the second protocol (KIP-890).
+    """
+    # prepared ones have it, too
+    if transaction.client_version or transaction.next_producer_id != NO_PRODUCER_ID:
         version = _VALUE_VERSION_MAX
-    partitions = None if transaction.state is TransactionState.EMPTY else _by_topic(transaction.partitions)
+    partitions = (
+        None if transaction.state is TransactionState.EMPTY else _by_topic(transaction.partitions)
+    )
     value = {
         "producer_id": transaction.producer_id,
         "previous_producer_id": transaction.previous_producer_id,
@@ -78,7 +90,8 @@ def tombstone(transactional_id: str) -> CoordinatorRecord:
 
 
 def decode(record: CoordinatorRecord) -> tuple[str, Transaction | None] | None:
-    """The id and what is so from now on, None for a tombstone. None at all for kinds of records of a later Kafka, which are skipped.
+    """The id and what is so from now on, None for a tombstone. None at all for kinds of records of
+    a later Kafka, which are skipped.
 
     Raises RecordFormatError for bytes that are none of it.
     """
@@ -95,9 +108,13 @@ def decode(record: CoordinatorRecord) -> tuple[str, Transaction | None] | None:
         value = decode_fields(_VALUE, record.value, version=version, flexible=flexible)
         state = TransactionState(value.transaction_status)
     except (ProtocolError, ValueError) as error:
-        raise RecordFormatError(f"a record of the transaction log cannot be read: {error}") from error
+        raise RecordFormatError(
+            f"a record of the transaction log cannot be read: {error}"
+        ) from error
     partitions = sorted(
-        TopicPartition(topic.topic, partition) for topic in value.transaction_partitions or () for partition in topic.partition_ids
+        TopicPartition(topic.topic, partition)
+        for topic in value.transaction_partitions or ()
+        for partition in topic.partition_ids
     )
     return transactional_id, Transaction(
         producer_id=value.producer_id,

@@ -1,13 +1,16 @@
-"""Has the markers written that end transactions: one request at a time to each node, with all that it leads, until every partition is told.
+"""Has the markers written that end transactions: one request at a time to each node, with all that
+it leads, until every partition is told.
 
-What is to be told comes from shards as effects, after the outcome is committed; what was told goes back to them. Nothing here needs to
-survive: the next leader of the shard's partition begins anew, and a marker that is written twice does nothing.
+What is to be told comes from shards as effects, after the outcome is committed; what was told goes
+back to them. Nothing here needs to survive: the next leader of the shard's partition begins anew,
+and a marker that is written twice does nothing.
 
 Seals of prepared transactions (KIP-939) go the same way as markers.
 
-A partition that cannot be told now (its leader is away, has changed, lacks replicas) is tried again for as long as this node coordinates
-the transaction, and so is one whose leader or shard has a bug. A partition whose topic is gone needs no marker. A leader that has heard of
-a newer coordinator ends the matter: that one has it in hand.
+A partition that cannot be told now (its leader is away, has changed, lacks replicas) is tried again
+for as long as this node coordinates the transaction, and so is one whose leader or shard has a bug.
+A partition whose topic is gone needs no marker. A leader that has heard of a newer coordinator ends
+the matter: that one has it in hand.
 """
 
 from __future__ import annotations
@@ -73,7 +76,9 @@ class _Outcome:
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """Partitions of one transaction that are told together, by one node or by whoever leads them next."""
+    """Partitions of one transaction that are told together, by one node or by whoever leads
+    them next.
+    """
 
     outcome: _Outcome
     partitions: list[TopicPartition]
@@ -105,10 +110,11 @@ class MarkerSender:
         clock: Clock,
         entropy: Entropy,
     ) -> None:
-        """`leader_of(partition)`: None while there is none. `exists(partition)`: in the metadata that this node has applied.
+        """`leader_of(partition)`: None while there is none. `exists(partition)`: in the metadata
+        that this node has applied.
 
-        `send(node, request)`: WriteTxnMarkers as the API declares it, and its response; OSError when the node cannot be reached. `seal`:
-        the same for SealTransactions.
+        `send(node, request)`: WriteTxnMarkers as the API declares it, and its response; OSError
+        when the node cannot be reached. `seal`: the same for SealTransactions.
         """
         self._leader_of = leader_of
         self._exists = exists
@@ -123,7 +129,10 @@ class MarkerSender:
         self._queues: dict[NodeId, deque[_Job]] = {}
         """What waits for each node; there is a task for every node in here."""
         self._wanted: dict[tuple[int, str], _Outcome] = {}
-        """By shard and transactional id: what is being told. Whoever finds another here than his own gives up."""
+        """By shard and transactional id: what is being told.
+
+        Whoever finds another here than his own gives up.
+        """
         self._decided = self._requests = self._retries = 0
 
     def perform(self, index: int, leader_epoch: int, effect: Hashable) -> None:
@@ -162,7 +171,7 @@ class MarkerSender:
         if self._is_wanted(outcome):
             del self._wanted[outcome.key]
 
-    # -- who is told -----------------------------------------------------------------------------------------------
+    # -- who is told -------------------------------------------------------------------------------
 
     def _hand_out(self, nursery: trio.Nursery, job: _Job) -> None:
         """Put a job into the queues of those who lead its partitions."""
@@ -174,44 +183,68 @@ class MarkerSender:
             else:
                 gone.append(partition)
         if gone:
-            logger.info("no markers for deleted partitions id=%s partitions=%s", job.outcome.markers.transactional_id, _named(gone))
+            logger.info(
+                "no markers for deleted partitions id=%s partitions=%s",
+                job.outcome.markers.transactional_id,
+                _named(gone),
+            )
             nursery.start_soon(self._report, job.outcome, gone)
         for leader, partitions in by_leader.items():
             if leader is None:
-                self._again(nursery, _Job(job.outcome, partitions, job.attempts), "there is no leader")
+                self._again(
+                    nursery, _Job(job.outcome, partitions, job.attempts), "there is no leader"
+                )
                 continue
             queue = self._queues.get(leader)
             if queue is None:
                 queue = self._queues[leader] = deque()
                 nursery.start_soon(self._tell, nursery, leader, queue)
             for first in range(0, len(partitions), MARKERS_PER_REQUEST):
-                queue.append(_Job(job.outcome, partitions[first : first + MARKERS_PER_REQUEST], job.attempts))
+                queue.append(
+                    _Job(job.outcome, partitions[first : first + MARKERS_PER_REQUEST], job.attempts)
+                )
 
     async def _tell(self, nursery: trio.Nursery, leader: NodeId, queue: deque[_Job]) -> None:
-        """Tell one node, until there is nothing to tell. What comes meanwhile goes into the next request."""
+        """Tell one node, until there is nothing to tell.
+
+        What comes meanwhile goes into the next request.
+        """
         while queue:
             jobs = [queue.popleft()]
             room = MARKERS_PER_REQUEST - len(jobs[0].partitions)
             while queue and len(queue[0].partitions) <= room:
                 room -= len(queue[0].partitions)
                 jobs.append(queue.popleft())
-            jobs = [job for job in jobs if self._is_wanted(job.outcome)]  # not what waited until another outcome was decided
+            # not what waited until another outcome was decided
+            jobs = [job for job in jobs if self._is_wanted(job.outcome)]
             if not jobs:
                 continue
             seals = [job for job in jobs if isinstance(job.outcome.markers, SealPartitions)]
-            if seals and len(seals) < len(jobs):  # they are another request: the markers wait for the next turn
+            # they are another request: the markers wait for the next turn
+            if seals and len(seals) < len(jobs):
                 queue.extendleft(job for job in reversed(jobs) if job not in seals)
                 jobs = seals
             self._requests += 1
             try:
                 with trio.fail_after(REQUEST_SECONDS):
                     if seals:
-                        errors = _errors((await self._seal(leader, {"seals": [_row(job) for job in jobs]}))["seals"])
+                        errors = _errors(
+                            (await self._seal(leader, {"seals": [_row(job) for job in jobs]}))[
+                                "seals"
+                            ]
+                        )
                     else:
-                        errors = _errors((await self._send(leader, {"markers": [_row(job) for job in jobs]}))["markers"])
+                        errors = _errors(
+                            (await self._send(leader, {"markers": [_row(job) for job in jobs]}))[
+                                "markers"
+                            ]
+                        )
             except Exception as error:
-                if not isinstance(error, (OSError, trio.TooSlowError, MqError)):  # a bug here or there: other nodes are told meanwhile
-                    logger.exception("cannot send markers, will retry node=%d transactions=%d", leader, len(jobs))
+                # a bug here or there: other nodes are told meanwhile
+                if not isinstance(error, (OSError, trio.TooSlowError, MqError)):
+                    logger.exception(
+                        "cannot send markers, will retry node=%d transactions=%d", leader, len(jobs)
+                    )
                 for job in jobs:
                     self._again(nursery, job, f"node {leader} does not answer: {error!r}")
                 continue
@@ -219,7 +252,9 @@ class MarkerSender:
                 self._heard(nursery, job, errors.get(job.outcome.markers.producer.producer_id, {}))
         del self._queues[leader]
 
-    def _heard(self, nursery: trio.Nursery, job: _Job, errors: Mapping[TopicPartition, ErrorCode]) -> None:
+    def _heard(
+        self, nursery: trio.Nursery, job: _Job, errors: Mapping[TopicPartition, ErrorCode]
+    ) -> None:
         outcome = job.outcome
         written: list[TopicPartition] = []
         failed: dict[TopicPartition, ErrorCode] = {}
@@ -229,7 +264,8 @@ class MarkerSender:
                 written.append(partition)
             elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 logger.warning(
-                    "another node is the coordinator now transactional_id=%s coordinator_epoch=%d partition=%s",
+                    "another node is the coordinator now transactional_id=%s "
+                    "coordinator_epoch=%d partition=%s",
                     outcome.markers.transactional_id,
                     outcome.coordinator_epoch,
                     partition,
@@ -249,7 +285,8 @@ class MarkerSender:
         self._retries += len(job.partitions)
         if job.attempts % _WARN_EVERY_ATTEMPTS == 0:
             logger.warning(
-                "cannot write markers yet, will retry transactional_id=%s attempts=%d partitions=%s reason=%s",
+                "cannot write markers yet, will retry transactional_id=%s attempts=%d "
+                "partitions=%s reason=%s",
                 job.outcome.markers.transactional_id,
                 job.attempts,
                 _named(job.partitions),
@@ -264,10 +301,12 @@ class MarkerSender:
         if self._is_wanted(job.outcome):
             self._hand_out(nursery, job)
 
-    # -- who wants to know -----------------------------------------------------------------------------------------
+    # -- who wants to know -------------------------------------------------------------------------
 
     async def _report(self, outcome: _Outcome, partitions: Collection[TopicPartition]) -> None:
-        """Tell the shard, which writes the end of the transaction down when it has heard of all partitions."""
+        """Tell the shard, which writes the end of the transaction down when it has heard of
+        all partitions.
+        """
         attempts = 0
         while self._is_wanted(outcome):
             if await self._call(outcome, partitions):
@@ -276,22 +315,31 @@ class MarkerSender:
             attempts += 1
 
     async def _call(self, outcome: _Outcome, partitions: Collection[TopicPartition]) -> bool:
-        """Whether the shard heard it. One that is not here any more, or does not know of it, wants nothing: if there is something to do
-        when it is loaded, it says so. One that is here and does not serve now will not say it again."""
+        """Whether the shard heard it. One that is not here any more, or does not know of it, wants
+        nothing: if there is something to do when it is loaded, it says so. One that is here and
+        does not serve now will not say it again.
+        """
         markers = outcome.markers
         op: MarkersWritten | PartitionsSealed
         if isinstance(markers, SealPartitions):
             op = PartitionsSealed(markers.transactional_id, markers.producer, tuple(partitions))
         else:
-            op = MarkersWritten(markers.transactional_id, markers.producer, tuple(partitions), markers.prepared_ms)
+            op = MarkersWritten(
+                markers.transactional_id, markers.producer, tuple(partitions), markers.prepared_ms
+            )
         try:
             answer = await self._transactions.call_shard(outcome.index, op)
         except MqError:
             if not self._transactions.holds(outcome.index, outcome.coordinator_epoch):
                 self._give_up(outcome)
             return False
-        except Exception:  # a bug in the shard, which is loaded anew for it: the others' transactions end all the same
-            logger.exception("cannot report markers to a shard, will retry transactional_id=%s", outcome.markers.transactional_id)
+        except Exception:
+            # a bug in the shard, which is loaded anew for it: the others' transactions end all the
+            # same
+            logger.exception(
+                "cannot report markers to a shard, will retry transactional_id=%s",
+                outcome.markers.transactional_id,
+            )
             return False
         if not answer["wanted"]:
             self._give_up(outcome)
@@ -300,11 +348,19 @@ class MarkerSender:
     async def _abort_with_spare_id(self, index: int, effect: SpareProducerId) -> None:
         try:
             spare = await self._new_producer_id()
-            await self._transactions.call_shard(index, AbortTimedOut(effect.transactional_id, effect.producer, spare))
+            await self._transactions.call_shard(
+                index, AbortTimedOut(effect.transactional_id, effect.producer, spare)
+            )
         except (MqError, OSError) as error:  # the next search for time-outs finds it again
-            logger.warning("cannot abort yet, will retry transactional_id=%s reason=%s", effect.transactional_id, error)
+            logger.warning(
+                "cannot abort yet, will retry transactional_id=%s reason=%s",
+                effect.transactional_id,
+                error,
+            )
         except Exception:  # a bug in the shard: found again as well
-            logger.exception("cannot abort yet, will retry transactional_id=%s", effect.transactional_id)
+            logger.exception(
+                "cannot abort yet, will retry transactional_id=%s", effect.transactional_id
+            )
 
 
 def _row(job: _Job) -> dict[str, Any]:
@@ -314,11 +370,17 @@ def _row(job: _Job) -> dict[str, Any]:
     row: dict[str, Any] = {
         "producer_id": markers.producer.producer_id,
         "producer_epoch": markers.producer.producer_epoch,
-        "topics": [{"name": topic, "partition_indexes": [one.partition for one in group]} for topic, group in by_topic],
+        "topics": [
+            {"name": topic, "partition_indexes": [one.partition for one in group]}
+            for topic, group in by_topic
+        ],
         "coordinator_epoch": job.outcome.coordinator_epoch,
     }
     if isinstance(markers, WriteMarkers):
-        row |= {"transaction_result": markers.committed, "transaction_version": markers.transaction_version}
+        row |= {
+            "transaction_result": markers.committed,
+            "transaction_version": markers.transaction_version,
+        }
     return row
 
 
@@ -329,7 +391,9 @@ def _errors(rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[TopicPartition,
         of_producer = errors.setdefault(marker["producer_id"], {})
         for topic in marker["topics"]:
             for partition in topic["partitions"]:
-                of_producer[TopicPartition(topic["name"], partition["partition_index"])] = ErrorCode(partition["error_code"])
+                of_producer[TopicPartition(topic["name"], partition["partition_index"])] = (
+                    ErrorCode(partition["error_code"])
+                )
     return errors
 
 

@@ -1,23 +1,30 @@
-"""What may become of one transactional id: pure functions from what it is and a wish to what it will be, or a refusal.
+"""What may become of one transactional id: pure functions from what it is and a wish to what it
+will be, or a refusal.
 
     Empty ----> Ongoing ----> PrepareCommit ----> CompleteCommit
       ^            |                                   |
-      |            +--------> PrepareAbort -----> CompleteAbort      (a new InitProducerId leads from Complete* back to Empty,
-      +------------------------------------------------+               a new transaction to Ongoing, see TRANSITIONS)
+      |            +--------> PrepareAbort -----> CompleteAbort
+      +------------------------------------------------+
 
-Prepare* is the decision: from its commit on the outcome is fixed, and whoever coordinates writes markers until every partition has one.
-Complete* says that they are all written. Whoever asks for something in between comes again (CONCURRENT_TRANSACTIONS).
+A new InitProducerId leads from Complete* back to Empty, a new transaction to Ongoing (TRANSITIONS).
 
-Invariants: the pair (producer id, epoch) only grows along the life of a transactional id, where a new id starts at epoch 0; a producer
-that names another pair than the present one changes nothing. Two exceptions read only: a repeated EndTxn (KIP-890), and a repeated
-InitProducerId (KIP-360), which get the present pair once more.
+Prepare* is the decision: from its commit on the outcome is fixed, and whoever coordinates writes
+markers until every partition has one. Complete* says that they are all written. Whoever asks for
+something in between comes again (CONCURRENT_TRANSACTIONS).
 
-A transaction in Ongoing may be prepared for another coordinator's two-phase commit (KIP-939). It then has two pairs: the one that wrote
-its records, and the newest one, its owner, which alone may end it. Each InitProducerId that keeps the transaction raises the owner.
-Nobody adds to a prepared transaction, and one that was prepared with `enable_2_pc` never times out.
+Invariants: the pair (producer id, epoch) only grows along the life of a transactional id, where a
+new id starts at epoch 0; a producer that names another pair than the present one changes nothing.
+Two exceptions read only: a repeated EndTxn (KIP-890), and a repeated InitProducerId (KIP-360),
+which get the present pair once more.
 
-Two protocols are spoken at once, by the version of the request (KIP-890). In the first (version 0) an epoch lasts until the producer is
-initialized again or fenced; in the second (version 2) it ends with each transaction, so that nothing of an old one can reach a new one.
+A transaction in Ongoing may be prepared for another coordinator's two-phase commit (KIP-939). It
+then has two pairs: the one that wrote its records, and the newest one, its owner, which alone may
+end it. Each InitProducerId that keeps the transaction raises the owner. Nobody adds to a prepared
+transaction, and one that was prepared with `enable_2_pc` never times out.
+
+Two protocols are spoken at once, by the version of the request (KIP-890). In the first (version 0)
+an epoch lasts until the producer is initialized again or fenced; in the second (version 2) it ends
+with each transaction, so that nothing of an old one can reach a new one.
 """
 
 from __future__ import annotations
@@ -36,7 +43,9 @@ EPOCH_MAX: Final = 32_767
 EPOCH_BUMP_VERSION: Final = 2
 """`transaction.version` from which each end of a transaction raises the epoch."""
 TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
-"""Kafka's sign of a producer whose transactions another coordinator ends (KIP-939): they never time out."""
+"""Kafka's sign of a producer whose transactions another coordinator ends (KIP-939): they
+never time out.
+"""
 
 
 class TransactionState(IntEnum):
@@ -62,10 +71,24 @@ class TransactionState(IntEnum):
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
-_LABELS: Final = {state: "".join(word.capitalize() for word in state.name.split("_")) for state in TransactionState}
-STATES_BY_LABEL: Final[Mapping[str, TransactionState]] = {label: state for state, label in _LABELS.items()}
+_LABELS: Final = {
+    state: "".join(word.capitalize() for word in state.name.split("_"))
+    for state in TransactionState
+}
+STATES_BY_LABEL: Final[Mapping[str, TransactionState]] = {
+    label: state for state, label in _LABELS.items()
+}
 
-EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD, PREPARE_EPOCH_FENCE = TransactionState
+(
+    EMPTY,
+    ONGOING,
+    PREPARE_COMMIT,
+    PREPARE_ABORT,
+    COMPLETE_COMMIT,
+    COMPLETE_ABORT,
+    DEAD,
+    PREPARE_EPOCH_FENCE,
+) = TransactionState
 
 AT_REST: Final = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
 """Nothing is open: the id may be initialized, forgotten, or begin a transaction."""
@@ -85,12 +108,17 @@ class ProducerIdWanted(MqError):
     """Not a refusal: the epochs of this id are spent. Ask again with a spare producer id."""
 
     def __init__(self) -> None:
-        super().__init__(ErrorCode.CONCURRENT_TRANSACTIONS, "The epochs of the producer id are spent, and a new one is not there yet.")
+        super().__init__(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            "The epochs of the producer id are spent, and a new one is not there yet.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What one transactional id is: the fields of Kafka's TransactionLogValue, and one that is not written."""
+    """What one transactional id is: the fields of Kafka's TransactionLogValue, and one that
+    is not written.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -105,13 +133,23 @@ class Transaction:
     previous_producer_id: int = NO_PRODUCER_ID
     """The one before the last change, mostly the same."""
     next_producer_id: int = NO_PRODUCER_ID
-    """Takes the place of `producer_id` when this transaction is complete: the epochs are spent. Of one that is prepared, see below."""
+    """Takes the place of `producer_id` when this transaction is complete: the epochs are spent.
+
+    Of one that is prepared, see below.
+    """
     client_version: int = 0
-    """`transaction.version` of the protocol in which the client, or the node that aborts in its stead, acted last."""
+    """`transaction.version` of the protocol in which the client, or the node that aborts in
+    its stead, acted last.
+    """
     last_producer_epoch: int = NO_EPOCH
-    """The epoch before, if its owner may ask again and get the present one. Lost with the coordinator, as in Apache Kafka."""
+    """The epoch before, if its owner may ask again and get the present one.
+
+    Lost with the coordinator, as in Apache Kafka.
+    """
     next_producer_epoch: int = NO_EPOCH
-    """Of a transaction that is or was prepared: with `next_producer_id` its owner, and once it is decided, who continues after it."""
+    """Of a transaction that is or was prepared: with `next_producer_id` its owner, and once
+    it is decided, who continues after it.
+    """
 
     @property
     def producer(self) -> Producer:
@@ -130,11 +168,18 @@ class Transaction:
     @property
     def owner(self) -> Producer:
         """Who may act in the name of the transactional id."""
-        return Producer(self.next_producer_id, self.next_producer_epoch) if self.is_prepared else self.producer
+        return (
+            Producer(self.next_producer_id, self.next_producer_epoch)
+            if self.is_prepared
+            else self.producer
+        )
 
     @property
     def seal(self) -> Producer:
-        """Of a prepared transaction: what its partitions, and later its markers, bear. One above the epoch of its records."""
+        """Of a prepared transaction: what its partitions, and later its markers, bear.
+
+        One above the epoch of its records.
+        """
         return Producer(self.producer_id, min(self.producer_epoch + 1, EPOCH_MAX))
 
     @property
@@ -153,21 +198,38 @@ class Transaction:
 
 
 def initialize(
-    current: Transaction | None, *, timeout_ms: int, expected: Producer | None, spare_producer_id: int, now_ms: int
+    current: Transaction | None,
+    *,
+    timeout_ms: int,
+    expected: Producer | None,
+    spare_producer_id: int,
+    now_ms: int,
 ) -> Transaction:
-    """InitProducerId of an id that has no open transaction: what it is then, with the producer that the caller may be.
+    """InitProducerId of an id that has no open transaction: what it is then, with the producer that
+    the caller may be.
 
-    `expected`: who the caller believes to be (KIP-360). Raises PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, ProducerIdWanted.
+    `expected`: who the caller believes to be (KIP-360). Raises PRODUCER_FENCED,
+    CONCURRENT_TRANSACTIONS, ProducerIdWanted.
     """
     if current is None:
         if spare_producer_id == NO_PRODUCER_ID:
             raise ProducerIdWanted
-        return Transaction(spare_producer_id, 0, timeout_ms, updated_ms=now_ms, previous_producer_id=spare_producer_id)
+        return Transaction(
+            spare_producer_id,
+            0,
+            timeout_ms,
+            updated_ms=now_ms,
+            previous_producer_id=spare_producer_id,
+        )
     check_owner(current, expected)
     assert current.state in AT_REST, current
     id_, epoch, last = current.producer_id, current.producer_epoch + 1, NO_EPOCH
-    if expected is not None and expected.producer_epoch == current.last_producer_epoch != current.producer_epoch:
-        epoch, last = current.producer_epoch, current.last_producer_epoch  # asked again: the answer was lost
+    if (
+        expected is not None
+        and expected.producer_epoch == current.last_producer_epoch != current.producer_epoch
+    ):
+        # asked again: the answer was lost
+        epoch, last = current.producer_epoch, current.last_producer_epoch
     elif expected is not None and expected.producer_epoch != current.producer_epoch:
         raise _fenced(current, expected)
     else:
@@ -191,7 +253,8 @@ def initialize(
 
 
 def check_owner(current: Transaction, expected: Producer | None) -> None:
-    """Raise PRODUCER_FENCED where a caller of InitProducerId believes to be somebody who has been replaced.
+    """Raise PRODUCER_FENCED where a caller of InitProducerId believes to be somebody who has been
+    replaced.
 
     CONCURRENT_TRANSACTIONS before that, while nobody can be initialized.
     """
@@ -204,24 +267,44 @@ def check_owner(current: Transaction, expected: Producer | None) -> None:
             raise _fenced(current, expected)
         return
     if expected.producer_id != current.producer_id:
-        if expected.producer_id == current.previous_producer_id and expected.producer_epoch >= EPOCH_MAX - 1:
+        if (
+            expected.producer_id == current.previous_producer_id
+            and expected.producer_epoch >= EPOCH_MAX - 1
+        ):
             return  # may have missed the answer that gave it a new id
-        raise MqError(ErrorCode.PRODUCER_FENCED, f"Producer id {expected.producer_id} has been replaced by {current.producer_id}.")
-    if current.state is ONGOING and expected.producer_epoch not in (current.producer_epoch, current.last_producer_epoch):
-        raise _fenced(current, expected)  # Apache Kafka aborts its successor's transaction first, and tells it then
+        raise MqError(
+            ErrorCode.PRODUCER_FENCED,
+            f"Producer id {expected.producer_id} has been replaced by {current.producer_id}.",
+        )
+    if current.state is ONGOING and expected.producer_epoch not in (
+        current.producer_epoch,
+        current.last_producer_epoch,
+    ):
+        # Apache Kafka aborts its successor's transaction first, and tells it then
+        raise _fenced(current, expected)
 
 
 def prepare(
-    current: Transaction, *, expected: Producer | None, two_phase: bool, spare_producer_id: int, now_ms: int
+    current: Transaction,
+    *,
+    expected: Producer | None,
+    two_phase: bool,
+    spare_producer_id: int,
+    now_ms: int,
 ) -> Transaction:
-    """InitProducerId that keeps the open transaction: prepared, with a new owner; the same where the caller repeats its request.
+    """InitProducerId that keeps the open transaction: prepared, with a new owner; the same where
+    the caller repeats its request.
 
-    `expected`: who the caller believes to be. The pair that wrote the records gets the first owner, as long as there was no later one.
-    Raises PRODUCER_FENCED, ProducerIdWanted.
+    `expected`: who the caller believes to be. The pair that wrote the records gets the first owner,
+    as long as there was no later one. Raises PRODUCER_FENCED, ProducerIdWanted.
     """
     assert current.state is ONGOING, current
     timeout_ms = TWO_PHASE_TIMEOUT_MS if two_phase else current.timeout_ms
-    if current.is_prepared and expected == current.producer and current.owner == _first_owner(current):
+    if (
+        current.is_prepared
+        and expected == current.producer
+        and current.owner == _first_owner(current)
+    ):
         if timeout_ms == current.timeout_ms:
             return current
         owner = current.owner
@@ -239,17 +322,29 @@ def prepare(
     )
 
 
-def fence(current: Transaction, *, server_version: int, spare_producer_id: int, now_ms: int) -> Transaction:
-    """Abort an open transaction in its producer's stead, and leave that producer behind. Raises ProducerIdWanted.
+def fence(
+    current: Transaction, *, server_version: int, spare_producer_id: int, now_ms: int
+) -> Transaction:
+    """Abort an open transaction in its producer's stead, and leave that producer behind. Raises
+    ProducerIdWanted.
 
     `server_version`: the level of `transaction.version` in this cluster.
     """
     assert current.state is ONGOING, current
     if current.is_prepared:
-        return _decided_by_owner(current, PREPARE_ABORT, _raised(current, spare_producer_id), server_version, now_ms)
+        return _decided_by_owner(
+            current, PREPARE_ABORT, _raised(current, spare_producer_id), server_version, now_ms
+        )
     epoch = min(current.producer_epoch + 1, EPOCH_MAX)
     if server_version < EPOCH_BUMP_VERSION:
-        return _moved(current, PREPARE_ABORT, now_ms, producer_epoch=epoch, last_producer_epoch=NO_EPOCH, client_version=0)
+        return _moved(
+            current,
+            PREPARE_ABORT,
+            now_ms,
+            producer_epoch=epoch,
+            last_producer_epoch=NO_EPOCH,
+            client_version=0,
+        )
     return _moved(
         current,
         PREPARE_ABORT,
@@ -262,9 +357,15 @@ def fence(current: Transaction, *, server_version: int, spare_producer_id: int, 
 
 
 def add_partitions(
-    current: Transaction | None, producer: Producer, partitions: Iterable[TopicPartition], *, client_version: int, now_ms: int
+    current: Transaction | None,
+    producer: Producer,
+    partitions: Iterable[TopicPartition],
+    *,
+    client_version: int,
+    now_ms: int,
 ) -> Transaction | None:
-    """The transaction with these partitions in it, begun if need be; None where they all are already.
+    """The transaction with these partitions in it, begun if need be; None where they all are
+    already.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
     """
@@ -290,7 +391,8 @@ def add_partitions(
 def verify_partitions(
     current: Transaction | None, producer: Producer, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Whether the producer's open transaction holds these partitions: NONE, or TRANSACTION_ABORTABLE (KIP-890).
+    """Whether the producer's open transaction holds these partitions: NONE, or
+    TRANSACTION_ABORTABLE (KIP-890).
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
     """
@@ -301,43 +403,75 @@ def verify_partitions(
         raise _concurrent()
     _check_open(current)
     held = frozenset(current.partitions)
-    return {one: ErrorCode.NONE if one in held else ErrorCode.TRANSACTION_ABORTABLE for one in partitions}
+    return {
+        one: ErrorCode.NONE if one in held else ErrorCode.TRANSACTION_ABORTABLE
+        for one in partitions
+    }
 
 
 def end(
-    current: Transaction | None, producer: Producer, *, committed: bool, client_version: int, spare_producer_id: int, now_ms: int
+    current: Transaction | None,
+    producer: Producer,
+    *,
+    committed: bool,
+    client_version: int,
+    spare_producer_id: int,
+    now_ms: int,
 ) -> Transaction | None:
     """EndTxn: the transaction as it is decided, or None where the same was decided before.
 
-    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, ProducerIdWanted.
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
+    ProducerIdWanted.
     """
     if current is None:
         raise _no_mapping(producer)
     if current.is_prepared:
         _check_producer(current, producer)
-        next_producer = _raised(current, spare_producer_id) if client_version >= EPOCH_BUMP_VERSION else producer
-        return _decided_by_owner(current, PREPARE_COMMIT if committed else PREPARE_ABORT, next_producer, client_version, now_ms)
+        next_producer = (
+            _raised(current, spare_producer_id)
+            if client_version >= EPOCH_BUMP_VERSION
+            else producer
+        )
+        return _decided_by_owner(
+            current,
+            PREPARE_COMMIT if committed else PREPARE_ABORT,
+            next_producer,
+            client_version,
+            now_ms,
+        )
     if client_version < EPOCH_BUMP_VERSION:
         return _end_within_epoch(current, producer, committed, now_ms)
     return _end_with_epoch(current, producer, committed, client_version, spare_producer_id, now_ms)
 
 
-def _end_within_epoch(current: Transaction, producer: Producer, committed: bool, now_ms: int) -> Transaction | None:
+def _end_within_epoch(
+    current: Transaction, producer: Producer, committed: bool, now_ms: int
+) -> Transaction | None:
     """The first protocol: the producer keeps its epoch."""
     _check_producer(current, producer)
     if current.state.decided:
         raise _concurrent()
     if current.state is ONGOING:
-        return _moved(current, PREPARE_COMMIT if committed else PREPARE_ABORT, now_ms, client_version=0)
+        return _moved(
+            current, PREPARE_COMMIT if committed else PREPARE_ABORT, now_ms, client_version=0
+        )
     if current.state is (COMPLETE_COMMIT if committed else COMPLETE_ABORT):
         return None
     raise _wrong_state(current, committed)
 
 
 def _end_with_epoch(
-    current: Transaction, producer: Producer, committed: bool, client_version: int, spare_producer_id: int, now_ms: int
+    current: Transaction,
+    producer: Producer,
+    committed: bool,
+    client_version: int,
+    spare_producer_id: int,
+    now_ms: int,
 ) -> Transaction | None:
-    """The second protocol: the epoch ends with the transaction. The epoch before the present one is a repetition."""
+    """The second protocol: the epoch ends with the transaction.
+
+    The epoch before the present one is a repetition.
+    """
     if current.state.decided:
         raise _concurrent()
     complete = current.state in (COMPLETE_COMMIT, COMPLETE_ABORT)
@@ -349,8 +483,11 @@ def _end_with_epoch(
     )
     if producer.producer_id != current.producer_id and not had_last_epoch:
         raise _no_mapping(producer)
-    raised = complete and current.client_version >= EPOCH_BUMP_VERSION  # else the epoch before belongs to one who was replaced
-    repeated = had_last_epoch or (raised and producer.producer_epoch + 1 == current.producer_epoch < EPOCH_MAX)
+    # else the epoch before belongs to one who was replaced
+    raised = complete and current.client_version >= EPOCH_BUMP_VERSION
+    repeated = had_last_epoch or (
+        raised and producer.producer_epoch + 1 == current.producer_epoch < EPOCH_MAX
+    )
     if not repeated and producer.producer_epoch != current.producer_epoch:
         raise _fenced(current, producer)
     if current.state is ONGOING:
@@ -359,7 +496,9 @@ def _end_with_epoch(
         return None
     elif committed or repeated:
         raise _wrong_state(current, committed)
-    else:  # nothing was written, as far as anybody knows: the epoch is raised all the same, in case something comes late
+    else:
+        # nothing was written, as far as anybody knows: the epoch is raised all the same, in case
+        # something comes late
         outcome, started_ms = PREPARE_ABORT, now_ms
     assert current.producer_epoch < EPOCH_MAX, current
     return _moved(
@@ -375,16 +514,25 @@ def _end_with_epoch(
 
 
 def _decided_by_owner(
-    current: Transaction, outcome: TransactionState, next_producer: Producer, version: int, now_ms: int
+    current: Transaction,
+    outcome: TransactionState,
+    next_producer: Producer,
+    version: int,
+    now_ms: int,
 ) -> Transaction:
-    """A prepared transaction with its outcome. The markers bear the seal; the record says, too, who owned it and who continues."""
+    """A prepared transaction with its outcome.
+
+    The markers bear the seal; the record says, too, who owned it and who continues.
+    """
     owner = current.owner
     decided = _moved(
         current,
         outcome,
         now_ms,
         producer_epoch=current.seal.producer_epoch,
-        last_producer_epoch=owner.producer_epoch if next_producer == (owner.producer_id, owner.producer_epoch + 1) else NO_EPOCH,
+        last_producer_epoch=owner.producer_epoch
+        if next_producer == (owner.producer_id, owner.producer_epoch + 1)
+        else NO_EPOCH,
         client_version=version if version >= EPOCH_BUMP_VERSION else 0,
         next_producer_id=next_producer.producer_id,
         next_producer_epoch=next_producer.producer_epoch,
@@ -406,13 +554,18 @@ def complete(current: Transaction, now_ms: int) -> Transaction:
         next_producer_epoch=NO_EPOCH,
         partitions=(),
     )
-    return replace(completed, previous_producer_id=current.previous_producer_id) if current.was_prepared else completed
+    return (
+        replace(completed, previous_producer_id=current.previous_producer_id)
+        if current.was_prepared
+        else completed
+    )
 
 
 def timed_out(current: Transaction, now_ms: int, open_for_ms: int = 0) -> bool:
     """Whether an open transaction took longer than its producer allowed itself.
 
-    `open_for_ms`: for how long this coordinator has seen it open. That decides where the wall clock of another one was ahead.
+    `open_for_ms`: for how long this coordinator has seen it open. That decides where the wall clock
+    of another one was ahead.
     """
     if current.state is not ONGOING or current.timeout_ms == TWO_PHASE_TIMEOUT_MS:
         return False
@@ -420,19 +573,31 @@ def timed_out(current: Transaction, now_ms: int, open_for_ms: int = 0) -> bool:
 
 
 def last_epoch_after(before: Transaction | None, record: Transaction, given: int) -> int:
-    """The epoch whose owner may ask again, which no record tells: for one that was initialized it is `given`, else it follows."""
+    """The epoch whose owner may ask again, which no record tells: for one that was
+    initialized it is `given`, else it follows.
+    """
     if record.state is EMPTY:
         return given
     if record.state.decided and record.client_version >= EPOCH_BUMP_VERSION:
         return (record.next_producer_epoch if record.was_prepared else record.producer_epoch) - 1
-    if before is None or (record.state is PREPARE_ABORT and record.producer_epoch != before.producer_epoch):
+    if before is None or (
+        record.state is PREPARE_ABORT and record.producer_epoch != before.producer_epoch
+    ):
         return NO_EPOCH
     return before.last_producer_epoch
 
 
-def _moved(current: Transaction, state: TransactionState, now_ms: int, **changes: object) -> Transaction:
+def _moved(
+    current: Transaction, state: TransactionState, now_ms: int, **changes: object
+) -> Transaction:
     assert state in TRANSITIONS[current.state], (current, state)
-    return replace(current, state=state, updated_ms=now_ms, previous_producer_id=current.producer_id, **changes)  # type: ignore[arg-type]
+    return replace(
+        current,
+        state=state,
+        updated_ms=now_ms,
+        previous_producer_id=current.producer_id,
+        **changes,  # type: ignore[arg-type]
+    )
 
 
 def _successor(current: Transaction, spare_producer_id: int) -> int:
@@ -468,23 +633,35 @@ def _check_producer(current: Transaction, producer: Producer) -> None:
 
 def _check_open(current: Transaction) -> None:
     if current.is_prepared:
-        raise MqError(ErrorCode.INVALID_TXN_STATE, "The transaction is prepared and takes no more partitions; commit or abort it.")
+        raise MqError(
+            ErrorCode.INVALID_TXN_STATE,
+            "The transaction is prepared and takes no more partitions; commit or abort it.",
+        )
 
 
 def _no_mapping(producer: Producer) -> MqError:
     return MqError(
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"Producer id {producer.producer_id} does not belong to this transactional id; initialize."
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        f"Producer id {producer.producer_id} does not belong to this transactional id; initialize.",
     )
 
 
 def _fenced(current: Transaction, producer: Producer) -> MqError:
-    return MqError(ErrorCode.PRODUCER_FENCED, f"Epoch {producer.producer_epoch} is not the present one, {current.owner.producer_epoch}.")
+    return MqError(
+        ErrorCode.PRODUCER_FENCED,
+        f"Epoch {producer.producer_epoch} is not the present one, {current.owner.producer_epoch}.",
+    )
 
 
 def _concurrent() -> MqError:
-    return MqError(ErrorCode.CONCURRENT_TRANSACTIONS, "The transaction before is being completed; try again.")
+    return MqError(
+        ErrorCode.CONCURRENT_TRANSACTIONS, "The transaction before is being completed; try again."
+    )
 
 
 def _wrong_state(current: Transaction, committed: bool) -> MqError:
     wish = "committed" if committed else "aborted"
-    return MqError(ErrorCode.INVALID_TXN_STATE, f"A transaction that is {current.state.label} cannot be {wish}.")
+    return MqError(
+        ErrorCode.INVALID_TXN_STATE,
+        f"A transaction that is {current.state.label} cannot be {wish}.",
+    )

@@ -1,4 +1,7 @@
-"""Every API that is spoken here, by key and by name. One file declares one API; it is imported when first asked for."""
+"""Every API that is spoken here, by key and by name.
+
+One file declares one API; it is imported when first asked for.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,10 @@ def by_key(key: int) -> Api | None:
 
 
 def by_name(name: str) -> Api:
-    """The API with Kafka's name ("ListOffsets") or its file's ("list_offsets"). KeyError if there is none."""
+    """The API with Kafka's name ("ListOffsets") or its file's ("list_offsets").
+
+    KeyError if there is none.
+    """
     wanted = name.replace("_", "").lower()
     for key, module in _MODULES.items():
         if module.replace("_", "") == wanted:

@@ -22,4 +22,12 @@ RESPONSE = message(
     field("error_code", INT16),
 )
 
-API = Api(key=25, name="AddOffsetsToTxn", versions=(0, 4), advertised=(0, 4), flexible_from=3, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=25,
+    name="AddOffsetsToTxn",
+    versions=(0, 4),
+    advertised=(0, 4),
+    flexible_from=3,
+    request=REQUEST,
+    response=RESPONSE,
+)

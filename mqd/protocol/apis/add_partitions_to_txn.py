@@ -1,4 +1,5 @@
-"""AddPartitionsToTxn (key 24): partitions take part in a transaction from now on, or: do they already?
+"""AddPartitionsToTxn (key 24): partitions take part in a transaction from now on, or: do they
+already?
 
 v1  same
 v2  may be answered with PRODUCER_FENCED
@@ -14,7 +15,10 @@ from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, Api, array
 _TOPICS = array(field("name", STRING), field("partitions", array(INT32)))
 _TOPIC_RESULTS = array(
     field("name", STRING),
-    field("results_by_partition", array(field("partition_index", INT32), field("partition_error_code", INT16))),
+    field(
+        "results_by_partition",
+        array(field("partition_index", INT32), field("partition_error_code", INT16)),
+    ),
 )
 
 REQUEST = message(
@@ -29,7 +33,8 @@ REQUEST = message(
         ),
         since=4,
     ),
-    field("v3_and_below_transactional_id", STRING, until=3),  # this and the next three: the only transaction
+    # this and the next three: the only transaction
+    field("v3_and_below_transactional_id", STRING, until=3),
     field("v3_and_below_producer_id", INT64, until=3),
     field("v3_and_below_producer_epoch", INT16, until=3),
     field("v3_and_below_topics", _TOPICS, until=3),
@@ -38,8 +43,20 @@ REQUEST = message(
 RESPONSE = message(
     field("throttle_time_ms", INT32),
     field("error_code", INT16, since=4),
-    field("results_by_transaction", array(field("transactional_id", STRING), field("topic_results", _TOPIC_RESULTS)), since=4),
+    field(
+        "results_by_transaction",
+        array(field("transactional_id", STRING), field("topic_results", _TOPIC_RESULTS)),
+        since=4,
+    ),
     field("results_by_topic_v3_and_below", _TOPIC_RESULTS, until=3),
 )
 
-API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), advertised=(0, 5), flexible_from=3, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=24,
+    name="AddPartitionsToTxn",
+    versions=(0, 5),
+    advertised=(0, 5),
+    flexible_from=3,
+    request=REQUEST,
+    response=RESPONSE,
+)

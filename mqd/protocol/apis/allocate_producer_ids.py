@@ -1,4 +1,5 @@
-"""AllocateProducerIds (key 67): a broker asks the controller for a block of producer ids (KIP-730). Peers only.
+"""AllocateProducerIds (key 67): a broker asks the controller for a block of producer ids (KIP-730).
+Peers only.
 
 v0  flexible
 """
@@ -19,4 +20,12 @@ RESPONSE = message(
     field("producer_id_len", INT32),
 )
 
-API = Api(key=67, name="AllocateProducerIds", versions=(0, 0), advertised=None, flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=67,
+    name="AllocateProducerIds",
+    versions=(0, 0),
+    advertised=None,
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,11 +1,23 @@
-"""AlterConfigs (key 33): replace the whole configuration of resources. IncrementalAlterConfigs has superseded it.
+"""AlterConfigs (key 33): replace the whole configuration of resources. IncrementalAlterConfigs has
+superseded it.
 
 v2  flexible
 """
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, STRING, TEXT, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    STRING,
+    TEXT,
+    Api,
+    array,
+    field,
+    message,
+)
 
 REQUEST = message(
     field(
@@ -13,7 +25,9 @@ REQUEST = message(
         array(
             field("resource_type", INT8),  # numbers as in DescribeConfigs
             field("resource_name", STRING),
-            field("configs", array(field("name", STRING), field("value", STRING, nullable_since=0))),
+            field(
+                "configs", array(field("name", STRING), field("value", STRING, nullable_since=0))
+            ),
         ),
     ),
     field("validate_only", BOOLEAN),
@@ -32,4 +46,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=33, name="AlterConfigs", versions=(0, 2), advertised=(0, 2), flexible_from=2, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=33,
+    name="AlterConfigs",
+    versions=(0, 2),
+    advertised=(0, 2),
+    flexible_from=2,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,7 +1,10 @@
-"""AlterPartition (key 56): a leader asks the controller to change an ISR (KIP-497). Peers only; flexible from the start.
+"""AlterPartition (key 56): a leader asks the controller to change an ISR (KIP-497). Peers only;
+flexible from the start.
 
-v2  topics by id (KIP-841); before that were names, and no release since Apache Kafka 4.0 speaks them
-v3  the ISR with the epoch of each broker, so that one that was restarted meanwhile is not taken for its predecessor (KIP-903)
+v2  topics by id (KIP-841); before that were names, and no release since Apache Kafka 4.0 speaks
+    them
+v3  the ISR with the epoch of each broker, so that one that was restarted meanwhile is not taken for
+    its predecessor (KIP-903)
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ REQUEST = message(
                     field("new_isr", array(INT32), until=2),
                     field(
                         "new_isr_with_epochs",
-                        array(field("broker_id", INT32), field("broker_epoch", INT64, default=-1)),  # -1: not to be checked
+                        # -1: not to be checked
+                        array(field("broker_id", INT32), field("broker_epoch", INT64, default=-1)),
                         since=3,
                     ),
                     field("leader_recovery_state", INT8),  # 1: recovers from an unclean election
@@ -57,4 +61,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=56, name="AlterPartition", versions=(2, 3), advertised=None, flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=56,
+    name="AlterPartition",
+    versions=(2, 3),
+    advertised=None,
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,4 +1,5 @@
-"""AlterPartitionReassignments (key 45): partitions move to other replicas, or a move is cancelled (KIP-455). Flexible from the start.
+"""AlterPartitionReassignments (key 45): partitions move to other replicas, or a move is cancelled
+(KIP-455). Flexible from the start.
 
 v1  the number of replicas may be said to be kept (KIP-860)
 """
@@ -16,7 +17,10 @@ REQUEST = message(
             field("name", STRING),
             field(
                 "partitions",
-                array(field("partition_index", INT32), field("replicas", array(INT32), default=None)),  # null: cancel what is under way
+                # null: cancel what is under way
+                array(
+                    field("partition_index", INT32), field("replicas", array(INT32), default=None)
+                ),
             ),
         ),
     ),
@@ -33,7 +37,11 @@ RESPONSE = message(
             field("name", STRING),
             field(
                 "partitions",
-                array(field("partition_index", INT32), field("error_code", INT16), field("error_message", TEXT, nullable_since=0)),
+                array(
+                    field("partition_index", INT32),
+                    field("error_code", INT16),
+                    field("error_message", TEXT, nullable_since=0),
+                ),
             ),
         ),
     ),

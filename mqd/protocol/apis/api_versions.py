@@ -2,10 +2,12 @@
 
 v1  throttle time
 v3  flexible, and the client introduces itself (KIP-511); feature levels, tagged (KIP-584)
-v4  a feature may have 0 as its lowest level; below v4 such a feature must be left out (KAFKA-17011, KAFKA-17492)
+v4  a feature may have 0 as its lowest level; below v4 such a feature must be left out (KAFKA-17011,
+    KAFKA-17492)
 
-Two exceptions from the rules, as the client cannot know our versions before it has read the answer: the response header is
-v0 in every version, and a request of an unknown version is answered with UNSUPPORTED_VERSION in a v0 body.
+Two exceptions from the rules, as the client cannot know our versions before it has read the answer:
+the response header is v0 in every version, and a request of an unknown version is answered with
+UNSUPPORTED_VERSION in a v0 body.
 """
 
 from __future__ import annotations
@@ -16,7 +18,19 @@ from typing import Any
 from construct import Container
 
 from mqd.errors import ErrorCode
-from mqd.protocol.schema import API_VERSIONS_KEY, BOOLEAN, INT16, INT32, INT64, STRING, Api, Buffer, array, field, message
+from mqd.protocol.schema import (
+    API_VERSIONS_KEY,
+    BOOLEAN,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Api,
+    Buffer,
+    array,
+    field,
+    message,
+)
 
 REQUEST = message(
     field("client_software_name", STRING, since=3),
@@ -25,9 +39,17 @@ REQUEST = message(
 
 RESPONSE = message(
     field("error_code", INT16),
-    field("api_keys", array(field("api_key", INT16), field("min_version", INT16), field("max_version", INT16))),
+    field(
+        "api_keys",
+        array(field("api_key", INT16), field("min_version", INT16), field("max_version", INT16)),
+    ),
     field("throttle_time_ms", INT32, since=1),
-    field("supported_features", array(field("name", STRING), field("min_version", INT16), field("max_version", INT16)), since=3, tag=0),
+    field(
+        "supported_features",
+        array(field("name", STRING), field("min_version", INT16), field("max_version", INT16)),
+        since=3,
+        tag=0,
+    ),
     field("finalized_features_epoch", INT64, since=3, tag=1, default=-1),
     field(
         "finalized_features",
@@ -50,12 +72,20 @@ class ApiVersions(Api):
         """Leaves out what the version cannot say: below v4, features whose lowest level is 0."""
         features = mapping.get("supported_features", ())
         if version < 4 and features:
-            mapping = {**mapping, "supported_features": [feature for feature in features if feature["min_version"] > 0]}
+            mapping = {
+                **mapping,
+                "supported_features": [
+                    feature for feature in features if feature["min_version"] > 0
+                ],
+            }
         return Api.encode_response(self, version, mapping)
 
     def decode_response(self, version: int, buffer: Buffer, position: int = 0) -> Container:
         """Whatever was asked, a broker that does not know the version answers in v0."""
-        if int.from_bytes(buffer[position : position + 2], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION:
+        if (
+            int.from_bytes(buffer[position : position + 2], "big", signed=True)
+            == ErrorCode.UNSUPPORTED_VERSION
+        ):
             version = 0
         return Api.decode_response(self, version, buffer, position)
 

@@ -1,4 +1,5 @@
-"""BrokerHeartbeat (key 63): a broker tells the controller that it lives. Peers only; flexible from the start.
+"""BrokerHeartbeat (key 63): a broker tells the controller that it lives. Peers only; flexible from
+the start.
 
 v1  log directories that failed, tagged (KIP-858)
 v2  cordoned log directories, tagged (KIP-1066)
@@ -25,7 +26,16 @@ RESPONSE = message(
     field("is_caught_up", BOOLEAN),
     field("is_fenced", BOOLEAN, default=True),
     field("should_shut_down", BOOLEAN),
-    field("metadata_index", INT64, since=1, tag=10_000, default=-1),  # of the controller's image; only mqd has it
+    # of the controller's image; only mqd has it
+    field("metadata_index", INT64, since=1, tag=10_000, default=-1),
 )
 
-API = Api(key=63, name="BrokerHeartbeat", versions=(0, 2), advertised=None, flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=63,
+    name="BrokerHeartbeat",
+    versions=(0, 2),
+    advertised=None,
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,4 +1,5 @@
-"""BrokerRegistration (key 62): a broker makes itself known to the controller. Peers only; flexible from the start.
+"""BrokerRegistration (key 62): a broker makes itself known to the controller. Peers only; flexible
+from the start.
 
 v1  whether the broker moves over from ZooKeeper
 v2  log directories (KIP-858)
@@ -8,7 +9,19 @@ v4  a feature may have 0 as its lowest level; below v4 such a feature must be le
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, UINT16, UUID, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UINT16,
+    UUID,
+    Api,
+    array,
+    field,
+    message,
+)
 
 REQUEST = message(
     field("broker_id", INT32),
@@ -23,7 +36,14 @@ REQUEST = message(
             field("security_protocol", INT16),  # 0 plaintext, 1 TLS, 2 SASL, 3 SASL over TLS
         ),
     ),
-    field("features", array(field("name", STRING), field("min_supported_version", INT16), field("max_supported_version", INT16))),
+    field(
+        "features",
+        array(
+            field("name", STRING),
+            field("min_supported_version", INT16),
+            field("max_supported_version", INT16),
+        ),
+    ),
     field("rack", STRING, nullable_since=0),
     field("is_migrating_zk_broker", BOOLEAN, since=1),
     field("log_dirs", array(UUID), since=2),
@@ -37,4 +57,12 @@ RESPONSE = message(
     field("broker_epoch", INT64, default=-1),
 )
 
-API = Api(key=62, name="BrokerRegistration", versions=(0, 4), advertised=None, flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=62,
+    name="BrokerRegistration",
+    versions=(0, 4),
+    advertised=None,
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

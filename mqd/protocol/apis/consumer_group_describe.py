@@ -1,16 +1,34 @@
-"""ConsumerGroupDescribe (key 69): groups of the consumer protocol with their members, what they have and are to have (KIP-848).
+"""ConsumerGroupDescribe (key 69): groups of the consumer protocol with their members, what they
+have and are to have (KIP-848).
 
 v1  which protocol each member speaks
 """
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, STRING, TEXT, UUID, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    STRING,
+    TEXT,
+    UUID,
+    Api,
+    array,
+    field,
+    message,
+)
 
 AUTHORIZED_OPERATIONS_OMITTED = -(2**31)
 
 _ASSIGNMENT = message(
-    field("topic_partitions", array(field("topic_id", UUID), field("topic_name", STRING), field("partitions", array(INT32)))),
+    field(
+        "topic_partitions",
+        array(
+            field("topic_id", UUID), field("topic_name", STRING), field("partitions", array(INT32))
+        ),
+    ),
 )
 
 REQUEST = message(
@@ -43,7 +61,8 @@ RESPONSE = message(
                     field("subscribed_topic_regex", STRING, nullable_since=0, default=None),
                     field("assignment", _ASSIGNMENT),
                     field("target_assignment", _ASSIGNMENT),
-                    field("member_type", INT8, since=1, default=-1),  # -1 unknown, 0 classic, 1 consumer
+                    # -1 unknown, 0 classic, 1 consumer
+                    field("member_type", INT8, since=1, default=-1),
                 ),
             ),
             field("authorized_operations", INT32, default=AUTHORIZED_OPERATIONS_OMITTED),
@@ -51,4 +70,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=69, name="ConsumerGroupDescribe", versions=(0, 1), advertised=(0, 1), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=69,
+    name="ConsumerGroupDescribe",
+    versions=(0, 1),
+    advertised=(0, 1),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat (key 68): joins, stays in and leaves a group of the consumer protocol (KIP-848).
+"""ConsumerGroupHeartbeat (key 68): joins, stays in and leaves a group of the consumer protocol
+(KIP-848).
 
 v1  the member makes up its own id; subscription by regular expression
 """
@@ -16,7 +17,8 @@ REQUEST = message(
     field("instance_id", STRING, nullable_since=0, default=None),
     field("rack_id", STRING, nullable_since=0, default=None),
     field("rebalance_timeout_ms", INT32, default=-1),  # -1: as it was told before
-    field("subscribed_topic_names", array(STRING), nullable_since=0, default=None),  # null, here and below: as it was told before
+    # null, here and below: as it was told before
+    field("subscribed_topic_names", array(STRING), nullable_since=0, default=None),
     field("subscribed_topic_regex", STRING, since=1, nullable_since=1, default=None),
     field("server_assignor", STRING, nullable_since=0, default=None),
     field("topic_partitions", _PARTITIONS, nullable_since=0, default=None),  # what the member has
@@ -29,7 +31,21 @@ RESPONSE = message(
     field("member_id", STRING, nullable_since=0, default=None),
     field("member_epoch", INT32),
     field("heartbeat_interval_ms", INT32),
-    field("assignment", message(field("topic_partitions", _PARTITIONS)), nullable_since=0, default=None),  # null: as it was told before
+    # null: as it was told before
+    field(
+        "assignment",
+        message(field("topic_partitions", _PARTITIONS)),
+        nullable_since=0,
+        default=None,
+    ),
 )
 
-API = Api(key=68, name="ConsumerGroupHeartbeat", versions=(0, 1), advertised=(0, 1), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=68,
+    name="ConsumerGroupHeartbeat",
+    versions=(0, 1),
+    advertised=(0, 1),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -23,7 +23,22 @@ REQUEST = message(
 
 RESPONSE = message(
     field("throttle_time_ms", INT32),
-    field("results", array(field("name", STRING), field("error_code", INT16), field("error_message", TEXT, default=None))),
+    field(
+        "results",
+        array(
+            field("name", STRING),
+            field("error_code", INT16),
+            field("error_message", TEXT, default=None),
+        ),
+    ),
 )
 
-API = Api(key=37, name="CreatePartitions", versions=(0, 3), advertised=(0, 3), flexible_from=2, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=37,
+    name="CreatePartitions",
+    versions=(0, 3),
+    advertised=(0, 3),
+    flexible_from=2,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -9,7 +9,19 @@ v7  the response has the topic id
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, STRING, TEXT, UUID, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    STRING,
+    TEXT,
+    UUID,
+    Api,
+    array,
+    field,
+    message,
+)
 
 REQUEST = message(
     field(
@@ -18,8 +30,13 @@ REQUEST = message(
             field("name", STRING),
             field("num_partitions", INT32),  # -1: the broker's default, or as many as assigned
             field("replication_factor", INT16),  # -1 as above
-            field("assignments", array(field("partition_index", INT32), field("broker_ids", array(INT32)))),
-            field("configs", array(field("name", STRING), field("value", STRING, nullable_since=0))),
+            field(
+                "assignments",
+                array(field("partition_index", INT32), field("broker_ids", array(INT32))),
+            ),
+            field(
+                "configs", array(field("name", STRING), field("value", STRING, nullable_since=0))
+            ),
         ),
     ),
     field("timeout_ms", INT32, default=60000),
@@ -54,4 +71,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=19, name="CreateTopics", versions=(2, 7), advertised=(2, 7), flexible_from=5, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=19,
+    name="CreateTopics",
+    versions=(2, 7),
+    advertised=(2, 7),
+    flexible_from=5,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -10,6 +10,17 @@ from mqd.protocol.schema import INT16, INT32, STRING, Api, array, field, message
 
 REQUEST = message(field("groups_names", array(STRING)))
 
-RESPONSE = message(field("throttle_time_ms", INT32), field("results", array(field("group_id", STRING), field("error_code", INT16))))
+RESPONSE = message(
+    field("throttle_time_ms", INT32),
+    field("results", array(field("group_id", STRING), field("error_code", INT16))),
+)
 
-API = Api(key=42, name="DeleteGroups", versions=(0, 2), advertised=(0, 2), flexible_from=2, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=42,
+    name="DeleteGroups",
+    versions=(0, 2),
+    advertised=(0, 2),
+    flexible_from=2,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -30,4 +30,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=20, name="DeleteTopics", versions=(1, 6), advertised=(1, 6), flexible_from=4, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=20,
+    name="DeleteTopics",
+    versions=(1, 6),
+    advertised=(1, 6),
+    flexible_from=4,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -25,7 +25,8 @@ REQUEST = message(
     field("include_cluster_authorized_operations", BOOLEAN),
     field("endpoint_type", INT8, since=1, default=1),  # 1 brokers, 2 controllers
     field("include_fenced_brokers", BOOLEAN, since=2),
-    field("usage_wanted", BOOLEAN, tag=10_000, default=False),  # only mqd has it, and the answer to it
+    # only mqd has it, and the answer to it
+    field("usage_wanted", BOOLEAN, tag=10_000, default=False),
 )
 
 RESPONSE = message(
@@ -46,7 +47,19 @@ RESPONSE = message(
         ),
     ),
     field("cluster_authorized_operations", INT32, default=AUTHORIZED_OPERATIONS_UNKNOWN),
-    field("usage", array(field("bound", STRING), field("used_bytes", INT64), field("bytes_max", INT64)), tag=10_000),
+    field(
+        "usage",
+        array(field("bound", STRING), field("used_bytes", INT64), field("bytes_max", INT64)),
+        tag=10_000,
+    ),
 )
 
-API = Api(key=60, name="DescribeCluster", versions=(0, 2), advertised=(0, 2), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=60,
+    name="DescribeCluster",
+    versions=(0, 2),
+    advertised=(0, 2),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

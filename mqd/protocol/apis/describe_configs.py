@@ -7,13 +7,25 @@ v4  flexible
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, STRING, TEXT, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    STRING,
+    TEXT,
+    Api,
+    array,
+    field,
+    message,
+)
 
 REQUEST = message(
     field(
         "resources",
         array(
-            field("resource_type", INT8),  # 2 topic, 4 broker, 8 broker logger, 16 client metrics, 32 group
+            # 2 topic, 4 broker, 8 broker logger, 16 client metrics, 32 group
+            field("resource_type", INT8),
             field("resource_name", STRING),
             field("configuration_keys", array(STRING), nullable_since=0),  # null: every key
         ),
@@ -39,7 +51,14 @@ RESPONSE = message(
                     field("read_only", BOOLEAN),
                     field("config_source", INT8, default=-1),
                     field("is_sensitive", BOOLEAN),
-                    field("synonyms", array(field("name", STRING), field("value", STRING, nullable_since=0), field("source", INT8))),
+                    field(
+                        "synonyms",
+                        array(
+                            field("name", STRING),
+                            field("value", STRING, nullable_since=0),
+                            field("source", INT8),
+                        ),
+                    ),
                     field("config_type", INT8, since=3),
                     field("documentation", TEXT, since=3, nullable_since=0),
                 ),
@@ -48,4 +67,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=32, name="DescribeConfigs", versions=(1, 4), advertised=(1, 4), flexible_from=4, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=32,
+    name="DescribeConfigs",
+    versions=(1, 4),
+    advertised=(1, 4),
+    flexible_from=4,
+    request=REQUEST,
+    response=RESPONSE,
+)

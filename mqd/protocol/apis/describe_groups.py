@@ -4,10 +4,12 @@ v1  throttle time
 v3  what the asker may do with the group (KIP-430)
 v4  static members (KIP-345)
 v5  flexible
-v6  GROUP_ID_NOT_FOUND for a group that does not exist, in words too; before that it is called dead (KIP-1043)
+v6  GROUP_ID_NOT_FOUND for a group that does not exist, in words too; before that it is called dead
+    (KIP-1043)
 
-From v5 on, in tagged fields of mqd's own: who says `awaited_wanted` is told of a group that rebalances since when it has been in its
-state, and for which members it waits. Apache Kafka steps over tags that it does not know (KIP-482), and does not tell.
+From v5 on, in tagged fields of mqd's own: who says `awaited_wanted` is told of a group that
+rebalances since when it has been in its state, and for which members it waits. Apache Kafka steps
+over tags that it does not know (KIP-482), and does not tell.
 """
 
 from __future__ import annotations
@@ -62,4 +64,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=15, name="DescribeGroups", versions=(0, 6), advertised=(0, 6), flexible_from=5, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=15,
+    name="DescribeGroups",
+    versions=(0, 6),
+    advertised=(0, 6),
+    flexible_from=5,
+    request=REQUEST,
+    response=RESPONSE,
+)

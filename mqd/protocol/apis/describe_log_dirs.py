@@ -11,7 +11,9 @@ from __future__ import annotations
 from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, Api, array, field, message
 
 REQUEST = message(
-    field("topics", array(field("topic", STRING), field("partitions", array(INT32))), nullable_since=0),
+    field(
+        "topics", array(field("topic", STRING), field("partitions", array(INT32))), nullable_since=0
+    ),
 )
 
 RESPONSE = message(
@@ -32,7 +34,8 @@ RESPONSE = message(
                             field("partition_index", INT32),
                             field("partition_size", INT64),
                             field("offset_lag", INT64),  # behind the high watermark
-                            field("is_future_key", BOOLEAN),  # of a partition that moves here from another directory
+                            # of a partition that moves here from another directory
+                            field("is_future_key", BOOLEAN),
                         ),
                     ),
                 ),
@@ -44,4 +47,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=35, name="DescribeLogDirs", versions=(1, 5), advertised=(1, 5), flexible_from=2, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=35,
+    name="DescribeLogDirs",
+    versions=(1, 5),
+    advertised=(1, 5),
+    flexible_from=2,
+    request=REQUEST,
+    response=RESPONSE,
+)

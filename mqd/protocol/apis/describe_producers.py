@@ -31,7 +31,8 @@ RESPONSE = message(
                             field("last_sequence", INT32, default=-1),
                             field("last_timestamp", INT64, default=-1),
                             field("coordinator_epoch", INT32),  # of the last transaction marker
-                            field("current_txn_start_offset", INT64, default=-1),  # -1: no open transaction
+                            # -1: no open transaction
+                            field("current_txn_start_offset", INT64, default=-1),
                         ),
                     ),
                 ),
@@ -40,4 +41,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=61, name="DescribeProducers", versions=(0, 0), advertised=(0, 0), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=61,
+    name="DescribeProducers",
+    versions=(0, 0),
+    advertised=(0, 0),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,4 +1,5 @@
-"""DescribeTopicPartitions (key 75): topics and partitions page by page, with eligible leader replicas (KIP-966).
+"""DescribeTopicPartitions (key 75): topics and partitions page by page, with eligible leader
+replicas (KIP-966).
 
 v0  flexible
 """
@@ -21,7 +22,11 @@ from mqd.protocol.schema import (
 REQUEST = message(
     field("topics", array(field("name", STRING))),
     field("response_partition_limit", INT32, default=2000),  # the broker may have a lower one
-    field("cursor", message(field("topic_name", STRING), field("partition_index", INT32)), default=None),
+    field(
+        "cursor",
+        message(field("topic_name", STRING), field("partition_index", INT32)),
+        default=None,
+    ),
 )
 
 RESPONSE = message(
@@ -50,7 +55,19 @@ RESPONSE = message(
             field("topic_authorized_operations", INT32, default=AUTHORIZED_OPERATIONS_UNKNOWN),
         ),
     ),
-    field("next_cursor", message(field("topic_name", STRING), field("partition_index", INT32)), default=None),
+    field(
+        "next_cursor",
+        message(field("topic_name", STRING), field("partition_index", INT32)),
+        default=None,
+    ),
 )
 
-API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0), advertised=(0, 0), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=75,
+    name="DescribeTopicPartitions",
+    versions=(0, 0),
+    advertised=(0, 0),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,4 +1,7 @@
-"""DescribeTransactions (key 65): what the coordinator knows of transactional ids (KIP-664). Flexible from the start."""
+"""DescribeTransactions (key 65): what the coordinator knows of transactional ids (KIP-664).
+
+Flexible from the start.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,21 @@ RESPONSE = message(
             field("transaction_start_time_ms", INT64),  # -1: none has begun
             field("producer_id", INT64),
             field("producer_epoch", INT16),
-            field("topics", array(field("topic", STRING), field("partitions", array(INT32)))),  # of the present transaction
-            field("owner_producer_id", INT64, since=0, tag=10_000, default=-1),  # ours: who ends a prepared transaction (KIP-939)
+            # of the present transaction
+            field("topics", array(field("topic", STRING), field("partitions", array(INT32)))),
+            # ours: who ends a prepared transaction (KIP-939)
+            field("owner_producer_id", INT64, since=0, tag=10_000, default=-1),
             field("owner_producer_epoch", INT16, since=0, tag=10_001, default=-1),
         ),
     ),
 )
 
-API = Api(key=65, name="DescribeTransactions", versions=(0, 0), advertised=(0, 0), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=65,
+    name="DescribeTransactions",
+    versions=(0, 0),
+    advertised=(0, 0),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,4 +1,5 @@
-"""ElectLeaders (key 43): the preferred replica, or any living one, becomes leader (KIP-183, KIP-460).
+"""ElectLeaders (key 43): the preferred replica, or any living one, becomes leader (KIP-183,
+KIP-460).
 
 v1  the kind of election, and an error for the request as a whole; v0 elects the preferred replica
 v2  flexible
@@ -13,7 +14,12 @@ UNCLEAN = 1
 
 REQUEST = message(
     field("election_type", INT8, since=1),
-    field("topic_partitions", array(field("topic", STRING), field("partitions", array(INT32))), nullable_since=0),  # null: all
+    # null: all
+    field(
+        "topic_partitions",
+        array(field("topic", STRING), field("partitions", array(INT32))),
+        nullable_since=0,
+    ),
     field("timeout_ms", INT32, default=60_000),
 )
 
@@ -26,10 +32,22 @@ RESPONSE = message(
             field("topic", STRING),
             field(
                 "partition_result",
-                array(field("partition_id", INT32), field("error_code", INT16), field("error_message", TEXT, nullable_since=0)),
+                array(
+                    field("partition_id", INT32),
+                    field("error_code", INT16),
+                    field("error_message", TEXT, nullable_since=0),
+                ),
             ),
         ),
     ),
 )
 
-API = Api(key=43, name="ElectLeaders", versions=(0, 2), advertised=(0, 2), flexible_from=2, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=43,
+    name="ElectLeaders",
+    versions=(0, 2),
+    advertised=(0, 2),
+    flexible_from=2,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -25,4 +25,12 @@ RESPONSE = message(
     field("producer_epoch", INT16, since=5, default=-1),
 )
 
-API = Api(key=26, name="EndTxn", versions=(0, 5), advertised=(0, 5), flexible_from=3, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=26,
+    name="EndTxn",
+    versions=(0, 5),
+    advertised=(0, 5),
+    flexible_from=3,
+    request=REQUEST,
+    response=RESPONSE,
+)

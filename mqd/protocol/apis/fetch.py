@@ -1,6 +1,7 @@
 """Fetch (key 1): read record batches. Consumers, followers and Raft voters send it.
 
-v4  isolation level, last stable offset and aborted transactions: what reading committed records needs
+v4  isolation level, last stable offset and aborted transactions: what reading committed records
+    needs
 v5  log start offsets, the follower's in the request and the leader's in the response
 v6  may be answered with KAFKA_STORAGE_ERROR
 v7  fetch sessions: later requests name only what changed (KIP-227)
@@ -37,7 +38,12 @@ from mqd.protocol.schema import (
 REQUEST = message(
     field("cluster_id", STRING, since=12, tag=0, default=None),
     field("replica_id", INT32, until=14, default=-1),  # -1: a consumer
-    field("replica_state", message(field("replica_id", INT32, default=-1), field("replica_epoch", INT64, default=-1)), since=15, tag=1),
+    field(
+        "replica_state",
+        message(field("replica_id", INT32, default=-1), field("replica_epoch", INT64, default=-1)),
+        since=15,
+        tag=1,
+    ),
     field("max_wait_ms", INT32),
     field("min_bytes", INT32),  # with fewer to give, wait for max_wait_ms
     field("max_bytes", INT32, default=INT32_MAX),
@@ -56,10 +62,12 @@ REQUEST = message(
                     field("current_leader_epoch", INT32, since=9, default=-1),  # -1: do not compare
                     field("fetch_offset", INT64),
                     field("last_fetched_epoch", INT32, since=12, default=-1),
-                    field("log_start_offset", INT64, since=5, default=-1),  # the follower's own; -1 from a consumer
+                    # the follower's own; -1 from a consumer
+                    field("log_start_offset", INT64, since=5, default=-1),
                     field("partition_max_bytes", INT32),
                     field("replica_directory_id", UUID, since=17, tag=0),
-                    field("high_watermark", INT64, since=18, tag=1, default=INT64_MAX),  # -1: the replica knows none
+                    # -1: the replica knows none
+                    field("high_watermark", INT64, since=18, tag=1, default=INT64_MAX),
                 ),
             ),
         ),
@@ -120,7 +128,11 @@ RESPONSE = message(
                         since=12,
                         tag=2,
                     ),
-                    field("aborted_transactions", array(field("producer_id", INT64), field("first_offset", INT64)), nullable_since=0),
+                    field(
+                        "aborted_transactions",
+                        array(field("producer_id", INT64), field("first_offset", INT64)),
+                        nullable_since=0,
+                    ),
                     field("preferred_read_replica", INT32, since=11, default=-1),
                     field("records", RECORDS, nullable_since=0),
                 ),
@@ -140,4 +152,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=1, name="Fetch", versions=(4, 18), advertised=(4, 18), flexible_from=12, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=1,
+    name="Fetch",
+    versions=(4, 18),
+    advertised=(4, 18),
+    flexible_from=12,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,4 +1,5 @@
-"""FindCoordinator (key 10): which broker coordinates a group, a transactional id or a share partition.
+"""FindCoordinator (key 10): which broker coordinates a group, a transactional id or a share
+partition.
 
 v1  key type (0 group, 1 transaction); error message and throttle time
 v3  flexible
@@ -38,4 +39,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=10, name="FindCoordinator", versions=(0, 6), advertised=(0, 6), flexible_from=3, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=10,
+    name="FindCoordinator",
+    versions=(0, 6),
+    advertised=(0, 6),
+    flexible_from=3,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -18,4 +18,12 @@ REQUEST = message(
 
 RESPONSE = message(field("throttle_time_ms", INT32, since=1), field("error_code", INT16))
 
-API = Api(key=12, name="Heartbeat", versions=(0, 4), advertised=(0, 4), flexible_from=4, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=12,
+    name="Heartbeat",
+    versions=(0, 4),
+    advertised=(0, 4),
+    flexible_from=4,
+    request=REQUEST,
+    response=RESPONSE,
+)

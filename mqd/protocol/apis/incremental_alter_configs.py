@@ -5,7 +5,18 @@ v1  flexible
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, STRING, TEXT, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    STRING,
+    TEXT,
+    Api,
+    array,
+    field,
+    message,
+)
 
 REQUEST = message(
     field(
@@ -13,7 +24,14 @@ REQUEST = message(
         array(
             field("resource_type", INT8),  # numbers as in DescribeConfigs
             field("resource_name", STRING),
-            field("configs", array(field("name", STRING), field("config_operation", INT8), field("value", STRING, nullable_since=0))),
+            field(
+                "configs",
+                array(
+                    field("name", STRING),
+                    field("config_operation", INT8),
+                    field("value", STRING, nullable_since=0),
+                ),
+            ),
         ),
     ),
     field("validate_only", BOOLEAN),
@@ -32,4 +50,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), advertised=(0, 1), flexible_from=1, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=44,
+    name="IncrementalAlterConfigs",
+    versions=(0, 1),
+    advertised=(0, 1),
+    flexible_from=1,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -4,7 +4,8 @@ v2  flexible
 v3  the producer's present id and epoch, so that it can go on after an error (KIP-360)
 v4  may be answered with PRODUCER_FENCED
 v5  may be answered with TRANSACTION_ABORTABLE (KIP-890)
-v6  two-phase commit (KIP-939): unstable in Kafka 4.3, so a node serves it only where an option enables it (server/unstable.py)
+v6  two-phase commit (KIP-939): unstable in Kafka 4.3, so a node serves it only where an option
+    enables it (server/unstable.py)
 """
 
 from __future__ import annotations
@@ -29,4 +30,12 @@ RESPONSE = message(
     field("ongoing_txn_producer_epoch", INT16, since=6, default=-1),
 )
 
-API = Api(key=22, name="InitProducerId", versions=(0, 6), advertised=(0, 5), flexible_from=2, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=22,
+    name="InitProducerId",
+    versions=(0, 6),
+    advertised=(0, 5),
+    flexible_from=2,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -21,7 +21,8 @@ REQUEST = message(
     field("member_id", STRING),  # empty: none yet
     field("group_instance_id", STRING, since=5, default=None, nullable_since=5),
     field("protocol_type", STRING),
-    field("protocols", array(field("name", STRING), field("metadata", BYTES))),  # in the order of preference
+    # in the order of preference
+    field("protocols", array(field("name", STRING), field("metadata", BYTES))),
     field("reason", STRING, since=8, default=None, nullable_since=8),
 )
 
@@ -44,4 +45,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=11, name="JoinGroup", versions=(0, 9), advertised=(0, 9), flexible_from=6, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=11,
+    name="JoinGroup",
+    versions=(0, 9),
+    advertised=(0, 9),
+    flexible_from=6,
+    request=REQUEST,
+    response=RESPONSE,
+)

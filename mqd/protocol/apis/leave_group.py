@@ -38,4 +38,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=13, name="LeaveGroup", versions=(0, 5), advertised=(0, 5), flexible_from=4, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=13,
+    name="LeaveGroup",
+    versions=(0, 5),
+    advertised=(0, 5),
+    flexible_from=4,
+    request=REQUEST,
+    response=RESPONSE,
+)

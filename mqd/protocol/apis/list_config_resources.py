@@ -1,4 +1,5 @@
-"""ListConfigResources (key 74): names of everything that has, or may have, configuration of its own (KIP-1142).
+"""ListConfigResources (key 74): names of everything that has, or may have, configuration of its own
+(KIP-1142).
 
 v0  subscriptions to client metrics only (KIP-714)
 v1  of every type
@@ -15,7 +16,18 @@ REQUEST = message(
 RESPONSE = message(
     field("throttle_time_ms", INT32),
     field("error_code", INT16),
-    field("config_resources", array(field("resource_name", STRING), field("resource_type", INT8, since=1, default=16))),
+    field(
+        "config_resources",
+        array(field("resource_name", STRING), field("resource_type", INT8, since=1, default=16)),
+    ),
 )
 
-API = Api(key=74, name="ListConfigResources", versions=(0, 1), advertised=(0, 1), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=74,
+    name="ListConfigResources",
+    versions=(0, 1),
+    advertised=(0, 1),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from mqd.protocol.schema import INT16, INT32, STRING, Api, array, field, message
 
-REQUEST = message(field("states_filter", array(STRING), since=4), field("types_filter", array(STRING), since=5))
+REQUEST = message(
+    field("states_filter", array(STRING), since=4), field("types_filter", array(STRING), since=5)
+)
 
 RESPONSE = message(
     field("throttle_time_ms", INT32, since=1),
@@ -26,4 +28,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=16, name="ListGroups", versions=(0, 5), advertised=(0, 5), flexible_from=3, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=16,
+    name="ListGroups",
+    versions=(0, 5),
+    advertised=(0, 5),
+    flexible_from=3,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,8 +1,9 @@
 """ListOffsets (key 2): the offset of a timestamp, or of a special place in the log.
 
-The special timestamps are negative; each may be asked only from the version that brought it:
--1 the end of the log, -2 its start (v1), -3 the record with the largest timestamp (v7, KIP-734), -4 the start of the local
-log (v8, KIP-405), -5 the end of the tiered log (v9, KIP-1005), -6 the first offset not yet tiered (v11, KIP-1023).
+The special timestamps are negative; each may be asked only from the version that brought it: -1 the
+end of the log, -2 its start (v1), -3 the record with the largest timestamp (v7, KIP-734), -4 the
+start of the local log (v8, KIP-405), -5 the end of the tiered log (v9, KIP-1005), -6 the first
+offset not yet tiered (v11, KIP-1023).
 
 v1  one offset a partition, with its timestamp
 v2  isolation level; throttle time
@@ -18,7 +19,8 @@ from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, Api, array, f
 
 REQUEST = message(
     field("replica_id", INT32),  # -1: a consumer
-    field("isolation_level", INT8, since=2),  # 0: end of log is the high watermark, 1: the last stable offset
+    # 0: end of log is the high watermark, 1: the last stable offset
+    field("isolation_level", INT8, since=2),
     field(
         "topics",
         array(
@@ -56,4 +58,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=2, name="ListOffsets", versions=(1, 11), advertised=(1, 11), flexible_from=6, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=2,
+    name="ListOffsets",
+    versions=(1, 11),
+    advertised=(1, 11),
+    flexible_from=6,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -9,7 +9,12 @@ from mqd.protocol.schema import INT16, INT32, STRING, TEXT, Api, array, field, m
 
 REQUEST = message(
     field("timeout_ms", INT32, default=60_000),
-    field("topics", array(field("name", STRING), field("partition_indexes", array(INT32))), default=None),  # null: all
+    # null: all
+    field(
+        "topics",
+        array(field("name", STRING), field("partition_indexes", array(INT32))),
+        default=None,
+    ),
 )
 
 RESPONSE = message(

@@ -1,4 +1,5 @@
-"""ListTransactions (key 66): the transactional ids that a broker coordinates (KIP-664). Flexible from the start.
+"""ListTransactions (key 66): the transactional ids that a broker coordinates (KIP-664). Flexible
+from the start.
 
 v1  only transactions that began longer ago than a duration (KIP-994)
 v2  only ids that match a pattern; may be answered with INVALID_REGULAR_EXPRESSION (KIP-1152)
@@ -25,9 +26,18 @@ RESPONSE = message(
             field("transactional_id", STRING),
             field("producer_id", INT64),
             field("transaction_state", STRING),
-            field("prepared", BOOLEAN, since=0, tag=10_000, default=False),  # ours: it waits for its owner's decision (KIP-939)
+            # ours: it waits for its owner's decision (KIP-939)
+            field("prepared", BOOLEAN, since=0, tag=10_000, default=False),
         ),
     ),
 )
 
-API = Api(key=66, name="ListTransactions", versions=(0, 2), advertised=(0, 2), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=66,
+    name="ListTransactions",
+    versions=(0, 2),
+    advertised=(0, 2),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -31,7 +31,11 @@ from mqd.protocol.schema import (
 )
 
 REQUEST = message(
-    field("topics", array(field("topic_id", UUID, since=10), field("name", STRING, nullable_since=10)), nullable_since=1),
+    field(
+        "topics",
+        array(field("topic_id", UUID, since=10), field("name", STRING, nullable_since=10)),
+        nullable_since=1,
+    ),
     field("allow_auto_topic_creation", BOOLEAN, since=4, default=True),
     field("include_cluster_authorized_operations", BOOLEAN, since=8, until=10),
     field("include_topic_authorized_operations", BOOLEAN, since=8),
@@ -69,11 +73,27 @@ RESPONSE = message(
                     field("offline_replicas", array(INT32), since=5),
                 ),
             ),
-            field("topic_authorized_operations", INT32, since=8, default=AUTHORIZED_OPERATIONS_UNKNOWN),
+            field(
+                "topic_authorized_operations", INT32, since=8, default=AUTHORIZED_OPERATIONS_UNKNOWN
+            ),
         ),
     ),
-    field("cluster_authorized_operations", INT32, since=8, until=10, default=AUTHORIZED_OPERATIONS_UNKNOWN),
+    field(
+        "cluster_authorized_operations",
+        INT32,
+        since=8,
+        until=10,
+        default=AUTHORIZED_OPERATIONS_UNKNOWN,
+    ),
     field("error_code", INT16, since=13),
 )
 
-API = Api(key=3, name="Metadata", versions=(0, 13), advertised=(0, 13), flexible_from=9, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=3,
+    name="Metadata",
+    versions=(0, 13),
+    advertised=(0, 13),
+    flexible_from=9,
+    request=REQUEST,
+    response=RESPONSE,
+)

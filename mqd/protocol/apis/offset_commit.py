@@ -50,4 +50,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=8, name="OffsetCommit", versions=(2, 10), advertised=(2, 10), flexible_from=8, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=8,
+    name="OffsetCommit",
+    versions=(2, 10),
+    advertised=(2, 10),
+    flexible_from=8,
+    request=REQUEST,
+    response=RESPONSE,
+)

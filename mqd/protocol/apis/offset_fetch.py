@@ -9,16 +9,31 @@ v8  several groups (KIP-709)
 v9  member id and epoch (KIP-848)
 v10 topics by id
 
-From v8 on, in tagged fields of mqd's own: who says `lag_wanted` is told beside each offset where the log begins and ends and how
-much is left. Apache Kafka steps over tags that it does not know (KIP-482): where `lag_told` is not set, nobody has told it.
+From v8 on, in tagged fields of mqd's own: who says `lag_wanted` is told beside each offset where
+the log begins and ends and how much is left. Apache Kafka steps over tags that it does not know
+(KIP-482): where `lag_told` is not set, nobody has told it.
 """
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, INT64, STRING, UUID, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UUID,
+    Api,
+    array,
+    field,
+    message,
+)
 
 LAG_TO_HIGH_WATERMARK, LAG_TO_LAST_STABLE_OFFSET = 1, 2
-"""`lag_wanted`: up to what readers of uncommitted records get, or to what those of committed ones do. 0: not at all."""
+"""`lag_wanted`: up to what readers of uncommitted records get, or to what those of
+committed ones do. 0: not at all.
+"""
 
 _ROW = (
     field("partition_index", INT32),
@@ -35,7 +50,12 @@ _LAG = (
 
 REQUEST = message(
     field("group_id", STRING, until=7),
-    field("topics", array(field("name", STRING), field("partition_indexes", array(INT32))), until=7, nullable_since=2),
+    field(
+        "topics",
+        array(field("name", STRING), field("partition_indexes", array(INT32))),
+        until=7,
+        nullable_since=2,
+    ),
     field(
         "groups",
         array(
@@ -81,4 +101,12 @@ RESPONSE = message(
     field("lag_told", BOOLEAN, since=8, tag=10_000, default=False),
 )
 
-API = Api(key=9, name="OffsetFetch", versions=(1, 10), advertised=(1, 10), flexible_from=6, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=9,
+    name="OffsetFetch",
+    versions=(1, 10),
+    advertised=(1, 10),
+    flexible_from=6,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -1,4 +1,5 @@
-"""OffsetForLeaderEpoch (key 23): where an epoch ended, so that a reader knows how far it agrees with the leader.
+"""OffsetForLeaderEpoch (key 23): where an epoch ended, so that a reader knows how far it agrees
+with the leader.
 
 v2  the leader epoch that the client believes in; throttle time
 v3  replica id
@@ -10,7 +11,8 @@ from __future__ import annotations
 from mqd.protocol.schema import INT16, INT32, INT64, STRING, Api, array, field, message
 
 REQUEST = message(
-    field("replica_id", INT32, since=3, default=-2),  # -1 a consumer, -2 one that may look beyond the high watermark
+    # -1 a consumer, -2 one that may look beyond the high watermark
+    field("replica_id", INT32, since=3, default=-2),
     field(
         "topics",
         array(
@@ -46,4 +48,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), advertised=(2, 4), flexible_from=4, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=23,
+    name="OffsetForLeaderEpoch",
+    versions=(2, 4),
+    advertised=(2, 4),
+    flexible_from=4,
+    request=REQUEST,
+    response=RESPONSE,
+)

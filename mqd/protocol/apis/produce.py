@@ -1,7 +1,7 @@
 """Produce (key 0): append record batches to partitions.
 
-v3  the first with record batch v2 and a transactional id; 0-2 left Kafka in 4.0, but are still *advertised*:
-    librdkafka takes their absence for a broker without compression (KAFKA-18659)
+v3  the first with record batch v2 and a transactional id; 0-2 left Kafka in 4.0, but are still
+    *advertised*: librdkafka takes their absence for a broker without compression (KAFKA-18659)
 v4  may be answered with KAFKA_STORAGE_ERROR
 v5  the response has the log start offset
 v7  batches may be compressed with zstd (KIP-110)
@@ -15,7 +15,19 @@ v13 topics by id instead of name (KIP-516)
 
 from __future__ import annotations
 
-from mqd.protocol.schema import INT16, INT32, INT64, RECORDS, STRING, TEXT, UUID, Api, array, field, message
+from mqd.protocol.schema import (
+    INT16,
+    INT32,
+    INT64,
+    RECORDS,
+    STRING,
+    TEXT,
+    UUID,
+    Api,
+    array,
+    field,
+    message,
+)
 
 REQUEST = message(
     field("transactional_id", STRING, default=None),
@@ -26,7 +38,10 @@ REQUEST = message(
         array(
             field("name", STRING, until=12),
             field("topic_id", UUID, since=13),
-            field("partition_data", array(field("index", INT32), field("records", RECORDS, nullable_since=0))),
+            field(
+                "partition_data",
+                array(field("index", INT32), field("records", RECORDS, nullable_since=0)),
+            ),
         ),
     ),
 )
@@ -43,7 +58,8 @@ RESPONSE = message(
                     field("index", INT32),
                     field("error_code", INT16),
                     field("base_offset", INT64),
-                    field("log_append_time_ms", INT64, default=-1),  # -1 where the topic keeps the producer's timestamps
+                    # -1 where the topic keeps the producer's timestamps
+                    field("log_append_time_ms", INT64, default=-1),
                     field("log_start_offset", INT64, since=5, default=-1),
                     field(
                         "record_errors",
@@ -81,4 +97,12 @@ RESPONSE = message(
     ),
 )
 
-API = Api(key=0, name="Produce", versions=(3, 13), advertised=(0, 13), flexible_from=9, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=0,
+    name="Produce",
+    versions=(3, 13),
+    advertised=(0, 13),
+    flexible_from=9,
+    request=REQUEST,
+    response=RESPONSE,
+)

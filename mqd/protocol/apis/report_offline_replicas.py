@@ -1,7 +1,8 @@
-"""ReportOfflineReplicas (key 32002): a broker tells the controller which of its replicas are lost. Peers only, and not in Apache Kafka.
+"""ReportOfflineReplicas (key 32002): a broker tells the controller which of its replicas are lost.
+Peers only, and not in Apache Kafka.
 
-Kafka lets brokers report log directories that failed (KIP-112, KIP-858). Here one replica can be lost, too: a corrupt log is fenced
-alone, and its neighbours in the directory go on.
+Kafka lets brokers report log directories that failed (KIP-112, KIP-858). Here one replica can be
+lost, too: a corrupt log is fenced alone, and its neighbours in the directory go on.
 
 v0  flexible
 """
@@ -18,4 +19,12 @@ REQUEST = message(
 
 RESPONSE = message(field("error_code", INT16))
 
-API = Api(key=32_002, name="ReportOfflineReplicas", versions=(0, 0), advertised=None, flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=32_002,
+    name="ReportOfflineReplicas",
+    versions=(0, 0),
+    advertised=None,
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

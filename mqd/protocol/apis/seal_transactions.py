@@ -32,11 +32,22 @@ RESPONSE = message(
                 "topics",
                 array(
                     field("name", STRING),
-                    field("partitions", array(field("partition_index", INT32), field("error_code", INT16))),
+                    field(
+                        "partitions",
+                        array(field("partition_index", INT32), field("error_code", INT16)),
+                    ),
                 ),
             ),
         ),
     ),
 )
 
-API = Api(key=32_003, name="SealTransactions", versions=(0, 0), advertised=None, flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=32_003,
+    name="SealTransactions",
+    versions=(0, 0),
+    advertised=None,
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

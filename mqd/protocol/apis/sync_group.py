@@ -1,4 +1,5 @@
-"""SyncGroup (key 14): the leader of a classic group brings the assignments of a generation, every member fetches its own.
+"""SyncGroup (key 14): the leader of a classic group brings the assignments of a generation, every
+member fetches its own.
 
 v1  throttle time
 v3  static members (KIP-345)
@@ -17,7 +18,8 @@ REQUEST = message(
     field("group_instance_id", STRING, since=3, default=None, nullable_since=3),
     field("protocol_type", STRING, since=5, default=None, nullable_since=5),
     field("protocol_name", STRING, since=5, default=None, nullable_since=5),
-    field("assignments", array(field("member_id", STRING), field("assignment", BYTES))),  # of the leader
+    # of the leader
+    field("assignments", array(field("member_id", STRING), field("assignment", BYTES))),
 )
 
 RESPONSE = message(
@@ -28,4 +30,12 @@ RESPONSE = message(
     field("assignment", BYTES),
 )
 
-API = Api(key=14, name="SyncGroup", versions=(0, 5), advertised=(0, 5), flexible_from=4, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=14,
+    name="SyncGroup",
+    versions=(0, 5),
+    advertised=(0, 5),
+    flexible_from=4,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -39,8 +39,19 @@ RESPONSE = message(
     field("throttle_time_ms", INT32),
     field(
         "topics",
-        array(field("name", STRING), field("partitions", array(field("partition_index", INT32), field("error_code", INT16)))),
+        array(
+            field("name", STRING),
+            field("partitions", array(field("partition_index", INT32), field("error_code", INT16))),
+        ),
     ),
 )
 
-API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5), advertised=(0, 5), flexible_from=3, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=28,
+    name="TxnOffsetCommit",
+    versions=(0, 5),
+    advertised=(0, 5),
+    flexible_from=3,
+    request=REQUEST,
+    response=RESPONSE,
+)

@@ -15,4 +15,12 @@ RESPONSE = message(
     field("error_message", TEXT, nullable_since=0),
 )
 
-API = Api(key=64, name="UnregisterBroker", versions=(0, 0), advertised=(0, 0), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=64,
+    name="UnregisterBroker",
+    versions=(0, 0),
+    advertised=(0, 0),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

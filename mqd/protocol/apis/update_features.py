@@ -1,12 +1,24 @@
 """UpdateFeatures (key 57): finalized features go up or down (KIP-584). Flexible from the start.
 
-v1  up, down without loss, or down with it, in place of a flag; and the request may be only checked (KIP-778)
+v1  up, down without loss, or down with it, in place of a flag; and the request may be only checked
+    (KIP-778)
 v2  no results feature by feature (KIP-1022)
 """
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, STRING, TEXT, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    STRING,
+    TEXT,
+    Api,
+    array,
+    field,
+    message,
+)
 
 UPGRADE = 1
 SAFE_DOWNGRADE = 2
@@ -32,9 +44,21 @@ RESPONSE = message(
     field("error_message", TEXT, nullable_since=0),
     field(
         "results",
-        array(field("feature", STRING), field("error_code", INT16), field("error_message", TEXT, nullable_since=0)),
+        array(
+            field("feature", STRING),
+            field("error_code", INT16),
+            field("error_message", TEXT, nullable_since=0),
+        ),
         until=1,
     ),
 )
 
-API = Api(key=57, name="UpdateFeatures", versions=(0, 2), advertised=(0, 2), flexible_from=0, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=57,
+    name="UpdateFeatures",
+    versions=(0, 2),
+    advertised=(0, 2),
+    flexible_from=0,
+    request=REQUEST,
+    response=RESPONSE,
+)

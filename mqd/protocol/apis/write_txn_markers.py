@@ -1,6 +1,8 @@
-"""WriteTxnMarkers (key 27): a transaction coordinator ends transactions in the partitions that a node leads (KIP-98).
+"""WriteTxnMarkers (key 27): a transaction coordinator ends transactions in the partitions that a
+node leads (KIP-98).
 
-Version 0 is history (KIP-896). Clients may ask, too: so hanging transactions are ended by hand (KIP-664).
+Version 0 is history (KIP-896). Clients may ask, too: so hanging transactions are ended by hand
+(KIP-664).
 
 v1  flexible
 v2  the transaction version, which tells how strict the producer epoch is judged (KIP-1228)
@@ -8,7 +10,18 @@ v2  the transaction version, which tells how strict the producer epoch is judged
 
 from __future__ import annotations
 
-from mqd.protocol.schema import BOOLEAN, INT8, INT16, INT32, INT64, STRING, Api, array, field, message
+from mqd.protocol.schema import (
+    BOOLEAN,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Api,
+    array,
+    field,
+    message,
+)
 
 REQUEST = message(
     field(
@@ -33,11 +46,22 @@ RESPONSE = message(
                 "topics",
                 array(
                     field("name", STRING),
-                    field("partitions", array(field("partition_index", INT32), field("error_code", INT16))),
+                    field(
+                        "partitions",
+                        array(field("partition_index", INT32), field("error_code", INT16)),
+                    ),
                 ),
             ),
         ),
     ),
 )
 
-API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2), advertised=(1, 2), flexible_from=1, request=REQUEST, response=RESPONSE)
+API = Api(
+    key=27,
+    name="WriteTxnMarkers",
+    versions=(1, 2),
+    advertised=(1, 2),
+    flexible_from=1,
+    request=REQUEST,
+    response=RESPONSE,
+)

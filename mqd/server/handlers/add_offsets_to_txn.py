@@ -1,7 +1,7 @@
 """AddOffsetsToTxn (key 25), versions 0 to 4: offsets of a group will be committed in a transaction.
 
-v2 PRODUCER_FENCED. v3 flexible. v4 TRANSACTION_ABORTABLE. To the coordinator of transactions this is one more partition: that of
-`__consumer_offsets` which has the group.
+v2 PRODUCER_FENCED. v3 flexible. v4 TRANSACTION_ABORTABLE. To the coordinator of transactions this
+is one more partition: that of `__consumer_offsets` which has the group.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
     if not request.transactional_id:
         raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
     groups = context.node.groups
-    if groups.topic not in context.node.image.topics:  # the producer came here without asking for the group's coordinator
+    # the producer came here without asking for the group's coordinator
+    if groups.topic not in context.node.image.topics:
         context.node.controller.create_topic_soon(groups.topic)
     partition = TopicPartition(groups.topic, groups.partition_of(request.group_id))
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
-        await context.node.transactions.call(request.transactional_id, AddPartitions(request.transactional_id, producer, (partition,)))
+        await context.node.transactions.call(
+            request.transactional_id,
+            AddPartitions(request.transactional_id, producer, (partition,)),
+        )
     except MqError as error:
         raise known_to(context.header.api_version, error, fenced_since=_FENCED_SINCE) from error
     return {"error_code": ErrorCode.NONE}

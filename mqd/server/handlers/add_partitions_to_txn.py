@@ -1,9 +1,12 @@
-"""AddPartitionsToTxn (key 24), versions 0 to 5: partitions take part in a transaction from now on, or: do they already?
+"""AddPartitionsToTxn (key 24), versions 0 to 5: partitions take part in a transaction from now on,
+or: do they already?
 
-v2 PRODUCER_FENCED. v3 flexible. v4 from brokers, in the name of clients that produce (KIP-890): several transactions at once, each
-either to be extended or only to be asked about. v5 TRANSACTION_ABORTABLE.
+v2 PRODUCER_FENCED. v3 flexible. v4 from brokers, in the name of clients that produce (KIP-890):
+several transactions at once, each either to be extended or only to be asked about. v5
+TRANSACTION_ABORTABLE.
 
-A transaction whose partitions are not all there is not extended at all: those that are get OPERATION_NOT_ATTEMPTED.
+A transaction whose partitions are not all there is not extended at all: those that are get
+OPERATION_NOT_ATTEMPTED.
 """
 
 from __future__ import annotations
@@ -37,10 +40,13 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     errors = _refused(context.node, partitions, from_client=True)
     if not errors:
         transactional_id = request["v3_and_below_transactional_id"]
-        producer = Producer(request["v3_and_below_producer_id"], request["v3_and_below_producer_epoch"])
+        producer = Producer(
+            request["v3_and_below_producer_id"], request["v3_and_below_producer_epoch"]
+        )
         try:
             await context.node.transactions.call(
-                transactional_id, AddPartitions(transactional_id, producer, tuple(partitions), _FIRST_PROTOCOL)
+                transactional_id,
+                AddPartitions(transactional_id, producer, tuple(partitions), _FIRST_PROTOCOL),
             )
             code = ErrorCode.NONE
         except MqError as error:
@@ -49,8 +55,12 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return {"results_by_topic_v3_and_below": _by_topic(errors)}
 
 
-async def add_partitions(node: Node, request: Mapping[str, Any], *, from_client: bool = False) -> Mapping[str, Any]:
-    """Version 5 of the request, asked by a node of this cluster, perhaps by this very one; in slices, where it is about many."""
+async def add_partitions(
+    node: Node, request: Mapping[str, Any], *, from_client: bool = False
+) -> Mapping[str, Any]:
+    """Version 5 of the request, asked by a node of this cluster, perhaps by this very one;
+    in slices, where it is about many.
+    """
     results: list[dict[str, Any]] = []
     weight = 0
     async with trio.open_nursery() as nursery:
@@ -66,7 +76,9 @@ async def add_partitions(node: Node, request: Mapping[str, Any], *, from_client:
     return {"error_code": ErrorCode.NONE, "results_by_transaction": results}
 
 
-async def _add(node: Node, transaction: Mapping[str, Any], result: dict[str, Any], from_client: bool) -> None:
+async def _add(
+    node: Node, transaction: Mapping[str, Any], result: dict[str, Any], from_client: bool
+) -> None:
     partitions = _partitions(transaction["topics"])
     errors = _refused(node, partitions, from_client=from_client)
     if not errors:
@@ -74,7 +86,10 @@ async def _add(node: Node, transaction: Mapping[str, Any], result: dict[str, Any
         producer = Producer(transaction["producer_id"], transaction["producer_epoch"])
         try:
             if transaction["verify_only"]:
-                answer = await node.transactions.call(transactional_id, VerifyPartitions(transactional_id, producer, tuple(partitions)))
+                answer = await node.transactions.call(
+                    transactional_id,
+                    VerifyPartitions(transactional_id, producer, tuple(partitions)),
+                )
                 errors = answer["errors"]
             else:
                 op = AddPartitions(transactional_id, producer, tuple(partitions), _SECOND_PROTOCOL)
@@ -86,11 +101,20 @@ async def _add(node: Node, transaction: Mapping[str, Any], result: dict[str, Any
 
 
 def _partitions(topics: Iterable[Mapping[str, Any]]) -> list[TopicPartition]:
-    return list(dict.fromkeys(TopicPartition(topic["name"], partition) for topic in topics for partition in topic["partitions"]))
+    return list(
+        dict.fromkeys(
+            TopicPartition(topic["name"], partition)
+            for topic in topics
+            for partition in topic["partitions"]
+        )
+    )
 
 
 def _refused(node: Node, partitions: list[TopicPartition], *, from_client: bool) -> Errors:
-    """Empty if all of them may be in a transaction; else what is wrong with each. Offsets have a request of their own."""
+    """Empty if all of them may be in a transaction; else what is wrong with each.
+
+    Offsets have a request of their own.
+    """
     wrong: Errors = {}
     for partition in partitions:
         topic = node.image.topics.get(partition.topic)
@@ -106,5 +130,7 @@ def _refused(node: Node, partitions: list[TopicPartition], *, from_client: bool)
 def _by_topic(errors: Errors) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for partition, error in errors.items():
-        topics.setdefault(partition.topic, []).append({"partition_index": partition.partition, "partition_error_code": error})
+        topics.setdefault(partition.topic, []).append(
+            {"partition_index": partition.partition, "partition_error_code": error}
+        )
     return [{"name": name, "results_by_partition": rows} for name, rows in topics.items()]

@@ -1,6 +1,8 @@
-"""What the handlers of the cluster's own affairs share: the way to the controller, and who may do what.
+"""What the handlers of the cluster's own affairs share: the way to the controller, and who may do
+what.
 
-There is no access control yet, so that everybody may do everything that can be done to a topic or to the cluster.
+There is no access control yet, so that everybody may do everything that can be done to a topic or
+to the cluster.
 """
 
 from __future__ import annotations
@@ -17,14 +19,18 @@ from mqd.server.context import PEER, Context
 logger = logging.getLogger(__name__)
 
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Kafka's bits (KIP-430): read, write, create, delete, alter, describe, describe configs, alter configs."""
+"""Kafka's bits (KIP-430): read, write, create, delete, alter, describe, describe configs,
+alter configs.
+"""
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe configs, alter configs, idempotent write."""
 GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe configs, alter configs."""
 
 DEFAULT_TIMEOUT_MS = 30_000
-"""How long the controller is waited for where a request does not say (Kafka's `request.timeout.ms`)."""
+"""How long the controller is waited for where a request does not say (Kafka's
+`request.timeout.ms`).
+"""
 
 
 def topic_operations(asked: bool) -> int:
@@ -43,7 +49,10 @@ def group_operations(asked: bool) -> int:
 
 
 async def at_controller(
-    context: Context, request: Mapping[str, Any], here: Callable[[], Awaitable[Mapping[str, Any]]], timeout_ms: int
+    context: Context,
+    request: Mapping[str, Any],
+    here: Callable[[], Awaitable[Mapping[str, Any]]],
+    timeout_ms: int,
 ) -> Mapping[str, Any]:
     """Answer by `here` on the controller's node; from any other send the same request there.
 
@@ -53,17 +62,29 @@ async def at_controller(
         return await here()
     api = by_key(context.header.api_key)
     assert api is not None
-    return await context.node.controller.at_controller(here, api.name, context.header.api_version, request, timeout=timeout_ms / 1000)
+    return await context.node.controller.at_controller(
+        here, api.name, context.header.api_version, request, timeout=timeout_ms / 1000
+    )
 
 
 def log_without_effect(kind: str, name: str, message: str) -> None:
-    """Of configs that a client set and that have no effect: an operator reads the log, and few clients show a message without an error."""
-    logger.warning("configuration keys without effect %s=%s message=%s", kind, name or "all", message)
+    """Of configs that a client set and that have no effect: an operator reads the log, and
+    few clients show a message without an error.
+    """
+    logger.warning(
+        "configuration keys without effect %s=%s message=%s", kind, name or "all", message
+    )
 
 
 def require_peer(context: Context, node_id: int) -> None:
     """Refuse what only a node of this cluster may ask, and only for itself."""
     if context.listener != PEER or context.peer_node is None:
-        raise MqError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Only the nodes of this cluster may ask this, on their own listener.")
+        raise MqError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            "Only the nodes of this cluster may ask this, on their own listener.",
+        )
     if context.peer_node != node_id:
-        raise MqError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"Node {context.peer_node} asks in the name of node {node_id}.")
+        raise MqError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            f"Node {context.peer_node} asks in the name of node {node_id}.",
+        )

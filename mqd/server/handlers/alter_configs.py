@@ -1,4 +1,5 @@
-"""AlterConfigs (key 33), versions 0 to 2: replaces all overrides of a resource. Runs on the controller.
+"""AlterConfigs (key 33), versions 0 to 2: replaces all overrides of a resource. Runs on the
+controller.
 
 v2 flexible. Old clients only; IncrementalAlterConfigs changes single keys.
 """
@@ -8,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
-from mqd.controller.configs import AlterConfigs, Change, Operation, ResourceAltered, ResourceChanges, ResourceType
+from mqd.controller.configs import (
+    AlterConfigs,
+    Change,
+    Operation,
+    ResourceAltered,
+    ResourceChanges,
+    ResourceType,
+)
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_CHANGES_MAX, CONFIG_RESOURCES_MAX
 from mqd.server.context import Context
@@ -43,7 +51,11 @@ def rows(results: Iterable[ResourceAltered]) -> list[dict[str, Any]]:
     results = list(results)
     for result in results:
         if not result.error_code and result.error_message:
-            log_without_effect(ResourceType(result.resource_type).name.lower(), result.resource_name, result.error_message)
+            log_without_effect(
+                ResourceType(result.resource_type).name.lower(),
+                result.resource_name,
+                result.error_message,
+            )
     return [
         {
             "error_code": result.error_code,
@@ -58,14 +70,31 @@ def rows(results: Iterable[ResourceAltered]) -> list[dict[str, Any]]:
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
     answers = []
     for resource in request.resources:
-        answers += rows([ResourceAltered(resource.resource_type, resource.resource_name, error.code, error.message or None)])
+        answers += rows(
+            [
+                ResourceAltered(
+                    resource.resource_type,
+                    resource.resource_name,
+                    error.code,
+                    error.message or None,
+                )
+            ]
+        )
         yield 1
     return {"responses": answers}
 
 
 def check_number(request: Any) -> None:
-    """Raise INVALID_REQUEST for more resources or keys than one request alters, before any of them is looked at."""
+    """Raise INVALID_REQUEST for more resources or keys than one request alters, before any
+    of them is looked at.
+    """
     if len(request.resources) > CONFIG_RESOURCES_MAX:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.",
+        )
     if sum(len(resource.configs) for resource in request.resources) > CONFIG_CHANGES_MAX:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A request alters at most {CONFIG_CHANGES_MAX} values: send several.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"A request alters at most {CONFIG_CHANGES_MAX} values: send several.",
+        )

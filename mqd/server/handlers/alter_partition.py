@@ -1,4 +1,5 @@
-"""AlterPartition (key 56), versions 2 and 3: a leader wants other in-sync replicas. Peer listener only, on the controller.
+"""AlterPartition (key 56), versions 2 and 3: a leader wants other in-sync replicas. Peer listener
+only, on the controller.
 
 v3 the ISR comes with the broker epoch of each member (KIP-903).
 """

@@ -1,4 +1,5 @@
-"""AlterPartitionReassignments (key 45), versions 0 and 1: move partitions, or stop moving them. Runs on the controller.
+"""AlterPartitionReassignments (key 45), versions 0 and 1: move partitions, or stop moving them.
+Runs on the controller.
 
 v1 a request may forbid that the number of replicas changes (KIP-860).
 """
@@ -8,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.controller.reassignments import AlterReassignments, Reassigned, Reassignment, check_number, in_portions
+from mqd.controller.reassignments import (
+    AlterReassignments,
+    Reassigned,
+    Reassignment,
+    check_number,
+    in_portions,
+)
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
@@ -19,11 +26,16 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     check_number(len(request.topics))
     check_number(sum(len(topic.partitions) for topic in request.topics))
     wishes = tuple(
-        Reassignment(TopicPartition(topic.name, row.partition_index), None if row.replicas is None else tuple(row.replicas))
+        Reassignment(
+            TopicPartition(topic.name, row.partition_index),
+            None if row.replicas is None else tuple(row.replicas),
+        )
         for topic in request.topics
         for row in topic.partitions
     )
-    may_change = request.allow_replication_factor_change if context.header.api_version >= 1 else True
+    may_change = (
+        request.allow_replication_factor_change if context.header.api_version >= 1 else True
+    )
     op = AlterReassignments(wishes, may_change)
 
     async def here() -> Mapping[str, Any]:
@@ -33,7 +45,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             results += await context.node.controller.submit(portion)
         topics: dict[str, list[dict[str, Any]]] = {}
         for (name, partition), code, message in (*results, *refused):
-            topics.setdefault(name, []).append({"partition_index": partition, "error_code": code, "error_message": message})
+            topics.setdefault(name, []).append(
+                {"partition_index": partition, "error_code": code, "error_message": message}
+            )
         return {
             "allow_replication_factor_change": may_change,
             "error_code": 0,

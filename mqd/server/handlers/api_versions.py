@@ -1,7 +1,8 @@
 """ApiVersions, v0 to v4: what this listener serves, and which features are finalized.
 
-v1 throttle time; v3 flexible, and the client says what it is (checked as KIP-511 says); v4 features with level 0.
-The first request of every client; the answer decides which versions of everything else it uses.
+v1 throttle time; v3 flexible, and the client says what it is (checked as KIP-511 says); v4 features
+with level 0. The first request of every client; the answer decides which versions of everything
+else it uses.
 """
 
 from __future__ import annotations
@@ -23,14 +24,22 @@ def handle(context: Context, request: Any) -> Mapping[str, Any]:
     if context.header.api_version >= 3:
         for said in (request.client_software_name, request.client_software_version):
             if not _SOFTWARE.fullmatch(said):
-                raise MqError(ErrorCode.INVALID_REQUEST, f"not a software name or version: {said!r}")
+                raise MqError(
+                    ErrorCode.INVALID_REQUEST, f"not a software name or version: {said!r}"
+                )
     features = context.node.image.features
     return {
         "error_code": 0,
         "api_keys": served(context.listener, unstable.enabled(context.node.config)),
-        "supported_features": [{"name": name, "min_version": levels[0], "max_version": levels[-1]} for name, levels in LEVELS.items()],
+        "supported_features": [
+            {"name": name, "min_version": levels[0], "max_version": levels[-1]}
+            for name, levels in LEVELS.items()
+        ],
         "finalized_features_epoch": context.node.image.index,
-        "finalized_features": [{"name": name, "max_version_level": level, "min_version_level": level} for name, level in features.items()],
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, level in features.items()
+        ],
     }
 
 
@@ -39,9 +48,14 @@ def failed(request: Any, error: MqError) -> Mapping[str, Any]:
 
 
 def served(listener: str = CLIENT, enabled: Collection[int] = ()) -> list[Mapping[str, int]]:
-    """What may be requested on a listener, by key, with the versions that are advertised. `enabled`: keys of APIs of which the node serves
-    unstable versions, too."""
-    names = ("fetch", *dispatch.SERVED, *(dispatch.SERVED_TO_PEERS if listener == PEER else ("produce",)))
+    """What may be requested on a listener, by key, with the versions that are advertised.
+    `enabled`: keys of APIs of which the node serves unstable versions, too.
+    """
+    names = (
+        "fetch",
+        *dispatch.SERVED,
+        *(dispatch.SERVED_TO_PEERS if listener == PEER else ("produce",)),
+    )
     found = [api for name in names if (api := apis.by_name(name)) is not None]
     assert len(found) == len(names)
     return [

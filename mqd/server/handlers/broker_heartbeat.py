@@ -1,6 +1,8 @@
-"""BrokerHeartbeat (key 63), versions 0 to 2: a node of this cluster lives, or goes. Peer listener only.
+"""BrokerHeartbeat (key 63), versions 0 to 2: a node of this cluster lives, or goes. Peer listener
+only.
 
-v1 offline log directories. v2 cordoned ones. From v1 on the answer names the index of the controller's metadata, tagged.
+v1 offline log directories. v2 cordoned ones. From v1 on the answer names the index of the
+controller's metadata, tagged.
 """
 
 from __future__ import annotations
@@ -36,4 +38,9 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {"error_code": error.code, "is_caught_up": False, "is_fenced": True, "should_shut_down": False}
+    return {
+        "error_code": error.code,
+        "is_caught_up": False,
+        "is_fenced": True,
+        "should_shut_down": False,
+    }

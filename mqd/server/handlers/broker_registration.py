@@ -1,6 +1,7 @@
 """BrokerRegistration (key 62), versions 0 to 4: a node of this cluster came up. Peer listener only.
 
-v2 log directories. v3 the epoch before. Of the listeners the first counts: where clients reach the node.
+v2 log directories. v3 the epoch before. Of the listeners the first counts: where clients reach the
+node.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
     node = context.node
     peer = node.peers.nodes.get(request.broker_id)
     if peer is None:
-        raise MqError(ErrorCode.INVALID_REGISTRATION, f"Node {request.broker_id} is not in the peers file of node {node.node_id}.")
+        raise MqError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"Node {request.broker_id} is not in the peers file of node {node.node_id}.",
+        )
     listener = request.listeners[0]
     if (listener.host, listener.port) != (peer.advertised_host, peer.advertised_port):
         raise MqError(
             ErrorCode.INVALID_REGISTRATION,
-            f"Node {peer.id} says that clients reach it at {listener.host}:{listener.port}; the peers file of node {node.node_id} "
+            f"Node {peer.id} says that clients reach it at {listener.host}:{listener.port}; "
+            f"the peers file of node {node.node_id} "
             f"says {peer.advertised_host}:{peer.advertised_port}.",
         )
     op = Register(
@@ -39,7 +44,10 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
         request.previous_broker_epoch if context.header.api_version >= 3 else NO_EPOCH,
         request.disk_serial,
     )
-    return {"error_code": ErrorCode.NONE, "broker_epoch": await context.node.controller.register(op)}
+    return {
+        "error_code": ErrorCode.NONE,
+        "broker_epoch": await context.node.controller.register(op),
+    }
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""ConsumerGroupHeartbeat (key 68), versions 0 to 1: joins, stays in and leaves a group of the consumer protocol (KIP-848).
+"""ConsumerGroupHeartbeat (key 68), versions 0 to 1: joins, stays in and leaves a group of the
+consumer protocol (KIP-848).
 
-v1 ids that members make up, and subscriptions by regular expression. Answered by the group's coordinator.
+v1 ids that members make up, and subscriptions by regular expression. Answered by the group's
+coordinator.
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def require_protocol(node: Node) -> None:
-    """MqError UNSUPPORTED_VERSION where the cluster has not agreed upon the consumer protocol, or the node leaves it out."""
-    if not node.image.features.get("group.version", 0) or "consumer" not in node.config.strings("group.coordinator.rebalance.protocols"):
+    """MqError UNSUPPORTED_VERSION where the cluster has not agreed upon the consumer
+    protocol, or the node leaves it out.
+    """
+    if not node.image.features.get("group.version", 0) or "consumer" not in node.config.strings(
+        "group.coordinator.rebalance.protocols"
+    ):
         raise MqError(ErrorCode.UNSUPPORTED_VERSION)
 
 

@@ -22,7 +22,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             MorePartitions(
                 topic.name,
                 topic["count"],
-                None if topic.assignments is None else tuple(tuple(row.broker_ids) for row in topic.assignments),
+                None
+                if topic.assignments is None
+                else tuple(tuple(row.broker_ids) for row in topic.assignments),
             )
             for topic in request.topics
         ),
@@ -32,7 +34,14 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     async def here() -> Mapping[str, Any]:
         results = await context.node.controller.submit(op)
         return {
-            "results": [{"name": result.name, "error_code": result.error_code, "error_message": result.error_message} for result in results]
+            "results": [
+                {
+                    "name": result.name,
+                    "error_code": result.error_code,
+                    "error_message": result.error_message,
+                }
+                for result in results
+            ]
         }
 
     return await at_controller(context, request, here, request.timeout_ms)
@@ -45,6 +54,8 @@ def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]
         yield 1
     rows = []
     for name in names:
-        rows.append({"name": name, "error_code": error.code, "error_message": error.message or None})
+        rows.append(
+            {"name": name, "error_code": error.code, "error_message": error.message or None}
+        )
         yield 1
     return {"results": rows}

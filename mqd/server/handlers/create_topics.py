@@ -1,6 +1,7 @@
 """CreateTopics (key 19), versions 2 to 7. Runs on the controller.
 
-v4 -1 means the defaults. v5 the answer tells the partitions, replicas and configs of the new topic. v7 its id.
+v4 -1 means the defaults. v5 the answer tells the partitions, replicas and configs of the new topic.
+v7 its id.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return await at_controller(context, request, here, request.timeout_ms)
 
 
-def _row(result: TopicCreated, config: NodeConfig, known: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]]) -> dict[str, Any]:
+def _row(
+    result: TopicCreated,
+    config: NodeConfig,
+    known: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]],
+) -> dict[str, Any]:
     """`known`: the configs of topics with the same overrides."""
     if not result.error_code and result.error_message:
         log_without_effect("topic", result.name, result.error_message)
@@ -72,6 +77,13 @@ def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]
         yield 1
     rows = []
     for name in names:
-        rows.append({"name": name, "error_code": error.code, "error_message": error.message or None, "configs": []})
+        rows.append(
+            {
+                "name": name,
+                "error_code": error.code,
+                "error_message": error.message or None,
+                "configs": [],
+            }
+        )
         yield 1
     return {"topics": rows}

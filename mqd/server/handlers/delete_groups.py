@@ -1,6 +1,8 @@
-"""DeleteGroups (key 42), versions 0 to 2: empty groups of any type, with their offsets (KIP-229). Answered by the coordinator of each.
+"""DeleteGroups (key 42), versions 0 to 2: empty groups of any type, with their offsets (KIP-229).
+Answered by the coordinator of each.
 
-Many offsets are deleted in several decisions: who joins between two of them keeps the group, and what is left of its offsets.
+Many offsets are deleted in several decisions: who joins between two of them keeps the group, and
+what is left of its offsets.
 """
 
 from __future__ import annotations
@@ -24,4 +26,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {"results": [{"group_id": group_id, "error_code": error.code} for group_id in dict.fromkeys(request.groups_names)]}
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": error.code}
+            for group_id in dict.fromkeys(request.groups_names)
+        ]
+    }

@@ -1,6 +1,8 @@
-"""DeleteRecords, v0 to v2: move a partition's start to an offset below its high watermark; -1 means the high watermark.
+"""DeleteRecords, v0 to v2: move a partition's start to an offset below its high watermark; -1 means
+the high watermark.
 
-Answered when the records are gone from every in-sync replica (the low watermark), or with REQUEST_TIMED_OUT.
+Answered when the records are gone from every in-sync replica (the low watermark), or with
+REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ class _Waiting(NamedTuple):
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    """One partition after another, each a turn: checkpoints and files change. Of a partition named twice the last offset counts.
+    """One partition after another, each a turn: checkpoints and files change. Of a partition named
+    twice the last offset counts.
 
-    Then the followers: they learn the new start with their next fetch, and tell with the one after that (`timeout_ms` bounds it).
+    Then the followers: they learn the new start with their next fetch, and tell with the one after
+    that (`timeout_ms` bounds it).
     """
     deadline = context.node.clock.monotonic() + request.timeout_ms / 1000
     wanted: dict[str, dict[int, int]] = {}
@@ -48,7 +52,11 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         await pace.row()
         for index, offset in offsets.items():
             await others_first()
-            row: dict[str, Any] = {"partition_index": index, "low_watermark": NO_OFFSET, "error_code": 0}
+            row: dict[str, Any] = {
+                "partition_index": index,
+                "low_watermark": NO_OFFSET,
+                "error_code": 0,
+            }
             rows.append(row)
             try:
                 partition, start = _delete(context, name, index, offset)
@@ -73,7 +81,9 @@ async def _wait_for_followers(context: Context, waiting: list[_Waiting], deadlin
                 return
             await moved.wait()
     for row, partition, _ in waiting:
-        row.update(low_watermark=partition.low_watermark, error_code=int(ErrorCode.REQUEST_TIMED_OUT))
+        row.update(
+            low_watermark=partition.low_watermark, error_code=int(ErrorCode.REQUEST_TIMED_OUT)
+        )
 
 
 def _is_done(one: _Waiting) -> bool:
@@ -94,13 +104,22 @@ def _delete(context: Context, topic: str, index: int, offset: int) -> tuple[Part
     partition = leading(context.node, topic, index)
     log = partition.log
     if partition.is_internal:
-        raise MqError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"records of {topic} are not deleted: they are what its coordinators know")
+        raise MqError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"records of {topic} are not deleted: they are what its coordinators know",
+        )
     if "delete" not in log.config.cleanup_policy:
-        raise MqError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted cannot be deleted by offset")
+        raise MqError(
+            ErrorCode.POLICY_VIOLATION,
+            "records of a topic that is only compacted cannot be deleted by offset",
+        )
     if offset == _HIGH_WATERMARK:
         offset = partition.high_watermark
     if not 0 <= offset <= partition.high_watermark:
-        raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is beyond the high watermark {partition.high_watermark}")
+        raise MqError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} is beyond the high watermark {partition.high_watermark}",
+        )
     if offset > log.log_start_offset:
         context.node.replica.delete_records(partition, offset)
     return partition, offset

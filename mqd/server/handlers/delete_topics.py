@@ -19,12 +19,18 @@ from mqd.server.slices import listed_in_slices
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     node = context.node
     if not node.config.boolean("delete.topic.enable"):
-        code = ErrorCode.TOPIC_DELETION_DISABLED if context.header.api_version >= 3 else ErrorCode.INVALID_REQUEST
+        code = (
+            ErrorCode.TOPIC_DELETION_DISABLED
+            if context.header.api_version >= 3
+            else ErrorCode.INVALID_REQUEST
+        )
         raise MqError(code, "delete.topic.enable is false on this node.")
 
     async def here() -> Mapping[str, Any]:
         check_number(request.topics or request.topic_names, DELETED_TOPICS_MAX)
-        results = await node.controller.submit(DeleteTopics(tuple(await listed_in_slices(_wishes(request)))))
+        results = await node.controller.submit(
+            DeleteTopics(tuple(await listed_in_slices(_wishes(request))))
+        )
         return {
             "responses": [
                 {
@@ -53,6 +59,13 @@ def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]
         yield 1
     rows = []
     for name, topic_id in wishes:
-        rows.append({"name": name, "topic_id": topic_id, "error_code": error.code, "error_message": error.message or None})
+        rows.append(
+            {
+                "name": name,
+                "topic_id": topic_id,
+                "error_code": error.code,
+                "error_message": error.message or None,
+            }
+        )
         yield 1
     return {"responses": rows}

@@ -1,7 +1,8 @@
 """DescribeCluster (key 60), versions 0 to 2: the cluster's id, controller and brokers (KIP-700).
 
-v1 endpoint type: brokers (1) or controllers (2), and only brokers answer here (KIP-919). v2 fenced brokers on demand.
-On demand, too, and only between parts of mqd: how full the bounds of this node are on what clients can make it remember.
+v1 endpoint type: brokers (1) or controllers (2), and only brokers answer here (KIP-919). v2 fenced
+brokers on demand. On demand, too, and only between parts of mqd: how full the bounds of this node
+are on what clients can make it remember.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ _CONTROLLERS = 2
 
 def handle(context: Context, request: Any) -> dict[str, Any]:
     if request.endpoint_type == _CONTROLLERS:
-        raise MqError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is an endpoint of brokers, and controllers were asked for.")
+        raise MqError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "This is an endpoint of brokers, and controllers were asked for.",
+        )
     if request.endpoint_type != _BROKERS:
-        raise MqError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"There is no endpoint type {request.endpoint_type}.")
+        raise MqError(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            f"There is no endpoint type {request.endpoint_type}.",
+        )
     node, image = context.node, context.node.image
     usage = _usage(node) if request.usage_wanted else {}
     brokers = [image.brokers[node_id] for node_id in sorted(image.brokers)]
@@ -33,17 +40,30 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
         "cluster_id": image.cluster_id,
         "controller_id": controller_id(context),
         "brokers": [
-            {"broker_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack, "is_fenced": broker.fenced}
+            {
+                "broker_id": broker.node_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "is_fenced": broker.fenced,
+            }
             for broker in brokers
             if request.include_fenced_brokers or not broker.fenced
         ],
-        "cluster_authorized_operations": cluster_operations(request.include_cluster_authorized_operations),
-        "usage": [{"bound": name, "used_bytes": one.used, "bytes_max": one.most} for name, one in usage.items()],
+        "cluster_authorized_operations": cluster_operations(
+            request.include_cluster_authorized_operations
+        ),
+        "usage": [
+            {"bound": name, "used_bytes": one.used, "bytes_max": one.most}
+            for name, one in usage.items()
+        ],
     }
 
 
 def _usage(node: Node) -> dict[str, Usage]:
-    """Of the metadata, and of the fullest shard of each coordinator here, by the name of its partition."""
+    """Of the metadata, and of the fullest shard of each coordinator here, by the name of
+    its partition.
+    """
     found = {"metadata": node.controller.usage()}
     for coordinator in (node.groups, node.transactions):
         if accounts := [shard.account for shard in coordinator.shards()]:
@@ -53,4 +73,10 @@ def _usage(node: Node) -> dict[str, Usage]:
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {"error_code": error.code, "error_message": error.message or None, "endpoint_type": _BROKERS, "cluster_id": "", "brokers": []}
+    return {
+        "error_code": error.code,
+        "error_message": error.message or None,
+        "endpoint_type": _BROKERS,
+        "cluster_id": "",
+        "brokers": [],
+    }

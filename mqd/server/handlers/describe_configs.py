@@ -1,12 +1,15 @@
-"""DescribeConfigs (key 32), versions 1 to 4: every key of a topic, of a group, of this node, of all nodes, of this node's loggers.
+"""DescribeConfigs (key 32), versions 1 to 4: every key of a topic, of a group, of this node, of all
+nodes, of this node's loggers.
 
-v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list of keys asks for all, as null does.
-A resource that a request names twice has two rows; a question that comes more than ten times is refused from then on.
+v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list of keys asks for
+all, as null does. A resource that a request names twice has two rows; a question that comes more
+than ten times is refused from then on.
 
-The synonyms of a key are Apache Kafka's: what the topic or group sets, then the node key that stands in for it, as set for
-this node, for all nodes, at the start, and by default. Where that key has synonyms of its own (log.retention.ms: .minutes,
-.hours), they follow within each of these four; the list begins with the first entry of the key's own name. Values are in the
-unit of the key that is named.
+The synonyms of a key are Apache Kafka's: what the topic or group sets, then the node key that
+stands in for it, as set for this node, for all nodes, at the start, and by default. Where that key
+has synonyms of its own (log.retention.ms: .minutes, .hours), they follow within each of these four;
+the list begins with the first entry of the key's own name. Values are in the unit of the key that
+is named.
 """
 
 from __future__ import annotations
@@ -16,7 +19,16 @@ from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping
 from itertools import dropwhile
 from typing import Any, Final
 
-from mqd.config import GROUP_OPTIONS, NODE_OPTIONS, TOPIC_OPTIONS, Option, Source, Value, resolve_group_option, resolve_topic_option
+from mqd.config import (
+    GROUP_OPTIONS,
+    NODE_OPTIONS,
+    TOPIC_OPTIONS,
+    Option,
+    Source,
+    Value,
+    resolve_group_option,
+    resolve_topic_option,
+)
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
@@ -41,7 +53,10 @@ _STAND_INS: Final = {
 
 def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
     if len(request.resources) > CONFIG_RESOURCES_MAX:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A request asks for at most {CONFIG_RESOURCES_MAX} resources: send several.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"A request asks for at most {CONFIG_RESOURCES_MAX} resources: send several.",
+        )
     rows = _rows(context.node, request)
     if len(request.resources) > _RESOURCES_AT_ONCE:
         return _answer_in_slices(rows)
@@ -55,10 +70,20 @@ async def _answer_in_slices(rows: Iterable[dict[str, Any]]) -> Mapping[str, Any]
 def _rows(node: Node, request: Any) -> Iterator[dict[str, Any]]:
     seen: Counter[tuple[int, str, tuple[str, ...]]] = Counter()
     for resource in request.resources:
-        question = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
+        question = (
+            resource.resource_type,
+            resource.resource_name,
+            tuple(resource.configuration_keys or ()),
+        )
         seen[question] += 1
         if seen[question] > CONFIG_QUESTION_REPEATS_MAX:
-            yield _refused(resource, MqError(ErrorCode.INVALID_REQUEST, "The request asks for this too often: once is enough."))
+            yield _refused(
+                resource,
+                MqError(
+                    ErrorCode.INVALID_REQUEST,
+                    "The request asks for this too often: once is enough.",
+                ),
+            )
         else:
             yield _resource(node, request, resource)
 
@@ -66,7 +91,11 @@ def _rows(node: Node, request: Any) -> Iterator[dict[str, Any]]:
 def _resource(node: Node, request: Any, resource: Any) -> dict[str, Any]:
     keys = resource.configuration_keys
     try:
-        configs = [config for config in _configs(node, request, resource) if not keys or config["name"] in keys]
+        configs = [
+            config
+            for config in _configs(node, request, resource)
+            if not keys or config["name"] in keys
+        ]
     except MqError as error:
         return _refused(resource, error)
     return {
@@ -89,7 +118,10 @@ def _refused(resource: Any, error: MqError) -> dict[str, Any]:
 
 
 def _configs(node: Node, request: Any, resource: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a resource that exists, every key. Refusals are raised here, before the first row."""
+    """The rows of a resource that exists, every key.
+
+    Refusals are raised here, before the first row.
+    """
     name = resource.resource_name
     if resource.resource_type == ResourceType.TOPIC:
         validate_topic_name(name)
@@ -108,12 +140,18 @@ def _configs(node: Node, request: Any, resource: Any) -> Iterator[dict[str, Any]
         if not name:
             raise MqError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         return _group(node, name, request)
-    raise MqError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource.resource_type} have no configuration here.")
+    raise MqError(
+        ErrorCode.INVALID_REQUEST,
+        f"Resources of type {resource.resource_type} have no configuration here.",
+    )
 
 
 def _require_self(node: Node, name: str) -> None:
     if node_id_of(name) != node.node_id:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"This is node {node.node_id}; ask node {name} for its own configuration.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"This is node {node.node_id}; ask node {name} for its own configuration.",
+        )
 
 
 def _topic(node: Node, name: str, request: Any) -> Iterator[dict[str, Any]]:
@@ -133,7 +171,10 @@ def _group(node: Node, group_id: str, request: Any) -> Iterator[dict[str, Any]]:
     config = effective_node_config(node.config, node.image, node.node_id)
     overrides = node.image.group_configs(group_id)
     for key in sorted(GROUP_OPTIONS):
-        candidates: Candidates = [(at, value, source) for at, value, source in resolve_group_option(key, config, overrides)]
+        candidates: Candidates = [
+            (at, value, source)
+            for at, value, source in resolve_group_option(key, config, overrides)
+        ]
         _, value, source = candidates[0]
         yield _row(key, GROUP_OPTIONS[key], value, source, candidates, request, read_only=False)
 
@@ -143,36 +184,70 @@ def _node(node: Node, request: Any) -> Iterator[dict[str, Any]]:
     for key in sorted(NODE_OPTIONS):
         option = NODE_OPTIONS[key]
         synonyms = _node_candidates(node, key)
-        yield _row(key, option, config[key], config.source(key), synonyms, request, read_only=not option.dynamic)
+        yield _row(
+            key,
+            option,
+            config[key],
+            config.source(key),
+            synonyms,
+            request,
+            read_only=not option.dynamic,
+        )
 
 
 def _node_candidates(node: Node, key: str) -> Candidates:
     """Every value that a node key and its synonyms have on this node, the strongest place first."""
     names = _STAND_INS.get(key, (key,))
     found: Candidates = []
-    for texts, source in ((node.image.node_configs(node.node_id), Source.DYNAMIC), (node.image.node_configs(None), Source.DYNAMIC_DEFAULT)):
-        dynamic = [NODE_OPTIONS[name] for name in names if name in texts and NODE_OPTIONS[name].dynamic]
+    for texts, source in (
+        (node.image.node_configs(node.node_id), Source.DYNAMIC),
+        (node.image.node_configs(None), Source.DYNAMIC_DEFAULT),
+    ):
+        dynamic = [
+            NODE_OPTIONS[name] for name in names if name in texts and NODE_OPTIONS[name].dynamic
+        ]
         found += [(option.name, option.parse(texts[option.name]), source) for option in dynamic]
     for name in names:
         if (source := node.config.source(name)) is not Source.DEFAULT:
             found.append((name, node.config[name], source))
     found += [(name, NODE_OPTIONS[name].default, Source.DEFAULT) for name in names]
-    return list(dropwhile(lambda candidate: candidate[0] != key, [one for one in found if one[1] is not None]))
+    return list(
+        dropwhile(
+            lambda candidate: candidate[0] != key, [one for one in found if one[1] is not None]
+        )
+    )
 
 
 def _all_nodes(node: Node, request: Any) -> Iterator[dict[str, Any]]:
-    """What was set for every node, and nothing else: there is no node whose other values these could be.
+    """What was set for every node, and nothing else: there is no node whose other values these
+    could be.
 
-    A static option, set in an earlier version and without effect since, is shown as it was set: it is to be deleted.
+    A static option, set in an earlier version and without effect since, is shown as it was set: it
+    is to be deleted.
     """
     for key, text in sorted(node.image.node_configs(None).items()):
         option = NODE_OPTIONS[key]
         value, source = option.parse(text) if option.dynamic else text, Source.DYNAMIC_DEFAULT
-        yield _row(key, option, value, source, [(key, value, source)], request, read_only=not option.dynamic)
+        yield _row(
+            key,
+            option,
+            value,
+            source,
+            [(key, value, source)],
+            request,
+            read_only=not option.dynamic,
+        )
 
 
 def _row(
-    key: str, option: Option, value: Value, source: Source, synonyms: Candidates, request: Any, *, read_only: bool
+    key: str,
+    option: Option,
+    value: Value,
+    source: Source,
+    synonyms: Candidates,
+    request: Any,
+    *,
+    read_only: bool,
 ) -> dict[str, Any]:
     def shown(value: Value) -> str | None:
         return None if option.sensitive else option.format(value)
@@ -184,7 +259,8 @@ def _row(
         "config_source": source.config_source,
         "is_sensitive": option.sensitive,
         "synonyms": [
-            {"name": name, "value": shown(value), "source": source.config_source} for name, value, source in synonyms
+            {"name": name, "value": shown(value), "source": source.config_source}
+            for name, value, source in synonyms
         ]
         if request.include_synonyms
         else [],

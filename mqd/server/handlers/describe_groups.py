@@ -1,6 +1,8 @@
-"""DescribeGroups (key 15), versions 0 to 6: state and members of classic groups. Answered by the coordinator of each.
+"""DescribeGroups (key 15), versions 0 to 6: state and members of classic groups. Answered by the
+coordinator of each.
 
-v3 what the asker may do (KIP-430). v4 static members. v6 an error for groups that do not exist; earlier ones call them dead (KIP-1043).
+v3 what the asker may do (KIP-430). v4 static members. v6 an error for groups that do not exist;
+earlier ones call them dead (KIP-1043).
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         rows = [_as_kafka_tells(row) for row in rows]
     operations = group_operations(request.include_authorized_operations)
     return {
-        "groups": [row | {"authorized_operations": operations} if row["error_code"] == ErrorCode.NONE else row for row in rows],
+        "groups": [
+            row | {"authorized_operations": operations}
+            if row["error_code"] == ErrorCode.NONE
+            else row
+            for row in rows
+        ],
     }
 
 
@@ -28,9 +35,16 @@ def _as_kafka_tells(row: dict[str, Any]) -> dict[str, Any]:
     """Without what mqd adds of a group that rebalances, for clients that did not ask."""
     if "state_since_ms" not in row:
         return row
-    members = [{name: value for name, value in member.items() if name != "awaited"} for member in row["members"]]
-    return {name: value for name, value in row.items() if name != "state_since_ms"} | {"members": members}
+    members = [
+        {name: value for name, value in member.items() if name != "awaited"}
+        for member in row["members"]
+    ]
+    return {name: value for name, value in row.items() if name != "state_since_ms"} | {
+        "members": members
+    }
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {"groups": [{"group_id": group_id, "error_code": error.code} for group_id in request.groups]}
+    return {
+        "groups": [{"group_id": group_id, "error_code": error.code} for group_id in request.groups]
+    }

@@ -1,4 +1,6 @@
-"""DescribeLogDirs, v1 to v5: what lies in each log directory, and how full its disk is (v4, KIP-827)."""
+"""DescribeLogDirs, v1 to v5: what lies in each log directory, and how full its disk is (v4,
+KIP-827).
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,33 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         pace = Pace()
         for topic in request.topics:
             await pace.row()
-            wanted.update(await listed_in_slices((topic.topic, index) for index in topic.partitions))
+            wanted.update(
+                await listed_in_slices((topic.topic, index) for index in topic.partitions)
+            )
     node = context.node
     results = []
     for directory in node.logs.directories.values():
         if directory.failed is not None:
-            results.append({"error_code": int(ErrorCode.KAFKA_STORAGE_ERROR), "log_dir": str(directory.path), "topics": []})
+            results.append(
+                {
+                    "error_code": int(ErrorCode.KAFKA_STORAGE_ERROR),
+                    "log_dir": str(directory.path),
+                    "topics": [],
+                }
+            )
             continue
         topics: dict[str, list[dict[str, Any]]] = {}
         for number, ((name, index), log) in enumerate(sorted(node.logs.logs.items()), 1):
             if number % SLICE_ROWS == 0:
                 await others_first()
-            if log.directory != directory.path or (wanted is not None and (name, index) not in wanted):
+            if log.directory != directory.path or (
+                wanted is not None and (name, index) not in wanted
+            ):
                 continue
             partition = node.replica.get(TopicPartition(name, index))
-            high_watermark = partition.high_watermark if partition is not None else log.log_end_offset
+            high_watermark = (
+                partition.high_watermark if partition is not None else log.log_end_offset
+            )
             topics.setdefault(name, []).append(
                 {
                     "partition_index": index,
@@ -47,7 +61,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             {
                 "error_code": 0,
                 "log_dir": str(directory.path),
-                "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+                "topics": [
+                    {"name": name, "partitions": partitions} for name, partitions in topics.items()
+                ],
                 **_volume(node.disk, directory.path),
             }
         )

@@ -1,6 +1,7 @@
 """DescribeProducers, v0: the producer ids that a replica remembers (KIP-664).
 
-Followers answer for their own, as with Apache Kafka: who looks for hanging transactions may ask one broker for all it has.
+Followers answer for their own, as with Apache Kafka: who looks for hanging transactions may ask one
+broker for all it has.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    """In slices: one partition may remember a hundred thousand. A partition that is named twice is answered once."""
+    """In slices: one partition may remember a hundred thousand.
+
+    A partition that is named twice is answered once.
+    """
     wanted: dict[str, dict[int, None]] = {}
     pace = Pace()
     for topic in request.topics:
@@ -41,7 +45,11 @@ async def _partition(context: Context, topic: str, index: int) -> Mapping[str, A
             failure = partition.log.failure
             reason = failure.reason if failure is not None else ""
             error = MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-        return {"partition_index": index, "error_code": int(error.code), "error_message": error.message or None}
+        return {
+            "partition_index": index,
+            "error_code": int(error.code),
+            "error_message": error.message or None,
+        }
     producers = (
         {
             "producer_id": producer.producer_id,
@@ -53,4 +61,8 @@ async def _partition(context: Context, topic: str, index: int) -> Mapping[str, A
         }
         for producer in list(partition.log.producers.entries())
     )
-    return {"partition_index": index, "error_code": 0, "active_producers": await listed_in_slices(producers)}
+    return {
+        "partition_index": index,
+        "error_code": 0,
+        "active_producers": await listed_in_slices(producers),
+    }

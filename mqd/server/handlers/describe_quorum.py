@@ -1,8 +1,10 @@
-"""DescribeQuorum (key 55), versions 0 to 2: who leads the metadata log, and how far its voters and observers are (KIP-595, KIP-836).
+"""DescribeQuorum (key 55), versions 0 to 2: who leads the metadata log, and how far its voters and
+observers are (KIP-595, KIP-836).
 
-Answered by the quorum's leader, which alone knows: any other node sends the request there. Indexes of the log are told as Kafka's offsets:
-the end is one past the last entry, the high watermark one past the last committed one. v1 when each was last heard, and last had
-everything. v2 errors in words, and where the voters listen (KIP-853).
+Answered by the quorum's leader, which alone knows: any other node sends the request there. Indexes
+of the log are told as Kafka's offsets: the end is one past the last entry, the high watermark one
+past the last committed one. v1 when each was last heard, and last had everything. v2 errors in
+words, and where the voters listen (KIP-853).
 """
 
 from __future__ import annotations
@@ -24,9 +26,14 @@ _NOT_HERE = "This server does not host this topic-partition."
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    named = [(topic.topic_name, [row.partition_index for row in topic.partitions[:2]]) for topic in request.topics[:2]]
+    named = [
+        (topic.topic_name, [row.partition_index for row in topic.partitions[:2]])
+        for topic in request.topics[:2]
+    ]
     if named != [(_TOPIC, [0])]:
-        return await finished_in_slices(_refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE))
+        return await finished_in_slices(
+            _refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE)
+        )
 
     async def here() -> Mapping[str, Any]:
         status = context.node.raft.status()
@@ -70,7 +77,10 @@ def _described(context: Context, status: RaftStatus) -> dict[str, Any]:
         "error_message": "",
         "topics": [{"topic_name": _TOPIC, "partitions": [partition]}],
         "nodes": [
-            {"node_id": peer.id, "listeners": [{"name": _LISTENER, "host": peer.host, "port": peer.peer_port}]}
+            {
+                "node_id": peer.id,
+                "listeners": [{"name": _LISTENER, "host": peer.host, "port": peer.peer_port}],
+            }
             for peer in sorted(node.peers.nodes.values(), key=lambda peer: peer.id)
             if peer.id in status.voters
         ],

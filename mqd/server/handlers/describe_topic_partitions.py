@@ -1,6 +1,7 @@
 """DescribeTopicPartitions (key 75), version 0: topics in order of name, page by page (KIP-966).
 
-A page holds at most `response_partition_limit` partitions; `next_cursor` is where the next one begins.
+A page holds at most `response_partition_limit` partitions; `next_cursor` is where the next one
+begins.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from mqd.types import INTERNAL_TOPICS, NO_NODE
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
     image = context.node.image
-    names = sorted(set(await listed_in_slices(topic.name for topic in request.topics)) or image.topics)
+    names = sorted(
+        set(await listed_in_slices(topic.name for topic in request.topics)) or image.topics
+    )
     first = 0
     cursor = request.cursor
     if cursor is not None:
@@ -52,10 +55,14 @@ def _check_cursor(request: Any) -> None:
     if cursor.partition_index < 0:
         raise MqError(ErrorCode.INVALID_REQUEST, "A cursor's partition index is not negative.")
     if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
-        raise MqError(ErrorCode.INVALID_REQUEST, "A cursor's topic is one of those that are asked for.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST, "A cursor's topic is one of those that are asked for."
+        )
 
 
-def _topic(image: MetadataImage, name: str, start: int, stop: int, *, isolated: bool) -> dict[str, Any]:
+def _topic(
+    image: MetadataImage, name: str, start: int, stop: int, *, isolated: bool
+) -> dict[str, Any]:
     """`isolated`: this node does not hear the controller, and cannot know who leads."""
     topic = image.topics.get(name)
     if topic is None:
@@ -76,12 +83,17 @@ def _topic(image: MetadataImage, name: str, start: int, stop: int, *, isolated: 
         "name": name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [_partition(image, topic, index, isolated) for index in range(start, min(stop, len(topic.partitions)))],
+        "partitions": [
+            _partition(image, topic, index, isolated)
+            for index in range(start, min(stop, len(topic.partitions)))
+        ],
         "topic_authorized_operations": topic_operations(True),
     }
 
 
-def _partition(image: MetadataImage, topic: TopicImage, index: int, isolated: bool) -> dict[str, Any]:
+def _partition(
+    image: MetadataImage, topic: TopicImage, index: int, isolated: bool
+) -> dict[str, Any]:
     partition = topic.partitions[index]
     leader = NO_NODE if isolated else partition.leader
     return {
@@ -93,9 +105,16 @@ def _partition(image: MetadataImage, topic: TopicImage, index: int, isolated: bo
         "isr_nodes": partition.isr,
         "eligible_leader_replicas": partition.elr,
         "last_known_elr": partition.last_known_elr,
-        "offline_replicas": [replica for replica in partition.replicas if image.is_offline(topic, index, replica)],
+        "offline_replicas": [
+            replica for replica in partition.replicas if image.is_offline(topic, index, replica)
+        ],
     }
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {"topics": [{"error_code": error.code, "name": topic.name, "partitions": []} for topic in request.topics]}
+    return {
+        "topics": [
+            {"error_code": error.code, "name": topic.name, "partitions": []}
+            for topic in request.topics
+        ]
+    }

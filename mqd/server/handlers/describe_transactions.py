@@ -1,4 +1,6 @@
-"""DescribeTransactions (key 65), version 0: what the coordinator knows of transactional ids (KIP-664)."""
+"""DescribeTransactions (key 65), version 0: what the coordinator knows of transactional ids
+(KIP-664).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
             weight = 0
             await others_first()
         try:
-            rows.append(await context.node.transactions.call(transactional_id, DescribeTransaction(transactional_id)))
+            rows.append(
+                await context.node.transactions.call(
+                    transactional_id, DescribeTransaction(transactional_id)
+                )
+            )
         except MqError as error:
             rows.append({"transactional_id": transactional_id, "error_code": error.code})
     return {"transaction_states": rows}

@@ -1,4 +1,5 @@
-"""ElectLeaders (key 43), versions 0 to 2: the preferred replica, or any that lives, is to lead. Runs on the controller.
+"""ElectLeaders (key 43), versions 0 to 2: the preferred replica, or any that lives, is to lead.
+Runs on the controller.
 
 v1 the type of election; an error for the request as a whole. v2 flexible.
 """
@@ -26,33 +27,53 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
     async def here() -> Mapping[str, Any]:
         results = await context.node.controller.submit(op)
-        return _response(results, () if op.partitions is not None else tuple(context.node.image.topics))
+        return _response(
+            results, () if op.partitions is not None else tuple(context.node.image.topics)
+        )
 
     return await at_controller(context, request, here, request.timeout_ms)
 
 
 def _wished(request: Any) -> Iterator[TopicPartition]:
-    return (TopicPartition(row.topic, partition) for row in request.topic_partitions or () for partition in row.partitions)
+    return (
+        TopicPartition(row.topic, partition)
+        for row in request.topic_partitions or ()
+        for partition in row.partitions
+    )
 
 
 def _first_wished(request: Any) -> Iterator[TopicPartition]:
     """So many as a refusal names, of the first topics."""
     topics = (request.topic_partitions or ())[:REFUSED_PARTITIONS_NAMED_MAX]
-    return islice((TopicPartition(row.topic, partition) for row in topics for partition in row.partitions), REFUSED_PARTITIONS_NAMED_MAX)
+    return islice(
+        (TopicPartition(row.topic, partition) for row in topics for partition in row.partitions),
+        REFUSED_PARTITIONS_NAMED_MAX,
+    )
 
 
 def _response(results: Iterable[Elected], listed: Iterable[str] = ()) -> dict[str, Any]:
-    """`listed`: topics that are named in any case. Kafka names every topic when it was asked for all of them."""
+    """`listed`: topics that are named in any case.
+
+    Kafka names every topic when it was asked for all of them.
+    """
     topics: dict[str, list[dict[str, Any]]] = {topic: [] for topic in listed}
     for (topic, partition), code, message in results:
-        topics.setdefault(topic, []).append({"partition_id": partition, "error_code": code, "error_message": message})
+        topics.setdefault(topic, []).append(
+            {"partition_id": partition, "error_code": code, "error_message": message}
+        )
     return {
         "error_code": 0,
-        "replica_election_results": [{"topic": topic, "partition_result": rows} for topic, rows in topics.items()],
+        "replica_election_results": [
+            {"topic": topic, "partition_result": rows} for topic, rows in topics.items()
+        ],
     }
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    """Version 0 has no place for it but the partitions: the first of them tell it, for the answer is not to be larger than the request."""
-    rows = _response(Elected(wish, error.code, error.message or None) for wish in _first_wished(request))
+    """Version 0 has no place for it but the partitions: the first of them tell it, for the
+    answer is not to be larger than the request.
+    """
+    rows = _response(
+        Elected(wish, error.code, error.message or None) for wish in _first_wished(request)
+    )
     return {**rows, "error_code": error.code}

@@ -1,16 +1,20 @@
-"""Fetch, v4 to v18: from the session to the wanted partitions, to file ranges, to the socket; parked below min_bytes.
+"""Fetch, v4 to v18: from the session to the wanted partitions, to file ranges, to the socket;
+parked below min_bytes.
 
-v4 isolation level; v5 log start; v7 sessions (KIP-227); v9 leader epoch (KIP-320); v11 rack; v12 flexible, last fetched
-epoch and diverging epochs (KIP-595); v13 topics by id (KIP-516); v15 replica state; v16 node endpoints (KIP-951); v17
-replica directory; v18 the follower's high watermark.
+v4 isolation level; v5 log start; v7 sessions (KIP-227); v9 leader epoch (KIP-320); v11 rack; v12
+flexible, last fetched epoch and diverging epochs (KIP-595); v13 topics by id (KIP-516); v15 replica
+state; v16 node endpoints (KIP-951); v17 replica directory; v18 the follower's high watermark.
 
-A record is served once it is below the high watermark, never before (I2). Who reads committed records only gets them up to the last
-stable offset, with those transactions among them that were aborted, by their first offset. From v11 on consumers may read from any
-replica, up to the high watermark that it knows; a leader sends them to one in their rack, where `replica.selector.class` says so
-(KIP-392). Followers' fetches, on the peer listener, are server/follower_fetch.py's. ◆ hot path.
+A record is served once it is below the high watermark, never before (I2). Who reads committed
+records only gets them up to the last stable offset, with those transactions among them that were
+aborted, by their first offset. From v11 on consumers may read from any replica, up to the high
+watermark that it knows; a leader sends them to one in their rack, where `replica.selector.class`
+says so (KIP-392). Followers' fetches, on the peer listener, are server/follower_fetch.py's. ◆ hot
+path.
 
-A fetch of many partitions is decoded, planned and answered in slices, in a task. It waits on each partition from the moment at which its
-plan looks at it, so no news are missed. Later requests of the connection wait while it is planned, and not while it is parked.
+A fetch of many partitions is decoded, planned and answered in slices, in a task. It waits on each
+partition from the moment at which its plan looks at it, so no news are missed. Later requests of
+the connection wait while it is planned, and not while it is parked.
 """
 
 from __future__ import annotations
@@ -23,7 +27,12 @@ import trio
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.disk import FileRange
-from mqd.limits import DECODED_AT_ONCE_ROWS, FETCH_SESSION_UNKNOWN_MAX, FETCH_WAIT_MAX_MS, REQUEST_PARTITIONS_MAX
+from mqd.limits import (
+    DECODED_AT_ONCE_ROWS,
+    FETCH_SESSION_UNKNOWN_MAX,
+    FETCH_WAIT_MAX_MS,
+    REQUEST_PARTITIONS_MAX,
+)
 from mqd.protocol.bricks import Slices, all_slices
 from mqd.protocol.hot_fetch import (
     FetchRequest,
@@ -34,7 +43,14 @@ from mqd.protocol.hot_fetch import (
     encode_fetch_response_in_slices,
     encode_fetch_response_parts,
 )
-from mqd.replica.fetch_session import FINAL_EPOCH, NO_SESSION, Session, TopicKey, Wanted, WantedPartitions
+from mqd.replica.fetch_session import (
+    FINAL_EPOCH,
+    NO_SESSION,
+    Session,
+    TopicKey,
+    Wanted,
+    WantedPartitions,
+)
 from mqd.replica.partition import Partition
 from mqd.replica.selector import RACK_AWARE, Candidate, select
 from mqd.replica.waiters import FetchWaiter
@@ -42,7 +58,13 @@ from mqd.server.bugs import raised_in_core
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import PEER, Node
 from mqd.server.follower_fetch import FollowerFetch
-from mqd.server.partitions import FetchRow as Row, endpoints, fetch_topics, refused_fetch_row, unknown_partition
+from mqd.server.partitions import (
+    FetchRow as Row,
+    endpoints,
+    fetch_topics,
+    refused_fetch_row,
+    unknown_partition,
+)
 from mqd.server.slices import finished_in_slices
 from mqd.types import NO_EPOCH, NodeId
 
@@ -57,7 +79,9 @@ _PLANNED_AT_ONCE = 200
 """Partitions that are looked at before others have a turn: 2 ms."""
 
 _LARGE_AT_ONCE = 4
-"""Large fetches that are carried out together, the waiting ones not counted: a collection of garbage walks the rows of all of them."""
+"""Large fetches that are carried out together, the waiting ones not counted: a collection
+of garbage walks the rows of all of them.
+"""
 
 T = TypeVar("T")
 
@@ -95,9 +119,21 @@ class _Response:
 class _Fetching:
     """One fetch from its request to its answer."""
 
-    __slots__ = ("correlation_id", "deadline", "incremental", "request", "session", "slot", "version", "waiter", "wanted")
+    __slots__ = (
+        "correlation_id",
+        "deadline",
+        "incremental",
+        "request",
+        "session",
+        "slot",
+        "version",
+        "waiter",
+        "wanted",
+    )
 
-    def __init__(self, slot: Slot, version: int, correlation_id: int, request: FetchRequest, deadline: float) -> None:
+    def __init__(
+        self, slot: Slot, version: int, correlation_id: int, request: FetchRequest, deadline: float
+    ) -> None:
         self.slot = slot
         self.version = version
         self.correlation_id = correlation_id
@@ -112,8 +148,12 @@ class _Fetching:
 class Fetch:
     """The handler; built once a node."""
 
-    def __init__(self, node: Node, spawn: Callable[..., None], bug: Callable[[Connection, str], None]) -> None:
-        """`spawn(function, *args)` starts a task in the server's nursery; `bug` is Dispatcher.bug."""
+    def __init__(
+        self, node: Node, spawn: Callable[..., None], bug: Callable[[Connection, str], None]
+    ) -> None:
+        """`spawn(function, *args)` starts a task in the server's nursery; `bug` is
+        Dispatcher.bug.
+        """
         self._node = node
         self._spawn = spawn
         self._bug = bug
@@ -125,29 +165,54 @@ class Fetch:
         self._few_of_peers = trio.Semaphore(_LARGE_AT_ONCE)
         """Followers do not wait for clients."""
 
-    def __call__(self, connection: Connection, view: memoryview, position: int, end: int, version: int, correlation_id: int) -> bool:
-        """Take up the request in [position, end); False while it must wait for a fetch before it on its connection."""
+    def __call__(
+        self,
+        connection: Connection,
+        view: memoryview,
+        position: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """Take up the request in [position, end); False while it must wait for a fetch
+        before it on its connection.
+        """
         request = decode_fetch_at_once(view, position, end, version)
         if request is None:
             if connection.parked is not None:
                 return False
             connection.pool.bytes += end - position
-            self._start(connection, partial(self._decode, connection.slot(), bytes(view[position:end]), version, correlation_id))
+            self._start(
+                connection,
+                partial(
+                    self._decode,
+                    connection.slot(),
+                    bytes(view[position:end]),
+                    version,
+                    correlation_id,
+                ),
+            )
             return True
         self._check(request, connection)
         if connection.parked is not None:
             if request.session_epoch != FINAL_EPOCH or request.session_id == NO_SESSION:
-                return False  # what closes a session is answered at once: clients wait for it when they close
+                # what closes a session is answered at once: clients wait for it when they close
+                return False
             connection.parked.free()
             if connection.barrier:
                 return False
         now = connection.owner.now
-        fetching = _Fetching(connection.slot(), version, correlation_id, request, now + _wait_seconds(request))
+        fetching = _Fetching(
+            connection.slot(), version, correlation_id, request, now + _wait_seconds(request)
+        )
         if request.replica_id >= 0:
             self._follow(connection, fetching, now)
         elif self._resolve(fetching, *_named(request.topics, request.forgotten, version), now):
             if len(fetching.wanted) > DECODED_AT_ONCE_ROWS:
-                self._start(connection, partial(self._carry_out, fetching, None, may_wait=fetching.deadline > now))
+                self._start(
+                    connection,
+                    partial(self._carry_out, fetching, None, may_wait=fetching.deadline > now),
+                )
             else:
                 self._answer_or_park(fetching, may_wait=fetching.deadline > now)
         return True
@@ -158,27 +223,53 @@ class Fetch:
         if sum(len(topic[2]) for topic in request.topics) > REQUEST_PARTITIONS_MAX:
             raise ProtocolError(f"a fetch of more than {REQUEST_PARTITIONS_MAX} partitions")
         if request.replica_id < 0 and connection.listener == PEER:
-            raise ProtocolError("a consumer's fetch: the peer listener serves those of followers only")
+            raise ProtocolError(
+                "a consumer's fetch: the peer listener serves those of followers only"
+            )
 
-    def _resolve(self, fetching: _Fetching, wanted: WantedPartitions, forgotten: dict[tuple[TopicKey, int], None], now: float) -> bool:
+    def _resolve(
+        self,
+        fetching: _Fetching,
+        wanted: WantedPartitions,
+        forgotten: dict[tuple[TopicKey, int], None],
+        now: float,
+    ) -> bool:
         """Find the session, and what it wants; False where the fetch was refused, and answered."""
         request, version = fetching.request, fetching.version
         try:
-            fetching.session, fetching.wanted, fetching.incremental = self._replica.sessions.resolve(
-                request.session_id, request.session_epoch, wanted, forgotten, uses_topic_ids=version >= _BY_ID_FROM, now=now
+            fetching.session, fetching.wanted, fetching.incremental = (
+                self._replica.sessions.resolve(
+                    request.session_id,
+                    request.session_epoch,
+                    wanted,
+                    forgotten,
+                    uses_topic_ids=version >= _BY_ID_FROM,
+                    now=now,
+                )
             )
         except MqError as error:
-            fetching.slot.complete(encode_fetch_response_parts(version, fetching.correlation_id, 0, int(error.code), NO_SESSION, []))
+            fetching.slot.complete(
+                encode_fetch_response_parts(
+                    version, fetching.correlation_id, 0, int(error.code), NO_SESSION, []
+                )
+            )
             return False
         return True
 
     def _follow(self, connection: Connection, fetching: _Fetching, now: float) -> None:
         if _is_follower(connection, fetching.request):
-            self._followers(fetching.slot, fetching.request, fetching.version, fetching.correlation_id, now, fetching.deadline)
+            self._followers(
+                fetching.slot,
+                fetching.request,
+                fetching.version,
+                fetching.correlation_id,
+                now,
+                fetching.deadline,
+            )
         else:
             self._refuse_follower(fetching)
 
-    # -- large fetches ---------------------------------------------------------------------------------------------
+    # -- large fetches -----------------------------------------------------------------------------
 
     def _start(self, connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
         """Start a task. Later requests of the connection wait until `_resume`."""
@@ -212,7 +303,9 @@ class Fetch:
         now = self._node.clock.monotonic()
         fetching = _Fetching(slot, version, correlation_id, request, now + _wait_seconds(request))
         if request.replica_id >= 0 and _is_follower(connection, request):
-            await self._followers.take_up_large(slot, request, version, correlation_id, now, fetching.deadline)
+            await self._followers.take_up_large(
+                slot, request, version, correlation_id, now, fetching.deadline
+            )
             return
         if request.replica_id >= 0:
             self._refuse_follower(fetching)
@@ -221,19 +314,32 @@ class Fetch:
             return
         self._resume(connection)
 
-    async def _carry_out(self, fetching: _Fetching, before: FetchWaiter | None, *, may_wait: bool) -> None:
-        """Plan, then answer or park. `before`: the waiter of an earlier plan, which still leaves its partitions."""
+    async def _carry_out(
+        self, fetching: _Fetching, before: FetchWaiter | None, *, may_wait: bool
+    ) -> None:
+        """Plan, then answer or park.
+
+        `before`: the waiter of an earlier plan, which still leaves its partitions.
+        """
         connection, request = fetching.slot.connection, fetching.request
         read_committed = request.isolation_level == _READ_COMMITTED
         while True:
-            waiter = FetchWaiter(lambda: None, request.min_bytes, fetching.deadline, read_committed=read_committed, leaves_later=True)
+            waiter = FetchWaiter(
+                lambda: None,
+                request.min_bytes,
+                fetching.deadline,
+                read_committed=read_committed,
+                leaves_later=True,
+            )
             try:
                 planning = self._planning(fetching, waiter if may_wait else None, before)
                 plan = await finished_in_slices(planning)
             except Exception:
                 waiter.leave()
                 raise
-            may_wait = may_wait and not connection.ends and connection.pool.may_park(len(fetching.wanted))
+            may_wait = (
+                may_wait and not connection.ends and connection.pool.may_park(len(fetching.wanted))
+            )
             if not may_wait or plan.urgent or plan.size >= request.min_bytes or not plan.partitions:
                 break
             if not waiter.freed and waiter.bytes_wanted > plan.size:
@@ -268,24 +374,37 @@ class Fetch:
         if connection.open:
             connection.owner.resume_later(connection)
 
-    # -- every fetch -----------------------------------------------------------------------------------------------
+    # -- every fetch -------------------------------------------------------------------------------
 
     @staticmethod
     def _refuse_follower(fetching: _Fetching) -> None:
-        """Somebody claims to be a replica: only a node that introduced itself may, on the peer listener, in its own name."""
+        """Somebody claims to be a replica: only a node that introduced itself may, on the
+        peer listener, in its own name.
+        """
         request, version = fetching.request, fetching.version
         code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         rows: list[tuple[bytes | None, bytes | None, list[Row]]] = []
         if version < _ERROR_CODES_FROM:
             error = MqError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-            rows = [(name, None, [_empty_row(one.partition, error) for one in asked]) for name, _, asked in request.topics]
-        fetching.slot.complete(encode_fetch_response_parts(version, fetching.correlation_id, 0, code, NO_SESSION, rows))
+            rows = [
+                (name, None, [_empty_row(one.partition, error) for one in asked])
+                for name, _, asked in request.topics
+            ]
+        fetching.slot.complete(
+            encode_fetch_response_parts(version, fetching.correlation_id, 0, code, NO_SESSION, rows)
+        )
 
     def _answer_or_park(self, fetching: _Fetching, *, may_wait: bool) -> None:
         plan = _Plan()
         self._plan(fetching, plan, fetching.wanted)
         size, partitions = plan.size, plan.partitions
-        if may_wait and not plan.urgent and size < fetching.request.min_bytes and partitions and fetching.slot.connection.open:
+        if (
+            may_wait
+            and not plan.urgent
+            and size < fetching.request.min_bytes
+            and partitions
+            and fetching.slot.connection.open
+        ):
             waiter = FetchWaiter(
                 lambda: self._woken(fetching),
                 fetching.request.min_bytes - size,
@@ -303,15 +422,24 @@ class Fetch:
             fetching.slot.complete(parts)
 
     def _woken(self, fetching: _Fetching) -> None:
-        """Freed by bytes, by the deadline, or by what came behind: plan once more; wait again only when bytes fell short."""
+        """Freed by bytes, by the deadline, or by what came behind: plan once more; wait
+        again only when bytes fell short.
+        """
         fetching.slot.connection.parked = None
         waiter = fetching.waiter
         assert waiter is not None
         enough_came = waiter.bytes_wanted <= 0
-        self._answer_or_park(fetching, may_wait=enough_came and self._node.clock.monotonic() < fetching.deadline)
+        self._answer_or_park(
+            fetching, may_wait=enough_came and self._node.clock.monotonic() < fetching.deadline
+        )
 
-    def _planning(self, fetching: _Fetching, waiter: FetchWaiter | None, before: FetchWaiter | None) -> Slices[_Plan]:
-        """What each wanted partition has. `waiter` waits on each of them from here on; `before` leaves its partitions first."""
+    def _planning(
+        self, fetching: _Fetching, waiter: FetchWaiter | None, before: FetchWaiter | None
+    ) -> Slices[_Plan]:
+        """What each wanted partition has.
+
+        `waiter` waits on each of them from here on; `before` leaves its partitions first.
+        """
         if before is not None:
             yield from before.leaving()
         plan, wanted = _Plan(), fetching.wanted
@@ -323,7 +451,13 @@ class Fetch:
             self._plan(fetching, plan, wanted[first : first + _PLANNED_AT_ONCE], waiter)
         return plan
 
-    def _plan(self, fetching: _Fetching, plan: _Plan, some: list[Wanted], waiter: FetchWaiter | None = None) -> None:
+    def _plan(
+        self,
+        fetching: _Fetching,
+        plan: _Plan,
+        some: list[Wanted],
+        waiter: FetchWaiter | None = None,
+    ) -> None:
         """Add to `plan` what these partitions have."""
         budget = min(fetching.request.max_bytes, self._bytes_max)
         replica = self._replica
@@ -338,10 +472,14 @@ class Fetch:
                 if partition is None:
                     name, topic_id = (None, wanted.topic) if by_id else (wanted.topic, None)
                     raise unknown_partition(self._node, name, topic_id, wanted.partition)
-                row, found = self._read(partition, wanted, fetching, budget - size, min_one=size == 0)
+                row, found = self._read(
+                    partition, wanted, fetching, budget - size, min_one=size == 0
+                )
             except MqError as error:
                 if partition is None:
-                    row = refused_fetch_row(self._node, wanted.partition, error, None, name, topic_id)
+                    row = refused_fetch_row(
+                        self._node, wanted.partition, error, None, name, topic_id
+                    )
                 else:
                     row = refused_fetch_row(self._node, wanted.partition, error, partition)
                     if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
@@ -357,11 +495,21 @@ class Fetch:
             rows.append((wanted, row))
         plan.size, plan.urgent = size, urgent
 
-    def _read(self, partition: Partition, wanted: Wanted, fetching: _Fetching, budget: int, *, min_one: bool) -> tuple[Row, int]:
+    def _read(
+        self,
+        partition: Partition,
+        wanted: Wanted,
+        fetching: _Fetching,
+        budget: int,
+        *,
+        min_one: bool,
+    ) -> tuple[Row, int]:
         asked, request = wanted.asked, fetching.request
         if asked.current_leader_epoch != partition.leader_epoch:
             partition.fence(asked.current_leader_epoch)
-        if not partition.serves and (partition.is_leader or not partition.in_contact or fetching.version < _FROM_FOLLOWERS):
+        if not partition.serves and (
+            partition.is_leader or not partition.in_contact or fetching.version < _FROM_FOLLOWERS
+        ):
             raise partition.not_leader()
         log = partition.log
         offset = asked.fetch_offset
@@ -369,17 +517,41 @@ class Fetch:
         read_committed = request.isolation_level == _READ_COMMITTED
         aborted: list[tuple[int, int]] | None = [] if read_committed else None
         if asked.last_fetched_epoch >= 0:
-            epoch, epoch_end = log.epochs.end_offset_for(asked.last_fetched_epoch, log.log_end_offset)
+            epoch, epoch_end = log.epochs.end_offset_for(
+                asked.last_fetched_epoch, log.log_end_offset
+            )
             if epoch == NO_EPOCH:
-                raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"this log knows nothing of epoch {asked.last_fetched_epoch}")
+                raise MqError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"this log knows nothing of epoch {asked.last_fetched_epoch}",
+                )
             if epoch < asked.last_fetched_epoch or epoch_end < offset:
                 ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
-                return (wanted.partition, 0, *ends, aborted, _NO_PREFERRED_REPLICA, [], (epoch, epoch_end)), 0
+                return (
+                    wanted.partition,
+                    0,
+                    *ends,
+                    aborted,
+                    _NO_PREFERRED_REPLICA,
+                    [],
+                    (epoch, epoch_end),
+                ), 0
         if not log.log_start_offset <= offset <= log.log_end_offset:
-            if offset > log.log_end_offset and not partition.is_leader and asked.current_leader_epoch == NO_EPOCH:
-                # Who takes this node for the leader would start over; what is wanted may only not have come here yet.
-                raise MqError(ErrorCode.OFFSET_NOT_AVAILABLE, f"this follower has only come to {log.log_end_offset}")
-            raise MqError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside {log.log_start_offset} to {log.log_end_offset}")
+            if (
+                offset > log.log_end_offset
+                and not partition.is_leader
+                and asked.current_leader_epoch == NO_EPOCH
+            ):
+                # Who takes this node for the leader would start over; what is wanted may only not
+                # have come here yet.
+                raise MqError(
+                    ErrorCode.OFFSET_NOT_AVAILABLE,
+                    f"this follower has only come to {log.log_end_offset}",
+                )
+            raise MqError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {log.log_start_offset} to {log.log_end_offset}",
+            )
         if self._rack_aware and request.rack_id and partition.is_leader:
             preferred = self._preferred_replica(partition, request.rack_id, offset)
             if preferred is not None:
@@ -396,26 +568,43 @@ class Fetch:
             found = logs.read(log, offset, max_bytes=bytes_max, limit_offset=limit, min_one=min_one)
             ranges, size = found.ranges, found.size
             if read_committed and ranges:
-                aborted = [(one.producer_id, one.first_offset) for one in logs.reader.aborted(log, offset, found.next_offset)]
+                aborted = [
+                    (one.producer_id, one.first_offset)
+                    for one in logs.reader.aborted(log, offset, found.next_offset)
+                ]
         ends = (high_watermark, stable, log.log_start_offset)
         return (wanted.partition, 0, *ends, aborted, _NO_PREFERRED_REPLICA, ranges), size
 
     def _preferred_replica(self, partition: Partition, rack: bytes, offset: int) -> NodeId | None:
-        """Who of the ISR has `offset`, is alive and stands in the consumer's rack; None where that is this node, or nobody."""
+        """Who of the ISR has `offset`, is alive and stands in the consumer's rack; None
+        where that is this node, or nobody.
+        """
         brokers, now = self._node.image.brokers, self._node.clock.monotonic()
         me = brokers.get(self._node.node_id)
         others = [
-            Candidate(follower.node_id, brokers[follower.node_id].rack, follower.end_offset, now - follower.last_caught_up_at)
+            Candidate(
+                follower.node_id,
+                brokers[follower.node_id].rack,
+                follower.end_offset,
+                now - follower.last_caught_up_at,
+            )
             for follower in partition.followers.values()
             if follower.node_id in partition.isr
             and follower.log_start_offset <= offset <= follower.end_offset
             and follower.node_id in brokers
             and not brokers[follower.node_id].fenced
         ]
-        leader = Candidate(self._node.node_id, me.rack if me is not None else None, partition.log.log_end_offset, 0.0)
+        leader = Candidate(
+            self._node.node_id,
+            me.rack if me is not None else None,
+            partition.log.log_end_offset,
+            0.0,
+        )
         return select(rack.decode(errors="replace"), leader, others)
 
-    def _answering(self, fetching: _Fetching, rows: list[tuple[Wanted, Row]], waiter: FetchWaiter) -> Slices[list[Any]]:
+    def _answering(
+        self, fetching: _Fetching, rows: list[tuple[Wanted, Row]], waiter: FetchWaiter
+    ) -> Slices[list[Any]]:
         """The parts of the response. `waiter` leaves its partitions first."""
         yield from waiter.leaving()
         response = _Response()
@@ -432,7 +621,13 @@ class Fetch:
         for wanted, row in rows:
             if session is not None:
                 told = (row[2], row[3], row[4])
-                news = row[7] or row[1] or wanted.told != told or len(row) > 8 or row[6] != _NO_PREFERRED_REPLICA
+                news = (
+                    row[7]
+                    or row[1]
+                    or wanted.told != told
+                    or len(row) > 8
+                    or row[6] != _NO_PREFERRED_REPLICA
+                )
                 wanted.told = told if not row[1] else None
                 if row[7]:
                     session.served(wanted)
@@ -445,7 +640,10 @@ class Fetch:
                 response.leaders.add(row[9][0])
 
     def _encoding(self, fetching: _Fetching, response: _Response) -> Slices[list[Any]]:
-        """The parts of the response, a slice at a time. A session of too many unknown partitions ends with it."""
+        """The parts of the response, a slice at a time.
+
+        A session of too many unknown partitions ends with it.
+        """
         session, version = fetching.session, fetching.version
         topics = fetch_topics(response.topics, by_id=version >= _BY_ID_FROM)
         session_id = session.id if session is not None else NO_SESSION
@@ -453,7 +651,9 @@ class Fetch:
             self._replica.sessions.end(session)
             session_id = NO_SESSION
         addresses = endpoints(self._node, response.leaders)
-        return encode_fetch_response_in_slices(version, fetching.correlation_id, 0, 0, session_id, topics, addresses)
+        return encode_fetch_response_in_slices(
+            version, fetching.correlation_id, 0, 0, session_id, topics, addresses
+        )
 
 
 def _is_follower(connection: Connection, request: FetchRequest) -> bool:
@@ -464,8 +664,13 @@ def _wait_seconds(request: FetchRequest) -> float:
     return min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS) / 1000
 
 
-def _named(topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic], version: int) -> Named:
-    """The partitions that these parts of a request want and forget. A repeated partition: the last row counts, as with Apache Kafka."""
+def _named(
+    topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic], version: int
+) -> Named:
+    """The partitions that these parts of a request want and forget.
+
+    A repeated partition: the last row counts, as with Apache Kafka.
+    """
     by_id = version >= _BY_ID_FROM  # a topic is named by what its version uses
     wanted: WantedPartitions = {}
     for name, topic_id, partitions in topics:
@@ -500,7 +705,9 @@ def _named_in_slices(request: FetchRequest, version: int) -> Slices[Named]:
     return wanted, forgotten
 
 
-def _parts_of(topics: Iterable[tuple[bytes | None, bytes | None, list[T]]]) -> Iterator[tuple[bytes | None, bytes | None, list[T]]]:
+def _parts_of(
+    topics: Iterable[tuple[bytes | None, bytes | None, list[T]]],
+) -> Iterator[tuple[bytes | None, bytes | None, list[T]]]:
     """Topics with at most a slice of partitions each: one with more of them comes several times."""
     for name, topic_id, partitions in topics:
         for first in range(0, len(partitions) or 1, _SLICE_ROWS):

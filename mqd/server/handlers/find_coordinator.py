@@ -1,8 +1,10 @@
-"""FindCoordinator (key 10), versions 0 to 6: the broker that looks after a group or a transactional id.
+"""FindCoordinator (key 10), versions 0 to 6: the broker that looks after a group or a transactional
+id.
 
-v1 key type: group (0) or transaction (1). v3 flexible. v4 several keys at once. v6 share partitions (2).
-The coordinator of a key is the leader of one partition of an internal topic, by the key's hash. While that topic is being
-created, and while the partition has no leader, the answer is COORDINATOR_NOT_AVAILABLE, and clients ask again.
+v1 key type: group (0) or transaction (1). v3 flexible. v4 several keys at once. v6 share partitions
+(2). The coordinator of a key is the leader of one partition of an internal topic, by the key's
+hash. While that topic is being created, and while the partition has no leader, the answer is
+COORDINATOR_NOT_AVAILABLE, and clients ask again.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ def handle(context: Context, request: Any) -> dict[str, Any] | Awaitable[dict[st
 
 
 async def _answer_in_slices(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    return {"coordinators": await listed_in_slices(rows, lambda row: 1 + len(row["key"]) // KEY_CHARS_A_ROW)}
+    return {
+        "coordinators": await listed_in_slices(
+            rows, lambda row: 1 + len(row["key"]) // KEY_CHARS_A_ROW
+        )
+    }
 
 
 def _row(context: Context, key: str, key_type: int) -> dict[str, Any]:
@@ -54,17 +60,29 @@ def _row(context: Context, key: str, key_type: int) -> dict[str, Any]:
 
 
 def find(context: Context, key: str, key_type: int) -> BrokerImage:
-    """The coordinator of a key. Raises INVALID_REQUEST for a type that has none here, COORDINATOR_NOT_AVAILABLE for now."""
+    """The coordinator of a key.
+
+    Raises INVALID_REQUEST for a type that has none here, COORDINATOR_NOT_AVAILABLE for now.
+    """
     name = _TOPICS.get(key_type)
     if name is None:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"There is no coordinator for keys of type {key_type}; groups are 0, transactions 1.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"There is no coordinator for keys of type {key_type}; groups are 0, transactions 1.",
+        )
     if len(key.encode()) > COORDINATOR_KEY_BYTES_MAX:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"The name of a group or a transaction has at most {COORDINATOR_KEY_BYTES_MAX} bytes.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            f"The name of a group or a transaction has at most {COORDINATOR_KEY_BYTES_MAX} bytes.",
+        )
     image = context.node.image
     topic = image.topics.get(name)
     if topic is None:
         context.node.controller.create_topic_soon(name)
-        raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is being created, when enough nodes for its replicas are registered.")
+        raise MqError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"{name} is being created, when enough nodes for its replicas are registered.",
+        )
     partition = partition_for(key, len(topic.partitions))
     broker = image.brokers.get(topic.partitions[partition].leader)
     if broker is None or broker.fenced:
@@ -73,4 +91,11 @@ def find(context: Context, key: str, key_type: int) -> BrokerImage:
 
 
 def _refusal(key: str, error: MqError) -> dict[str, Any]:
-    return {"key": key, "error_code": error.code, "error_message": error.message, "node_id": -1, "host": "", "port": -1}
+    return {
+        "key": key,
+        "error_code": error.code,
+        "error_message": error.message,
+        "node_id": -1,
+        "host": "",
+        "port": -1,
+    }

@@ -1,6 +1,8 @@
-"""Heartbeat (key 12), versions 0 to 4: a member of a classic group lives, and hears of rebalances. Answered by the group's coordinator.
+"""Heartbeat (key 12), versions 0 to 4: a member of a classic group lives, and hears of rebalances.
+Answered by the group's coordinator.
 
-v3 static members (KIP-345). While the coordinator is still loading, nobody is told to do anything, as in Apache Kafka.
+v3 static members (KIP-345). While the coordinator is still loading, nobody is told to do anything,
+as in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -18,4 +20,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    return {"error_code": ErrorCode.NONE if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code}
+    return {
+        "error_code": ErrorCode.NONE
+        if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        else error.code
+    }

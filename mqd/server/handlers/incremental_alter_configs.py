@@ -1,6 +1,8 @@
-"""IncrementalAlterConfigs (key 44), versions 0 to 1: sets, deletes, appends to and subtracts from single keys (KIP-339).
+"""IncrementalAlterConfigs (key 44), versions 0 to 1: sets, deletes, appends to and subtracts from
+single keys (KIP-339).
 
-v1 flexible. Topics and nodes are changed by the controller; loggers are this process's own and are changed right here.
+v1 flexible. Topics and nodes are changed by the controller; loggers are this process's own and are
+changed right here.
 """
 
 from __future__ import annotations
@@ -8,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.controller.configs import AlterConfigs, Change, Operation, ResourceAltered, ResourceChanges, ResourceType, node_id_of
+from mqd.controller.configs import (
+    AlterConfigs,
+    Change,
+    Operation,
+    ResourceAltered,
+    ResourceChanges,
+    ResourceType,
+    node_id_of,
+)
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import DEFAULT_TIMEOUT_MS, at_controller
@@ -30,17 +40,28 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         )
         for resource in request.resources
     ]
-    loggers = [resource for resource in resources if resource.resource_type == ResourceType.BROKER_LOGGER]
-    others = [resource for resource in resources if resource.resource_type != ResourceType.BROKER_LOGGER]
-    answers = rows(_alter_loggers(resource, node.node_id, len(loggers), request.validate_only) for resource in loggers)
+    loggers = [
+        resource for resource in resources if resource.resource_type == ResourceType.BROKER_LOGGER
+    ]
+    others = [
+        resource for resource in resources if resource.resource_type != ResourceType.BROKER_LOGGER
+    ]
+    answers = rows(
+        _alter_loggers(resource, node.node_id, len(loggers), request.validate_only)
+        for resource in loggers
+    )
     if others or not loggers:
-        op = AlterConfigs(tuple(others), node.config, incremental=True, validate_only=request.validate_only)
+        op = AlterConfigs(
+            tuple(others), node.config, incremental=True, validate_only=request.validate_only
+        )
 
         async def here() -> Mapping[str, Any]:
             return {"responses": rows(await node.controller.submit(op))}
 
         forwarded = {
-            "resources": [row for row in request.resources if row.resource_type != ResourceType.BROKER_LOGGER],
+            "resources": [
+                row for row in request.resources if row.resource_type != ResourceType.BROKER_LOGGER
+            ],
             "validate_only": request.validate_only,
         }
         response = await at_controller(context, forwarded, here, DEFAULT_TIMEOUT_MS)
@@ -48,35 +69,59 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return {"responses": answers}
 
 
-def _alter_loggers(resource: ResourceChanges, node_id: NodeId, times: int, validate_only: bool) -> ResourceAltered:
+def _alter_loggers(
+    resource: ResourceChanges, node_id: NodeId, times: int, validate_only: bool
+) -> ResourceAltered:
     try:
         if times > 1:
-            raise MqError(ErrorCode.INVALID_REQUEST, "A node's loggers are one resource: name it once in a request.")
+            raise MqError(
+                ErrorCode.INVALID_REQUEST,
+                "A node's loggers are one resource: name it once in a request.",
+            )
         if node_id_of(resource.resource_name) != node_id:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"This is node {node_id}; ask node {resource.resource_name} for its own loggers.")
+            raise MqError(
+                ErrorCode.INVALID_REQUEST,
+                f"This is node {node_id}; ask node {resource.resource_name} for its own loggers.",
+            )
         known = logger_levels()
         for change in resource.changes:
             _check_logger(change, known)
     except MqError as error:
-        return ResourceAltered(resource.resource_type, resource.resource_name, error.code, error.message)
+        return ResourceAltered(
+            resource.resource_type, resource.resource_name, error.code, error.message
+        )
     if not validate_only:
         for change in resource.changes:
-            set_logger_level(change.name, None if change.operation == Operation.DELETE else change.value)
+            set_logger_level(
+                change.name, None if change.operation == Operation.DELETE else change.value
+            )
     return ResourceAltered(resource.resource_type, resource.resource_name)
 
 
 def _check_logger(change: Change, known: Mapping[str, str]) -> None:
     name, operation, value = change
     if operation not in (Operation.SET, Operation.DELETE):
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A logger has one level: it can be set or deleted, not changed by operation {operation}.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            "A logger has one level: it can be set or deleted, not changed by operation "
+            f"{operation}.",
+        )
     if operation == Operation.SET and value is None:
         raise MqError(ErrorCode.INVALID_REQUEST, f"Logger {name} needs a level.")
     if name not in known:
         raise MqError(ErrorCode.INVALID_CONFIG, f"There is no logger {name}.")
     if operation == Operation.SET and value not in LEVELS:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"{value} is none of the levels {', '.join(LEVELS)}.")
+        raise MqError(
+            ErrorCode.INVALID_CONFIG, f"{value} is none of the levels {', '.join(LEVELS)}."
+        )
     if operation == Operation.SET and value not in SETTABLE:
-        text = f"Logger '{name}' cannot be set to {value} by a client, because the node would no longer log warnings."
-        raise MqError(ErrorCode.INVALID_CONFIG, f"{text} Set a level up to WARN, or restart the node with -o logging.level={value}.")
+        text = (
+            f"Logger '{name}' cannot be set to {value} by a client, because the node would "
+            "no longer log warnings."
+        )
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"{text} Set a level up to WARN, or restart the node with -o logging.level={value}.",
+        )
     if operation == Operation.DELETE and name == ROOT:
         raise MqError(ErrorCode.INVALID_REQUEST, "The root logger must keep a level.")

@@ -1,9 +1,12 @@
-"""InitProducerId (key 22), versions 0 to 6: an id and epoch for an idempotent or transactional producer.
+"""InitProducerId (key 22), versions 0 to 6: an id and epoch for an idempotent or transactional
+producer.
 
-v2 flexible. v3 a producer may name the id and epoch it has, to have its epoch raised (KIP-360). v4 PRODUCER_FENCED.
-v5 TRANSACTION_ABORTABLE. Without a transactional id every call gives a fresh id with epoch 0, whatever it named.
+v2 flexible. v3 a producer may name the id and epoch it has, to have its epoch raised (KIP-360). v4
+PRODUCER_FENCED. v5 TRANSACTION_ABORTABLE. Without a transactional id every call gives a fresh id
+with epoch 0, whatever it named.
 
-v6 `enable_2_pc` and `keep_prepared_txn` (KIP-939), served only where an option of the node enables it (server/unstable.py).
+v6 `enable_2_pc` and `keep_prepared_txn` (KIP-939), served only where an option of the node enables
+it (server/unstable.py).
 """
 
 from __future__ import annotations
@@ -23,14 +26,19 @@ _FENCED_SINCE = 4
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
-        raise MqError(ErrorCode.INVALID_REQUEST, "A producer id comes with its epoch, and an epoch with its id.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            "A producer id comes with its epoch, and an epoch with its id.",
+        )
     if request.transactional_id is None:
         producer_id = await context.node.controller.next_producer_id()
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
     op = InitializeProducer(
         request.transactional_id,
         request.transaction_timeout_ms,
-        Producer(request.producer_id, request.producer_epoch) if request.producer_id != NO_PRODUCER_ID else None,
+        Producer(request.producer_id, request.producer_epoch)
+        if request.producer_id != NO_PRODUCER_ID
+        else None,
         two_phase=request.enable_2_pc,
         keep=request.keep_prepared_txn,
     )

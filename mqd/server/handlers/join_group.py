@@ -1,7 +1,9 @@
-"""JoinGroup (key 11), versions 0 to 9: become a member of a classic group's next generation; answered when that is complete.
+"""JoinGroup (key 11), versions 0 to 9: become a member of a classic group's next generation;
+answered when that is complete.
 
-v1 rebalance timeout. v4 new members are given an id first (KIP-394). v5 static members (KIP-345). v7 protocol type in the answer.
-v9 a static leader that comes back may be told not to assign anew (KIP-814). Answered by the group's coordinator.
+v1 rebalance timeout. v4 new members are given an id first (KIP-394). v5 static members (KIP-345).
+v7 protocol type in the answer. v9 a static leader that comes back may be told not to assign anew
+(KIP-814). Answered by the group's coordinator.
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ _OF_THE_REQUEST = (ErrorCode.INVALID_GROUP_ID, ErrorCode.INVALID_SESSION_TIMEOUT
 
 def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
     if len(request.protocols) > JOIN_PROTOCOLS_MAX:
-        raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"A member names at most {JOIN_PROTOCOLS_MAX} protocols.")
+        raise MqError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"A member names at most {JOIN_PROTOCOLS_MAX} protocols.",
+        )
     for row in request.protocols:
-        row.metadata = bytes(row.metadata)  # what is received into is used again before the task begins
+        # what is received into is used again before the task begins
+        row.metadata = bytes(row.metadata)
     return _answer(context, request)
 
 
@@ -37,7 +43,10 @@ async def _answer(context: Context, request: Any) -> Mapping[str, Any]:
     except MqError as error:
         member_id = request.member_id if error.code in _OF_THE_REQUEST else ""
         answer = {**failed(request, error), "member_id": member_id, "protocol_name": None}
-    if context.header.api_version < _PROTOCOL_MAY_BE_NULL_FROM and answer.get("protocol_name") is None:
+    if (
+        context.header.api_version < _PROTOCOL_MAY_BE_NULL_FROM
+        and answer.get("protocol_name") is None
+    ):
         return {**answer, "protocol_name": ""}
     return answer
 

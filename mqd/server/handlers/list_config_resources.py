@@ -1,6 +1,8 @@
-"""ListConfigResources (key 74), versions 0 to 1: names of what has, or may have, configuration of its own (KIP-1142).
+"""ListConfigResources (key 74), versions 0 to 1: names of what has, or may have, configuration of
+its own (KIP-1142).
 
-v0 knows subscriptions to client metrics only, of which there are none here. v1 every type. Groups are listed that have an override.
+v0 knows subscriptions to client metrics only, of which there are none here. v1 every type. Groups
+are listed that have an override.
 """
 
 from __future__ import annotations
@@ -14,19 +16,32 @@ from mqd.controller.size import GROUP
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 
-_TYPES = (ResourceType.GROUP, ResourceType.CLIENT_METRICS, ResourceType.BROKER_LOGGER, ResourceType.BROKER, ResourceType.TOPIC)
+_TYPES = (
+    ResourceType.GROUP,
+    ResourceType.CLIENT_METRICS,
+    ResourceType.BROKER_LOGGER,
+    ResourceType.BROKER,
+    ResourceType.TOPIC,
+)
 """In the order in which Apache Kafka answers."""
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    wanted = (ResourceType.CLIENT_METRICS,) if context.header.api_version == 0 else request.resource_types or _TYPES
+    wanted = (
+        (ResourceType.CLIENT_METRICS,)
+        if context.header.api_version == 0
+        else request.resource_types or _TYPES
+    )
     if not set(wanted) <= set(_TYPES):
         raise MqError(ErrorCode.UNSUPPORTED_VERSION)
     image = context.node.image
     return {
         "error_code": ErrorCode.NONE,
         "config_resources": [
-            {"resource_name": name, "resource_type": number} for number in _TYPES if number in wanted for name in _names(image, number)
+            {"resource_name": name, "resource_type": number}
+            for number in _TYPES
+            if number in wanted
+            for name in _names(image, number)
         ],
     }
 

@@ -1,6 +1,8 @@
-"""ListGroups (key 16), versions 0 to 5: the groups whose coordinator this node is. A client asks every node.
+"""ListGroups (key 16), versions 0 to 5: the groups whose coordinator this node is. A client asks
+every node.
 
-v4 states (KIP-518). v5 types (KIP-848). While a partition is still being loaded here, the whole is refused, as in Apache Kafka.
+v4 states (KIP-518). v5 types (KIP-848). While a partition is still being loaded here, the whole is
+refused, as in Apache Kafka.
 """
 
 from __future__ import annotations

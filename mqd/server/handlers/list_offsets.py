@@ -1,13 +1,15 @@
 """ListOffsets, v1 to v11: offsets by timestamp, and the special ones.
 
-v2 isolation level; v4 leader epochs; v6 flexible; v7 -3, the largest timestamp (KIP-734); v8 -4, the earliest local
-offset; v9 -5, the end of what is tiered: nothing here; v11 -6, the first offset that waits to be tiered: likewise.
-A special timestamp that is newer than the request's version is refused with UNSUPPORTED_VERSION, as Apache Kafka does.
-Likewise a partition that a request names more than once gets one row with INVALID_REQUEST, in front of the topic's others, and
-a topic that it names more than once is one topic of the response.
+v2 isolation level; v4 leader epochs; v6 flexible; v7 -3, the largest timestamp (KIP-734); v8 -4,
+the earliest local offset; v9 -5, the end of what is tiered: nothing here; v11 -6, the first offset
+that waits to be tiered: likewise. A special timestamp that is newer than the request's version is
+refused with UNSUPPORTED_VERSION, as Apache Kafka does. Likewise a partition that a request names
+more than once gets one row with INVALID_REQUEST, in front of the topic's others, and a topic that
+it names more than once is one topic of the response.
 
-A new leader does not know at once how much its predecessor had committed. Until its high watermark has reached the start of
-its epoch, the end is not told: it could lie before what a consumer has already read (KIP-207).
+A new leader does not know at once how much its predecessor had committed. Until its high watermark
+has reached the start of its epoch, the end is not told: it could lie before what a consumer has
+already read (KIP-207).
 """
 
 from __future__ import annotations
@@ -30,7 +32,14 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-_SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_SINCE = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 _CHEAP = (LATEST, EARLIEST, EARLIEST_LOCAL)
 _WEIGHT_OF_A_LOOKUP = SLICE_ROWS // 2
@@ -43,7 +52,10 @@ _OFFSET_NOT_AVAILABLE_FROM = 5
 
 def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
     work = _answering(context, request)
-    if len(request.topics) > SLICE_ROWS or sum(len(topic.partitions) for topic in request.topics) > SLICE_ROWS:
+    if (
+        len(request.topics) > SLICE_ROWS
+        or sum(len(topic.partitions) for topic in request.topics) > SLICE_ROWS
+    ):
         return finished_in_slices(work)
     if all(one.timestamp in _CHEAP for topic in request.topics for one in topic.partitions):
         return all_slices(work)
@@ -95,10 +107,17 @@ def _look_up(context: Context, request: Any, topic: str, one: Any) -> Slices[tup
     """(timestamp, offset, leader epoch) of what is asked for."""
     asked = one.timestamp
     if asked < 0 and context.header.api_version < _SINCE.get(asked, 1 << 15):
-        raise MqError(ErrorCode.UNSUPPORTED_VERSION, f"special timestamp {asked} in version {context.header.api_version}")
+        raise MqError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"special timestamp {asked} in version {context.header.api_version}",
+        )
     partition = leading(context.node, topic, one.partition_index, one.current_leader_epoch)
     log = partition.log
-    limit = partition.last_stable_offset if request.isolation_level == _READ_COMMITTED else partition.high_watermark
+    limit = (
+        partition.last_stable_offset
+        if request.isolation_level == _READ_COMMITTED
+        else partition.high_watermark
+    )
     end_is_known = partition.high_watermark >= partition.epoch_start_offset
     if asked == LATEST:
         if not end_is_known:
@@ -109,7 +128,11 @@ def _look_up(context: Context, request: Any, topic: str, one: Any) -> Slices[tup
     if asked in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
     logs = context.node.logs
-    looking = logs.record_with_max_timestamp(log, limit) if asked == MAX_TIMESTAMP else logs.offset_for_timestamp(log, asked, limit)
+    looking = (
+        logs.record_with_max_timestamp(log, limit)
+        if asked == MAX_TIMESTAMP
+        else logs.offset_for_timestamp(log, asked, limit)
+    )
     found = yield from _while_leading(context, topic, one, partition, looking)
     if found is None:
         if not end_is_known:
@@ -120,9 +143,15 @@ def _look_up(context: Context, request: Any, topic: str, one: Any) -> Slices[tup
 
 
 def _while_leading(
-    context: Context, topic: str, one: Any, partition: Partition, looking: Slices[FoundRecord | None]
+    context: Context,
+    topic: str,
+    one: Any,
+    partition: Partition,
+    looking: Slices[FoundRecord | None],
 ) -> Slices[FoundRecord | None]:
-    """`looking`, as long as this node leads the partition in the same epoch: otherwise the log may be removed or cut. MqError."""
+    """`looking`, as long as this node leads the partition in the same epoch: otherwise the
+    log may be removed or cut. MqError.
+    """
     log, leader_epoch = partition.log, partition.leader_epoch
     while True:
         try:
@@ -133,10 +162,15 @@ def _while_leading(
         yield weight
         partition = leading(context.node, topic, one.partition_index, one.current_leader_epoch)
         if partition.log is not log or partition.leader_epoch != leader_epoch:
-            raise MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader has changed during the lookup: refresh the metadata")
+            raise MqError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the leader has changed during the lookup: refresh the metadata",
+            )
 
 
 def _not_available(context: Context) -> MqError:
     known = context.header.api_version >= _OFFSET_NOT_AVAILABLE_FROM
     code = ErrorCode.OFFSET_NOT_AVAILABLE if known else ErrorCode.LEADER_NOT_AVAILABLE
-    return MqError(code, "this leader is new and does not know yet how much is committed: try again")
+    return MqError(
+        code, "this leader is new and does not know yet how much is committed: try again"
+    )

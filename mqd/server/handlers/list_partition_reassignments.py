@@ -1,4 +1,7 @@
-"""ListPartitionReassignments (key 46), version 0: partitions on the move. Runs on the controller, who knows first."""
+"""ListPartitionReassignments (key 46), version 0: partitions on the move.
+
+Runs on the controller, who knows first.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,23 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     wished = None
     if request.topics is not None:
         wished = await listed_in_slices(
-            TopicPartition(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes
+            TopicPartition(topic.name, partition)
+            for topic in request.topics
+            for partition in topic.partition_indexes
         )
 
     async def here() -> Mapping[str, Any]:
         topics: dict[str, list[dict[str, Any]]] = {}
         context.node.controller.check_is_controller()
-        for (name, partition), replicas, adding, removing in list_reassignments(context.node.image, wished):
-            row = {"partition_index": partition, "replicas": replicas, "adding_replicas": adding, "removing_replicas": removing}
+        for (name, partition), replicas, adding, removing in list_reassignments(
+            context.node.image, wished
+        ):
+            row = {
+                "partition_index": partition,
+                "replicas": replicas,
+                "adding_replicas": adding,
+                "removing_replicas": removing,
+            }
             topics.setdefault(name, []).append(row)
         return {
             "error_code": 0,

@@ -1,7 +1,9 @@
-"""ListTransactions (key 66), versions 0 to 2: the transactional ids that this node coordinates (KIP-664).
+"""ListTransactions (key 66), versions 0 to 2: the transactional ids that this node coordinates
+(KIP-664).
 
-v1 only transactions that began longer ago than a duration (KIP-994). v2 only ids that match a pattern (KIP-1152).
-While one partition of the transaction log is being loaded the answer is COORDINATOR_LOAD_IN_PROGRESS, as it would not be complete.
+v1 only transactions that began longer ago than a duration (KIP-994). v2 only ids that match a
+pattern (KIP-1152). While one partition of the transaction log is being loaded the answer is
+COORDINATOR_LOAD_IN_PROGRESS, as it would not be complete.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
     answers = await context.node.transactions.call_everywhere(op)
     return {
         "error_code": ErrorCode.NONE,
-        "unknown_state_filters": [name for name in dict.fromkeys(request.state_filters) if name not in STATES_BY_LABEL],
+        "unknown_state_filters": [
+            name for name in dict.fromkeys(request.state_filters) if name not in STATES_BY_LABEL
+        ],
         "transaction_states": [row for answer in answers for row in answer["transaction_states"]],
     }
 

@@ -1,10 +1,13 @@
-"""Metadata (key 3), versions 0 to 13: which brokers live, which topics there are, who leads each partition.
+"""Metadata (key 3), versions 0 to 13: which brokers live, which topics there are, who leads each
+partition.
 
-v0 an empty list means all topics; v1 null does, and an empty list none; the controller's id, racks, internal topics.
-v2 cluster id. v4 allow_auto_topic_creation. v5 offline replicas. v7 leader epochs. v8 authorized operations. v9 flexible.
-v10 topic ids, which only v12 may ask by. v13 an error for the whole answer.
+v0 an empty list means all topics; v1 null does, and an empty list none; the controller's id, racks,
+internal topics. v2 cluster id. v4 allow_auto_topic_creation. v5 offline replicas. v7 leader epochs.
+v8 authorized operations. v9 flexible. v10 topic ids, which only v12 may ask by. v13 an error for
+the whole answer.
 
-A node that does not hear from the controller knows no leaders, only who they were: it says so, and clients ask another node.
+A node that does not hear from the controller knows no leaders, only who they were: it says so, and
+clients ask another node.
 """
 
 from __future__ import annotations
@@ -37,9 +40,15 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
     if topics is None or (version == 0 and not topics):
         found = (_topic(node, topic, version) for topic in list(image.topics.values()))
     elif any(topic.topic_id != ZERO_UUID for topic in topics):
-        found = _by_id(node, dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID), version)
+        found = _by_id(
+            node,
+            dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID),
+            version,
+        )
     else:
-        create = request.allow_auto_topic_creation and node.config.boolean("auto.create.topics.enable")
+        create = request.allow_auto_topic_creation and node.config.boolean(
+            "auto.create.topics.enable"
+        )
         found = _by_name(context, dict.fromkeys(topic.name for topic in topics), create)
     if _is_large(image, topics):
         return _answer_in_slices(context, request, found)
@@ -51,7 +60,9 @@ def _is_large(image: MetadataImage, topics: Sequence[Any] | None) -> bool:
     asked: Collection[Any] = topics or image.topics.values()
     if len(asked) > SLICE_ROWS:
         return True
-    present = (image.topics.get(topic.name) or image.topics_by_id.get(topic.topic_id) for topic in asked)
+    present = (
+        image.topics.get(topic.name) or image.topics_by_id.get(topic.topic_id) for topic in asked
+    )
     return sum(len(topic.partitions) for topic in present if topic is not None) > SLICE_ROWS
 
 
@@ -74,12 +85,20 @@ async def _answer_many_topics(context: Context, request: Any) -> Mapping[str, An
     if ids:
         found = _by_id(node, ids, version)
     else:
-        found = _by_name(context, names, request.allow_auto_topic_creation and node.config.boolean("auto.create.topics.enable"))
+        found = _by_name(
+            context,
+            names,
+            request.allow_auto_topic_creation and node.config.boolean("auto.create.topics.enable"),
+        )
     return await _answer_in_slices(context, request, found)
 
 
-async def _answer_in_slices(context: Context, request: Any, found: Iterable[dict[str, Any]]) -> Mapping[str, Any]:
-    return _answer(context, request, await listed_in_slices(found, lambda row: 1 + len(row["partitions"])))
+async def _answer_in_slices(
+    context: Context, request: Any, found: Iterable[dict[str, Any]]
+) -> Mapping[str, Any]:
+    return _answer(
+        context, request, await listed_in_slices(found, lambda row: 1 + len(row["partitions"]))
+    )
 
 
 def _answer(context: Context, request: Any, found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -89,17 +108,27 @@ def _answer(context: Context, request: Any, found: list[dict[str, Any]]) -> dict
         row["topic_authorized_operations"] = operations
     return {
         "brokers": [
-            {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack} for broker in _brokers(image)
+            {
+                "node_id": broker.node_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+            }
+            for broker in _brokers(image)
         ],
         "cluster_id": image.cluster_id,
         "controller_id": controller_id(context),
         "topics": found,
-        "cluster_authorized_operations": cluster_operations(request.include_cluster_authorized_operations),
+        "cluster_authorized_operations": cluster_operations(
+            request.include_cluster_authorized_operations
+        ),
     }
 
 
 def controller_id(context: Context) -> int:
-    """A broker that can be asked to change things: the controller; while there is none, any, which will wait for one."""
+    """A broker that can be asked to change things: the controller; while there is none,
+    any, which will wait for one.
+    """
     image = context.node.image
     leader = context.node.controller.controller_id
     if leader is not None and image.is_alive(leader):
@@ -111,7 +140,8 @@ def controller_id(context: Context) -> int:
 def _brokers(image: MetadataImage) -> list[BrokerImage]:
     """Those that are alive; all that there are where none is, such as the only node while it stops.
 
-    librdkafka forgets brokers that an answer does not name, and from an answer that names none it never comes back.
+    librdkafka forgets brokers that an answer does not name, and from an answer that names none it
+    never comes back.
     """
     return image.alive_brokers() or [image.brokers[node_id] for node_id in sorted(image.brokers)]
 
@@ -119,16 +149,27 @@ def _brokers(image: MetadataImage) -> list[BrokerImage]:
 def _check_ids(topics: Iterable[Any], version: int) -> None:
     for topic in topics:
         if topic.name is None and (version < _BY_ID_FROM or topic.topic_id == ZERO_UUID):
-            raise MqError(ErrorCode.INVALID_REQUEST, "A topic was asked for without a name, and without an id that would do instead.")
+            raise MqError(
+                ErrorCode.INVALID_REQUEST,
+                "A topic was asked for without a name, and without an id that would do instead.",
+            )
         if topic.topic_id != ZERO_UUID and version < _BY_ID_FROM:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"Version {version} cannot ask by topic id; version {_BY_ID_FROM} can.")
+            raise MqError(
+                ErrorCode.INVALID_REQUEST,
+                f"Version {version} cannot ask by topic id; version {_BY_ID_FROM} can.",
+            )
 
 
 def _by_id(node: Node, ids: Iterable[UUID], version: int) -> Iterator[dict[str, Any]]:
     for topic_id in ids:
         topic = node.image.topics_by_id.get(topic_id)
         if topic is None:
-            yield {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": topic_id, "partitions": []}
+            yield {
+                "error_code": ErrorCode.UNKNOWN_TOPIC_ID,
+                "name": None,
+                "topic_id": topic_id,
+                "partitions": [],
+            }
         else:
             yield _topic(node, topic, version)
 
@@ -148,7 +189,12 @@ def _by_name(context: Context, names: Iterable[str], create: bool) -> Iterator[d
         else:
             if create:
                 context.node.controller.create_topic_soon(name)
-        yield {"error_code": code, "name": name, "is_internal": name in INTERNAL_TOPICS, "partitions": []}
+        yield {
+            "error_code": code,
+            "name": name,
+            "is_internal": name in INTERNAL_TOPICS,
+            "partitions": [],
+        }
 
 
 def _topic(node: Node, topic: TopicImage, version: int) -> dict[str, Any]:
@@ -160,19 +206,39 @@ def _topic(node: Node, topic: TopicImage, version: int) -> dict[str, Any]:
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
         "partitions": [
-            _partition(index, partition, alive - _lost(node.image, topic, index, partition), version, isolated)
+            _partition(
+                index,
+                partition,
+                alive - _lost(node.image, topic, index, partition),
+                version,
+                isolated,
+            )
             for index, partition in enumerate(topic.partitions)
         ],
     }
 
 
-def _lost(image: MetadataImage, topic: TopicImage, index: int, partition: PartitionImage) -> set[Any]:
+def _lost(
+    image: MetadataImage, topic: TopicImage, index: int, partition: PartitionImage
+) -> set[Any]:
     """Replicas whose nodes may live, but which are of no use."""
-    return {replica for replica in partition.replicas if (topic.topic_id, index, replica) in image.lost} if image.lost else set()
+    return (
+        {
+            replica
+            for replica in partition.replicas
+            if (topic.topic_id, index, replica) in image.lost
+        }
+        if image.lost
+        else set()
+    )
 
 
-def _partition(index: int, partition: PartitionImage, alive: set[Any], version: int, isolated: bool) -> dict[str, Any]:
-    """Version 0 has no way to name replicas that are down but by leaving them out, with a code that says so."""
+def _partition(
+    index: int, partition: PartitionImage, alive: set[Any], version: int, isolated: bool
+) -> dict[str, Any]:
+    """Version 0 has no way to name replicas that are down but by leaving them out, with a
+    code that says so.
+    """
     replicas = [replica for replica in partition.replicas if version > 0 or replica in alive]
     code = ErrorCode.NONE
     leader = NO_NODE if isolated else partition.leader
@@ -194,6 +260,13 @@ def _partition(index: int, partition: PartitionImage, alive: set[Any], version: 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
     topics = []
     for topic in request.topics or ():
-        topics.append({"error_code": error.code, "name": topic.name or "", "topic_id": topic.topic_id, "partitions": []})
+        topics.append(
+            {
+                "error_code": error.code,
+                "name": topic.name or "",
+                "topic_id": topic.topic_id,
+                "partitions": [],
+            }
+        )
         yield 1
     return {"brokers": [], "topics": topics, "error_code": error.code}

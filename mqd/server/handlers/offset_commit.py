@@ -1,7 +1,8 @@
-"""OffsetCommit (key 8), versions 2 to 10: a group writes down how far it has read. Answered by the group's coordinator.
+"""OffsetCommit (key 8), versions 2 to 10: a group writes down how far it has read. Answered by the
+group's coordinator.
 
-v2 to v4 may say how long the offsets are kept. v6 leader epoch. v7 static members. v9 member epochs, and an error for a group that
-does not exist. v10 topics by id.
+v2 to v4 may say how long the offsets are kept. v6 leader epoch. v7 static members. v9 member
+epochs, and an error for a group that does not exist. v10 topics by id.
 """
 
 from __future__ import annotations

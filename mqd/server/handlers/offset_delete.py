@@ -1,4 +1,7 @@
-"""OffsetDelete (key 47), version 0: a group forgets how far it has read some partitions. Answered by the group's coordinator."""
+"""OffsetDelete (key 47), version 0: a group forgets how far it has read some partitions.
+
+Answered by the group's coordinator.
+"""
 
 from __future__ import annotations
 

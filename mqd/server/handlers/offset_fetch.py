@@ -1,12 +1,16 @@
-"""OffsetFetch (key 9), versions 1 to 10: how far groups have read. Each group is asked of its own coordinator's shard.
+"""OffsetFetch (key 9), versions 1 to 10: how far groups have read. Each group is asked of its own
+coordinator's shard.
 
-v2 all of a group, and an error for it. v7 only what no open transaction may change. v8 several groups. v9 member epochs. v10 topics by id.
-Who asks for it (v8 on, server/lag.py) is told beside each offset how much is left to read.
+v2 all of a group, and an error for it. v7 only what no open transaction may change. v8 several
+groups. v9 member epochs. v10 topics by id. Who asks for it (v8 on, server/lag.py) is told beside
+each offset how much is left to read.
 
-Of a group that another node coordinates, or that is being loaded, Kafka has an error since v2 and no rows. Stock clients go wrong there:
-aiokafka 0.14 (up to v3) does not look at that error, takes the group for one without offsets and reads from the beginning; librdkafka
-2.16 (v9) looks for its coordinator, but never asks it (its issue 5586). Here the partitions that were asked for have rows as well, each
-with an error on which these two ask again; whoever looks at the group's error first, as Java's clients do, does not see them.
+Of a group that another node coordinates, or that is being loaded, Kafka has an error since v2 and
+no rows. Stock clients go wrong there: aiokafka 0.14 (up to v3) does not look at that error, takes
+the group for one without offsets and reads from the beginning; librdkafka 2.16 (v9) looks for its
+coordinator, but never asks it (its issue 5586). Here the partitions that were asked for have rows
+as well, each with an error on which these two ask again; whoever looks at the group's error first,
+as Java's clients do, does not see them.
 """
 
 from __future__ import annotations
@@ -35,21 +39,37 @@ _ASK_AGAIN = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     version = context.header.api_version
     if version < _SEVERAL_SINCE:
-        found = await _fetch(context, FetchOffsets(request.group_id, request.topics, request.require_stable))
+        found = await _fetch(
+            context, FetchOffsets(request.group_id, request.topics, request.require_stable)
+        )
         return {"topics": found["topics"], "error_code": found["error_code"]}
     groups = []
     pace = Pace()
     left = FETCHED_OFFSETS_MAX
     for group in request.groups:
         await pace.row(1 + len(group.group_id) // KEY_CHARS_A_ROW)
-        wanted = FetchOffsets(group.group_id, group.topics, request.require_stable, group.member_id, group.member_epoch)
+        wanted = FetchOffsets(
+            group.group_id,
+            group.topics,
+            request.require_stable,
+            group.member_id,
+            group.member_epoch,
+        )
         if left > 0:
             groups.append(await _fetch(context, wanted))
         else:  # which clients take for "not yet", and ask for these groups again
-            groups.append({"group_id": group.group_id, "topics": [], "error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+            groups.append(
+                {
+                    "group_id": group.group_id,
+                    "topics": [],
+                    "error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                }
+            )
         left -= sum(len(topic["partitions"]) for topic in groups[-1]["topics"])
     if request.lag_wanted:
-        await tell_lag(context.node, groups, read_committed=request.lag_wanted == LAG_TO_LAST_STABLE_OFFSET)
+        await tell_lag(
+            context.node, groups, read_committed=request.lag_wanted == LAG_TO_LAST_STABLE_OFFSET
+        )
     return {"groups": groups, "lag_told": bool(request.lag_wanted)}
 
 
@@ -59,7 +79,9 @@ async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
         if wanted.topics is None:
             return await context.node.groups.call(wanted.group_id, call_of(context, wanted))
         portions = list(in_portions(wanted.topics, "partition_indexes")) or [[]]
-        answer = await context.node.groups.call(wanted.group_id, call_of(context, wanted._replace(topics=portions[0])))
+        answer = await context.node.groups.call(
+            wanted.group_id, call_of(context, wanted._replace(topics=portions[0]))
+        )
         if len(portions) == 1:
             return answer
         topics: dict[Any, dict[str, Any]] = {}
@@ -67,15 +89,21 @@ async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
         merge(topics, answer["topics"], key)
         for portion in portions[1:]:
             await others_first()
-            found = await context.node.groups.call(wanted.group_id, call_of(context, wanted._replace(topics=portion)))
+            found = await context.node.groups.call(
+                wanted.group_id, call_of(context, wanted._replace(topics=portion))
+            )
             merge(topics, found["topics"], key)
         return {**answer, "topics": list(topics.values())}
     except MqError as error:
         return await finished_in_slices(refusal(wanted, error.code, context.header.api_version))
 
 
-def refusal(wanted: FetchOffsets, code: ErrorCode, version: int) -> Generator[int, None, dict[str, Any]]:
-    """Clients do not expect COORDINATOR_NOT_AVAILABLE here, and give up: Kafka, too, says that it is another node then."""
+def refusal(
+    wanted: FetchOffsets, code: ErrorCode, version: int
+) -> Generator[int, None, dict[str, Any]]:
+    """Clients do not expect COORDINATOR_NOT_AVAILABLE here, and give up: Kafka, too, says
+    that it is another node then.
+    """
     code = ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
     topics: list[dict[str, Any]] = []
     if version < _GROUP_ERRORS_SINCE or code in _ASK_AGAIN:
@@ -93,6 +121,9 @@ def refusal(wanted: FetchOffsets, code: ErrorCode, version: int) -> Generator[in
                     }
                 )
                 yield 1
-            topics.append({key: topic[key] for key in ("name", "topic_id") if key in topic} | {"partitions": rows})
+            topics.append(
+                {key: topic[key] for key in ("name", "topic_id") if key in topic}
+                | {"partitions": rows}
+            )
             yield 1
     return {"group_id": wanted.group_id, "topics": topics, "error_code": code}

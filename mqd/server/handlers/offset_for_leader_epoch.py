@@ -1,4 +1,6 @@
-"""OffsetForLeaderEpoch, v2 to v4: where a leader epoch ends in this log, to find where two logs part (KIP-101, KIP-320)."""
+"""OffsetForLeaderEpoch, v2 to v4: where a leader epoch ends in this log, to find where two
+logs part (KIP-101, KIP-320).
+"""
 
 from __future__ import annotations
 
@@ -29,4 +31,9 @@ def _row(context: Context, topic: str, one: Any) -> Mapping[str, Any]:
         return {"partition": one.partition, "error_code": int(error.code)}
     log = partition.log
     epoch, end_offset = log.epochs.end_offset_for(one.leader_epoch, log.written_end_offset)
-    return {"partition": one.partition, "error_code": 0, "leader_epoch": epoch, "end_offset": end_offset}
+    return {
+        "partition": one.partition,
+        "error_code": 0,
+        "leader_epoch": epoch,
+        "end_offset": end_offset,
+    }

@@ -1,21 +1,24 @@
-"""Produce, v3 to v13: record batches go from where they were received to the log; answered when they are committed.
+"""Produce, v3 to v13: record batches go from where they were received to the log; answered when
+they are committed.
 
-v3 transactional_id; v5 log_start_offset in the answer; v7 zstd; v8 error messages; v9 flexible; v10 the current leader
-in the answer to a stale client (KIP-951); v12 transactions v2; v13 topics by id. Versions 0 to 2 are advertised, because
-librdkafka ties compression to them (KAFKA-18659), and not served.
+v3 transactional_id; v5 log_start_offset in the answer; v7 zstd; v8 error messages; v9 flexible; v10
+the current leader in the answer to a stale client (KIP-951); v12 transactions v2; v13 topics by id.
+Versions 0 to 2 are advertised, because librdkafka ties compression to them (KAFKA-18659), and not
+served.
 
-acks: 0 is not answered (a refusal closes the connection, so that the client looks for the leader again), 1 is answered
-once written here, -1 once every in-sync replica has it. ◆ hot path.
+acks: 0 is not answered (a refusal closes the connection, so that the client looks for the leader
+again), 1 is answered once written here, -1 once every in-sync replica has it. ◆ hot path.
 
 A batch whose codec is not the topic's compression.type is compressed anew before it is appended.
 
-A request of many partitions or bytes, or with a large batch for a compacted topic or to be compressed anew, is
-decoded, appended and answered in slices, in a task. Later requests of its connection wait until all of it is
-appended. Each slice writes what it appends, and has a ticket of its own. The records of the large batch are looked at
-before the slice in which it is appended.
+A request of many partitions or bytes, or with a large batch for a compacted topic or to be
+compressed anew, is decoded, appended and answered in slices, in a task. Later requests of its
+connection wait until all of it is appended. Each slice writes what it appends, and has a ticket of
+its own. The records of the large batch are looked at before the slice in which it is appended.
 
-What may begin a transaction in a partition waits for the transaction coordinator's word (verification.py), and what comes behind it on its
-connection waits, too. The other batches of a transaction go the way of all.
+What may begin a transaction in a partition waits for the transaction coordinator's word
+(verification.py), and what comes behind it on its connection waits, too. The other batches of a
+transaction go the way of all.
 """
 
 from __future__ import annotations
@@ -30,7 +33,15 @@ from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import DECODED_AT_ONCE_ROWS, KIB, MIB, PRODUCED_AT_ONCE_BYTES_MAX
 from mqd.log.looking import is_large
 from mqd.log.recompression import PRODUCER, is_small, is_wanted, recompressed
-from mqd.protocol.batch import CODEC_MASK, CODEC_POSITION, HEADER_BYTES, MAGIC, PRODUCER_ID_POSITION, TRANSACTIONAL_MASK, parse_header
+from mqd.protocol.batch import (
+    CODEC_MASK,
+    CODEC_POSITION,
+    HEADER_BYTES,
+    MAGIC,
+    PRODUCER_ID_POSITION,
+    TRANSACTIONAL_MASK,
+    parse_header,
+)
 from mqd.protocol.bricks import Slices
 from mqd.protocol.hot import (
     ProducePartition,
@@ -71,7 +82,9 @@ _NAMING_LOG_START = frozenset(
 _ADMIN_CLIENT = b"__admin_client"
 """The one client that may write to internal topics, as with Apache Kafka."""
 _COMPRESSED_AT_ONCE_BYTES = 64 * KIB
-"""Requests up to this are compressed anew on the event loop, where all their batches are small: 1 ms with zstd, 3 ms with gzip."""
+"""Requests up to this are compressed anew on the event loop, where all their batches are
+small: 1 ms with zstd, 3 ms with gzip.
+"""
 _SLICE_BYTES = MIB
 _SLICE_ROWS = 100
 """Records and batches that are appended before others have a turn: 2 ms."""
@@ -90,7 +103,10 @@ class _Pending(ProduceTicket):
 
     __slots__ = ("connection", "correlation_id", "node", "parts", "topics", "version")
 
-    def __init__(self, node: Node, connection: Connection, version: int, correlation_id: int) -> None:  # calls no other: hot
+    # calls no other: hot
+    def __init__(
+        self, node: Node, connection: Connection, version: int, correlation_id: int
+    ) -> None:
         self.appends = []
         self.waiting = 0
         self.freed = False
@@ -108,7 +124,11 @@ class _Pending(ProduceTicket):
         rows[row] = refused_row(rows[row][0], MqError(code), current_leader(self.node, partition))
 
     def release(self) -> None:
-        self.parts = [encode_produce_response(self.version, self.correlation_id, self.topics, 0, self.addresses())]
+        self.parts = [
+            encode_produce_response(
+                self.version, self.correlation_id, self.topics, 0, self.addresses()
+            )
+        ]
         self.connection.answered()
 
     def addresses(self) -> Sequence[Endpoint]:
@@ -142,7 +162,18 @@ class _Share(ProduceTicket):
 class _Large:
     """A large request between its slices."""
 
-    __slots__ = ("acks", "deadline", "examined", "finished", "pending", "producers", "refused", "transactional_id", "unfinished", "view")
+    __slots__ = (
+        "acks",
+        "deadline",
+        "examined",
+        "finished",
+        "pending",
+        "producers",
+        "refused",
+        "transactional_id",
+        "unfinished",
+        "view",
+    )
 
     def __init__(self, pending: _Pending, view: memoryview) -> None:
         self.pending = pending
@@ -154,19 +185,28 @@ class _Large:
         """Id and epoch of those whose transactions the request adds to."""
         self.refused = False
         self.examined: dict[int, memoryview | MqError] = {}
-        """Of the present slice: batches that were looked at or compressed anew before they are appended, by their start."""
+        """Of the present slice: batches that were looked at or compressed anew before they
+        are appended, by their start.
+        """
         self.unfinished = 1
         """Shares that wait to be committed, and one for the slices that are left."""
         self.finished = trio.Event()
 
 
 class _Second:
-    """What is known when a request is taken up for the second time, after the transaction coordinator was asked."""
+    """What is known when a request is taken up for the second time, after the transaction
+    coordinator was asked.
+    """
 
     __slots__ = ("asked", "now", "now_ms", "pending", "refusals")
 
     def __init__(
-        self, pending: _Pending, asked: Collection[Partition], refusals: dict[Partition, MqError], now: float, now_ms: int
+        self,
+        pending: _Pending,
+        asked: Collection[Partition],
+        refusals: dict[Partition, MqError],
+        now: float,
+        now_ms: int,
     ) -> None:
         self.pending = pending
         self.asked = asked
@@ -178,8 +218,12 @@ class _Second:
 class Produce:
     """The handler; built once a node."""
 
-    def __init__(self, node: Node, spawn: Callable[..., None], bug: Callable[[Connection, str], None]) -> None:
-        """`spawn(function, *args)` starts a task in the server's nursery; `bug` is Dispatcher.bug."""
+    def __init__(
+        self, node: Node, spawn: Callable[..., None], bug: Callable[[Connection, str], None]
+    ) -> None:
+        """`spawn(function, *args)` starts a task in the server's nursery; `bug` is
+        Dispatcher.bug.
+        """
         self._node = node
         self._replica = node.replica
         self._spawn = spawn
@@ -225,7 +269,9 @@ class Produce:
                 if waiting:
                     connection.barrier = True
                     body = bytearray(view[position:end])
-                    self._spawn(self._append_when_confirmed, pending, body, transactional_id, waiting)
+                    self._spawn(
+                        self._append_when_confirmed, pending, body, transactional_id, waiting
+                    )
                     return
         else:
             now, now_ms, pending, odd = second.now, second.now_ms, second.pending, True
@@ -233,7 +279,20 @@ class Produce:
         for name, topic_id, partitions in asked:
             rows: list[Row] = []
             pending.topics.append((name, topic_id, rows))
-            if self._append(pending, name, topic_id, partitions, rows, pending.appends, view, acks, now_ms, transactional_id, odd, second):
+            if self._append(
+                pending,
+                name,
+                topic_id,
+                partitions,
+                rows,
+                pending.appends,
+                view,
+                acks,
+                now_ms,
+                transactional_id,
+                odd,
+                second,
+            ):
                 refused = True
         if acks == 0:
             self._done_without_acks(pending, refused)
@@ -257,9 +316,12 @@ class Produce:
         second: _Second | None,
         examined: Mapping[int, memoryview | MqError] = _NO_VIEWS,
     ) -> bool:
-        """Append to these partitions of one topic; `rows` gets a row for each. Returns whether one was refused.
+        """Append to these partitions of one topic; `rows` gets a row for each. Returns whether one
+        was refused.
 
-        `examined`: the batches that were looked at or compressed anew before, by their start; an error refuses the batch."""
+        `examined`: the batches that were looked at or compressed anew before, by their start; an
+        error refuses the batch.
+        """
         replica, version = self._replica, pending.version
         append_nowait = replica.append_nowait
         held = self._held(name, topic_id)
@@ -274,9 +336,14 @@ class Produce:
                         self._check_second(partition, view, start, stop, second)
                 attributes = view[start + CODEC_POSITION] if stop - start > CODEC_POSITION else 0
                 if attributes & TRANSACTIONAL_MASK and transactional_id is None:
-                    raise MqError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
+                    raise MqError(
+                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                        "the request names no transactional id",
+                    )
                 if version < 7 and attributes & CODEC_MASK == _ZSTD:
-                    raise MqError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later")
+                    raise MqError(
+                        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later"
+                    )
                 log = partition.log
                 batch = examined.get(start) if examined else None
                 if batch is None:
@@ -284,18 +351,35 @@ class Produce:
                     config = log.config
                     if config.compression_type != PRODUCER and is_wanted(config, view, start, stop):
                         if not is_small(config, view, start, stop):
-                            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, "compression.type changed meanwhile: try again")
+                            raise MqError(
+                                ErrorCode.KAFKA_STORAGE_ERROR,
+                                "compression.type changed meanwhile: try again",
+                            )
                         batch = recompressed(batch, config)
                 elif isinstance(batch, MqError):
                     raise batch
-                base_offset, last_offset, log_append_time_ms, _ = append_nowait(partition, batch, acks, now_ms)
+                base_offset, last_offset, log_append_time_ms, _ = append_nowait(
+                    partition, batch, acks, now_ms
+                )
             except MqError as error:
                 refused = True
                 of_coordinator = second is not None and partition in second.refusals
                 log_start = _NONE
-                if partition is not None and not of_coordinator and error.code in _NAMING_LOG_START and _is_one_batch(view, start, stop):
+                if (
+                    partition is not None
+                    and not of_coordinator
+                    and error.code in _NAMING_LOG_START
+                    and _is_one_batch(view, start, stop)
+                ):
                     log_start = partition.log.log_start_offset
-                rows.append(refused_row(index, error, current_leader(self._node, partition, name, topic_id, index), log_start))
+                rows.append(
+                    refused_row(
+                        index,
+                        error,
+                        current_leader(self._node, partition, name, topic_id, index),
+                        log_start,
+                    )
+                )
                 continue
             if acks == -1:
                 wanted = last_offset + 1
@@ -323,31 +407,54 @@ class Produce:
         start: int,
         connection: Connection,
     ) -> None:
-        """Raises MqError where nothing may be appended, for what can be known without looking at the batch."""
+        """Raises MqError where nothing may be appended, for what can be known without
+        looking at the batch.
+        """
         if acks not in (1, -1, 0):
-            raise MqError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: allowed are -1 (all), 0 and 1")
+            raise MqError(
+                ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: allowed are -1 (all), 0 and 1"
+            )
         if partition is None:
             raise unknown_partition(self._node, name, topic_id, index)
         if start < 0:
             raise MqError(ErrorCode.INVALID_RECORD, "no records")
         if partition.is_internal and connection.client_id != _ADMIN_CLIENT:
             raise MqError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.assignment.topic_partition.topic} is written by this cluster only"
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{partition.assignment.topic_partition.topic} is written by this cluster only",
             )
 
-    def _check_second(self, partition: Partition, view: memoryview, start: int, stop: int, second: _Second) -> None:
-        """Raises MqError for what the coordinator refused, and, to be tried again, for a transaction of which it was not asked: of a
-        partition that this node did not lead when the request came."""
+    def _check_second(
+        self, partition: Partition, view: memoryview, start: int, stop: int, second: _Second
+    ) -> None:
+        """Raises MqError for what the coordinator refused, and, to be tried again, for a
+        transaction of which it was not asked: of a partition that this node did not lead when the
+        request came.
+        """
         if partition in second.refusals:
             raise second.refusals[partition]
         if partition not in second.asked and stop - start >= HEADER_BYTES:
             producer_id, epoch, _ = _PRODUCER(view, start + PRODUCER_ID_POSITION)
-            if view[start + CODEC_POSITION] & TRANSACTIONAL_MASK and not partition.log.producers.in_transaction(producer_id, epoch):
-                raise MqError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node did not lead the partition when the request came: try again")
+            if view[
+                start + CODEC_POSITION
+            ] & TRANSACTIONAL_MASK and not partition.log.producers.in_transaction(
+                producer_id, epoch
+            ):
+                raise MqError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    "this node did not lead the partition when the request came: try again",
+                )
 
-    # -- large requests --------------------------------------------------------------------------------------------
+    # -- large requests ----------------------------------------------------------------------------
 
-    def _take_up_large(self, connection: Connection, buffer: bytearray, body: memoryview, version: int, correlation_id: int) -> None:
+    def _take_up_large(
+        self,
+        connection: Connection,
+        buffer: bytearray,
+        body: memoryview,
+        version: int,
+        correlation_id: int,
+    ) -> None:
         pending = _Pending(self._node, connection, version, correlation_id)
         connection.slots.append(pending)
         connection.barrier = True
@@ -356,7 +463,9 @@ class Produce:
         self._spawn(self._append_large, pending, body, connection.owner.now)
 
     async def _append_large(self, pending: _Pending, view: memoryview, now: float) -> None:
-        """A task: what comes behind this request on its connection is held back until all of it is appended."""
+        """A task: what comes behind this request on its connection is held back until all
+        of it is appended.
+        """
         connection, owner = pending.connection, pending.connection.owner
         large = _Large(pending, view)
         connection.pool.bytes += len(view)
@@ -374,7 +483,9 @@ class Produce:
                 self._done_without_acks(pending, large.refused)
                 return
             await large.finished.wait()
-            encoding = encode_produce_response_in_slices(pending.version, pending.correlation_id, pending.topics, 0, pending.addresses())
+            encoding = encode_produce_response_in_slices(
+                pending.version, pending.correlation_id, pending.topics, 0, pending.addresses()
+            )
             pending.parts = [await finished_in_slices(encoding)]
             connection.answered()
         except ProtocolError as error:
@@ -386,7 +497,9 @@ class Produce:
 
     async def _append_in_slices(self, large: _Large, now: float) -> None:
         pending, view = large.pending, large.view
-        request = await finished_in_slices(decode_produce_in_slices(view, 0, len(view), pending.version))
+        request = await finished_in_slices(
+            decode_produce_in_slices(view, 0, len(view), pending.version)
+        )
         large.transactional_id, large.acks, timeout_ms, asked = request
         large.deadline = now + (timeout_ms / 1000 if timeout_ms > 0 else 0)
         if large.transactional_id is not None:
@@ -404,9 +517,13 @@ class Produce:
         examined = large.examined = {}
         pool, made_bytes = large.pending.connection.pool, 0
         try:
-            for partition, start, stop in self._to_examine(large.view, [piece[:3] for piece in pieces]):
+            for partition, start, stop in self._to_examine(
+                large.view, [piece[:3] for piece in pieces]
+            ):
                 async with self._examination:
-                    batch = examined[start] = await self._examined(partition, large.view[start:stop])
+                    batch = examined[start] = await self._examined(
+                        partition, large.view[start:stop]
+                    )
                 if not isinstance(batch, MqError) and batch.obj is not large.view.obj:
                     made_bytes += len(batch)
                     pool.bytes += len(batch)
@@ -419,7 +536,9 @@ class Produce:
             large.examined = {}
 
     async def _examined(self, partition: Partition, batch: memoryview) -> memoryview | MqError:
-        """The batch as it is to be appended: with the codec of its topic, and looked at where that is much work. Or its refusal."""
+        """The batch as it is to be appended: with the codec of its topic, and looked at
+        where that is much work. Or its refusal.
+        """
         config, size = partition.log.config, len(batch)
         if is_wanted(config, batch, 0, size):
             try:
@@ -427,7 +546,9 @@ class Produce:
             except MqError as error:
                 return error
         if "compact" in config.cleanup_policy and is_large(batch, 0, len(batch)):
-            await finished_in_slices(self._node.logs.looking.examining(batch, config.max_message_bytes))
+            await finished_in_slices(
+                self._node.logs.looking.examining(batch, config.max_message_bytes)
+            )
         return batch
 
     async def _append_examined(self, large: _Large, pieces: list[_Piece]) -> None:
@@ -440,19 +561,39 @@ class Produce:
                 self._append_pieces(large, pieces, None)
                 return
         assert large.transactional_id is not None
-        clock, speaks = self._node.clock, Speaks.of(large.pending.version, _ABORTABLE_FROM, _ADDS_FROM)
+        clock, speaks = (
+            self._node.clock,
+            Speaks.of(large.pending.version, _ABORTABLE_FROM, _ADDS_FROM),
+        )
         if len(large.producers) > 1:
-            refusals = dict.fromkeys(waiting, MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, _TOO_MANY_PRODUCERS))
+            refusals = dict.fromkeys(
+                waiting, MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, _TOO_MANY_PRODUCERS)
+            )
             async with one_slice():
-                self._append_pieces(large, pieces, _Second(large.pending, waiting, refusals, clock.monotonic(), clock.wall_ms()))
+                self._append_pieces(
+                    large,
+                    pieces,
+                    _Second(large.pending, waiting, refusals, clock.monotonic(), clock.wall_ms()),
+                )
             return
         (producer,) = large.producers
         sequences = {partition: one[2] for partition, one in waiting.items()}
-        async with self._verification.asked(large.transactional_id.decode(errors="replace"), producer, sequences, speaks) as word:
-            refusals = {partition: produce_refusal(code, speaks) for partition, code in word.refusals.items()}
+        async with self._verification.asked(
+            large.transactional_id.decode(errors="replace"), producer, sequences, speaks
+        ) as word:
+            refusals = {
+                partition: produce_refusal(code, speaks)
+                for partition, code in word.refusals.items()
+            }
             async with one_slice():
                 with word.counts():
-                    self._append_pieces(large, pieces, _Second(large.pending, waiting, refusals, clock.monotonic(), clock.wall_ms()))
+                    self._append_pieces(
+                        large,
+                        pieces,
+                        _Second(
+                            large.pending, waiting, refusals, clock.monotonic(), clock.wall_ms()
+                        ),
+                    )
 
     def _append_pieces(self, large: _Large, pieces: list[_Piece], second: _Second | None) -> None:
         """One slice: appended, written, and registered to wait for its commit."""
@@ -462,9 +603,20 @@ class Produce:
         odd = second is not None or acks not in (1, -1, 0)
         for name, topic_id, partitions, rows in pieces:
             if self._append(
-                pending, name, topic_id, partitions, rows, appends, large.view, acks, now_ms, large.transactional_id, odd, second,
+                pending,
+                name,
+                topic_id,
+                partitions,
+                rows,
+                appends,
+                large.view,
+                acks,
+                now_ms,
+                large.transactional_id,
+                odd,
+                second,
                 large.examined,
-            ):  # fmt: skip
+            ):
                 large.refused = True
         if appends and acks != 0:
             share = _Share(large)
@@ -472,7 +624,7 @@ class Produce:
             self._replica.wait_committed(share)
         self._replica.end_of_turn()
 
-    # -- records that the broker looks at ---------------------------------------------------------------------------
+    # -- records that the broker looks at ----------------------------------------------------------
 
     def _must_examine(self, view: memoryview, asked: Iterable[_Asked], size: int) -> bool:
         for name, topic_id, partitions in asked:  # without a generator: every request comes here
@@ -490,8 +642,12 @@ class Produce:
                     return True
         return False
 
-    def _to_examine(self, view: memoryview, asked: Iterable[_Asked]) -> Iterator[tuple[Partition, int, int]]:
-        """Large batches for compacted topics, and batches to be compressed anew: before they are appended."""
+    def _to_examine(
+        self, view: memoryview, asked: Iterable[_Asked]
+    ) -> Iterator[tuple[Partition, int, int]]:
+        """Large batches for compacted topics, and batches to be compressed anew: before
+        they are appended.
+        """
         for name, topic_id, partitions in asked:
             held = self._held(name, topic_id)
             for index, start, stop in partitions:
@@ -499,35 +655,57 @@ class Produce:
                 if partition is None:
                     continue
                 config = partition.log.config
-                if is_wanted(config, view, start, stop) or ("compact" in config.cleanup_policy and is_large(view, start, stop)):
+                if is_wanted(config, view, start, stop) or (
+                    "compact" in config.cleanup_policy and is_large(view, start, stop)
+                ):
                     yield partition, start, stop
 
     def _held(self, name: bytes | None, topic_id: bytes | None) -> dict[int, Partition]:
         replica = self._replica
-        return replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
+        return (
+            replica.by_name.get(name, _NO_PARTITIONS)
+            if name is not None
+            else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
+        )
 
-    # -- transactions that begin -----------------------------------------------------------------------------------
+    # -- transactions that begin -------------------------------------------------------------------
 
-    def _beginning(self, view: memoryview, asked: Sequence[Any]) -> dict[Partition, tuple[int, int, int]]:
-        """(producer id, epoch, base sequence) of each batch that is part of a transaction which is not open in its partition."""
+    def _beginning(
+        self, view: memoryview, asked: Sequence[Any]
+    ) -> dict[Partition, tuple[int, int, int]]:
+        """(producer id, epoch, base sequence) of each batch that is part of a transaction
+        which is not open in its partition.
+        """
         waiting = {}
         replica = self._replica
         for name, topic_id, partitions in asked:
-            held = replica.by_name.get(name, _NO_PARTITIONS) if name is not None else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
+            held = (
+                replica.by_name.get(name, _NO_PARTITIONS)
+                if name is not None
+                else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
+            )
             for index, start, stop in partitions:
                 partition = held.get(index)
                 if partition is None or not partition.serves or stop - start < HEADER_BYTES:
                     continue
                 producer_id, epoch, sequence = _PRODUCER(view, start + PRODUCER_ID_POSITION)
-                transactional = producer_id >= 0 and view[start + CODEC_POSITION] & TRANSACTIONAL_MASK
+                transactional = (
+                    producer_id >= 0 and view[start + CODEC_POSITION] & TRANSACTIONAL_MASK
+                )
                 if transactional and not partition.log.producers.in_transaction(producer_id, epoch):
                     waiting[partition] = producer_id, epoch, sequence
         return waiting
 
     async def _append_when_confirmed(
-        self, pending: _Pending, body: bytearray, transactional_id: bytes, waiting: dict[Partition, tuple[int, int, int]]
+        self,
+        pending: _Pending,
+        body: bytearray,
+        transactional_id: bytes,
+        waiting: dict[Partition, tuple[int, int, int]],
     ) -> None:
-        """A task: what comes behind this request on its connection is held back until it has ended."""
+        """A task: what comes behind this request on its connection is held back until it
+        has ended.
+        """
         connection = pending.connection
         speaks = Speaks.of(pending.version, _ABORTABLE_FROM, _ADDS_FROM)
         connection.pool.bytes += len(body)
@@ -538,8 +716,13 @@ class Produce:
                 self._append_confirmed(pending, body, waiting, dict.fromkeys(waiting, error))
                 return
             sequences = {partition: one[2] for partition, one in waiting.items()}
-            async with self._verification.asked(transactional_id.decode(errors="replace"), producers.pop(), sequences, speaks) as word:
-                refusals = {partition: produce_refusal(code, speaks) for partition, code in word.refusals.items()}
+            async with self._verification.asked(
+                transactional_id.decode(errors="replace"), producers.pop(), sequences, speaks
+            ) as word:
+                refusals = {
+                    partition: produce_refusal(code, speaks)
+                    for partition, code in word.refusals.items()
+                }
                 with word.counts():
                     self._append_confirmed(pending, body, waiting, refusals)
         except Exception as error:
@@ -550,15 +733,30 @@ class Produce:
             connection.pool.bytes -= len(body)
 
     def _append_confirmed(
-        self, pending: _Pending, body: bytearray, asked: Collection[Partition], refusals: dict[Partition, MqError]
+        self,
+        pending: _Pending,
+        body: bytearray,
+        asked: Collection[Partition],
+        refusals: dict[Partition, MqError],
     ) -> None:
-        """A turn of its own, unless the client is gone: appended, written, and the connection goes on."""
+        """A turn of its own, unless the client is gone: appended, written, and the
+        connection goes on.
+        """
         connection, clock = pending.connection, self._node.clock
         connection.barrier = False
         if not connection.open:
             return
         second = _Second(pending, asked, refusals, clock.monotonic(), clock.wall_ms())
-        self(connection, body, memoryview(body), 0, len(body), pending.version, pending.correlation_id, second)
+        self(
+            connection,
+            body,
+            memoryview(body),
+            0,
+            len(body),
+            pending.version,
+            pending.correlation_id,
+            second,
+        )
         self._replica.end_of_turn()
         connection.owner.resume_later(connection)
 
@@ -611,8 +809,12 @@ def _is_one_batch(view: memoryview, start: int, stop: int) -> bool:
     return header.magic == MAGIC and header.size == stop - start
 
 
-def refused_row(index: int, error: MqError, leader: tuple[int, int] | None, log_start: int = _NONE) -> Row:
-    """The answer for one partition that took nothing; to a stale client it names the leader (KIP-951)."""
+def refused_row(
+    index: int, error: MqError, leader: tuple[int, int] | None, log_start: int = _NONE
+) -> Row:
+    """The answer for one partition that took nothing; to a stale client it names the leader
+    (KIP-951).
+    """
     row: Row = (index, int(error.code), _NONE, _NONE, log_start, error.message or None)
     if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and leader is not None:
         return (*row, leader)

@@ -1,4 +1,7 @@
-"""ReportOfflineReplicas (key 32002), version 0: replicas of a broker are lost. Peer listener only, on the controller."""
+"""ReportOfflineReplicas (key 32002), version 0: replicas of a broker are lost.
+
+Peer listener only, on the controller.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,12 @@ from mqd.types import NodeId
 
 async def handle(context: Context, request: Any) -> dict[str, Any]:
     require_peer(context, request.broker_id)
-    replicas = tuple((topic.topic_id, partition) for topic in request.topics for partition in topic.partitions)
-    await context.node.controller.submit(ReportOfflineReplicas(NodeId(request.broker_id), request.broker_epoch, replicas))
+    replicas = tuple(
+        (topic.topic_id, partition) for topic in request.topics for partition in topic.partitions
+    )
+    await context.node.controller.submit(
+        ReportOfflineReplicas(NodeId(request.broker_id), request.broker_epoch, replicas)
+    )
     return {"error_code": ErrorCode.NONE}
 
 

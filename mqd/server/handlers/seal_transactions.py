@@ -1,7 +1,8 @@
-"""SealTransactions (key 32003), version 0: prepared transactions take no more records here (KIP-939). Peer listener only.
+"""SealTransactions (key 32003), version 0: prepared transactions take no more records here
+(KIP-939). Peer listener only.
 
-Answered when the seals are committed, so that another leader of the partition keeps them. Seals for `__consumer_offsets` go through the
-group coordinator, which knows where its log ends.
+Answered when the seals are committed, so that another leader of the partition keeps them. Seals for
+`__consumer_offsets` go through the group coordinator, which knows where its log ends.
 """
 
 from __future__ import annotations
@@ -34,17 +35,28 @@ async def seal(node: Node, request: Mapping[str, Any]) -> Mapping[str, Any]:
     now_ms = node.clock.wall_ms()
     async with trio.open_nursery() as nursery:
         for row in request["seals"]:
-            producer, coordinator_epoch = Producer(row["producer_id"], row["producer_epoch"]), row["coordinator_epoch"]
+            producer, coordinator_epoch = (
+                Producer(row["producer_id"], row["producer_epoch"]),
+                row["coordinator_epoch"],
+            )
             codes: Codes = {}
             found.append((producer.producer_id, codes))
-            for place in [(topic["name"], index) for topic in row["topics"] for index in topic["partition_indexes"]]:
+            for place in [
+                (topic["name"], index)
+                for topic in row["topics"]
+                for index in topic["partition_indexes"]
+            ]:
                 codes[place] = int(ErrorCode.NONE)
                 if place[0] == GROUPS_TOPIC:
-                    nursery.start_soon(_seal_offsets, node, place[1], producer, coordinator_epoch, codes)
+                    nursery.start_soon(
+                        _seal_offsets, node, place[1], producer, coordinator_epoch, codes
+                    )
                     continue
                 try:
                     partition = leading(node, *place)
-                    end = sealing.append_seal_nowait(node.replica.append_nowait, partition, producer, coordinator_epoch, now_ms)
+                    end = sealing.append_seal_nowait(
+                        node.replica.append_nowait, partition, producer, coordinator_epoch, now_ms
+                    )
                 except MqError as error:
                     codes[place] = int(error.code)
                 else:
@@ -53,10 +65,16 @@ async def seal(node: Node, request: Mapping[str, Any]) -> Mapping[str, Any]:
             node.replica.wait_committed(ticket)
             node.replica.end_of_turn()
             await ticket.committed.wait()
-    return {"seals": [{"producer_id": producer_id, "topics": by_topic(codes)} for producer_id, codes in found]}
+    return {
+        "seals": [
+            {"producer_id": producer_id, "topics": by_topic(codes)} for producer_id, codes in found
+        ]
+    }
 
 
-async def _seal_offsets(node: Node, index: int, producer: Producer, coordinator_epoch: int, codes: Codes) -> None:
+async def _seal_offsets(
+    node: Node, index: int, producer: Producer, coordinator_epoch: int, codes: Codes
+) -> None:
     try:
         await node.groups.write_seal(index, producer, coordinator_epoch)
     except MqError as error:

@@ -1,4 +1,6 @@
-"""What the handlers of transactions share: the coordinator's shard, fresh producer ids for it, and codes that old clients know."""
+"""What the handlers of transactions share: the coordinator's shard, fresh producer ids for
+it, and codes that old clients know.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,26 @@ from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Node
 
 
-async def call_with_spare_id(node: Node, op: InitializeProducer | EndTransaction) -> Mapping[str, Any]:
-    """Ask the coordinator, with a fresh producer id where it wants one. They are not to be had for nothing, and it seldom does."""
+async def call_with_spare_id(
+    node: Node, op: InitializeProducer | EndTransaction
+) -> Mapping[str, Any]:
+    """Ask the coordinator, with a fresh producer id where it wants one.
+
+    They are not to be had for nothing, and it seldom does.
+    """
     try:
         return await node.transactions.call(op.transactional_id, op)
     except ProducerIdWanted:
         spare = await node.controller.next_producer_id()
-        return await node.transactions.call(op.transactional_id, replace(op, spare_producer_id=spare))
+        return await node.transactions.call(
+            op.transactional_id, replace(op, spare_producer_id=spare)
+        )
 
 
 def known_to(version: int, error: MqError, *, fenced_since: int) -> MqError:
-    """The same, or INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED, which came with version `fenced_since` (KIP-588)."""
+    """The same, or INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED, which came with
+    version `fenced_since` (KIP-588).
+    """
     if error.code is ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return MqError(ErrorCode.INVALID_PRODUCER_EPOCH, error.message)
     return error

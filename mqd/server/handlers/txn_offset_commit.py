@@ -1,7 +1,9 @@
-"""TxnOffsetCommit (key 28), versions 0 to 5: a transaction writes down how far a group has read; it stands when the transaction commits.
-Answered by the group's coordinator, once the transaction's has confirmed that the transaction is open (KIP-890).
+"""TxnOffsetCommit (key 28), versions 0 to 5: a transaction writes down how far a group has read; it
+stands when the transaction commits. Answered by the group's coordinator, once the transaction's has
+confirmed that the transaction is open (KIP-890).
 
-v3 which member of which generation commits (KIP-447). v5 adds the coordinator's partition to the transaction by itself.
+v3 which member of which generation commits (KIP-447). v5 adds the coordinator's partition to the
+transaction by itself.
 """
 
 from __future__ import annotations
@@ -26,14 +28,20 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     speaks = Speaks.of(context.header.api_version, _ABORTABLE_FROM, _ADDS_FROM)
 
     async def call(portion: Any) -> Mapping[str, Any]:
-        async with offsets_confirmed(context.node, request.group_id, request.transactional_id, producer, speaks):
+        async with offsets_confirmed(
+            context.node, request.group_id, request.transactional_id, producer, speaks
+        ):
             return await context.node.groups.call(request.group_id, call_of(context, portion))
 
     try:
         return await answered_in_portions(request, call, failed)
     except MqError as error:
-        if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.header.api_version < _LOADING_IS_KNOWN_SINCE:
-            raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None  # the other stops Java's producers before 2.0 (KAFKA-7296)
+        if (
+            error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            and context.header.api_version < _LOADING_IS_KNOWN_SINCE
+        ):
+            # the other stops Java's producers before 2.0 (KAFKA-7296)
+            raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None
         raise
 
 

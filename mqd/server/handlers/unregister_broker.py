@@ -1,4 +1,7 @@
-"""UnregisterBroker (key 64), version 0: forget a broker that will not come back. Runs on the controller."""
+"""UnregisterBroker (key 64), version 0: forget a broker that will not come back.
+
+Runs on the controller.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""UpdateFeatures (key 57), versions 0 to 2: other levels of finalized features. Runs on the controller.
+"""UpdateFeatures (key 57), versions 0 to 2: other levels of finalized features. Runs on the
+controller.
 
-v1 the type of the change in place of a flag; requests that are only checked. v2 one answer for all features.
+v1 the type of the change in place of a flag; requests that are only checked. v2 one answer for all
+features.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _UPDATES_MAX = 100
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     if len(request.feature_updates) > _UPDATES_MAX:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"A request updates at most {_UPDATES_MAX} features.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST, f"A request updates at most {_UPDATES_MAX} features."
+        )
     updates = []
     for update in request.feature_updates:
         if context.header.api_version >= 1:
@@ -29,12 +33,17 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
     async def here() -> Mapping[str, Any]:
         node = context.node
-        behind = tuple(node_id for node_id in sorted(node.image.brokers) if not node.raft.runs_newest(node_id))
+        behind = tuple(
+            node_id for node_id in sorted(node.image.brokers) if not node.raft.runs_newest(node_id)
+        )
         await node.controller.submit(UpdateFeatures(tuple(updates), request.validate_only, behind))
         return {
             "error_code": 0,
             "error_message": None,
-            "results": [{"feature": update.name, "error_code": 0, "error_message": None} for update in updates],
+            "results": [
+                {"feature": update.name, "error_code": 0, "error_message": None}
+                for update in updates
+            ],
         }
 
     return await at_controller(context, request, here, request.timeout_ms)

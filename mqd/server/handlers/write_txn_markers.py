@@ -1,10 +1,13 @@
-"""WriteTxnMarkers, v1 and v2: transactions end in the partitions that this node leads; answered when the markers are committed (KIP-98).
+"""WriteTxnMarkers, v1 and v2: transactions end in the partitions that this node leads; answered
+when the markers are committed (KIP-98).
 
-v2 transaction_version (KIP-1228). Asked for by transaction coordinators, this node's own included, and by administrators who end a
-transaction that hangs (KIP-664). Markers for `__consumer_offsets` go through the group coordinator, which makes offsets count, or not.
+v2 transaction_version (KIP-1228). Asked for by transaction coordinators, this node's own included,
+and by administrators who end a transaction that hangs (KIP-664). Markers for `__consumer_offsets`
+go through the group coordinator, which makes offsets count, or not.
 
-Coordinators come over the peer listener. A client may end a transaction that is open, as its producer began it, and nothing else: a
-marker for a producer to come, or in the name of a coordinator to come, would shut out the real ones for good.
+Coordinators come over the peer listener. A client may end a transaction that is open, as its
+producer began it, and nothing else: a marker for a producer to come, or in the name of a
+coordinator to come, would shut out the real ones for good.
 """
 
 from __future__ import annotations
@@ -59,21 +62,35 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return await write_markers(context.node, request, by_client=context.listener == CLIENT)
 
 
-async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bool = False) -> Mapping[str, Any]:
-    """As the API declares it, also for this node's own coordinator. What a marker names twice gets it once; nothing is raised."""
+async def write_markers(
+    node: Node, request: Mapping[str, Any], *, by_client: bool = False
+) -> Mapping[str, Any]:
+    """As the API declares it, also for this node's own coordinator.
+
+    What a marker names twice gets it once; nothing is raised.
+    """
     codes: Codes = {}
     taken = 0
     pace = Pace()
     deadline, now_ms = node.clock.monotonic() + COMMIT_SECONDS, node.clock.wall_ms()
     slices = [CommitTicket(deadline)]
-    """Each is handed in before anybody else runs: a write that fails, or another leader, would else pass it by."""
+    """Each is handed in before anybody else runs: a write that fails, or another leader,
+    would else pass it by.
+    """
     async with trio.open_nursery() as nursery:
         for marker in request["markers"]:
             await pace.row(1 + len(marker["topics"]))
             producer = Producer(marker["producer_id"], marker["producer_epoch"])
             of_producer = codes.setdefault(producer.producer_id, {})
-            outcome, transaction_version = marker["transaction_result"], marker.get("transaction_version", 0)
-            for place in dict.fromkeys((topic["name"], index) for topic in marker["topics"] for index in topic["partition_indexes"]):
+            outcome, transaction_version = (
+                marker["transaction_result"],
+                marker.get("transaction_version", 0),
+            )
+            for place in dict.fromkeys(
+                (topic["name"], index)
+                for topic in marker["topics"]
+                for index in topic["partition_indexes"]
+            ):
                 of_producer[place] = 0
                 taken += 1
                 if not taken % SLICE_ROWS:
@@ -85,7 +102,9 @@ async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bo
                 coordinator_epoch = marker["coordinator_epoch"]
                 try:
                     if by_client:
-                        coordinator_epoch = _epoch_for_client(leading(node, *place), producer, coordinator_epoch, transaction_version)
+                        coordinator_epoch = _epoch_for_client(
+                            leading(node, *place), producer, coordinator_epoch, transaction_version
+                        )
                     how = coordinator_epoch, outcome, transaction_version
                     if place[0] == GROUPS_TOPIC:
                         nursery.start_soon(_end_offsets, node, place[1], producer, how, of_producer)
@@ -97,27 +116,45 @@ async def write_markers(node: Node, request: Mapping[str, Any], *, by_client: bo
                 except MqError as error:
                     of_producer[place] = int(error.code)
                 else:
-                    slices[-1].appends.append((partition, appended.last_offset + 1, [of_producer, place], 0))
+                    slices[-1].appends.append(
+                        (partition, appended.last_offset + 1, [of_producer, place], 0)
+                    )
         if slices[-1].appends:
             node.replica.wait_committed(slices[-1])
             node.replica.end_of_turn()
         for written in slices:
             if written.appends:
                 await written.committed.wait()
-    return {"markers": [{"producer_id": producer_id, "topics": by_topic(found)} for producer_id, found in codes.items()]}
+    return {
+        "markers": [
+            {"producer_id": producer_id, "topics": by_topic(found)}
+            for producer_id, found in codes.items()
+        ]
+    }
 
 
-def _epoch_for_client(partition: Partition, producer: Producer, claimed: int, transaction_version: int) -> int:
-    """The coordinator epoch of a client's marker: none that was not heard of yet. MqError as `check_marker`; INVALID_TXN_STATE where no
-    such transaction is open."""
+def _epoch_for_client(
+    partition: Partition, producer: Producer, claimed: int, transaction_version: int
+) -> int:
+    """The coordinator epoch of a client's marker: none that was not heard of yet. MqError as
+    `check_marker`; INVALID_TXN_STATE where no such transaction is open.
+    """
     producers = partition.log.producers
     producers.check_marker(*producer, claimed, transaction_version)
     if not producers.in_transaction(*producer):
-        raise MqError(ErrorCode.INVALID_TXN_STATE, "this producer has no transaction of this epoch open here")
+        raise MqError(
+            ErrorCode.INVALID_TXN_STATE, "this producer has no transaction of this epoch open here"
+        )
     return min(claimed, max(0, producers.coordinator_epoch(producer.producer_id)))
 
 
-async def _end_offsets(node: Node, index: int, producer: Producer, how: tuple[int, bool, int], codes: dict[tuple[str, int], int]) -> None:
+async def _end_offsets(
+    node: Node,
+    index: int,
+    producer: Producer,
+    how: tuple[int, bool, int],
+    codes: dict[tuple[str, int], int],
+) -> None:
     try:
         await node.groups.write_marker(index, producer, *how)
     except MqError as error:

@@ -50,7 +50,9 @@ _STAGED_NAME = re.compile(r"[0-9A-Za-z]+\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a micro-batch is: the renames (from, to), and marks of empty ranges; paths below root."""
+    """What a micro-batch is: the renames (from, to), and marks of empty ranges; paths below
+    root.
+    """
 
     batch: int
     renames: tuple[tuple[str, str], ...]
@@ -140,7 +142,10 @@ class Archive:
         self.root = root
 
     def commit(self, query: str, batch: int, staged: Sequence[Staged]) -> bool:
-        """Make a micro-batch visible; returns False where an earlier attempt did. Raises Failure."""
+        """Make a micro-batch visible; returns False where an earlier attempt did.
+
+        Raises Failure.
+        """
         with disk_errors(self.root):
             return self._commit(query, batch, staged)
 

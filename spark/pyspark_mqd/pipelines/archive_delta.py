@@ -97,9 +97,7 @@ class DeltaArchive:
         mark_empty(self.root, (empty_path(file.range) for file in staged if not file.path))
         return True
 
-    def _check(
-        self, table: DeltaTable, query: str, batch: int, staged: Sequence[Staged]
-    ) -> bool:
+    def _check(self, table: DeltaTable, query: str, batch: int, staged: Sequence[Staged]) -> bool:
         """Whether the micro-batch is committed. Raises Failure where it cannot be."""
         last = table.transaction_version(query)
         target = f"table '{self.root}'"
@@ -189,7 +187,8 @@ def files_of(table: DeltaTable) -> list[ArchivedFile]:
         covered = parse_name(path.parent.parent.name.removeprefix("topic="), path.name)
         if covered is None:
             raise Failure(
-                f"The table '{table.table_uri}' has the file '{path.name}', which `mqd-spark archive`"
+                f"The table '{table.table_uri}' has the file '{path.name}', which `mqd-spark "
+                "archive`"
                 " did not write: its offset range is unknown. OPTIMIZE and other writers make such"
                 " files.",
                 remedy="Restore the version of the table before that, and optimize a copy instead.",

@@ -72,7 +72,10 @@ class ArchiveReader(WrappedReader):
 
 
 def query_of_task() -> str:
-    """The id of the streaming query that this task belongs to. It outlives restarts of the query."""
+    """The id of the streaming query that this task belongs to.
+
+    It outlives restarts of the query.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()

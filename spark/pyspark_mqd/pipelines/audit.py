@@ -232,7 +232,10 @@ def run(
     from pyspark_mqd.pipelines.session import session
 
     verdicts = []
-    with session(settings, "audit", brokers=False) as spark, Progress("audit", unit="tasks") as progress:
+    with (
+        session(settings, "audit", brokers=False) as spark,
+        Progress("audit", unit="tasks") as progress,
+    ):
         run_jobs(
             lambda: verdicts.append(audit(spark, history, sources, starts=starts, shown=shown)),
             progress,

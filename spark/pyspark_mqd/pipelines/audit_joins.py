@@ -3,8 +3,8 @@
 Every function takes DataFrames and returns one; nothing runs here. A history has one JSON object a
 line:
 
-    {"event": "invoke", "producer": "3", "topic": "orders", "partition": 0, "number": 7, "id": "3-7"}
-    {"event": "ok", "topic": "orders", "partition": 0, "id": "3-7", "offset": 1041}
+    {"event": "invoke", "producer": "3", "topic": "orders", "partition": 0, "number": 7, "id":
+    "3-7"} {"event": "ok", "topic": "orders", "partition": 0, "id": "3-7", "offset": 1041}
 
 `event` is `invoke` (about to be sent), `ok` (acknowledged, and committed if it is transactional),
 `fail` (certainly not written, or its transaction was aborted) or `info` (unknown). `topic` and `id`

@@ -44,7 +44,10 @@ class CheckpointError(Failure):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of the offset log. `sources` has each source's offset as JSON text, or NO_OFFSETS."""
+    """One file of the offset log.
+
+    `sources` has each source's offset as JSON text, or NO_OFFSETS.
+    """
 
     batch: int
     metadata: str
@@ -229,7 +232,10 @@ def out_of_range(target: Offsets, starts: Offsets, ends: Offsets) -> list[TopicP
 
 
 def folder_of(location: str) -> Path:
-    """The folder of a checkpoint location. Raises CheckpointError for one that is not a file path."""
+    """The folder of a checkpoint location.
+
+    Raises CheckpointError for one that is not a file path.
+    """
     if location.startswith("file:"):
         return Path("/" + location.removeprefix("file:").lstrip("/"))
     if "://" in location:

@@ -113,7 +113,8 @@ class Settings:
 
 def options(*, spark: bool = False, stream: bool = False) -> Callable[[FunctionT], FunctionT]:
     """--bootstrap, --client and --output; with `spark` --master, --conf and --verbose; with
-    `stream` --checkpoint, --trigger and --available-now. The command takes them as one `settings`."""
+    `stream` --checkpoint, --trigger and --available-now. The command takes them as one `settings`.
+    """
     shared = [*_CLUSTER, *(_SPARK if spark else ()), *(_STREAM if stream else ())]
 
     def decorate(function: FunctionT) -> FunctionT:
@@ -274,7 +275,10 @@ accept_option = click.option(
 
 
 def confirm(plan: str, *, yes: bool) -> None:
-    """Print the plan and require a confirmation, unless `yes`. Raises Failure without a terminal."""
+    """Print the plan and require a confirmation, unless `yes`.
+
+    Raises Failure without a terminal.
+    """
     if yes:
         return
     print(plan, file=sys.stderr)

@@ -239,7 +239,9 @@ def command(nodes: int, rate: float, data: str | None, seconds: float | None, ou
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
             bootstrap = stack.enter_context(cluster(nodes, folder))
             make_topics(bootstrap, {TOPIC: PARTITIONS})
-            spark = stack.enter_context(session(Settings(master="local[2]"), "demo", defaults, brokers=False))
+            spark = stack.enter_context(
+                session(Settings(master="local[2]"), "demo", defaults, brokers=False)
+            )
             orders = stack.enter_context(Orders(bootstrap, rate))
             screen = run(spark, bootstrap, folder, orders, output)
             try:

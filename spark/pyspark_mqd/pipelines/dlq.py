@@ -167,12 +167,18 @@ def _choosing(function: FunctionT) -> FunctionT:
             help="Select dead letters by a condition, such as \"key = 'k7'\".",
         ),
         click.option("--until", type=Moment(), help="Select dead letters written before TIME."),
-        click.option("--since", type=Moment(), help="Select dead letters written at or after TIME."),
+        click.option(
+            "--since", type=Moment(), help="Select dead letters written at or after TIME."
+        ),
         click.option(
             "--original-topic", metavar="NAME", help="Select dead letters from this original topic."
         ),
-        click.option("--message", metavar="REGEX", help="Select dead letters whose error message matches."),
-        click.option("--error", metavar="REGEX", help="Select dead letters whose error class matches."),
+        click.option(
+            "--message", metavar="REGEX", help="Select dead letters whose error message matches."
+        ),
+        click.option(
+            "--error", metavar="REGEX", help="Select dead letters whose error class matches."
+        ),
         click.option("--topics", metavar="NAME,..", required=True, help="Topics of dead letters."),
     ):
         decorated = option(decorated)

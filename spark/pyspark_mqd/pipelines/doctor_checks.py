@@ -27,7 +27,9 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, INIT_PRODUCER_ID = 0, 1, 2
 ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 25, 26, 28
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
 READING = {FETCH: 4, LIST_OFFSETS: 2, METADATA: 1}
-"""API -> the lowest version that a broker must serve; 2 of ListOffsets knows the last stable offset."""
+"""API -> the lowest version that a broker must serve; 2 of ListOffsets knows the last
+stable offset.
+"""
 WRITING = {
     "at-least-once": {PRODUCE: 3, INIT_PRODUCER_ID: 0},
     "exactly-once": {

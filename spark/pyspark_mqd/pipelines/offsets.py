@@ -91,8 +91,8 @@ _source = click.option(
 def show(settings: Settings, source: int | None, starting_offsets: bool) -> None:
     """Show where a query resumes, from its checkpoint alone.
 
-    BATCH-START and NEXT bound the last committed micro-batch. PLANNED-END is the end of a micro-batch
-    that is planned and not committed: the query runs exactly that range again.
+    BATCH-START and NEXT bound the last committed micro-batch. PLANNED-END is the end of a
+    micro-batch that is planned and not committed: the query runs exactly that range again.
 
     \b
     Example: mqd-spark offsets show --checkpoint state/orders
@@ -202,10 +202,11 @@ def reset(
     """Change where a stopped query resumes. Prints the plan; --yes carries it out.
 
     The command refuses while a micro-batch is planned and not committed, and while the query seems
-    to run. It judges that by the age of the checkpoint's files and by command lines on this machine.
+    to run. It judges that by the age of the checkpoint's files and by command lines on this
+    machine.
 
-    State of the query (aggregates, joins) does not change: rows that are read again count twice. The
-    old file is saved in the checkpoint's folder `mqd-offsets-backup`.
+    State of the query (aggregates, joins) does not change: rows that are read again count twice.
+    The old file is saved in the checkpoint's folder `mqd-offsets-backup`.
 
     \b
     Example: mqd-spark offsets reset --checkpoint state/orders --to 2026-11-23T08:00:00Z

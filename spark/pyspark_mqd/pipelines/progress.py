@@ -1,4 +1,5 @@
-"""Progress of long work, on standard error: a bar on a terminal, a line from time to time elsewhere.
+"""Progress of long work, on standard error: a bar on a terminal, a line from time to time
+elsewhere.
 
 `render` is pure. `Progress` has a clock and a stream, and writes at most a few times a second.
 """

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspark_mqd.pipelines import report
-from pyspark_mqd.pipelines.cli import Failure, Settings, accept_option, check_source, options, split_list
+from pyspark_mqd.pipelines.cli import (
+    Failure,
+    Settings,
+    accept_option,
+    check_source,
+    options,
+    split_list,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -98,7 +98,9 @@ def shown(rows: Sequence[Any]) -> list[dict[str, Any]]:
 @options(spark=True)
 @click.option("--topics", metavar="NAME,..", required=True, help="Topics to read.")
 @click.option("--to", metavar="DIR", help="Write Parquet to DIR  [default: print rows]")
-@click.option("--as-of-time", metavar="TIME", help="Read records up to this timestamp, ISO 8601, UTC.")
+@click.option(
+    "--as-of-time", metavar="TIME", help="Read records up to this timestamp, ISO 8601, UTC."
+)
 @click.option("--as-of-offsets", metavar="JSON", help="Read records before these offsets, as JSON.")
 @click.option("--overwrite", is_flag=True, help="Replace DIR if it exists.")
 @click.option(

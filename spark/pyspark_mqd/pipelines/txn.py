@@ -177,8 +177,8 @@ _yes = click.option("--yes", is_flag=True, help="Skip the confirmation.")
 def list_(settings: Settings, query: str | None, closed: bool) -> None:
     """List open transactions with their age and fate.
 
-    Without --query and --checkpoint, the transactions of all queries are listed. That includes ids of
-    other programs that end with a hyphen and a number.
+    Without --query and --checkpoint, the transactions of all queries are listed. That includes ids
+    of other programs that end with a hyphen and a number.
 
     \b
     Example: mqd-spark txn list
@@ -205,8 +205,8 @@ def list_(settings: Settings, query: str | None, closed: bool) -> None:
 def abort(settings: Settings, query: str | None, yes: bool) -> None:
     """Abort the open transactions of a query that never resumes.
 
-    The command fences the query: a run that is still alive fails, and can be restarted. Transactions
-    that a decision record lists are left open; `mqd-spark txn commit` commits them.
+    The command fences the query: a run that is still alive fails, and can be restarted.
+    Transactions that a decision record lists are left open; `mqd-spark txn commit` commits them.
 
     \b
     Example: mqd-spark txn abort --query orders-enriched

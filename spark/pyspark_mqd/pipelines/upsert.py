@@ -200,7 +200,8 @@ def kinds(frame: DataFrame) -> dict[str, tuple[int, str]]:
     return {
         row[KIND]: (
             row["count"],
-            f"'{row['first']['topic']}-{row['first']['partition']}' offset {row['first']['offset']}",
+            f"'{row['first']['topic']}-{row['first']['partition']}' offset "
+            f"{row['first']['offset']}",
         )
         for row in found
     }

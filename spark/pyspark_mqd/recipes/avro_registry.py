@@ -3,9 +3,9 @@
     python -m pyspark_mqd.recipes.avro_registry --topics orders --registry http://registry:8081 \\
         --to lake/orders --dlq orders.dlq --checkpoint state/orders --available-now
 
-Each value has a prefix of five bytes: a zero, and the id of the schema that it was written with. The
-columns are those of the newest schema of the subject when the query starts; values of older schemas
-are resolved to it by Avro's rules. Restart the query to take up a newer schema.
+Each value has a prefix of five bytes: a zero, and the id of the schema that it was written with.
+The columns are those of the newest schema of the subject when the query starts; values of older
+schemas are resolved to it by Avro's rules. Restart the query to take up a newer schema.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def _logical(schema: Mapping[str, Any], logical: str, path: str) -> pa.DataType 
 
 def _refused(path: str, what: str) -> Failure:
     return Failure(
-        f"The field '{path.lstrip('.') or 'value'}' of the Avro schema {what}: no column can hold it.",
+        f"The field '{path.lstrip('.') or 'value'}' of the Avro schema {what}: no column can "
+        "hold it.",
         remedy="Change the schema, or decode this topic in a program of your own.",
     )
 

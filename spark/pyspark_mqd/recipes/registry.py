@@ -26,7 +26,9 @@ ATTEMPTS = 5
 PAUSE_S = 0.5
 TIMEOUT_S = 10.0
 UNKNOWN_S = 30.0
-"""How long an id that the registry does not know, or that cannot be used, is not requested again."""
+"""How long an id that the registry does not know, or that cannot be used, is not requested
+again.
+"""
 
 RESPONSE_BYTES_MAX = 4 << 20
 REFERENCES_MAX = 200

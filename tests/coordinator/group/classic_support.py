@@ -21,7 +21,9 @@ RANGE = (("range", b"r"),)
 
 
 class Groups(Harness[GroupShard]):
-    """`join`, `sync` and so on return tickets; what ends in _now returns the answer, which must be there at once."""
+    """`join`, `sync` and so on return tickets; what ends in _now returns the answer, which
+    must be there at once.
+    """
 
     def __init__(self, **options: Any) -> None:
         self.options = Options(**options)
@@ -83,20 +85,45 @@ class Groups(Harness[GroupShard]):
             "group_instance_id": instance_id,
             "protocol_type": protocol_type,
             "protocol_name": protocol_name,
-            "assignments": [{"member_id": who, "assignment": what} for who, what in (assignments or {}).items()],
+            "assignments": [
+                {"member_id": who, "assignment": what} for who, what in (assignments or {}).items()
+            ],
         }
         return self.ask("SyncGroup", version, request)
 
-    def sync_now(self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None, **more: Any) -> Any:
+    def sync_now(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        **more: Any,
+    ) -> Any:
         return self.answer(self.sync(member_id, generation, assignments, **more))
 
-    def heartbeat(self, member_id: str, generation: int, *, group_id: str = GROUP, instance_id: str | None = None) -> ErrorCode:
-        request = {"group_id": group_id, "generation_id": generation, "member_id": member_id, "group_instance_id": instance_id}
+    def heartbeat(
+        self,
+        member_id: str,
+        generation: int,
+        *,
+        group_id: str = GROUP,
+        instance_id: str | None = None,
+    ) -> ErrorCode:
+        request = {
+            "group_id": group_id,
+            "generation_id": generation,
+            "member_id": member_id,
+            "group_instance_id": instance_id,
+        }
         code: ErrorCode = self.call("Heartbeat", 4, request)["error_code"]
         return code
 
-    def leave(self, *member_ids: str, group_id: str = GROUP, instance_id: str | None = None) -> list[ErrorCode]:
-        rows = [{"member_id": one, "group_instance_id": instance_id, "reason": None} for one in member_ids]
+    def leave(
+        self, *member_ids: str, group_id: str = GROUP, instance_id: str | None = None
+    ) -> list[ErrorCode]:
+        rows = [
+            {"member_id": one, "group_instance_id": instance_id, "reason": None}
+            for one in member_ids
+        ]
         answer = self.call("LeaveGroup", 5, {"group_id": group_id, "members": rows})
         assert answer["error_code"] == ErrorCode.NONE
         return [row["error_code"] for row in answer["members"]]
@@ -106,9 +133,18 @@ class Groups(Harness[GroupShard]):
         return row
 
     def form(self, *instance_ids: str | None, **more: Any) -> list[str]:
-        """A Stable group of so many members, in generation 1; each is assigned its own id. Returns member ids, the leader's first."""
-        tickets = [self.join(instance_id=one, version=5 if one else 3, **more) for one in instance_ids]
-        self.advance(self.options.node("group.initial.rebalance.delay.ms") / 1000 * (2 if len(tickets) > 1 else 1))
+        """A Stable group of so many members, in generation 1; each is assigned its own id.
+
+        Returns member ids, the leader's first.
+        """
+        tickets = [
+            self.join(instance_id=one, version=5 if one else 3, **more) for one in instance_ids
+        ]
+        self.advance(
+            self.options.node("group.initial.rebalance.delay.ms")
+            / 1000
+            * (2 if len(tickets) > 1 else 1)
+        )
         members = [self.answer(ticket)["member_id"] for ticket in tickets]
         self.synchronize(members, 1)
         return members
@@ -117,7 +153,10 @@ class Groups(Harness[GroupShard]):
         """The leader, who is first, assigns to each its own id."""
         waiting = [self.sync(one, generation) for one in members[1:]]
         assigned = self.sync_now(members[0], generation, {one: one.encode() for one in members})
-        assert [assigned["assignment"], *(self.answer(ticket)["assignment"] for ticket in waiting)] == [one.encode() for one in members]
+        assert [
+            assigned["assignment"],
+            *(self.answer(ticket)["assignment"] for ticket in waiting),
+        ] == [one.encode() for one in members]
 
     def written(self, group_id: str = GROUP) -> list[GroupMetadata | None]:
         """What the log says of the group."""

@@ -1,4 +1,6 @@
-"""Members of consumer groups, for tests: one request at a time, and clients that behave as KIP-848 asks."""
+"""Members of consumer groups, for tests: one request at a time, and clients that behave as
+KIP-848 asks.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ def rows(topics: Topics, places: Iterable[tuple[UUID | str, int]]) -> list[dict[
         topic_id = topics.topic_id(topic) if isinstance(topic, str) else topic
         assert topic_id is not None
         found.setdefault(topic_id, []).append(partition)
-    return [{"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in found.items()]
+    return [
+        {"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in found.items()
+    ]
 
 
 def places(assignment: Any) -> Places | None:
     """What an answer assigns; None where it says nothing of it."""
     if assignment is None:
         return None
-    return frozenset((row["topic_id"], p) for row in assignment["topic_partitions"] for p in row["partitions"])
+    return frozenset(
+        (row["topic_id"], p) for row in assignment["topic_partitions"] for p in row["partitions"]
+    )
 
 
 class Group:
@@ -50,8 +56,15 @@ class Group:
             request["topic_partitions"] = rows(self.topics, owned)
         return dict(self.harness.call("consumer_group_heartbeat", version, request))
 
-    def join(self, member_id: str, topics: Collection[str] | None = ("a",), **more: Any) -> dict[str, Any]:
-        wanted = {"subscribed_topic_names": None if topics is None else list(topics), "rebalance_timeout_ms": 30_000, "owned": (), **more}
+    def join(
+        self, member_id: str, topics: Collection[str] | None = ("a",), **more: Any
+    ) -> dict[str, Any]:
+        wanted = {
+            "subscribed_topic_names": None if topics is None else list(topics),
+            "rebalance_timeout_ms": 30_000,
+            "owned": (),
+            **more,
+        }
         return self.beat(member_id, JOINING, **wanted)
 
     def leave(self, member_id: str, epoch: int = LEAVING, **more: Any) -> dict[str, Any]:
@@ -91,7 +104,12 @@ def owners(group: ConsumerGroup) -> dict[tuple[UUID, int], str]:
         for owned in (member.assigned, member.revoking):
             for topic_id, partitions in owned.items():
                 for partition in partitions:
-                    assert (topic_id, partition) not in found, (topic_id, partition, member.member_id, found[topic_id, partition])
+                    assert (topic_id, partition) not in found, (
+                        topic_id,
+                        partition,
+                        member.member_id,
+                        found[topic_id, partition],
+                    )
                     found[topic_id, partition] = member.member_id
     assert found == group.owners
     return found

@@ -1,4 +1,6 @@
-"""What the shard of groups is told by the rest of the node, for tests: topics, options and ids that a test sets by hand."""
+"""What the shard of groups is told by the rest of the node, for tests: topics, options and
+ids that a test sets by hand.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ class Topics:
         return 0 if found is None else found[1]
 
     def racks(self, name: str) -> list[frozenset[str]]:
-        return [self._racks.get((name, partition), frozenset()) for partition in range(self.partitions(name))]
+        return [
+            self._racks.get((name, partition), frozenset())
+            for partition in range(self.partitions(name))
+        ]
 
     def digest(self, name: str) -> bytes:
         topic_id = self.topic_id(name)

@@ -1,4 +1,6 @@
-"""What assignors promise, for any group: each partition once and to a subscriber, fair shares, few moves, near replicas."""
+"""What assignors promise, for any group: each partition once and to a subscriber, fair
+shares, few moves, near replicas.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +12,52 @@ from uuid import UUID
 
 from hypothesis import given, settings, strategies as st
 
-from mqd.coordinator.group.assignors import ASSIGNORS, Assignment, Subscriber, Topic, assign_range, assign_uniform
+from mqd.coordinator.group.assignors import (
+    ASSIGNORS,
+    Assignment,
+    Subscriber,
+    Topic,
+    assign_range,
+    assign_uniform,
+)
 
 TOPICS = [UUID(int=number) for number in range(1, 6)]
 A, B, C = TOPICS[:3]
 
 
 def subscriber(
-    *topics: UUID, held: Mapping[UUID, tuple[int, ...]] | None = None, rack: str | None = None, instance: str | None = None
+    *topics: UUID,
+    held: Mapping[UUID, tuple[int, ...]] | None = None,
+    rack: str | None = None,
+    instance: str | None = None,
 ) -> Subscriber:
     return Subscriber(frozenset(topics), held or {}, rack, instance)
 
 
 def sizes(assigned: Mapping[str, Assignment]) -> dict[str, int]:
-    return {member_id: sum(len(partitions) for partitions in share.values()) for member_id, share in assigned.items()}
+    return {
+        member_id: sum(len(partitions) for partitions in share.values())
+        for member_id, share in assigned.items()
+    }
 
 
-def again(members: Mapping[str, Subscriber], assigned: Mapping[str, Assignment]) -> dict[str, Subscriber]:
-    return {member_id: member._replace(held=assigned[member_id]) for member_id, member in members.items()}
+def again(
+    members: Mapping[str, Subscriber], assigned: Mapping[str, Assignment]
+) -> dict[str, Subscriber]:
+    return {
+        member_id: member._replace(held=assigned[member_id])
+        for member_id, member in members.items()
+    }
 
 
 def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> int:
     """Partitions that another member has now."""
-    owners = {(topic, p): member_id for member_id, share in before.items() for topic, partitions in share.items() for p in partitions}
+    owners = {
+        (topic, p): member_id
+        for member_id, share in before.items()
+        for topic, partitions in share.items()
+        for p in partitions
+    }
     return sum(
         owners.get((topic, p), member_id) != member_id
         for member_id, share in after.items()
@@ -42,8 +67,12 @@ def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> 
 
 
 @st.composite
-def groups(draw: st.DrawFn, *, alike: bool = False) -> tuple[dict[str, Subscriber], dict[UUID, Topic]]:
-    """Members with any subscriptions and any past, also one that contradicts itself or names what is gone."""
+def groups(
+    draw: st.DrawFn, *, alike: bool = False
+) -> tuple[dict[str, Subscriber], dict[UUID, Topic]]:
+    """Members with any subscriptions and any past, also one that contradicts itself or
+    names what is gone.
+    """
     chance = Random(draw(st.integers(0, 2**32)))  # its dice cost a tenth of Hypothesis's
     topics = {}
     for topic_id in TOPICS[: draw(st.integers(0, len(TOPICS)))]:
@@ -56,9 +85,15 @@ def groups(draw: st.DrawFn, *, alike: bool = False) -> tuple[dict[str, Subscribe
     same = subscription()
     members = {}
     for number in range(draw(st.integers(0, 7))):
-        held = {topic_id: tuple(sorted(chance.sample(range(14), chance.randrange(5)))) for topic_id in TOPICS if chance.random() < 0.4}
+        held = {
+            topic_id: tuple(sorted(chance.sample(range(14), chance.randrange(5))))
+            for topic_id in TOPICS
+            if chance.random() < 0.4
+        }
         instance = f"static-{9 - number}" if chance.random() < 0.3 else None
-        members[f"m{number}"] = Subscriber(same if alike else subscription(), held, chance.choice([None, "x", "y"]), instance)
+        members[f"m{number}"] = Subscriber(
+            same if alike else subscription(), held, chance.choice([None, "x", "y"]), instance
+        )
     return members, topics
 
 
@@ -69,12 +104,21 @@ def test_every_subscribed_partition_has_one_owner_who_subscribes_to_it(
     members, topics = group
     assigned = ASSIGNORS[name](members, topics)
     assert assigned.keys() == members.keys()
-    given_out = Counter((topic, p) for share in assigned.values() for topic, partitions in share.items() for p in partitions)
+    given_out = Counter(
+        (topic, p)
+        for share in assigned.values()
+        for topic, partitions in share.items()
+        for p in partitions
+    )
     subscribed = {topic for member in members.values() for topic in member.topics}
-    assert given_out == Counter({(topic, p): 1 for topic in subscribed for p in range(topics[topic].partitions)})
+    assert given_out == Counter(
+        {(topic, p): 1 for topic in subscribed for p in range(topics[topic].partitions)}
+    )
     for member_id, share in assigned.items():
         assert share.keys() <= members[member_id].topics
-        assert all(partitions and list(partitions) == sorted(partitions) for partitions in share.values())
+        assert all(
+            partitions and list(partitions) == sorted(partitions) for partitions in share.values()
+        )
 
 
 @given(groups(), st.sampled_from(sorted(ASSIGNORS)), st.integers(0, 2**32).map(Random))
@@ -85,25 +129,33 @@ def test_the_order_of_members_and_topics_does_not_matter(
     shuffled, topics_shuffled = list(members.items()), list(topics.items())
     chance.shuffle(shuffled)
     chance.shuffle(topics_shuffled)
-    assert ASSIGNORS[name](members, topics) == ASSIGNORS[name](dict(shuffled), dict(topics_shuffled))
+    assert ASSIGNORS[name](members, topics) == ASSIGNORS[name](
+        dict(shuffled), dict(topics_shuffled)
+    )
 
 
 @given(groups(), st.sampled_from(sorted(ASSIGNORS)))
-def test_an_assignment_stays_when_nothing_changes(group: tuple[dict[str, Subscriber], dict[UUID, Topic]], name: str) -> None:
+def test_an_assignment_stays_when_nothing_changes(
+    group: tuple[dict[str, Subscriber], dict[UUID, Topic]], name: str
+) -> None:
     members, topics = group
     assigned = ASSIGNORS[name](members, topics)
     assert ASSIGNORS[name](again(members, assigned), topics) == assigned
 
 
 @given(groups(alike=True))
-def test_uniform_gives_equal_shares_where_all_subscribe_alike(group: tuple[dict[str, Subscriber], dict[UUID, Topic]]) -> None:
+def test_uniform_gives_equal_shares_where_all_subscribe_alike(
+    group: tuple[dict[str, Subscriber], dict[UUID, Topic]],
+) -> None:
     members, topics = group
     shares = sizes(assign_uniform(members, topics)).values()
     assert max(shares, default=0) - min(shares, default=0) <= 1
 
 
 def fairest(members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]) -> list[int]:
-    """The most equal sizes that subscriptions allow: one partition after the other, each to the least loaded that a chain reaches."""
+    """The most equal sizes that subscriptions allow: one partition after the other, each to
+    the least loaded that a chain reaches.
+    """
     ids = sorted(members)
     load = dict.fromkeys(ids, 0)
     owned: dict[str, Counter[UUID]] = {member_id: Counter() for member_id in ids}
@@ -133,18 +185,24 @@ def fairest(members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]) -> 
 
 @settings(max_examples=100)
 @given(groups())
-def test_uniform_is_as_fair_as_subscriptions_allow(group: tuple[dict[str, Subscriber], dict[UUID, Topic]]) -> None:
+def test_uniform_is_as_fair_as_subscriptions_allow(
+    group: tuple[dict[str, Subscriber], dict[UUID, Topic]],
+) -> None:
     members, topics = group
     assert sorted(sizes(assign_uniform(members, topics)).values()) == fairest(members, topics)
 
 
 @given(groups(alike=True), st.integers(0, 6))
-def test_uniform_moves_no_more_than_fairness_asks(group: tuple[dict[str, Subscriber], dict[UUID, Topic]], leaving: int) -> None:
+def test_uniform_moves_no_more_than_fairness_asks(
+    group: tuple[dict[str, Subscriber], dict[UUID, Topic]], leaving: int
+) -> None:
     members, topics = group
     before = assign_uniform(members, topics)
     stay = again(members, before)
     stay.pop(f"m{leaving}", None)
-    assert moved(before, assign_uniform(stay, topics)) <= sum(sizes({m: s for m, s in before.items() if m not in stay}).values())
+    assert moved(before, assign_uniform(stay, topics)) <= sum(
+        sizes({m: s for m, s in before.items() if m not in stay}).values()
+    )
     if members:
         joined = again(members, before) | {"n": next(iter(members.values()))._replace(held={})}
         after = assign_uniform(joined, topics)
@@ -168,11 +226,16 @@ def test_a_thousand_members_who_want_different_topics_cost_milliseconds() -> Non
     """What an assignment takes, everybody else on the node waits."""
     topics = {UUID(int=number): Topic(50) for number in range(20)}
     ids = sorted(topics)
-    members = {f"m{number:04}": Subscriber(frozenset(ids[number % 10 : number % 10 + 1 + number % 9]), {}) for number in range(1_000)}
+    members = {
+        f"m{number:04}": Subscriber(frozenset(ids[number % 10 : number % 10 + 1 + number % 9]), {})
+        for number in range(1_000)
+    }
     began = process_time()
     for _ in range(3):
         assigned = assign_uniform(members, topics)
-        members = {member_id: one._replace(held=assigned[member_id]) for member_id, one in members.items()}
+        members = {
+            member_id: one._replace(held=assigned[member_id]) for member_id, one in members.items()
+        }
     assert process_time() - began < 1.0
 
 
@@ -180,7 +243,9 @@ def test_uniform_puts_partitions_near_their_replicas() -> None:
     topics = {A: Topic(6, in_rack(["x", "y", "x", "y", "x", "y"]))}
     members = {"m1": subscriber(A, rack="y"), "m2": subscriber(A, rack="x")}
     assert assign_uniform(members, topics) == {"m1": {A: (1, 3, 5)}, "m2": {A: (0, 2, 4)}}
-    assert assign_uniform(members | {"m0": subscriber(A, B, rack="x")}, topics | {B: Topic(1)})["m1"] == {A: (1, 3, 5)}
+    assert assign_uniform(members | {"m0": subscriber(A, B, rack="x")}, topics | {B: Topic(1)})[
+        "m1"
+    ] == {A: (1, 3, 5)}
 
 
 def test_uniform_gives_away_what_is_far_first() -> None:
@@ -199,11 +264,17 @@ def test_range_gives_runs_and_the_same_run_of_topics_alike() -> None:
 
 
 @given(groups())
-def test_range_gives_runs_of_equal_length(group: tuple[dict[str, Subscriber], dict[UUID, Topic]]) -> None:
+def test_range_gives_runs_of_equal_length(
+    group: tuple[dict[str, Subscriber], dict[UUID, Topic]],
+) -> None:
     members, topics = group
     assigned = assign_range(members, topics)
     for topic_id in topics:
-        runs = [assigned[member_id].get(topic_id, ()) for member_id in members if topic_id in members[member_id].topics]
+        runs = [
+            assigned[member_id].get(topic_id, ())
+            for member_id in members
+            if topic_id in members[member_id].topics
+        ]
         assert all(run == tuple(range(run[0], run[0] + len(run))) for run in runs if run)
         assert max(map(len, runs), default=0) - min(map(len, runs), default=0) <= 1
 
@@ -217,12 +288,18 @@ def test_range_leaves_members_in_the_order_that_they_have() -> None:
 
 
 def test_range_lines_static_members_up_by_instance() -> None:
-    members = {"b": subscriber(A, instance="i1"), "a": subscriber(A, instance="i2"), "0": subscriber(A)}
+    members = {
+        "b": subscriber(A, instance="i1"),
+        "a": subscriber(A, instance="i2"),
+        "0": subscriber(A),
+    }
     assert assign_range(members, {A: Topic(3)}) == {"b": {A: (0,)}, "a": {A: (1,)}, "0": {A: (2,)}}
 
 
 def test_racks_are_looked_up_a_few_times_a_partition() -> None:
-    """A member that gives half of a large topic to another: what it gives next is not searched for anew each time."""
+    """A member that gives half of a large topic to another: what it gives next is not
+    searched for anew each time.
+    """
     large, small = UUID(int=1), UUID(int=2)
     looked_up = 0
 
@@ -236,5 +313,8 @@ def test_racks_are_looked_up_a_few_times_a_partition() -> None:
         "b": Subscriber(frozenset([large, small]), {}, "b"),
     }
     found = assign_uniform(members, {large: Topic(1000, racks), small: Topic(1)})
-    assert abs(len(found["a"][large]) - 500) <= 1 and sum(partition % 2 for partition in found["a"][large]) <= 1
+    assert (
+        abs(len(found["a"][large]) - 500) <= 1
+        and sum(partition % 2 for partition in found["a"][large]) <= 1
+    )
     assert looked_up < 10 * 1000

@@ -1,4 +1,6 @@
-"""Classic groups as members see them: joining, generations, assignments, sessions, and the errors of Apache Kafka 4.3.1."""
+"""Classic groups as members see them: joining, generations, assignments, sessions, and the
+errors of Apache Kafka 4.3.1.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_no_initial_delay_answers_at_once() -> None:
     assert groups.answer(ticket)["generation_id"] == 1
 
 
-def test_since_version_4_a_new_member_comes_back_with_the_id_that_it_was_given(groups: Groups) -> None:
+def test_since_version_4_a_new_member_comes_back_with_the_id_that_it_was_given(
+    groups: Groups,
+) -> None:
     assert groups.join_now(version=4, client_id="app") == {
         "error_code": ErrorCode.MEMBER_ID_REQUIRED,
         "member_id": "app-1",
@@ -112,7 +116,9 @@ def test_a_pending_member_that_leaves_lets_the_others_go_on(groups: Groups) -> N
         ({"member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID, "stranger"),
     ],
 )
-def test_joins_that_are_refused_make_no_group(groups: Groups, more: dict[str, Any], error: ErrorCode, member_id: str) -> None:
+def test_joins_that_are_refused_make_no_group(
+    groups: Groups, more: dict[str, Any], error: ErrorCode, member_id: str
+) -> None:
     answer = groups.join_now(**more)
     assert (answer["error_code"], answer["member_id"]) == (error, member_id)
     assert not groups.log
@@ -129,17 +135,28 @@ def test_joins_that_are_refused_make_no_group(groups: Groups, more: dict[str, An
         ({"session_ms": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
     ],
 )
-def test_joins_that_are_wrong_in_themselves(groups: Groups, more: dict[str, Any], error: ErrorCode) -> None:
+def test_joins_that_are_wrong_in_themselves(
+    groups: Groups, more: dict[str, Any], error: ErrorCode
+) -> None:
     assert refusal(lambda: groups.join_now(**more)) == error
     assert not groups.log
 
 
 def test_a_join_that_does_not_fit_the_group_is_refused(groups: Groups) -> None:
     groups.form(None)
-    assert groups.join_now(protocol_type="connect")["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert groups.join_now(protocols=[("sticky", b"")])["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (
+        groups.join_now(protocol_type="connect")["error_code"]
+        == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
+    assert (
+        groups.join_now(protocols=[("sticky", b"")])["error_code"]
+        == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
     assert groups.join_now("stranger")["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.join_now("stranger", version=5, instance_id="a")["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
+    assert (
+        groups.join_now("stranger", version=5, instance_id="a")["error_code"]
+        == ErrorCode.UNKNOWN_MEMBER_ID
+    )
 
 
 def test_rebalance_timeout_of_version_0_is_the_session_timeout(groups: Groups) -> None:
@@ -168,7 +185,11 @@ def test_any_protocol_type_is_a_group(groups: Groups) -> None:
     named = {"version": 5, "protocol_type": "sr", "protocol_name": "v0"}
     assert groups.sync_now("sr-1", 1, {"sr-1": b"leader"}, **named)["assignment"] == b"leader"
     row = groups.describe()
-    assert (row["protocol_type"], row["protocol_data"], row["group_state"]) == ("sr", "v0", "Stable")
+    assert (row["protocol_type"], row["protocol_data"], row["group_state"]) == (
+        "sr",
+        "v0",
+        "Stable",
+    )
 
 
 # -- the next generation
@@ -204,7 +225,9 @@ def test_a_follower_that_repeats_its_join_is_told_the_generation(groups: Groups)
     assert groups.group().state is ClassicState.STABLE
 
 
-def test_a_member_that_repeats_its_join_before_the_assignment_is_told_the_generation(groups: Groups) -> None:
+def test_a_member_that_repeats_its_join_before_the_assignment_is_told_the_generation(
+    groups: Groups,
+) -> None:
     first, second = groups.join(), groups.join()
     groups.advance(6)
     assert groups.join_now("client-1") == groups.answer(first)
@@ -254,7 +277,12 @@ def test_followers_get_their_assignments_when_the_leader_has_sent_them(groups: G
     waiting = groups.sync("client-2", 1)
     assert waiting not in groups.answers
     leader = groups.sync_now("client-1", 1, {"client-2": b"all", "stranger": b"none"})
-    assert leader == {"error_code": ErrorCode.NONE, "protocol_type": "consumer", "protocol_name": "range", "assignment": b""}
+    assert leader == {
+        "error_code": ErrorCode.NONE,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignment": b"",
+    }
     assert groups.answer(waiting)["assignment"] == b"all"
     assert groups.sync_now("client-2", 1)["assignment"] == b"all"  # also when it asks again
 
@@ -268,9 +296,19 @@ def test_followers_get_their_assignments_when_the_leader_has_sent_them(groups: G
         ({"instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"group_id": "none"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
-        ({"version": 5, "protocol_type": "connect", "protocol_name": "range"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        ({"version": 5, "protocol_type": "consumer", "protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        ({"version": 5, "protocol_type": "consumer", "group_id": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),  # must be told
+        (
+            {"version": 5, "protocol_type": "connect", "protocol_name": "range"},
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ),
+        (
+            {"version": 5, "protocol_type": "consumer", "protocol_name": "sticky"},
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ),
+        # must be told
+        (
+            {"version": 5, "protocol_type": "consumer", "group_id": ""},
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ),
         ({"version": 5, "protocol_name": "range"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
@@ -319,7 +357,11 @@ def test_a_new_member_waits_five_minutes_at_most(groups: Groups) -> None:
     groups.advance(299)
     assert new not in groups.answers
     groups.advance(1)
-    assert groups.answer(new) == {"error_code": ErrorCode.UNKNOWN_MEMBER_ID, "member_id": "", "protocol_name": None}
+    assert groups.answer(new) == {
+        "error_code": ErrorCode.UNKNOWN_MEMBER_ID,
+        "member_id": "",
+        "protocol_name": None,
+    }
 
 
 def test_a_commit_keeps_a_session(groups: Groups) -> None:
@@ -340,7 +382,9 @@ def test_a_commit_keeps_a_session(groups: Groups) -> None:
         ({"generation": 7}, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
-def test_heartbeats_that_are_refused(groups: Groups, more: dict[str, Any], error: ErrorCode) -> None:
+def test_heartbeats_that_are_refused(
+    groups: Groups, more: dict[str, Any], error: ErrorCode
+) -> None:
     groups.form(None)
     request: dict[str, Any] = {"member_id": "client-1", "generation": 1, **more}
     assert refusal(lambda: groups.heartbeat(**request)) == error
@@ -353,7 +397,12 @@ def test_a_group_whose_last_member_leaves_is_empty_in_the_next_generation(groups
     (one,) = groups.form(None)
     assert groups.leave(one) == [ErrorCode.NONE]
     group = groups.group()
-    assert (group.state, group.generation, group.protocol, group.leader) == (ClassicState.EMPTY, 2, None, None)
+    assert (group.state, group.generation, group.protocol, group.leader) == (
+        ClassicState.EMPTY,
+        2,
+        None,
+        None,
+    )
     assert group.protocol_type == "consumer"
     assert not groups.classic_timers()
     assert group.size == 0
@@ -362,7 +411,11 @@ def test_a_group_whose_last_member_leaves_is_empty_in_the_next_generation(groups
 def test_several_members_leave_at_once_each_with_its_own_error(groups: Groups) -> None:
     one, two, three = groups.form(None, None, None)
     waiting = groups.join(two, protocols=[("range", b"more")])
-    assert groups.leave(one, "stranger", two) == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
+    assert groups.leave(one, "stranger", two) == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+    ]
     assert groups.answer(waiting)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
     assert list(groups.group().members) == [three]
     assert groups.leave("anybody", group_id="none") == [ErrorCode.UNKNOWN_MEMBER_ID]
@@ -370,9 +423,18 @@ def test_several_members_leave_at_once_each_with_its_own_error(groups: Groups) -
 
 def test_versions_without_several_members_tell_the_members_error(groups: Groups) -> None:
     (one,) = groups.form(None)
-    assert groups.call("LeaveGroup", 2, {"group_id": GROUP, "member_id": "stranger"})["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.call("LeaveGroup", 0, {"group_id": GROUP, "member_id": one})["error_code"] == ErrorCode.NONE
-    assert refusal(lambda: groups.call("LeaveGroup", 0, {"group_id": "", "member_id": one})) == ErrorCode.INVALID_GROUP_ID
+    assert (
+        groups.call("LeaveGroup", 2, {"group_id": GROUP, "member_id": "stranger"})["error_code"]
+        == ErrorCode.UNKNOWN_MEMBER_ID
+    )
+    assert (
+        groups.call("LeaveGroup", 0, {"group_id": GROUP, "member_id": one})["error_code"]
+        == ErrorCode.NONE
+    )
+    assert (
+        refusal(lambda: groups.call("LeaveGroup", 0, {"group_id": "", "member_id": one}))
+        == ErrorCode.INVALID_GROUP_ID
+    )
 
 
 def test_a_leader_that_leaves_is_followed_by_another(groups: Groups) -> None:
@@ -390,13 +452,17 @@ def test_a_static_member_comes_back_under_a_new_id_without_a_rebalance(groups: G
     assert answer["member_id"] == "b-3" and answer["generation_id"] == 1
     assert (answer["leader"], answer["members"], answer["skip_assignment"]) == (one, [], False)
     assert groups.sync_now("b-3", 1, instance_id="b")["assignment"] == two.encode()
-    assert refusal(lambda: groups.heartbeat(two, 1, instance_id="b")) == ErrorCode.FENCED_INSTANCE_ID
+    assert (
+        refusal(lambda: groups.heartbeat(two, 1, instance_id="b")) == ErrorCode.FENCED_INSTANCE_ID
+    )
     assert refusal(lambda: groups.heartbeat(two, 1)) == ErrorCode.UNKNOWN_MEMBER_ID
     assert groups.heartbeat("b-3", 1, instance_id="b") == ErrorCode.NONE
     assert groups.heartbeat(one, 1, instance_id="a") == ErrorCode.NONE
 
 
-def test_a_static_leader_that_comes_back_is_told_not_to_assign_since_version_9(groups: Groups) -> None:
+def test_a_static_leader_that_comes_back_is_told_not_to_assign_since_version_9(
+    groups: Groups,
+) -> None:
     one, two = groups.form("a", "b")
     answer = groups.join_now(version=9, instance_id="a")
     assert answer["leader"] == answer["member_id"] == "a-3"
@@ -408,11 +474,18 @@ def test_a_static_leader_that_comes_back_is_told_not_to_assign_since_version_9(g
 def test_a_static_leader_of_an_older_version_does_not_learn_that_it_leads(groups: Groups) -> None:
     one, _ = groups.form("a", "b")
     answer = groups.join_now(version=8, instance_id="a")
-    assert (answer["leader"], answer["member_id"], answer["members"], answer["skip_assignment"]) == (one, "a-3", [], False)
+    assert (
+        answer["leader"],
+        answer["member_id"],
+        answer["members"],
+        answer["skip_assignment"],
+    ) == (one, "a-3", [], False)
     assert groups.group().leader == "a-3"
 
 
-def test_a_static_member_that_changes_the_protocol_of_all_begins_a_rebalance(groups: Groups) -> None:
+def test_a_static_member_that_changes_the_protocol_of_all_begins_a_rebalance(
+    groups: Groups,
+) -> None:
     (one,) = groups.form("a", protocols=[("range", b""), ("sticky", b"")])
     ticket = groups.join(version=5, instance_id="a", protocols=[("sticky", b"")])
     assert groups.answer(ticket)["generation_id"] == 2
@@ -420,7 +493,9 @@ def test_a_static_member_that_changes_the_protocol_of_all_begins_a_rebalance(gro
     assert one not in groups.group().members
 
 
-def test_a_static_member_that_comes_back_in_a_rebalance_takes_the_place_of_the_old_one(groups: Groups) -> None:
+def test_a_static_member_that_comes_back_in_a_rebalance_takes_the_place_of_the_old_one(
+    groups: Groups,
+) -> None:
     one, two = groups.form("a", "b")
     old = groups.join(one, version=5, instance_id="a")
     new = groups.join(version=5, instance_id="a")
@@ -461,7 +536,9 @@ def test_a_rebalance_to_which_nobody_comes_waits_on(groups: Groups) -> None:
 
 
 @pytest.mark.parametrize("rebalance_ms", [0, -5])
-def test_a_rebalance_without_patience_to_which_nobody_comes_is_not_looked_at_all_the_time(groups: Groups, rebalance_ms: int) -> None:
+def test_a_rebalance_without_patience_to_which_nobody_comes_is_not_looked_at_all_the_time(
+    groups: Groups, rebalance_ms: int
+) -> None:
     (one,) = groups.form("a")
     groups.join(one, version=5, instance_id="a", rebalance_ms=rebalance_ms)
     groups.join(rebalance_ms=rebalance_ms)
@@ -488,7 +565,11 @@ def test_an_administrator_removes_a_static_member_by_its_instance(groups: Groups
 def test_no_more_members_than_allowed() -> None:
     groups = Groups(group_max_size=2)
     groups.form(None, None)
-    assert groups.join_now() == {"error_code": ErrorCode.GROUP_MAX_SIZE_REACHED, "member_id": "", "protocol_name": None}
+    assert groups.join_now() == {
+        "error_code": ErrorCode.GROUP_MAX_SIZE_REACHED,
+        "member_id": "",
+        "protocol_name": None,
+    }
     assert groups.group().state is ClassicState.STABLE
 
 
@@ -507,7 +588,10 @@ def test_what_members_say_is_bounded(groups: Groups) -> None:
     large = bytes(GROUP_BYTES_MAX // 3)
     groups.join(protocols=[("range", large)])
     groups.join(protocols=[("range", large)])
-    assert groups.join_now(protocols=[("range", large)])["error_code"] == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert (
+        groups.join_now(protocols=[("range", large)])["error_code"]
+        == ErrorCode.GROUP_MAX_SIZE_REACHED
+    )
     assert groups.join_now(version=4, protocols=RANGE)["error_code"] == ErrorCode.MEMBER_ID_REQUIRED
     assert groups.group().size <= GROUP_BYTES_MAX
 
@@ -518,7 +602,10 @@ def test_assignments_that_do_not_fit_a_message_are_refused_and_the_group_rebalan
     groups.join()
     groups.advance(6)
     waiting = groups.sync("client-2", 1)
-    assert groups.sync_now("client-1", 1, {"client-2": bytes(10_000)})["error_code"] == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert (
+        groups.sync_now("client-1", 1, {"client-2": bytes(10_000)})["error_code"]
+        == ErrorCode.UNKNOWN_SERVER_ERROR
+    )
     assert groups.answer(waiting)["error_code"] == ErrorCode.UNKNOWN_SERVER_ERROR
     assert groups.group().state is ClassicState.PREPARING_REBALANCE
     assert len(groups.written()) == 1
@@ -543,8 +630,12 @@ def test_long_names_are_what_members_say_too(groups: Groups) -> None:
 
 
 @pytest.mark.parametrize("instance_id", [None, "i" * 32_767])
-def test_the_longest_names_make_member_ids_that_can_be_written(groups: Groups, instance_id: str | None) -> None:
-    ticket = groups.join(version=5 if instance_id else 3, instance_id=instance_id, client_id="c" * 32_767)
+def test_the_longest_names_make_member_ids_that_can_be_written(
+    groups: Groups, instance_id: str | None
+) -> None:
+    ticket = groups.join(
+        version=5 if instance_id else 3, instance_id=instance_id, client_id="c" * 32_767
+    )
     groups.advance(3)
     member_id = groups.answer(ticket)["member_id"]
     groups.sync_now(member_id, 1, {member_id: b"work"})
@@ -552,7 +643,9 @@ def test_the_longest_names_make_member_ids_that_can_be_written(groups: Groups, i
     assert list(groups.group().members) == [member_id]
 
 
-def test_ids_that_are_given_out_are_bounded(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_are_given_out_are_bounded(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mqd.coordinator.group.classic_join.GROUP_BYTES_MAX", MIB)
     answers = {groups.join_now(version=4)["error_code"] for _ in range(MIB // 1024 + 10)}
     assert answers == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED}
@@ -588,7 +681,11 @@ def test_describing_a_group_in_each_state(groups: Groups) -> None:
 
 
 def test_describing_a_group_that_does_not_exist(groups: Groups) -> None:
-    assert groups.describe("none", 5) == {"group_id": "none", "group_state": "Dead", "error_code": ErrorCode.NONE}
+    assert groups.describe("none", 5) == {
+        "group_id": "none",
+        "group_state": "Dead",
+        "error_code": ErrorCode.NONE,
+    }
     assert groups.describe("none", 6) == {
         "group_id": "none",
         "group_state": "Dead",
@@ -602,22 +699,37 @@ def test_listing_by_state_and_type(groups: Groups) -> None:
     groups.join(group_id="other", protocol_type="connect")
 
     def listed(**filters: list[str]) -> list[str]:
-        return [row["group_id"] for row in groups.call("ListGroups", 5, {"states_filter": [], "types_filter": []} | filters)["groups"]]
+        return [
+            row["group_id"]
+            for row in groups.call(
+                "ListGroups", 5, {"states_filter": [], "types_filter": []} | filters
+            )["groups"]
+        ]
 
     assert listed() == [GROUP, "other"]
     assert listed(states_filter=["stable "]) == [GROUP]
     assert listed(states_filter=["PreparingRebalance", "Stable"]) == [GROUP, "other"]
     assert listed(types_filter=["Classic"]) == [GROUP, "other"]
     assert listed(types_filter=["consumer"]) == listed(types_filter=["nonsense"]) == []
-    (row,) = groups.call("ListGroups", 5, {"states_filter": ["Stable"], "types_filter": []})["groups"]
-    assert row == {"group_id": GROUP, "protocol_type": "consumer", "group_state": "Stable", "group_type": "classic"}
+    (row,) = groups.call("ListGroups", 5, {"states_filter": ["Stable"], "types_filter": []})[
+        "groups"
+    ]
+    assert row == {
+        "group_id": GROUP,
+        "protocol_type": "consumer",
+        "group_state": "Stable",
+        "group_type": "classic",
+    }
 
 
 def test_only_an_empty_group_is_deleted(groups: Groups) -> None:
     (one,) = groups.form(None)
 
     def deleted(*names: str) -> list[ErrorCode]:
-        return [row["error_code"] for row in groups.call("DeleteGroups", 2, {"groups_names": list(names)})["results"]]
+        return [
+            row["error_code"]
+            for row in groups.call("DeleteGroups", 2, {"groups_names": list(names)})["results"]
+        ]
 
     assert deleted(GROUP, "none") == [ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND]
     groups.leave(one)
@@ -635,9 +747,17 @@ def test_who_may_commit(groups: Groups) -> None:
     (one,) = groups.form(None)
     group = groups.group()
 
-    def check(member_id: str, generation: int, *, transactional: bool = False, instance_id: str | None = None) -> ErrorCode:
+    def check(
+        member_id: str,
+        generation: int,
+        *,
+        transactional: bool = False,
+        instance_id: str | None = None,
+    ) -> ErrorCode:
         try:
-            group.check_commit(member_id, generation, instance_id, transactional=transactional, version=9)
+            group.check_commit(
+                member_id, generation, instance_id, transactional=transactional, version=9
+            )
         except MqError as error:
             return error.code
         return ErrorCode.NONE
@@ -645,7 +765,8 @@ def test_who_may_commit(groups: Groups) -> None:
     assert check(one, 1) == ErrorCode.NONE
     assert check(one, 0) == ErrorCode.ILLEGAL_GENERATION
     assert check("stranger", 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert check("", -1) == ErrorCode.UNKNOWN_MEMBER_ID  # a group with members is not committed for from outside
+    # a group with members is not committed for from outside
+    assert check("", -1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert check("", -1, transactional=True) == ErrorCode.NONE
     assert check(one, 1, instance_id="nobody") == ErrorCode.UNKNOWN_MEMBER_ID
     groups.join(one)

@@ -1,4 +1,6 @@
-"""What of a classic group survives its coordinator: the generation that was written last, and nothing that was only promised."""
+"""What of a classic group survives its coordinator: the generation that was written last,
+and nothing that was only promised.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,11 @@ def test_an_empty_group_keeps_its_generation_and_type(groups: Groups) -> None:
     groups.leave(one)
     groups.fail_over()
     group = groups.group()
-    assert (group.state, group.generation, group.protocol_type) == (ClassicState.EMPTY, 2, "consumer")
+    assert (group.state, group.generation, group.protocol_type) == (
+        ClassicState.EMPTY,
+        2,
+        "consumer",
+    )
     ticket = groups.join()
     groups.advance(3)
     assert groups.answer(ticket)["generation_id"] == 3
@@ -98,7 +104,13 @@ def test_versions_of_the_record_without_rebalance_timeouts_take_the_session(grou
     value = groups.written()[-1]
     assert value is not None
     (row,) = value.members
-    old = GroupMetadata(**{name: getattr(value, name) for name in ("protocol_type", "generation", "protocol", "leader")}, members=(row,))
+    old = GroupMetadata(
+        **{
+            name: getattr(value, name)
+            for name in ("protocol_type", "generation", "protocol", "leader")
+        },
+        members=(row,),
+    )
     group = ClassicGroup.loaded(GROUP, old)
     assert group.since_ms is None
     (member,) = group.members.values()
@@ -113,12 +125,17 @@ def refuse(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def carry_out(decision: Decision) -> None:
         for ticket, outcome in decision.replies:
-            groups._answer(ticket, MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE) if decision.records else outcome)
+            groups._answer(
+                ticket,
+                MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE) if decision.records else outcome,
+            )
 
     monkeypatch.setattr(groups, "carry_out", carry_out)
 
 
-def test_a_group_stays_as_it_was_when_its_assignments_cannot_be_written(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_stays_as_it_was_when_its_assignments_cannot_be_written(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
     groups.join()
     groups.join()
     groups.advance(6)
@@ -133,7 +150,9 @@ def test_a_group_stays_as_it_was_when_its_assignments_cannot_be_written(groups: 
     groups.synchronize(["client-1", "client-2"], 1)
 
 
-def test_that_a_group_is_empty_is_written_later_when_it_cannot_be_now(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_a_group_is_empty_is_written_later_when_it_cannot_be_now(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (one,) = groups.form(None)
     with monkeypatch.context() as patch:
         refuse(groups, patch)
@@ -147,7 +166,9 @@ def test_that_a_group_is_empty_is_written_later_when_it_cannot_be_now(groups: Gr
     assert groups.group().is_empty and groups.group().generation == 2
 
 
-def test_a_static_member_keeps_its_old_id_when_the_new_one_cannot_be_written(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_static_member_keeps_its_old_id_when_the_new_one_cannot_be_written(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (one,) = groups.form("a")
     with monkeypatch.context() as patch:
         refuse(groups, patch)
@@ -164,7 +185,9 @@ MEMBERS = st.integers(0, 4)
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Five clients, three of them static, do what they like; now and then the coordinator fails over."""
+    """Five clients, three of them static, do what they like; now and then the coordinator
+    fails over.
+    """
 
     @initialize(delay=st.sampled_from([0, 3000]))
     def begin(self, delay: int) -> None:
@@ -177,7 +200,12 @@ class AnyOrder(RuleBasedStateMachine):
     def _instance(self, client: int) -> str | None:
         return f"static{client}" if client < 3 else None
 
-    @rule(client=MEMBERS, fresh=st.booleans(), version=st.sampled_from([5, 9]), protocols=st.sampled_from(["a", "b", "ab", "ba"]))
+    @rule(
+        client=MEMBERS,
+        fresh=st.booleans(),
+        version=st.sampled_from([5, 9]),
+        protocols=st.sampled_from(["a", "b", "ab", "ba"]),
+    )
     def join(self, client: int, fresh: bool, version: int, protocols: str) -> None:
         self.tickets[client] = self.groups.join(
             "" if fresh else self.ids[client],
@@ -204,20 +232,31 @@ class AnyOrder(RuleBasedStateMachine):
         ticket = self.groups.sync(
             self.ids[client],
             self.generations[client],
-            {one: f"{self.generations[client]}:{number}".encode() for number, one in enumerate(members)},
+            {
+                one: f"{self.generations[client]}:{number}".encode()
+                for number, one in enumerate(members)
+            },
             instance_id=self._instance(client),
         )
         self._own(client, ticket)
 
     def _own(self, client: int, ticket: int) -> None:
         answer = self.groups.answers.get(ticket)
-        if isinstance(answer, dict) and answer["error_code"] == ErrorCode.NONE and answer["assignment"]:
-            who = self.owners.setdefault((self.generations[client], answer["assignment"].decode()), client)
+        if (
+            isinstance(answer, dict)
+            and answer["error_code"] == ErrorCode.NONE
+            and answer["assignment"]
+        ):
+            who = self.owners.setdefault(
+                (self.generations[client], answer["assignment"].decode()), client
+            )
             assert who == client, "two owners in one generation"
 
     @rule(clients=st.lists(MEMBERS, unique=True, min_size=1, max_size=4), early=st.booleans())
     def settle(self, clients: list[int], early: bool) -> None:
-        """These do as clients should: they join, and ask for their assignments, the leader first or last."""
+        """These do as clients should: they join, and ask for their assignments, the leader
+        first or last.
+        """
         for client in clients:
             self.join(client, False, 9, "ab")
         for client in clients:
@@ -238,9 +277,15 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(client=MEMBERS)
     def heartbeat(self, client: int) -> None:
         try:
-            self.groups.heartbeat(self.ids[client], self.generations[client], instance_id=self._instance(client))
+            self.groups.heartbeat(
+                self.ids[client], self.generations[client], instance_id=self._instance(client)
+            )
         except MqError as error:
-            assert error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
+            assert error.code in (
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                ErrorCode.ILLEGAL_GENERATION,
+                ErrorCode.FENCED_INSTANCE_ID,
+            )
 
     @rule(client=MEMBERS)
     def leave(self, client: int) -> None:
@@ -270,10 +315,18 @@ class AnyOrder(RuleBasedStateMachine):
         if not isinstance(live, ClassicGroup) or not isinstance(loaded, ClassicGroup):
             return
         if live.state in (ClassicState.STABLE, ClassicState.EMPTY):
-            assert live.state == loaded.state and live.generation == loaded.generation and live.protocol == loaded.protocol
+            assert (
+                live.state == loaded.state
+                and live.generation == loaded.generation
+                and live.protocol == loaded.protocol
+            )
             assert live.leader == loaded.leader and live.static == loaded.static
-            told = [(one.member_id, one.instance_id, one.assignment) for one in live.members.values()]
-            assert sorted(told) == sorted((one.member_id, one.instance_id, one.assignment) for one in loaded.members.values())
+            told = [
+                (one.member_id, one.instance_id, one.assignment) for one in live.members.values()
+            ]
+            assert sorted(told) == sorted(
+                (one.member_id, one.instance_id, one.assignment) for one in loaded.members.values()
+            )
         else:
             assert loaded.generation <= live.generation
 
@@ -285,11 +338,16 @@ class AnyOrder(RuleBasedStateMachine):
         if not isinstance(group, ClassicGroup):
             return
         members = group.members.values()
-        assert group.static == {one.instance_id: one.member_id for one in members if one.instance_id is not None}
+        assert group.static == {
+            one.instance_id: one.member_id for one in members if one.instance_id is not None
+        }
         assert group.waiting_to_join == sum(one.join_ticket is not None for one in members)
         assert all(one.join_ticket is None or one.sync_ticket is None for one in members)
         assert group.size == sum(one.size for one in members) + 1024 * len(group.pending)
-        assert not group.pending.keys() & group.members.keys() and group.not_synced.keys() <= group.members.keys()
+        assert (
+            not group.pending.keys() & group.members.keys()
+            and group.not_synced.keys() <= group.members.keys()
+        )
         assert (group.leader in group.members) if members else group.leader is None
         counts: dict[str, int] = {}
         for one in members:
@@ -305,12 +363,20 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def whoever_waits_is_waited_for(self) -> None:
-        """No ticket is lost: it is a member's, or it was answered. And a group that is not at rest has a deadline."""
+        """No ticket is lost: it is a member's, or it was answered.
+
+        And a group that is not at rest has a deadline.
+        """
         if not hasattr(self, "groups"):
             return
         group = self.groups.shard.state.get(GROUP)
         members = group.members.values() if isinstance(group, ClassicGroup) else ()
-        held = {ticket for one in members for ticket in (one.join_ticket, one.sync_ticket) if ticket is not None}
+        held = {
+            ticket
+            for one in members
+            for ticket in (one.join_ticket, one.sync_ticket)
+            if ticket is not None
+        }
         assert self.groups.waiting == held
         if held:
             assert self.groups.shard.next_deadline() is not None

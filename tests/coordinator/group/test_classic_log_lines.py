@@ -1,4 +1,6 @@
-"""A classic group that rebalances, as an operator sees it: the coordinator's log, and what DescribeGroups adds to Kafka's fields."""
+"""A classic group that rebalances, as an operator sees it: the coordinator's log, and what
+DescribeGroups adds to Kafka's fields.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ def groups() -> Groups:
     return Groups()
 
 
-def test_the_log_says_who_comes_and_goes_and_who_is_awaited(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
-    """In a rebalance that takes long: the members that have not joined again, then the leader that has not divided the work."""
+def test_the_log_says_who_comes_and_goes_and_who_is_awaited(
+    groups: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a rebalance that takes long: the members that have not joined again, then the
+    leader that has not divided the work.
+    """
     caplog.set_level("INFO", "mqd.coordinator.group")
 
     def said() -> str:
@@ -23,16 +29,25 @@ def test_the_log_says_who_comes_and_goes_and_who_is_awaited(groups: Groups, capl
         return found
 
     one, two = groups.form(None, None, session_ms=60_000, rebalance_ms=20_000)
-    assert f"reason=a new member joins, {one} at /10.0.0.1" in (first := said()) and f"new={one} at /10.0.0.1, {two} at /10.0.0.1" in first
+    assert (
+        f"reason=a new member joins, {one} at /10.0.0.1" in (first := said())
+        and f"new={one} at /10.0.0.1, {two} at /10.0.0.1" in first
+    )
     groups.join(one, session_ms=60_000, rebalance_ms=20_000)
     groups.join(version=4)
     assert f"reason=its leader joins again, {one}" in said()
     groups.advance(4.9)
     assert said() == ""
     groups.advance(0.1)
-    assert f"generation=1 state=PreparingRebalance awaited={two} at /10.0.0.1 not_yet_joined=1" in said()
+    assert (
+        f"generation=1 state=PreparingRebalance awaited={two} at /10.0.0.1 not_yet_joined=1"
+        in said()
+    )
     groups.advance(15)
-    assert f"members did not rejoin in time group=orders generation=1 members={two} at /10.0.0.1\n" in said()
+    assert (
+        f"members did not rejoin in time group=orders generation=1 members={two} at /10.0.0.1\n"
+        in said()
+    )
     groups.advance(5)
     assert f"generation=2 state=CompletingRebalance awaited={one} at /10.0.0.1 " in said()
     groups.advance(15)
@@ -49,7 +64,9 @@ def test_the_log_says_who_leaves(groups: Groups, caplog: pytest.LogCaptureFixtur
     assert "and 2 more" in caplog.text and len(many) == 7
 
 
-def test_a_rebalance_that_is_over_is_not_said_to_wait(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rebalance_that_is_over_is_not_said_to_wait(
+    groups: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "mqd.coordinator.group")
     one, two = groups.form(None, None, session_ms=60_000)
     groups.join(one, session_ms=60_000)
@@ -61,7 +78,9 @@ def test_a_rebalance_that_is_over_is_not_said_to_wait(groups: Groups, caplog: py
 
 
 def test_a_group_that_rebalances_says_since_when_and_for_whom(groups: Groups) -> None:
-    """In tagged fields of mqd's own, which older versions do not have; the handler gives them to those who ask."""
+    """In tagged fields of mqd's own, which older versions do not have; the handler gives
+    them to those who ask.
+    """
 
     def awaited() -> list[str]:
         return [each["member_id"] for each in groups.describe()["members"] if each.get("awaited")]
@@ -79,5 +98,7 @@ def test_a_group_that_rebalances_says_since_when_and_for_whom(groups: Groups) ->
     declared = apis.by_name("DescribeGroups")
     row = {"group_id": "g", "members": [{"member_id": "m", "awaited": True}], "state_since_ms": 5}
     for version, told in ((4, False), (5, True)):
-        decoded = declared.decode_response(version, memoryview(declared.encode_response(version, {"groups": [row]})), 0).groups[0]
+        decoded = declared.decode_response(
+            version, memoryview(declared.encode_response(version, {"groups": [row]})), 0
+        ).groups[0]
         assert (decoded.members[0].awaited, decoded.state_since_ms) == (told, 5 if told else -1)

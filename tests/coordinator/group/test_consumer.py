@@ -1,4 +1,7 @@
-"""Consumer groups as their members see them (KIP-848). Codes, epochs and messages are what Apache Kafka 4.3.1 answers to the same bytes."""
+"""Consumer groups as their members see them (KIP-848).
+
+Codes, epochs and messages are what Apache Kafka 4.3.1 answers to the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,16 @@ from tests.coordinator.group.consumer_support import GROUP, Group, owners
 def test_the_first_member_gets_everything_at_once() -> None:
     group = Group({"a": 3, "b": 2})
     answer = group.join("m1", ["a", "b"])
-    assert (answer["member_id"], answer["member_epoch"], answer["heartbeat_interval_ms"]) == ("m1", 2, 5000)
+    assert (answer["member_id"], answer["member_epoch"], answer["heartbeat_interval_ms"]) == (
+        "m1",
+        2,
+        5000,
+    )
     assert group.assigned(answer) == [0, 0, 1, 1, 2]
     assert "assignment" not in group.beat("m1", 2)
-    assert group.assigned(group.beat("m1", 2, rebalance_timeout_ms=5, subscribed_topic_names=["a", "b"], owned=())) == [0, 0, 1, 1, 2]
+    assert group.assigned(
+        group.beat("m1", 2, rebalance_timeout_ms=5, subscribed_topic_names=["a", "b"], owned=())
+    ) == [0, 0, 1, 1, 2]
 
 
 def two_members() -> Group:
@@ -140,7 +149,10 @@ def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
     group.later()
     assert group.refusal("m1", 4) is ErrorCode.FENCED_MEMBER_EPOCH
     assert group.refusal("m1", 1) is ErrorCode.FENCED_MEMBER_EPOCH
-    with pytest.raises(MqError, match=r"has a smaller member epoch \(1\) than the one known by the group coordinator \(3\)"):
+    with pytest.raises(
+        MqError,
+        match=r"has a smaller member epoch \(1\) than the one known by the group coordinator \(3\)",
+    ):
         group.beat("m1", 1)
 
 
@@ -153,7 +165,9 @@ def test_the_epoch_before_is_taken_from_a_member_that_has_nothing_it_should_not_
     group.beat("m1", 2, owned=[("a", 0), ("a", 1)])  # the answer, epoch 3, is lost
     assert group.refusal("m1", 2) is ErrorCode.FENCED_MEMBER_EPOCH
     assert group.refusal("m1", 2, owned=[("a", 0), ("a", 3)]) is ErrorCode.FENCED_MEMBER_EPOCH
-    again = group.beat("m1", 2, owned=[("a", 0)], rebalance_timeout_ms=1, subscribed_topic_names=["a"])
+    again = group.beat(
+        "m1", 2, owned=[("a", 0)], rebalance_timeout_ms=1, subscribed_topic_names=["a"]
+    )
     assert (again["member_epoch"], group.assigned(again)) == (3, [0, 1])
 
 
@@ -170,7 +184,9 @@ def test_what_is_no_longer_wanted_is_let_go_of_before_the_next_target() -> None:
     asked = group.beat("m1", 2, subscribed_topic_names=["b"])
     assert (asked["member_epoch"], group.assigned(asked)) == (2, [0, 1])
     assert group.state.assignment_epoch == 2, "the interval is not over"
-    assert [group.topics.topic_name(topic_id) for topic_id in group.state.members["m1"].revoking] == ["a"]
+    assert [
+        group.topics.topic_name(topic_id) for topic_id in group.state.members["m1"].revoking
+    ] == ["a"]
     group.later()
     assert group.beat("m1", 2, owned=[("b", 0), ("b", 1)])["member_epoch"] == 3
 
@@ -201,8 +217,12 @@ def test_members_choose_the_assignor_by_majority() -> None:
     group.join("m2", ["a", "b"], server_assignor="range")
     group.beat("m1", 2)
     targets = group.state.targets["m1"].values()
-    assert all(len(partitions) == 2 and partitions[1] == partitions[0] + 1 for partitions in targets)
-    with pytest.raises(MqError, match=r"ServerAssignor zz is not supported. Supported assignors: uniform, range.") as refused:
+    assert all(
+        len(partitions) == 2 and partitions[1] == partitions[0] + 1 for partitions in targets
+    )
+    with pytest.raises(
+        MqError, match=r"ServerAssignor zz is not supported. Supported assignors: uniform, range."
+    ) as refused:
         group.join("m3", server_assignor="zz")
     assert refused.value.code is ErrorCode.UNSUPPORTED_ASSIGNOR
 
@@ -225,17 +245,32 @@ def test_a_full_group_takes_nobody_else() -> None:
         ({"instance_id": " "}, "InstanceId can't be empty."),
         ({"rebalance_timeout_ms": -1}, "RebalanceTimeoutMs must be provided in first request."),
         ({"topic_partitions": None}, "TopicPartitions must be empty when (re-)joining."),
-        ({"topic_partitions": [{"topic_id": UUID(int=1), "partitions": [0]}]}, "TopicPartitions must be empty when (re-)joining."),
-        ({"subscribed_topic_names": None}, "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."),
+        (
+            {"topic_partitions": [{"topic_id": UUID(int=1), "partitions": [0]}]},
+            "TopicPartitions must be empty when (re-)joining.",
+        ),
+        (
+            {"subscribed_topic_names": None},
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when "
+            "(re-)joining.",
+        ),
         ({"member_epoch": LEAVING_FOR_NOW}, "InstanceId can't be null."),
         ({"member_epoch": -3}, "MemberEpoch is invalid."),
     ],
 )
 def test_requests_that_make_no_sense_are_refused(wrong: dict[str, Any], message: str) -> None:
     group = Group()
-    right = {"group_id": GROUP, "member_id": "m1", "member_epoch": 0, "rebalance_timeout_ms": 1, "subscribed_topic_names": ["a"]}
+    right = {
+        "group_id": GROUP,
+        "member_id": "m1",
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 1,
+        "subscribed_topic_names": ["a"],
+    }
     with pytest.raises(MqError) as refused:
-        group.harness.call("consumer_group_heartbeat", 1, {"topic_partitions": [], **right, **wrong})
+        group.harness.call(
+            "consumer_group_heartbeat", 1, {"topic_partitions": [], **right, **wrong}
+        )
     assert (refused.value.code, refused.value.message) == (ErrorCode.INVALID_REQUEST, message)
     assert group.harness.log == []
 
@@ -248,7 +283,10 @@ def test_who_is_not_there_is_told_so() -> None:
     assert group.refusal("m2", 2) is ErrorCode.UNKNOWN_MEMBER_ID
     assert group.refusal("m2", LEAVING) is ErrorCode.UNKNOWN_MEMBER_ID
     [row] = group.harness.call("consumer_group_describe", 1, {"group_ids": ["x"]})["groups"]
-    assert (row["error_code"], row["error_message"]) == (ErrorCode.GROUP_ID_NOT_FOUND, "Group x not found.")
+    assert (row["error_code"], row["error_message"]) == (
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        "Group x not found.",
+    )
 
 
 def test_version_0_gives_members_an_id() -> None:
@@ -271,7 +309,10 @@ def test_a_static_member_that_comes_back_finds_what_it_had() -> None:
     held = group.assigned(group.beat("s1", group.state.members["s1"].epoch, instance_id="i"))
     assert held
     epoch = group.state.epoch
-    assert group.leave("s1", LEAVING_FOR_NOW, instance_id="i") == {"member_id": "s1", "member_epoch": -2}
+    assert group.leave("s1", LEAVING_FOR_NOW, instance_id="i") == {
+        "member_id": "s1",
+        "member_epoch": -2,
+    }
     group.later(20)
     group.beat("m1", group.state.members["m1"].epoch)
     back = group.join("s2", instance_id="i")
@@ -337,7 +378,10 @@ def test_expressions_are_resolved_when_a_member_brings_them() -> None:
     assert group.assigned(answer) == [0, 0]
     described = group.described()["members"][0]
     assert described["subscribed_topic_regex"] == "red-.*"
-    assert [row["topic_name"] for row in described["assignment"]["topic_partitions"]] == ["red-1", "red-2"]
+    assert [row["topic_name"] for row in described["assignment"]["topic_partitions"]] == [
+        "red-1",
+        "red-2",
+    ]
     assert group.state.is_subscribed("red-1") and not group.state.is_subscribed("blue")
 
 
@@ -354,7 +398,9 @@ def test_new_topics_are_matched_after_a_while() -> None:
     group.harness.metadata_changed()
     group.later()
     group.beat("m1", 3, owned=[("red-2", 0)])
-    assert [group.topics.topic_name(topic_id) for topic_id in group.state.members["m1"].assigned] == ["red-2"]
+    assert [
+        group.topics.topic_name(topic_id) for topic_id in group.state.members["m1"].assigned
+    ] == ["red-2"]
 
 
 def test_an_expression_goes_with_its_last_member() -> None:
@@ -380,7 +426,9 @@ def test_what_is_no_expression_is_refused(wrong: str) -> None:
     assert group.harness.log == []
 
 
-def test_a_long_search_goes_on_in_slices_while_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_search_goes_on_in_slices_while_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("mqd.coordinator.group.subscriptions.Resolution.advance.__defaults__", (1,))
     group = Group({f"t{number}": 1 for number in range(10)})
     assert group.assigned(group.join("m1", None, subscribed_topic_regex="t[0-4]")) == []
@@ -395,11 +443,15 @@ def test_a_long_search_goes_on_in_slices_while_others_are_answered(monkeypatch: 
 # -- commits
 
 
-def commit_check(group: Group, member_id: str, epoch: int, partition: int, **more: Any) -> ErrorCode:
+def commit_check(
+    group: Group, member_id: str, epoch: int, partition: int, **more: Any
+) -> ErrorCode:
     topic_id = group.topics.topic_id("a")
     assert topic_id is not None
     try:
-        check = group.state.check_commit(member_id, epoch, None, **{"transactional": False, "version": 9, **more})
+        check = group.state.check_commit(
+            member_id, epoch, None, **{"transactional": False, "version": 9, **more}
+        )
         if check is not None:
             check("a", topic_id, partition)
     except MqError as error:
@@ -427,7 +479,10 @@ def test_offsets_are_read_by_members_of_the_epoch() -> None:
     group = two_members()
     group.state.check_fetch("m1", 3)
     group.state.check_fetch(None, -1)
-    for member_id, epoch, code in (("m1", 2, ErrorCode.STALE_MEMBER_EPOCH), ("zz", 3, ErrorCode.UNKNOWN_MEMBER_ID)):
+    for member_id, epoch, code in (
+        ("m1", 2, ErrorCode.STALE_MEMBER_EPOCH),
+        ("zz", 3, ErrorCode.UNKNOWN_MEMBER_ID),
+    ):
         with pytest.raises(MqError) as refused:
             group.state.check_fetch(member_id, epoch)
         assert refused.value.code is code
@@ -460,7 +515,11 @@ def test_a_deleted_group_leaves_nothing() -> None:
 
 def test_replay_passes_over_tombstones_of_what_is_not_there() -> None:
     group = Group()
-    for key in (records.MemberMetadataKey(GROUP, "m"), records.ConsumerGroupMetadataKey(GROUP), records.TargetAssignmentMetadataKey(GROUP)):
+    for key in (
+        records.MemberMetadataKey(GROUP, "m"),
+        records.ConsumerGroupMetadataKey(GROUP),
+        records.TargetAssignmentMetadataKey(GROUP),
+    ):
         group.harness.shard.replay(records.tombstone(key))
     assert group.harness.shard.state.get(GROUP) is None
 
@@ -499,23 +558,39 @@ def test_a_member_that_says_more_than_a_message_may_hold_is_refused() -> None:
 
 
 def test_members_that_have_the_same_partition_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
-    """Records were lost, or somebody else wrote some: whoever takes over gives no partition to two, and the others keep theirs."""
+    """Records were lost, or somebody else wrote some: whoever takes over gives no partition
+    to two, and the others keep theirs.
+    """
     group = Group({"a": 4, "b": 2})
     for member_id, topic in (("m1", "a"), ("m2", "a"), ("m3", "b")):
         group.join(member_id, [topic])
         group.later()
         for _ in range(2):
             for one in list(group.state.members.values()):
-                kept = [(topic_id, partition) for topic_id, partitions in one.assigned.items() for partition in partitions]
+                kept = [
+                    (topic_id, partition)
+                    for topic_id, partitions in one.assigned.items()
+                    for partition in partitions
+                ]
                 group.beat(one.member_id, one.epoch, owned=kept)
     before = dict(group.state.members)
     assert [len(list(one.places())) for one in before.values()] == [2, 2, 2]
     same = replace(before["m2"], assigned=before["m1"].assigned)
-    group.harness.log.append((records.encode(records.CurrentMemberAssignmentKey(GROUP, "m2"), same.assignment()), NO_PRODUCER))
+    group.harness.log.append(
+        (
+            records.encode(records.CurrentMemberAssignmentKey(GROUP, "m2"), same.assignment()),
+            NO_PRODUCER,
+        )
+    )
     group.harness.fail_over()
-    assert sorted(record.args[1] for record in caplog.records if "another member owns" in record.msg) == ["m1", "m2"]  # type: ignore[index]
+    assert sorted(
+        record.args[1] for record in caplog.records if "another member owns" in record.msg
+    ) == ["m1", "m2"]  # type: ignore[index]
     group.later()
-    assert list(group.state.members) == ["m3"] and group.state.members["m3"].assigned == before["m3"].assigned
+    assert (
+        list(group.state.members) == ["m3"]
+        and group.state.members["m3"].assigned == before["m3"].assigned
+    )
     for member_id in ("m1", "m2"):
         assert group.refusal(member_id, before[member_id].epoch) is ErrorCode.UNKNOWN_MEMBER_ID
         group.join(member_id)
@@ -523,13 +598,19 @@ def test_members_that_have_the_same_partition_begin_anew(caplog: pytest.LogCaptu
 
 
 def waits(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in caplog.records if record.getMessage().startswith("rebalance waits")]
+    found = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("rebalance waits")
+    ]
     caplog.clear()
     return found
 
 
 @pytest.mark.parametrize("fails_over", [False, True])
-def test_the_log_says_for_whom_a_rebalance_waits(caplog: pytest.LogCaptureFixture, fails_over: bool) -> None:
+def test_the_log_says_for_whom_a_rebalance_waits(
+    caplog: pytest.LogCaptureFixture, fails_over: bool
+) -> None:
     caplog.set_level("INFO")
     group = Group()
     group.join("m1", rebalance_timeout_ms=60_000)
@@ -544,7 +625,9 @@ def test_the_log_says_for_whom_a_rebalance_waits(caplog: pytest.LogCaptureFixtur
         group.beat("m2", 3)
         group.beat("m1", 2, owned=[("a", partition) for partition in range(4)])
         group.later(5)
-    assert waits(caplog) == ["rebalance waits for members group=g epoch=3 state=Reconciling awaited=m1 at /10.0.0.1"]
+    assert waits(caplog) == [
+        "rebalance waits for members group=g epoch=3 state=Reconciling awaited=m1 at /10.0.0.1"
+    ]
     group.beat("m1", 2, owned=[("a", 0), ("a", 1)])
     group.later(1)
     group.join("m3")

@@ -1,4 +1,6 @@
-"""Groups that change from one protocol to the other while they live (KIP-848), and members of the classic protocol in a consumer group."""
+"""Groups that change from one protocol to the other while they live (KIP-848), and members
+of the classic protocol in a consumer group.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import LEAVING_FOR_NOW
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.consumer_protocol import Subscription, decode_assignment, encode_assignment, encode_subscription
+from mqd.protocol.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 from mqd.types import TopicPartition
 from tests.coordinator.group.consumer_support import GROUP, Group, owners
 
@@ -24,8 +31,16 @@ class Mixed(Group):
     def __init__(self, **options: Any) -> None:
         super().__init__({"a": 4}, group_initial_rebalance_delay_ms=0, **options)
 
-    def ask_to_join(self, member_id: str, owned: tuple[int, ...] = (), topics: tuple[str, ...] = ("a",), **more: Any) -> int:
-        subscription = Subscription(topics, tuple(TopicPartition("a", partition) for partition in owned))
+    def ask_to_join(
+        self,
+        member_id: str,
+        owned: tuple[int, ...] = (),
+        topics: tuple[str, ...] = ("a",),
+        **more: Any,
+    ) -> int:
+        subscription = Subscription(
+            topics, tuple(TopicPartition("a", partition) for partition in owned)
+        )
         protocols = [{"name": PROTOCOL, "metadata": encode_subscription(subscription, 2)}]
         request = {
             "group_id": GROUP,
@@ -38,7 +53,9 @@ class Mixed(Group):
         }
         return self.harness.ask("join_group", 9, request)
 
-    def join_classic(self, member_id: str = "", owned: tuple[int, ...] = (), **more: Any) -> dict[str, Any]:
+    def join_classic(
+        self, member_id: str = "", owned: tuple[int, ...] = (), **more: Any
+    ) -> dict[str, Any]:
         """Join, twice where the first time only gives an id."""
         ticket = self.ask_to_join(member_id, owned, **more)
         self.harness.advance(0.01)
@@ -47,13 +64,32 @@ class Mixed(Group):
             return self.join_classic(answer["member_id"], owned, **more)
         return dict(answer)
 
-    def sync(self, member_id: str, generation: int, assigned: dict[str, list[int]] | None = None, **more: Any) -> list[int]:
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assigned: dict[str, list[int]] | None = None,
+        **more: Any,
+    ) -> list[int]:
         rows = [
-            {"member_id": one, "assignment": encode_assignment([TopicPartition("a", partition) for partition in found])}
+            {
+                "member_id": one,
+                "assignment": encode_assignment(
+                    [TopicPartition("a", partition) for partition in found]
+                ),
+            }
             for one, found in (assigned or {}).items()
         ]
-        request = {"group_id": GROUP, "member_id": member_id, "generation_id": generation, "assignments": rows, **more}
-        answer = self.harness.call("sync_group", 5, {"protocol_type": "consumer", "protocol_name": PROTOCOL, **request})
+        request = {
+            "group_id": GROUP,
+            "member_id": member_id,
+            "generation_id": generation,
+            "assignments": rows,
+            **more,
+        }
+        answer = self.harness.call(
+            "sync_group", 5, {"protocol_type": "consumer", "protocol_name": PROTOCOL, **request}
+        )
         assert answer["error_code"] == 0, answer
         return [partition for _, partition in decode_assignment(answer["assignment"])]
 
@@ -68,7 +104,12 @@ class Mixed(Group):
         """A classic group of one member; its id."""
         answer = self.join_classic(**more)
         member_id = str(answer["member_id"])
-        self.sync(member_id, answer["generation_id"], {member_id: [0, 1, 2, 3] if assigned is None else assigned}, **more)
+        self.sync(
+            member_id,
+            answer["generation_id"],
+            {member_id: [0, 1, 2, 3] if assigned is None else assigned},
+            **more,
+        )
         return member_id
 
     def type_of_group(self) -> type:
@@ -88,7 +129,12 @@ def test_the_first_consumer_turns_a_classic_group_into_one_of_its_own() -> None:
     assert [member["member_type"] for member in group.described()["members"]] == [0, 1]
     assert group.heartbeat(classic, 1) is ErrorCode.REBALANCE_IN_PROGRESS
     told = group.join_classic(classic, (0, 1, 2, 3))
-    assert (told["generation_id"], told["protocol_name"], told["leader"], told["members"]) == (1, PROTOCOL, "", [])
+    assert (told["generation_id"], told["protocol_name"], told["leader"], told["members"]) == (
+        1,
+        PROTOCOL,
+        "",
+        [],
+    )
     assert group.sync(classic, 1) == [0, 1]
     assert "assignment" not in group.beat("m1", 2)
     assert group.heartbeat(classic, 1) is ErrorCode.REBALANCE_IN_PROGRESS
@@ -101,7 +147,9 @@ def test_the_first_consumer_turns_a_classic_group_into_one_of_its_own() -> None:
 
 @pytest.mark.parametrize("fails_over", [False, True])
 def test_what_a_classic_member_has_not_heard_of_losing_is_still_its_own(fails_over: bool) -> None:
-    """The group is turned between its JoinGroup, in which it says what it has, and its SyncGroup, which tells it to let go of some."""
+    """The group is turned between its JoinGroup, in which it says what it has, and its
+    SyncGroup, which tells it to let go of some.
+    """
     group = Mixed()
     leader = group.classic_alone()
     second = str(group.harness.answer(group.ask_to_join(""))["member_id"])
@@ -121,7 +169,9 @@ def test_what_a_classic_member_has_not_heard_of_losing_is_still_its_own(fails_ov
     for _ in range(5):
         group.later()
         answer = group.beat("k", group.state.members["k"].epoch)
-        assert group.assigned(answer) in (None, []), "3 is not free, and nobody else has let go of anything"
+        assert group.assigned(answer) in (None, []), (
+            "3 is not free, and nobody else has let go of anything"
+        )
         assert owners(group.state)[topic_id, 3] == second
     assert group.sync(second, 3) == [2], "now it hears of it"
     assert group.heartbeat(second, 3) is ErrorCode.REBALANCE_IN_PROGRESS
@@ -141,7 +191,9 @@ def test_what_a_classic_member_had_and_another_was_given_is_the_other_s() -> Non
     group.sync(leader, 2, {leader: [3], second: [0]})
     group.join("k")
     found = {partition: owner for (_, partition), owner in owners(group.state).items()}
-    assert found == {0: second, 1: leader, 2: leader, 3: leader}, "of what both say that they had, one has it; what is not there, nobody"
+    assert found == {0: second, 1: leader, 2: leader, 3: leader}, (
+        "of what both say that they had, one has it; what is not there, nobody"
+    )
 
 
 def test_who_waits_in_the_classic_group_is_told_to_join_again() -> None:
@@ -159,7 +211,9 @@ def test_who_waits_in_the_classic_group_is_told_to_join_again() -> None:
 
 
 @pytest.mark.parametrize("topics", [["a"], [f"{number:0100}" for number in range(100)]])
-def test_who_waits_in_the_classic_group_waits_on_where_the_consumer_is_refused(topics: list[str]) -> None:
+def test_who_waits_in_the_classic_group_waits_on_where_the_consumer_is_refused(
+    topics: list[str],
+) -> None:
     group = Mixed(message_max_bytes=5_000)
     classic = group.classic_alone()
     second = group.harness.answer(group.ask_to_join(""))["member_id"]
@@ -177,7 +231,9 @@ def test_an_empty_group_gives_way_to_one_of_the_other_type_whose_numbers_go_on()
         classic = group.classic_alone()
         assert group.type_of_group() is ClassicGroup and group.generation() > reached
         reached = group.generation()
-        group.harness.call("leave_group", 5, {"group_id": GROUP, "members": [{"member_id": classic}]})
+        group.harness.call(
+            "leave_group", 5, {"group_id": GROUP, "members": [{"member_id": classic}]}
+        )
         group.harness.fail_over()
         assert group.join("m1")["member_epoch"] > reached
         assert group.type_of_group() is ConsumerGroup
@@ -196,7 +252,9 @@ def test_a_classic_group_that_is_not_complete_yet_keeps_the_number_that_it_goes_
     assert group.type_of_group() is ClassicGroup and group.generation() >= epoch
 
 
-def test_who_has_not_heard_of_its_target_keeps_what_it_has_when_the_group_is_classic_again() -> None:
+def test_who_has_not_heard_of_its_target_keeps_what_it_has_when_the_group_is_classic_again() -> (
+    None
+):
     """It reads on: were it another's by now, and the group turned back, both would read it."""
     group = Mixed()
     classic = group.classic_alone()
@@ -205,12 +263,21 @@ def test_who_has_not_heard_of_its_target_keeps_what_it_has_when_the_group_is_cla
     group.leave("m1")
     kept = group.harness.shard.state.group(GROUP)
     assert isinstance(kept, ClassicGroup)
-    assert sorted(partition for _, partition in decode_assignment(kept.members[classic].assignment)) == [0, 1, 2, 3]
+    assert sorted(
+        partition for _, partition in decode_assignment(kept.members[classic].assignment)
+    ) == [0, 1, 2, 3]
     assert group.assigned(group.join("m2")) == []
 
 
 @pytest.mark.parametrize(
-    ("policy", "up", "down"), [("bidirectional", 1, 1), ("upgrade", 1, 0), ("downgrade", 0, 1), ("disabled", 0, 0), ("no", 0, 0)]
+    ("policy", "up", "down"),
+    [
+        ("bidirectional", 1, 1),
+        ("upgrade", 1, 0),
+        ("downgrade", 0, 1),
+        ("disabled", 0, 0),
+        ("no", 0, 0),
+    ],
 )
 def test_the_policy_says_which_way(policy: str, up: bool, down: bool) -> None:
     group = Mixed(group_consumer_migration_policy=policy)
@@ -244,7 +311,11 @@ def test_a_group_with_an_assignor_that_says_more_is_not_turned() -> None:
         "protocol_type": "consumer",
         "protocol_name": PROTOCOL,
     }
-    group.harness.call("sync_group", 5, {**request, "assignments": [{"member_id": answer["member_id"], "assignment": custom}]})
+    group.harness.call(
+        "sync_group",
+        5,
+        {**request, "assignments": [{"member_id": answer["member_id"], "assignment": custom}]},
+    )
     with pytest.raises(MqError, match="an unsupported custom assignor is in use") as refused:
         group.join("m1")
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
@@ -258,7 +329,15 @@ def test_what_is_not_the_embedded_protocol_is_not_turned(kind: str) -> None:
     answer = group.join_classic(**request)
     more = {"protocol_type": kind, "protocol_name": "p"}
     group.harness.call(
-        "sync_group", 5, {"group_id": GROUP, "member_id": answer["member_id"], "generation_id": 1, "assignments": [], **more}
+        "sync_group",
+        5,
+        {
+            "group_id": GROUP,
+            "member_id": answer["member_id"],
+            "generation_id": 1,
+            "assignments": [],
+            **more,
+        },
     )
     with pytest.raises(MqError) as refused:
         group.join("m1")
@@ -284,8 +363,16 @@ def test_when_the_last_consumer_leaves_the_group_is_classic_again() -> None:
     assert group.type_of_group() is ClassicGroup
     found = group.harness.shard.state.get(GROUP)
     assert isinstance(found, ClassicGroup)
-    assert (found.generation, found.protocol, found.leader, list(found.members)) == (2, PROTOCOL, classic, [classic])
-    assert [partition for _, partition in decode_assignment(found.members[classic].assignment)] == [0, 1]
+    assert (found.generation, found.protocol, found.leader, list(found.members)) == (
+        2,
+        PROTOCOL,
+        classic,
+        [classic],
+    )
+    assert [partition for _, partition in decode_assignment(found.members[classic].assignment)] == [
+        0,
+        1,
+    ]
     assert group.heartbeat(classic, 2) is ErrorCode.REBALANCE_IN_PROGRESS
     again = group.join_classic(classic, (0, 1))
     assert (again["generation_id"], again["leader"]) == (3, classic)
@@ -294,7 +381,9 @@ def test_when_the_last_consumer_leaves_the_group_is_classic_again() -> None:
     assert group.type_of_group() is ClassicGroup
     keys = [records.decode(entry) for entry, _ in group.harness.log if not isinstance(entry, bool)]
     live = {found.key: found.value for found in keys if found is not None}
-    assert [type(key).__name__ for key, value in live.items() if value is not None] == ["GroupMetadataKey"]
+    assert [type(key).__name__ for key, value in live.items() if value is not None] == [
+        "GroupMetadataKey"
+    ]
 
 
 def test_a_consumer_that_dies_leaves_a_classic_group_too() -> None:
@@ -312,13 +401,17 @@ def test_a_classic_static_member_takes_the_place_of_the_last_consumer() -> None:
     answer = group.join_classic(group_instance_id="i")
     assert (answer["error_code"], answer["generation_id"]) == (0, 2)
     assert group.type_of_group() is ClassicGroup
-    assert group.heartbeat(answer["member_id"], 2, group_instance_id="i") is ErrorCode.NONE, "the same subscription: nothing to assign anew"
+    assert group.heartbeat(answer["member_id"], 2, group_instance_id="i") is ErrorCode.NONE, (
+        "the same subscription: nothing to assign anew"
+    )
     assert group.sync(answer["member_id"], 2, group_instance_id="i") == [0, 1, 2, 3]
     group.harness.fail_over()
     assert group.type_of_group() is ClassicGroup
 
 
-def test_a_static_member_that_speaks_the_classic_protocol_from_now_on_turns_the_group_classic() -> None:
+def test_a_static_member_that_speaks_the_classic_protocol_from_now_on_turns_the_group_classic() -> (
+    None
+):
     group = Mixed()
     group.join("s1", instance_id="i")
     group.later()
@@ -382,12 +475,16 @@ def test_classic_requests_in_a_consumer_group_are_checked() -> None:
     group, classic = mixed()
     assert group.heartbeat(classic, 1) is ErrorCode.ILLEGAL_GENERATION
     assert group.heartbeat("zz", 2) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.heartbeat("m1", 2) is ErrorCode.UNKNOWN_MEMBER_ID, "it does not speak the classic protocol"
+    assert group.heartbeat("m1", 2) is ErrorCode.UNKNOWN_MEMBER_ID, (
+        "it does not speak the classic protocol"
+    )
     with pytest.raises(MqError) as refused:
         group.sync(classic, 2, protocol_name="range")
     assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     with pytest.raises(MqError) as refused:
-        group.join_classic(protocols=[{"name": "range", "metadata": encode_subscription(Subscription(("a",)), 0)}])
+        group.join_classic(
+            protocols=[{"name": "range", "metadata": encode_subscription(Subscription(("a",)), 0)}]
+        )
     assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     check = group.state.check_commit(classic, 1, None, transactional=False, version=7)
     topic_id = group.topics.topic_id("a")
@@ -400,9 +497,17 @@ def test_classic_requests_in_a_consumer_group_are_checked() -> None:
 
 def test_members_of_both_protocols_leave_by_leave_group() -> None:
     group, classic = mixed()
-    members = [{"member_id": classic}, {"member_id": "zz"}, {"member_id": "", "group_instance_id": "none"}]
+    members = [
+        {"member_id": classic},
+        {"member_id": "zz"},
+        {"member_id": "", "group_instance_id": "none"},
+    ]
     answer = group.harness.call("leave_group", 5, {"group_id": GROUP, "members": members})
-    assert [row["error_code"] for row in answer["members"]] == [0, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert [row["error_code"] for row in answer["members"]] == [
+        0,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
     assert list(group.state.members) == ["m1"]
     group.later()
     assert group.assigned(group.beat("m1", 2)) == [0, 1, 2, 3]
@@ -412,7 +517,13 @@ def test_members_of_both_protocols_leave_by_leave_group() -> None:
 def test_a_classic_member_of_old_has_its_session_to_join_again() -> None:
     group, classic = mixed()
     protocols = [{"name": PROTOCOL, "metadata": encode_subscription(Subscription(("a",)), 0)}]
-    request = {"group_id": GROUP, "member_id": classic, "session_timeout_ms": 10_000, "protocol_type": "consumer", "protocols": protocols}
+    request = {
+        "group_id": GROUP,
+        "member_id": classic,
+        "session_timeout_ms": 10_000,
+        "protocol_type": "consumer",
+        "protocols": protocols,
+    }
     assert group.harness.call("join_group", 0, request)["error_code"] == 0
     assert group.state.members[classic].rebalance_timeout_ms == 10_000
     group.later(5)

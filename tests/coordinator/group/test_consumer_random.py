@@ -1,8 +1,10 @@
-"""Any order of events in a consumer group: members of both protocols that come, go, fall silent, lose answers and dawdle; topics that
-change; coordinators that fail. What must hold after each event, and that it ends well when nothing more happens.
+"""Any order of events in a consumer group: members of both protocols that come, go, fall silent,
+lose answers and dawdle; topics that change; coordinators that fail. What must hold after each
+event, and that it ends well when nothing more happens.
 
-A member here knows only what it was told. It has a partition from when it takes it up until it has let go of it, whatever the coordinator
-believes, so two members with one partition are seen for what they are.
+A member here knows only what it was told. It has a partition from when it takes it up until it has
+let go of it, whatever the coordinator believes, so two members with one partition are seen for what
+they are.
 """
 
 from __future__ import annotations
@@ -71,13 +73,18 @@ class Consumer:
                 self.held, self.wanted = self.wanted, None
             else:
                 self.held &= self.wanted
-        # Who has not taken up yet what it was told, loses no answer: KIP-848 cannot see that it is about to (nor can Apache Kafka).
+        # Who has not taken up yet what it was told, loses no answer: KIP-848 cannot see that it is
+        # about to (nor can Apache Kafka).
         self.beat(lost=self.wanted is None and self.chance.random() < self.loss)
 
     def beat(self, *, lost: bool) -> None:
         request: dict[str, Any] = {} if self.instance is None else {"instance_id": self.instance}
         if self.tell_all:
-            request |= {"rebalance_timeout_ms": 20_000, "subscribed_topic_names": self.topics, "subscribed_topic_regex": self.regex}
+            request |= {
+                "rebalance_timeout_ms": 20_000,
+                "subscribed_topic_names": self.topics,
+                "subscribed_topic_regex": self.regex,
+            }
         try:
             answer = self.group.beat(self.member_id, self.epoch, **request, owned=self.existing())
         except MqError as error:
@@ -99,11 +106,15 @@ class Consumer:
 
     def existing(self) -> Places:
         """What it has of topics that are not deleted."""
-        return frozenset(place for place in self.held if self.group.topics.topic_name(place[0]) is not None)
+        return frozenset(
+            place for place in self.held if self.group.topics.topic_name(place[0]) is not None
+        )
 
     def leave(self) -> None:
         more = {} if self.instance is None else {"instance_id": self.instance}
-        epoch = LEAVING_FOR_NOW if self.instance is not None and self.chance.random() < 0.7 else LEAVING
+        epoch = (
+            LEAVING_FOR_NOW if self.instance is not None and self.chance.random() < 0.7 else LEAVING
+        )
         self.held = frozenset()
         try:
             self.group.leave(self.member_id, epoch, **more)
@@ -126,7 +137,9 @@ class Classic(Consumer):
         self.must_join = True
 
     was_removed = False
-    """It joins under an id that the group has forgotten, and hears only with its next assignment that it lost what it had."""
+    """It joins under an id that the group has forgotten, and hears only with its next
+    assignment that it lost what it had.
+    """
 
     @property
     def member_id(self) -> str:
@@ -139,7 +152,12 @@ class Classic(Consumer):
         self.must_sync = False
 
     def ask(self, api: str, version: int, **request: Any) -> Any:
-        more = {"group_id": GROUP, "member_id": self.assigned_id, "group_instance_id": self.instance, **request}
+        more = {
+            "group_id": GROUP,
+            "member_id": self.assigned_id,
+            "group_instance_id": self.instance,
+            **request,
+        }
         return self.group.harness.call(api, version, more)
 
     def step(self) -> None:
@@ -168,7 +186,10 @@ class Classic(Consumer):
             self.must_join = self.must_join or let_go
         if self.must_join:
             self.was_removed = self.was_removed or self.assigned_id not in self.group.state.members
-            owned = tuple(TopicPartition(str(topics.topic_name(topic_id)), partition) for topic_id, partition in sorted(self.existing()))
+            owned = tuple(
+                TopicPartition(str(topics.topic_name(topic_id)), partition)
+                for topic_id, partition in sorted(self.existing())
+            )
             metadata = encode_subscription(Subscription(tuple(self.topics), owned, self.epoch), 2)
             answer = self.ask(
                 "join_group",
@@ -188,10 +209,20 @@ class Classic(Consumer):
             self.must_join, self.must_sync = False, True
         elif self.must_sync:
             answer = self.ask(
-                "sync_group", 5, generation_id=self.epoch, protocol_type="consumer", protocol_name="cooperative-sticky", assignments=[]
+                "sync_group",
+                5,
+                generation_id=self.epoch,
+                protocol_type="consumer",
+                protocol_name="cooperative-sticky",
+                assignments=[],
             )
-            found = ((topics.topic_id(topic), partition) for topic, partition in decode_assignment(answer["assignment"]))
-            self.wanted = frozenset((topic_id, partition) for topic_id, partition in found if topic_id is not None)
+            found = (
+                (topics.topic_id(topic), partition)
+                for topic, partition in decode_assignment(answer["assignment"])
+            )
+            self.wanted = frozenset(
+                (topic_id, partition) for topic_id, partition in found if topic_id is not None
+            )
             self.must_sync = False
         else:
             answer = self.ask("heartbeat", 4, generation_id=self.epoch)
@@ -201,7 +232,14 @@ class Classic(Consumer):
         self.held = frozenset()
         if self.assigned_id:
             self.group.harness.call(
-                "leave_group", 5, {"group_id": GROUP, "members": [{"member_id": self.assigned_id, "group_instance_id": self.instance}]}
+                "leave_group",
+                5,
+                {
+                    "group_id": GROUP,
+                    "members": [
+                        {"member_id": self.assigned_id, "group_instance_id": self.instance}
+                    ],
+                },
             )
         self.forget()
         self.is_in = False
@@ -216,7 +254,10 @@ class World:
         self.group = Group({"a": 4, "b": 2}, group_consumer_migration_policy="upgrade")
         kinds = [Consumer, Classic] if classic else [Consumer]
         self.members = [
-            self.chance.choice(kinds)(self.group, f"m{number}", self.chance, static=self.chance.random() < 0.3) for number in range(5)
+            self.chance.choice(kinds)(
+                self.group, f"m{number}", self.chance, static=self.chance.random() < 0.3
+            )
+            for number in range(5)
         ]
         self.members[0] = Consumer(self.group, "m0", self.chance, static=False)
         self.silent: set[str] = set()
@@ -228,7 +269,10 @@ class World:
     def event(self) -> None:
         chance, group = self.chance, self.group
         member = chance.choice(self.members)
-        match chance.choices(("step", "leave", "fall silent", "subscribe", "time", "fail over", "topics"), (70, 4, 3, 4, 12, 4, 3))[0]:
+        match chance.choices(
+            ("step", "leave", "fall silent", "subscribe", "time", "fail over", "topics"),
+            (70, 4, 3, 4, 12, 4, 3),
+        )[0]:
             case "step":
                 self.silent.discard(member.name)
                 member.step()
@@ -258,7 +302,10 @@ class World:
 
     def described(self) -> dict[str, Any]:
         found = self.group.described()
-        return {**found, "members": sorted(found.get("members", ()), key=lambda row: str(row["member_id"]))}
+        return {
+            **found,
+            "members": sorted(found.get("members", ()), key=lambda row: str(row["member_id"])),
+        }
 
     def fail_over(self) -> None:
         before = self.state()
@@ -268,20 +315,41 @@ class World:
         assert (before is None) == (after is None)
         assert self.described() == described
         if before is not None and after is not None:
-            for name in ("epoch", "assignment_epoch", "assignment_ms", "metadata_hash", "members", "targets", "expressions", "static"):
+            for name in (
+                "epoch",
+                "assignment_epoch",
+                "assignment_ms",
+                "metadata_hash",
+                "members",
+                "targets",
+                "expressions",
+                "static",
+            ):
                 assert getattr(before, name) == getattr(after, name), name
-            assert (before.owners, before.names, before.regexes) == (after.owners, after.names, after.regexes)
+            assert (before.owners, before.names, before.regexes) == (
+                after.owners,
+                after.names,
+                after.regexes,
+            )
 
     def compact(self) -> None:
-        """The log loses, up to some record, what later records have replaced, and then some tombstones."""
+        """The log loses, up to some record, what later records have replaced, and then some
+        tombstones.
+        """
         log = self.group.harness.log
         cut = self.chance.randrange(len(log) + 1)
-        last = {entry.key: number for number, (entry, _) in enumerate(log[:cut]) if isinstance(entry, CoordinatorRecord)}
+        last = {
+            entry.key: number
+            for number, (entry, _) in enumerate(log[:cut])
+            if isinstance(entry, CoordinatorRecord)
+        }
         without_tombstones = self.chance.random() < 0.5
         kept = [
             (entry, producer)
             for number, (entry, producer) in enumerate(log[:cut])
-            if isinstance(entry, CoordinatorRecord) and last[entry.key] == number and not (entry.value is None and without_tombstones)
+            if isinstance(entry, CoordinatorRecord)
+            and last[entry.key] == number
+            and not (entry.value is None and without_tombstones)
         ]
         self.group.harness.log = kept + log[cut:]
 
@@ -302,7 +370,9 @@ class World:
                 assert told.get(place) == member.member_id, (place, member.name)
 
     def settle(self) -> None:
-        """Everybody goes on, nothing else happens: in the end each has its part, and everything is somebody's."""
+        """Everybody goes on, nothing else happens: in the end each has its part, and
+        everything is somebody's.
+        """
         for member in self.members:
             member.loss = 0.0
         for number in range(80):
@@ -312,14 +382,22 @@ class World:
                 self.check()
             state = self.state()
             assert state is not None
-            if number > 12 and state.state_name() == "Stable" and all(member.settled() for member in self.members):
+            if (
+                number > 12
+                and state.state_name() == "Stable"
+                and all(member.settled() for member in self.members)
+            ):
                 break  # after more than the ten seconds in which new topics may go unseen
         else:
             raise AssertionError(state.state_name(), [member.__dict__ for member in self.members])
         assert {member.member_id for member in self.members} == set(state.members)
         wanted = {name for member in state.members.values() for name in member.topic_names}
         wanted |= {name for value in state.expressions.values() for name in value.topics}
-        everything = {(self.group.topics.topic_id(name), p) for name in wanted for p in range(self.group.topics.partitions(name))}
+        everything = {
+            (self.group.topics.topic_id(name), p)
+            for name in wanted
+            for p in range(self.group.topics.partitions(name))
+        }
         assert {place for member in self.members for place in member.held} == everything
 
 

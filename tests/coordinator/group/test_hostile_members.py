@@ -1,4 +1,6 @@
-"""What members say about themselves is theirs: whatever the bytes within are, the coordinator answers, and the next one can be loaded."""
+"""What members say about themselves is theirs: whatever the bytes within are, the
+coordinator answers, and the next one can be loaded.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ def protocols(**said: bytes) -> list[dict[str, Any]]:
     return [{"name": name, "metadata": metadata} for name, metadata in said.items()]
 
 
-def two_classic(group: Mixed, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> tuple[str, str, int]:
-    """A classic group of two that waits for assignments: ids, the leader's first, and the generation."""
+def two_classic(
+    group: Mixed, first: list[dict[str, Any]], second: list[dict[str, Any]]
+) -> tuple[str, str, int]:
+    """A classic group of two that waits for assignments: ids, the leader's first, and the
+    generation.
+    """
     leader = str(group.join_classic(protocols=first)["member_id"])
     other = group.harness.answer(group.ask_to_join("", protocols=second))["member_id"]
     waiting = group.ask_to_join(other, protocols=second)
@@ -37,7 +43,9 @@ def test_a_group_is_upgraded_while_a_member_joins_without_the_protocol_that_was_
     group = Mixed()
     leader = str(group.join_classic(protocols=protocols(range=SAID, sticky=SAID))["member_id"])
     group.sync(leader, 1, {leader: [0]}, protocol_name="range")
-    other = group.harness.answer(group.ask_to_join("", protocols=protocols(sticky=SAID)))["member_id"]
+    other = group.harness.answer(group.ask_to_join("", protocols=protocols(sticky=SAID)))[
+        "member_id"
+    ]
     waiting = group.ask_to_join(other, protocols=protocols(sticky=SAID))
     assert group.join("m1")["member_epoch"] == 2
     assert group.harness.answer(waiting)["error_code"] is ErrorCode.REBALANCE_IN_PROGRESS
@@ -46,7 +54,9 @@ def test_a_group_is_upgraded_while_a_member_joins_without_the_protocol_that_was_
 
 def test_a_group_in_which_two_have_the_same_partition_is_not_upgraded() -> None:
     group = Mixed()
-    leader, other, generation = two_classic(group, protocols(**{PROTOCOL: SAID}), protocols(**{PROTOCOL: SAID}))
+    leader, other, generation = two_classic(
+        group, protocols(**{PROTOCOL: SAID}), protocols(**{PROTOCOL: SAID})
+    )
     group.sync(leader, generation, {leader: [0, 1, 2], other: [2, 3]})
     with pytest.raises(MqError, match="a partition to several members") as refused:
         group.join("m1")
@@ -55,10 +65,14 @@ def test_a_group_in_which_two_have_the_same_partition_is_not_upgraded() -> None:
     assert group.type_of_group() is ClassicGroup
 
 
-def test_a_member_whose_first_protocol_says_nothing_is_told_its_assignment_after_the_upgrade() -> None:
+def test_a_member_whose_first_protocol_says_nothing_is_told_its_assignment_after_the_upgrade() -> (
+    None
+):
     group = Mixed()
     nothing = encode_subscription(Subscription(()), 2)
-    leader, other, generation = two_classic(group, protocols(common=nothing), protocols(odd=b"", common=nothing))
+    leader, other, generation = two_classic(
+        group, protocols(common=nothing), protocols(odd=b"", common=nothing)
+    )
     group.sync(leader, generation, {}, protocol_name="common")
     group.join("m1", topics=())
     assert group.type_of_group() is ConsumerGroup
@@ -66,16 +80,23 @@ def test_a_member_whose_first_protocol_says_nothing_is_told_its_assignment_after
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\x00", b"\xff\xff", b"\x7f\xff"])
-def test_a_group_becomes_classic_whatever_stands_under_the_protocol_that_is_chosen_then(metadata: bytes) -> None:
+def test_a_group_becomes_classic_whatever_stands_under_the_protocol_that_is_chosen_then(
+    metadata: bytes,
+) -> None:
     group = Mixed()
     first = group.classic_alone()
     group.join("m1")
-    group.join_classic(first, (0, 1, 2, 3), protocols=protocols(**{PROTOCOL: SAID, "common": metadata}))
+    group.join_classic(
+        first, (0, 1, 2, 3), protocols=protocols(**{PROTOCOL: SAID, "common": metadata})
+    )
     group.join_classic(protocols=protocols(own=SAID, common=metadata))
     group.leave("m1")
     assert group.type_of_group() is ClassicGroup
     group.harness.fail_over()
-    assert len(group.harness.call("describe_groups", 6, {"groups": [GROUP]})["groups"][0]["members"]) == 2
+    assert (
+        len(group.harness.call("describe_groups", 6, {"groups": [GROUP]})["groups"][0]["members"])
+        == 2
+    )
 
 
 MANY = [f"x{number}" for number in range(SUBSCRIBED_NAMES_MAX + 1)]
@@ -84,7 +105,10 @@ MANY = [f"x{number}" for number in range(SUBSCRIBED_NAMES_MAX + 1)]
 def test_who_subscribes_to_more_topics_than_there_may_be_is_refused() -> None:
     group = Mixed()
     epoch = group.join("m1", MANY[1:])["member_epoch"]
-    for more in ({"member_id": "m2", "epoch": 0, "rebalance_timeout_ms": 1000, "owned": ()}, {"member_id": "m1", "epoch": epoch}):
+    for more in (
+        {"member_id": "m2", "epoch": 0, "rebalance_timeout_ms": 1000, "owned": ()},
+        {"member_id": "m1", "epoch": epoch},
+    ):
         assert group.refusal(subscribed_topic_names=MANY, **more) is ErrorCode.INVALID_REQUEST
     with pytest.raises(MqError, match="at most") as refused:
         group.harness.answer(group.ask_to_join("m1", topics=tuple(MANY)))
@@ -98,7 +122,9 @@ def test_a_group_whose_members_say_too_much_is_not_upgraded(topics: tuple[str, .
     group.join_classic(topics=topics)
     with pytest.raises(MqError, match="a member says more than") as refused:
         group.join("m1")
-    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND and group.type_of_group() is ClassicGroup
+    assert (
+        refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND and group.type_of_group() is ClassicGroup
+    )
 
 
 def test_a_classic_member_that_says_too_much_does_not_come_into_a_consumer_group() -> None:
@@ -112,7 +138,10 @@ def test_what_members_of_one_consumer_group_say_is_bounded(monkeypatch: pytest.M
     monkeypatch.setattr("mqd.coordinator.group.consumer_steps.CONSUMER_GROUP_BYTES_MAX", 100_000)
     group = Mixed()
     group.join("m1", MANY[:1000])
-    assert group.refusal("m2", 0, subscribed_topic_names=MANY[:1000], rebalance_timeout_ms=1, owned=()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert (
+        group.refusal("m2", 0, subscribed_topic_names=MANY[:1000], rebalance_timeout_ms=1, owned=())
+        is ErrorCode.GROUP_MAX_SIZE_REACHED
+    )
     before = group.state.memory
     group.join("m2", topics=None, subscribed_topic_regex="a" * 100)
     group.join("m2", topics=None, subscribed_topic_regex="a" * 50)
@@ -131,6 +160,8 @@ def test_of_the_topics_that_are_there_each_is_wanted_that_somebody_names() -> No
         for known in ("", "a", "abx", names, names + "uvwxyz"):
             for leaving in ([], present[:1], present):
                 for joining in (None, Member("j", topic_names=("b", "x"))):
-                    staying = [one for one in present if one not in leaving] + ([joining] if joining else [])
+                    staying = [one for one in present if one not in leaving] + (
+                        [joining] if joining else []
+                    )
                     wanted = {name for one in staying for name in one.topic_names if name in known}
                     assert group.subscribed_names(known, leaving, joining) == wanted

@@ -17,11 +17,15 @@ def test_what_members_of_all_groups_say_is_bounded() -> None:
         refused = groups.join(group_id=group_id, protocols=large)
         with pytest.raises(MqError) as told:
             groups.answer(refused)
-        assert told.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE, "upon which clients try again"
+        assert told.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE, (
+            "upon which clients try again"
+        )
     assert groups.shard.state.get("d") is None
     groups.advance(3)
     one, *_ = (groups.answer(ticket)["member_id"] for ticket in tickets)
-    assert groups.join_now(one, group_id="a", protocols=large)["error_code"] == ErrorCode.NONE, "it comes again with as much as before"
+    assert groups.join_now(one, group_id="a", protocols=large)["error_code"] == ErrorCode.NONE, (
+        "it comes again with as much as before"
+    )
     groups.fail_over()
     assert sum(group.memory for group in groups.shard.groups) < 100, "that was not written"
     groups.join(group_id="d", protocols=large)
@@ -46,7 +50,10 @@ def test_what_members_of_consumer_groups_say_is_bounded_too() -> None:
     names = [f"{number:0100}" for number in range(300)]
     group = Group(group_members_memory_bytes=70_000)
     epoch = group.join("m1", names)["member_epoch"]
-    assert group.refusal("m2", 0, subscribed_topic_names=names, rebalance_timeout_ms=1000, owned=()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (
+        group.refusal("m2", 0, subscribed_topic_names=names, rebalance_timeout_ms=1000, owned=())
+        is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
     assert list(group.state.members) == ["m1"] and group.state.memory > 48_000
     assert group.beat("m1", epoch, subscribed_topic_names=names)["member_epoch"] == epoch
     group.later()
@@ -55,7 +62,10 @@ def test_what_members_of_consumer_groups_say_is_bounded_too() -> None:
     group.join("m2", names)
     group.harness.fail_over()
     group.later()
-    assert group.refusal("m3", 0, subscribed_topic_names=names, rebalance_timeout_ms=1000, owned=()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (
+        group.refusal("m3", 0, subscribed_topic_names=names, rebalance_timeout_ms=1000, owned=())
+        is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
     for member_id in ("m1", "m2"):
         group.leave(member_id)
     assert group.state.memory == 0

@@ -9,7 +9,12 @@ from hypothesis import given, strategies as st
 from mqd.coordinator.group.offset_store import OffsetStore, weight
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 
-KEYS = [OffsetCommitKey(group, topic, partition) for group in ("a", "b") for topic in ("t", "u") for partition in (0, 1)]
+KEYS = [
+    OffsetCommitKey(group, topic, partition)
+    for group in ("a", "b")
+    for topic in ("t", "u")
+    for partition in (0, 1)
+]
 PRODUCERS = [1, 2, 3]
 
 
@@ -40,7 +45,9 @@ Entries = dict[OffsetCommitKey, list[tuple[OffsetCommit, int | None]]]
 
 
 def model(log: list[Any]) -> Entries:
-    """Of each partition, in the order of the log: what was committed, and in whose open transaction."""
+    """Of each partition, in the order of the log: what was committed, and in whose open
+    transaction.
+    """
     found: Entries = {key: [] for key in KEYS}
     for event in log:
         if isinstance(event, Put):
@@ -49,8 +56,14 @@ def model(log: list[Any]) -> Entries:
             found[event.key].clear()
         else:
             for entries in found.values():
-                ended = [(commit, None if one == event.producer_id else one) for commit, one in entries]
-                kept = [one for one, (_, before) in zip(ended, entries, strict=True) if event.committed or before != event.producer_id]
+                ended = [
+                    (commit, None if one == event.producer_id else one) for commit, one in entries
+                ]
+                kept = [
+                    one
+                    for one, (_, before) in zip(ended, entries, strict=True)
+                    if event.committed or before != event.producer_id
+                ]
                 entries[:] = kept
     return found
 
@@ -72,7 +85,9 @@ def test_what_stands_and_what_waits_is_what_the_log_says(log: list[Any]) -> None
     weights = dict.fromkeys("ab", 0)
     for key, entries in model(log).items():
         standing = [commit for commit, producer_id in entries if producer_id is None]
-        waiting = {producer_id: commit for commit, producer_id in entries if producer_id is not None}
+        waiting = {
+            producer_id: commit for commit, producer_id in entries if producer_id is not None
+        }
         group = store.group(key.group)
         if group is None:
             assert not entries
@@ -85,7 +100,9 @@ def test_what_stands_and_what_waits_is_what_the_log_says(log: list[Any]) -> None
         assert ((key.topic, key.partition) in group.partitions()) == known
         if known:
             assert key.group in store.groups_of(key.topic) and key.topic in store.topics()
-        weights[key.group] += sum(map(weight, waiting.values())) + (weight(standing[-1]) if standing else 0)
+        weights[key.group] += sum(map(weight, waiting.values())) + (
+            weight(standing[-1]) if standing else 0
+        )
     for name, expected in weights.items():
         group = store.group(name)
         assert (group.bytes if group else 0) == expected
@@ -112,6 +129,13 @@ def test_an_offset_that_waited_does_not_replace_a_later_commit() -> None:
 
 def test_each_partition_is_listed_once() -> None:
     store = OffsetStore()
-    replay(store, [Put(KEYS[0], OffsetCommit(5), None), Put(KEYS[0], OffsetCommit(6), 1), Put(KEYS[1], OffsetCommit(6), 2)])
+    replay(
+        store,
+        [
+            Put(KEYS[0], OffsetCommit(5), None),
+            Put(KEYS[0], OffsetCommit(6), 1),
+            Put(KEYS[1], OffsetCommit(6), 2),
+        ],
+    )
     group = store.group("a")
     assert group is not None and list(group.partitions()) == [("t", 0), ("t", 1)]

@@ -1,4 +1,6 @@
-"""What a group may commit, what it is told, and what goes by itself: of classic groups and such as only keep offsets."""
+"""What a group may commit, what it is told, and what goes by itself: of classic groups and
+such as only keep offsets.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +82,20 @@ def test_what_was_committed_is_fetched_also_from_the_next_coordinator(group: Gro
                     "name": "t",
                     "topic_id": ZERO_UUID,
                     "partitions": [
-                        {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": 4, "metadata": "note", "error_code": 0},
-                        {"partition_index": 2, "committed_offset": 9, "committed_leader_epoch": 4, "metadata": "note", "error_code": 0},
+                        {
+                            "partition_index": 0,
+                            "committed_offset": 5,
+                            "committed_leader_epoch": 4,
+                            "metadata": "note",
+                            "error_code": 0,
+                        },
+                        {
+                            "partition_index": 2,
+                            "committed_offset": 9,
+                            "committed_leader_epoch": 4,
+                            "metadata": "note",
+                            "error_code": 0,
+                        },
                     ],
                 }
             ],
@@ -95,7 +109,10 @@ def test_the_record_is_kafka_s(group: Group, topics: Topics) -> None:
     assert producer == NO_PRODUCER and not isinstance(record, bool)
     topic_id = topics.topic_id("t")
     assert topic_id is not None
-    assert decode(record) == (OffsetCommitKey("g", "t", 1), OffsetCommit(5, 4, "n", group.now.wall_ms, -1, topic_id))
+    assert decode(record) == (
+        OffsetCommitKey("g", "t", 1),
+        OffsetCommit(5, 4, "n", group.now.wall_ms, -1, topic_id),
+    )
 
 
 def test_a_later_commit_replaces_an_earlier_one_even_with_a_smaller_offset(group: Group) -> None:
@@ -140,7 +157,10 @@ def test_metadata_is_limited_in_utf_16_units(group: Group, options: Options) -> 
 def test_topics_by_id(group: Group, topics: Topics) -> None:
     known, unknown = topics.topic_id("t"), UUID(int=99)
     assert known is not None
-    named = [{"topic_id": unknown, "partitions": rows((0, 1))}, {"topic_id": known, "partitions": rows((0, 5), (3, 5))}]
+    named = [
+        {"topic_id": unknown, "partitions": rows((0, 1))},
+        {"topic_id": known, "partitions": rows((0, 5), (3, 5))},
+    ]
     answer = group.call("OffsetCommit", 10, {"group_id": "g", "topics": named})
     assert [(one["topic_id"], one["partitions"]) for one in answer["topics"]] == [
         (unknown, [{"partition_index": 0, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}]),
@@ -152,9 +172,18 @@ def test_topics_by_id(group: Group, topics: Topics) -> None:
             ],
         ),
     ]
-    wanted = [{"topic_id": unknown, "partition_indexes": [0]}, {"topic_id": known, "partition_indexes": [0, 1]}]
+    wanted = [
+        {"topic_id": unknown, "partition_indexes": [0]},
+        {"topic_id": known, "partition_indexes": [0, 1]},
+    ]
     found = fetch_answer(group, 10, topics=wanted)["topics"]
-    assert [(one["topic_id"], [(row["committed_offset"], row["error_code"]) for row in one["partitions"]]) for one in found] == [
+    assert [
+        (
+            one["topic_id"],
+            [(row["committed_offset"], row["error_code"]) for row in one["partitions"]],
+        )
+        for one in found
+    ] == [
         (known, [(5, 0), (-1, 0)]),
         (unknown, [(-1, ErrorCode.UNKNOWN_TOPIC_ID)]),
     ]
@@ -162,16 +191,25 @@ def test_topics_by_id(group: Group, topics: Topics) -> None:
 
 
 def test_members_of_no_group_are_refused(group: Group) -> None:
-    assert commit(group, (0, 5), generation_id_or_member_epoch=1) == {0: ErrorCode.GROUP_ID_NOT_FOUND}
-    assert commit(group, (0, 5), version=8, generation_id_or_member_epoch=1) == {0: ErrorCode.ILLEGAL_GENERATION}
+    assert commit(group, (0, 5), generation_id_or_member_epoch=1) == {
+        0: ErrorCode.GROUP_ID_NOT_FOUND
+    }
+    assert commit(group, (0, 5), version=8, generation_id_or_member_epoch=1) == {
+        0: ErrorCode.ILLEGAL_GENERATION
+    }
     assert log_size(group) == 0
 
 
 def test_only_members_of_the_generation_commit(group: Group) -> None:
     replay(group, stable())
     member: dict[str, Any] = {"member_id": "m", "generation_id_or_member_epoch": 3}
-    assert commit(group, (0, 5), (7, 5), **member) == {0: 0, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert commit(group, (0, 6), **member | {"generation_id_or_member_epoch": 2}) == {0: ErrorCode.ILLEGAL_GENERATION}
+    assert commit(group, (0, 5), (7, 5), **member) == {
+        0: 0,
+        7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert commit(group, (0, 6), **member | {"generation_id_or_member_epoch": 2}) == {
+        0: ErrorCode.ILLEGAL_GENERATION
+    }
     assert commit(group, (0, 6), **member | {"member_id": "n"}) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
     assert commit(group, (0, 6)) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
     assert fetched(group, 0) == {0: 5}
@@ -183,10 +221,14 @@ def test_a_commit_keeps_the_member_s_session(group: Group) -> None:
         group.advance(30)
         assert commit(group, (0, offset), member_id="m", generation_id_or_member_epoch=3) == {0: 0}
     group.advance(46)
-    assert commit(group, (0, 9), member_id="m", generation_id_or_member_epoch=3) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert commit(group, (0, 9), member_id="m", generation_id_or_member_epoch=3) == {
+        0: ErrorCode.UNKNOWN_MEMBER_ID
+    }
 
 
-def test_a_commit_of_too_many_partitions_is_refused(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_of_too_many_partitions_is_refused(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "COMMITTED_PARTITIONS_MAX", 2)
     refused = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     assert commit(group, (0, 5), (1, 5), (2, 5)) == {0: refused, 1: refused, 2: refused}
@@ -195,7 +237,11 @@ def test_a_commit_of_too_many_partitions_is_refused(group: Group, monkeypatch: p
 
 def test_a_group_has_room_for_so_much(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * OFFSET_BYTES + 5)
-    assert commit(group, (0, 5), (1, 5), (2, 5), metadata="12") == {0: 0, 1: 0, 2: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert commit(group, (0, 5), (1, 5), (2, 5), metadata="12") == {
+        0: 0,
+        1: 0,
+        2: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    }
     assert commit(group, (0, 6), metadata="123") == {0: 0}
     assert commit(group, (0, 7), metadata="1234") == {0: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert commit(group, (0, 8), metadata="") == {0: 0}  # what takes less is always taken
@@ -209,10 +255,16 @@ def test_room_that_is_given_up_counts_once(group: Group, monkeypatch: pytest.Mon
     larger = [row | {"committed_metadata": "1234567"} for row in rows((1, 6))]
     named = {"name": "t", "partitions": rows((0, 6), (0, 7)) + larger}
     answer = group.call("OffsetCommit", 9, {"group_id": "g", "topics": [named]})
-    assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [0, 0, ErrorCode.INVALID_COMMIT_OFFSET_SIZE]
+    assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [
+        0,
+        0,
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ]
 
 
-def test_what_waits_takes_room_and_what_is_there_may_go_on(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_takes_room_and_what_is_there_may_go_on(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * OFFSET_BYTES)
     refused = {0: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     commit(group, (0, 5))
@@ -232,7 +284,9 @@ def test_what_waits_takes_room_and_what_is_there_may_go_on(group: Group, monkeyp
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("fail_over", ["before the marker", "after the marker", "never"])
-def test_offsets_of_a_transaction_stand_when_it_has_committed(group: Group, committed: bool, fail_over: str) -> None:
+def test_offsets_of_a_transaction_stand_when_it_has_committed(
+    group: Group, committed: bool, fail_over: str
+) -> None:
     commit(group, (0, 5), (1, 6))
     assert commit_in_transaction(group, (0, 50)) == {0: 0}
     assert group.log[-1][1] == PRODUCER
@@ -272,19 +326,30 @@ def test_each_producer_has_its_own_transaction(group: Group) -> None:
     assert fetched(group, 0) == {0: 80}
     assert fetched(group, 0, require_stable=True) == {0: -ErrorCode.UNSTABLE_OFFSET_COMMIT}
     group.mark(PRODUCER, True)
-    assert fetched(group, require_stable=True) == {0: 80, 1: 51, 2: -1}  # the other's commit came later in the log
+    # the other's commit came later in the log
+    assert fetched(group, require_stable=True) == {0: 80, 1: 51, 2: -1}
     group.fail_over()
     assert fetched(group, require_stable=True) == {0: 80, 1: 51, 2: -1}
 
 
 def test_a_transaction_s_commit_looks_at_members_too(group: Group) -> None:
-    assert commit_in_transaction(group, (0, 5), generation_id=1) == {0: ErrorCode.ILLEGAL_GENERATION}
+    assert commit_in_transaction(group, (0, 5), generation_id=1) == {
+        0: ErrorCode.ILLEGAL_GENERATION
+    }
     replay(group, stable())
-    assert commit_in_transaction(group, (0, 5), generation_id=2, member_id="m") == {0: ErrorCode.ILLEGAL_GENERATION}
-    assert commit_in_transaction(group, (0, 5), generation_id=3, member_id="n") == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert commit_in_transaction(group, (0, 5), generation_id=2, member_id="m") == {
+        0: ErrorCode.ILLEGAL_GENERATION
+    }
+    assert commit_in_transaction(group, (0, 5), generation_id=3, member_id="n") == {
+        0: ErrorCode.UNKNOWN_MEMBER_ID
+    }
     assert log_size(group) == 1
-    assert commit_in_transaction(group, (0, 5), (9, 5), generation_id=3, member_id="m") == {0: 0, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert commit_in_transaction(group, (0, 6)) == {0: 0}  # before KIP-447, producers did not say for whom
+    assert commit_in_transaction(group, (0, 5), (9, 5), generation_id=3, member_id="m") == {
+        0: 0,
+        9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    # before KIP-447, producers did not say for whom
+    assert commit_in_transaction(group, (0, 6)) == {0: 0}
 
 
 @pytest.mark.parametrize(
@@ -295,14 +360,18 @@ def test_a_transaction_s_commit_looks_at_members_too(group: Group) -> None:
         ({"producer_epoch": -1}, ErrorCode.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_who_has_no_transaction_commits_nothing(group: Group, request_fields: dict[str, Any], code: ErrorCode) -> None:
+def test_who_has_no_transaction_commits_nothing(
+    group: Group, request_fields: dict[str, Any], code: ErrorCode
+) -> None:
     with pytest.raises(MqError) as caught:
         commit_in_transaction(group, (0, 5), **request_fields)
     assert caught.value.code is code
 
 
 def test_what_is_refused_belongs_to_no_transaction(group: Group) -> None:
-    assert commit_in_transaction(group, (0, 5), topic="nowhere") == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert commit_in_transaction(group, (0, 5), topic="nowhere") == {
+        0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
     assert log_size(group) == 0
 
 
@@ -334,15 +403,22 @@ def test_offsets_in_use_are_not_deleted(group: Group) -> None:
     assert fetched(group, 0) == {0: 5}
 
 
-def test_offsets_of_groups_that_do_not_consume_are_not_deleted_under_their_members(group: Group) -> None:
+def test_offsets_of_groups_that_do_not_consume_are_not_deleted_under_their_members(
+    group: Group,
+) -> None:
     replay(group, stable(b"", "connect"))
     with pytest.raises(MqError) as caught:
         delete(group, 0)
     assert caught.value.code is ErrorCode.NON_EMPTY_GROUP
 
 
-@pytest.mark.parametrize(("group_id", "code"), [("", ErrorCode.INVALID_GROUP_ID), ("nobody", ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_a_group_must_be_named_whose_offsets_are_deleted(group: Group, group_id: str, code: ErrorCode) -> None:
+@pytest.mark.parametrize(
+    ("group_id", "code"),
+    [("", ErrorCode.INVALID_GROUP_ID), ("nobody", ErrorCode.GROUP_ID_NOT_FOUND)],
+)
+def test_a_group_must_be_named_whose_offsets_are_deleted(
+    group: Group, group_id: str, code: ErrorCode
+) -> None:
     with pytest.raises(MqError) as caught:
         delete(group, 0, group_id=group_id)
     assert caught.value.code is code
@@ -402,7 +478,9 @@ def test_topics_that_a_living_group_has_left_expire(group: Group, options: Optio
 
 
 @pytest.mark.parametrize("protocol_type", ["connect", "consumer"])
-def test_offsets_of_a_living_group_are_kept_whose_topics_are_not_known(group: Group, options: Options, protocol_type: str) -> None:
+def test_offsets_of_a_living_group_are_kept_whose_topics_are_not_known(
+    group: Group, options: Options, protocol_type: str
+) -> None:
     options.own["offsets.retention.minutes"] = 60
     commit(group, (0, 5))
     replay(group, stable(b"?", protocol_type))
@@ -494,14 +572,18 @@ def test_offsets_of_a_deleted_topic_go(group: Group, topics: Topics) -> None:
     assert group.shard.state.get("g") is not None
 
 
-def test_offsets_of_a_topic_that_was_deleted_before_go_when_the_log_is_loaded(group: Group, topics: Topics) -> None:
+def test_offsets_of_a_topic_that_was_deleted_before_go_when_the_log_is_loaded(
+    group: Group, topics: Topics
+) -> None:
     commit(group, (0, 5))
     topics.delete("t")
     group.fail_over()
     assert fetched(group, 0) == {0: -1}
 
 
-def test_a_topic_that_was_made_anew_has_none_of_the_old_offsets(group: Group, topics: Topics) -> None:
+def test_a_topic_that_was_made_anew_has_none_of_the_old_offsets(
+    group: Group, topics: Topics
+) -> None:
     commit(group, (0, 5), (1, 6))
     topics.create("t", 3)
     commit(group, (1, 60))
@@ -509,7 +591,9 @@ def test_a_topic_that_was_made_anew_has_none_of_the_old_offsets(group: Group, to
     assert fetched(group) == {0: -1, 1: 60, 2: -1}
 
 
-def test_many_offsets_of_a_deleted_topic_go_in_batches_that_fit(group: Group, topics: Topics) -> None:
+def test_many_offsets_of_a_deleted_topic_go_in_batches_that_fit(
+    group: Group, topics: Topics
+) -> None:
     topics.delete(commit_to_many(group, topics))
     before = log_size(group)
     sizes = portions(group)
@@ -555,23 +639,32 @@ def test_a_topic_that_is_gone_cannot_be_told_by_its_id(group: Group, topics: Top
     assert [one["name"] for one in fetch_answer(group, 9)["topics"]] == ["t", "u"]
 
 
-def test_until_it_is_noticed_an_offset_of_the_old_topic_is_not_told_of_the_new(group: Group, topics: Topics) -> None:
+def test_until_it_is_noticed_an_offset_of_the_old_topic_is_not_told_of_the_new(
+    group: Group, topics: Topics
+) -> None:
     commit(group, (0, 5))
     topic_id = topics.create("t", 3)
     answer = fetch_answer(group, 10, topics=[{"topic_id": topic_id, "partition_indexes": [0]}])
     assert [row["committed_offset"] for row in answer["topics"][0]["partitions"]] == [-1]
 
 
-def test_offsets_that_do_not_say_of_which_topic_stay_with_the_one_there_is(group: Group, topics: Topics) -> None:
-    group.log.append((encode(OffsetCommitKey("g", "t", 0), OffsetCommit(5)), NO_PRODUCER))  # as Kafka 4.0 wrote it
+def test_offsets_that_do_not_say_of_which_topic_stay_with_the_one_there_is(
+    group: Group, topics: Topics
+) -> None:
+    # as Kafka 4.0 wrote it
+    group.log.append((encode(OffsetCommitKey("g", "t", 0), OffsetCommit(5)), NO_PRODUCER))
     topics.create("v", 1)
     group.fail_over()
     assert fetched(group, 0) == {0: 5}
-    answer = fetch_answer(group, 10, topics=[{"topic_id": topics.topic_id("t"), "partition_indexes": [0]}])
+    answer = fetch_answer(
+        group, 10, topics=[{"topic_id": topics.topic_id("t"), "partition_indexes": [0]}]
+    )
     assert [row["committed_offset"] for row in answer["topics"][0]["partitions"]] == [5]
 
 
-def test_a_search_is_made_once_for_each_topic_that_had_the_name(group: Group, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_is_made_once_for_each_topic_that_had_the_name(
+    group: Group, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit(group, (0, 5))
     commit(group, (0, 5), topic="u")
     searched: list[str] = []
@@ -592,7 +685,9 @@ def test_a_search_is_made_once_for_each_topic_that_had_the_name(group: Group, to
     assert searched == ["t", "u", "t"]
 
 
-def test_a_change_of_the_metadata_that_deletes_nothing_writes_nothing(group: Group, topics: Topics) -> None:
+def test_a_change_of_the_metadata_that_deletes_nothing_writes_nothing(
+    group: Group, topics: Topics
+) -> None:
     commit(group, (0, 5))
     before = log_size(group)
     topics.create("v", 1)
@@ -607,13 +702,21 @@ def test_a_group_is_deleted_with_all_its_offsets(group: Group) -> None:
     commit(group, (0, 5))
     commit_in_transaction(group, (0, 6), (1, 7))
     before = log_size(group)
-    assert group.call("DeleteGroups", 2, {"groups_names": ["g"]})["results"] == [{"group_id": "g", "error_code": 0}]
+    assert group.call("DeleteGroups", 2, {"groups_names": ["g"]})["results"] == [
+        {"group_id": "g", "error_code": 0}
+    ]
     entries = [decode(record) for record, _ in group.log[before:] if not isinstance(record, bool)]
-    assert entries == [(OffsetCommitKey("g", "t", 0), None), (OffsetCommitKey("g", "t", 1), None), (GroupMetadataKey("g"), None)]
+    assert entries == [
+        (OffsetCommitKey("g", "t", 0), None),
+        (OffsetCommitKey("g", "t", 1), None),
+        (GroupMetadataKey("g"), None),
+    ]
     assert group.shard.state.get("g") is None
 
 
-def test_a_group_with_many_offsets_is_deleted_in_batches_that_fit(group: Group, topics: Topics) -> None:
+def test_a_group_with_many_offsets_is_deleted_in_batches_that_fit(
+    group: Group, topics: Topics
+) -> None:
     commit_to_many(group, topics)
     commit(group, (0, 1), group_id="h")
     sizes = portions(group)

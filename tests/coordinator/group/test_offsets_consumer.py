@@ -1,4 +1,6 @@
-"""Offsets of consumer groups (KIP-848): who may commit and ask is a matter of member epochs, partition by partition."""
+"""Offsets of consumer groups (KIP-848): who may commit and ask is a matter of member
+epochs, partition by partition.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,12 @@ def test_a_member_commits_and_asks_in_its_epoch(group: Group) -> None:
 
 def test_others_do_not_commit(group: Group) -> None:
     assert commit(group.harness, (0, 5), **by_m(group, later=1)) == {0: STALE}
-    assert commit(group.harness, (0, 5), version=8, **by_m(group)) == {0: ErrorCode.UNSUPPORTED_VERSION}
-    assert commit(group.harness, (0, 5), member_id="n", generation_id_or_member_epoch=1) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert commit(group.harness, (0, 5), version=8, **by_m(group)) == {
+        0: ErrorCode.UNSUPPORTED_VERSION
+    }
+    assert commit(group.harness, (0, 5), member_id="n", generation_id_or_member_epoch=1) == {
+        0: ErrorCode.UNKNOWN_MEMBER_ID
+    }
     assert commit(group.harness, (0, 5)) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
     assert fetched(group.harness, 0) == {0: -1}
 
@@ -73,15 +79,25 @@ def test_an_older_epoch_is_good_for_what_was_assigned_by_then(group: Group) -> N
     old: dict[str, Any] = {"member_id": "m", "generation_id_or_member_epoch": before}
     assert commit(group.harness, (0, 5), **old) == {0: 0}
     assert commit(group.harness, (0, 5), topic="v", **old) == {0: STALE}
-    rows = [{"name": "t", "partitions": offsets.rows((1, 6))}, {"name": "v", "partitions": offsets.rows((0, 6))}]
+    rows = [
+        {"name": "t", "partitions": offsets.rows((1, 6))},
+        {"name": "v", "partitions": offsets.rows((0, 6))},
+    ]
     answer = group.harness.call("OffsetCommit", 9, {"group_id": "g", "topics": rows, **old})
-    assert [row["error_code"] for topic in answer["topics"] for row in topic["partitions"]] == [STALE, STALE]
+    assert [row["error_code"] for topic in answer["topics"] for row in topic["partitions"]] == [
+        STALE,
+        STALE,
+    ]
     assert fetched(group.harness, 0, 1) == {0: 5, 1: -1}
 
 
 def test_transactions_are_told_of_a_generation(group: Group) -> None:
-    assert commit_in_transaction(group.harness, (0, 5), member_id="m", generation_id=epoch(group) + 1) == {0: ErrorCode.ILLEGAL_GENERATION}
-    assert commit_in_transaction(group.harness, (0, 5), member_id="m", generation_id=epoch(group)) == {0: 0}
+    assert commit_in_transaction(
+        group.harness, (0, 5), member_id="m", generation_id=epoch(group) + 1
+    ) == {0: ErrorCode.ILLEGAL_GENERATION}
+    assert commit_in_transaction(
+        group.harness, (0, 5), member_id="m", generation_id=epoch(group)
+    ) == {0: 0}
 
 
 def test_offsets_of_subscribed_topics_are_in_use(group: Group) -> None:

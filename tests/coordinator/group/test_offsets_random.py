@@ -1,4 +1,6 @@
-"""Committed offsets in any order of events: the next coordinator knows what this one knows, and every acknowledged commit counts."""
+"""Committed offsets in any order of events: the next coordinator knows what this one knows,
+and every acknowledged commit counts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mqd.coordinator.shard import Producer
-from tests.coordinator.group.offset_support import Group, commit, commit_in_transaction, delete, fetch_answer
+from tests.coordinator.group.offset_support import (
+    Group,
+    commit,
+    commit_in_transaction,
+    delete,
+    fetch_answer,
+)
 from tests.coordinator.group.support import Options, Topics, group_harness
 
 TOPICS = st.sampled_from(["t", "u"])
@@ -23,21 +31,33 @@ def known(group: Group) -> Any:
     told = []
     for stable in (False, True):
         topics = fetch_answer(group, require_stable=stable)["topics"]
-        told.append({(one["name"], row["partition_index"]): row for one in topics for row in one["partitions"]})
+        told.append(
+            {
+                (one["name"], row["partition_index"]): row
+                for one in topics
+                for row in one["partitions"]
+            }
+        )
     wanted = [{"name": name, "partition_indexes": [0, 1, 2]} for name in "tu"]
     told.append(fetch_answer(group, topics=wanted, require_stable=True)["topics"])
     return told, sorted(group.shard.state.by_id), group.shard.offsets.has_offsets("g")
 
 
 class OffsetsMachine(RuleBasedStateMachine):
-    """`standing` is what was acknowledged outside transactions, and not deleted since; offsets of transactions may stand in its place."""
+    """`standing` is what was acknowledged outside transactions, and not deleted since;
+    offsets of transactions may stand in its place.
+    """
 
     @initialize()
     def begin(self) -> None:
         self.topics = Topics({"t": 3, "u": 3})
-        self.group = group_harness(self.topics, Options(**{"offsets.retention.minutes": RETENTION_MINUTES}))
+        self.group = group_harness(
+            self.topics, Options(**{"offsets.retention.minutes": RETENTION_MINUTES})
+        )
         self.standing: dict[tuple[str, int], set[int]] = {}
-        """What may stand: one offset, or one of several while it is not followed whose commit came last."""
+        """What may stand: one offset, or one of several while it is not followed whose
+        commit came last.
+        """
         self.waiting: dict[Producer, dict[tuple[str, int], int]] = {}
 
     @rule(topic=TOPICS, partitions=PARTITIONS, offset=OFFSETS)
@@ -47,10 +67,19 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.standing |= {(topic, partition): {offset} for partition in partitions}
 
     @rule(topic=TOPICS, partitions=PARTITIONS, offset=OFFSETS, producer=PRODUCERS)
-    def commit_in_transaction(self, topic: str, partitions: list[int], offset: int, producer: Producer) -> None:
-        codes = commit_in_transaction(self.group, *((partition, offset) for partition in partitions), topic=topic, producer=producer)
+    def commit_in_transaction(
+        self, topic: str, partitions: list[int], offset: int, producer: Producer
+    ) -> None:
+        codes = commit_in_transaction(
+            self.group,
+            *((partition, offset) for partition in partitions),
+            topic=topic,
+            producer=producer,
+        )
         assert set(codes.values()) == {0}
-        self.waiting.setdefault(producer, {}).update({(topic, partition): offset for partition in partitions})
+        self.waiting.setdefault(producer, {}).update(
+            {(topic, partition): offset for partition in partitions}
+        )
 
     @rule(producer=PRODUCERS, committed=st.booleans())
     def end(self, producer: Producer, committed: bool) -> None:
@@ -77,7 +106,9 @@ class OffsetsMachine(RuleBasedStateMachine):
         """Until everything has expired that no transaction holds back."""
         self.group.advance(RETENTION_MINUTES * 60 + 1200)
         held = {place for places in self.waiting.values() for place in places}
-        self.standing = {place: offsets for place, offsets in self.standing.items() if place in held}
+        self.standing = {
+            place: offsets for place, offsets in self.standing.items() if place in held
+        }
 
     @rule()
     def fail_over(self) -> None:
@@ -86,7 +117,9 @@ class OffsetsMachine(RuleBasedStateMachine):
         assert known(self.group) == before
 
     def _forget(self, is_gone: Any) -> None:
-        self.standing = {place: offsets for place, offsets in self.standing.items() if not is_gone(place)}
+        self.standing = {
+            place: offsets for place, offsets in self.standing.items() if not is_gone(place)
+        }
         for places in self.waiting.values():
             for place in [one for one in places if is_gone(one)]:
                 del places[place]
@@ -101,7 +134,9 @@ class OffsetsMachine(RuleBasedStateMachine):
             assert told[0][place]["committed_offset"] in offsets
         assert told[0].keys() == self.standing.keys()
         held = {place for places in self.waiting.values() for place in places}
-        assert {place for place, row in told[1].items() if row["error_code"]} == held & told[1].keys()
+        assert {place for place, row in told[1].items() if row["error_code"]} == held & told[
+            1
+        ].keys()
 
 
 TestOffsets = OffsetsMachine.TestCase

@@ -1,7 +1,9 @@
-"""Any calls, in any order: both protocols on the same groups, members with bytes that make no sense, appends that are refused, failovers.
+"""Any calls, in any order: both protocols on the same groups, members with bytes that make no
+sense, appends that are refused, failovers.
 
-Whatever comes, a shard refuses with MqError or answers; nobody who waits is forgotten; no partition has two owners; and a shard that
-reads the log holds what the one before held. `python -m tests.coordinator.group.test_random_calls 0-500` tries more seeds.
+Whatever comes, a shard refuses with MqError or answers; nobody who waits is forgotten; no partition
+has two owners; and a shard that reads the log holds what the one before held. `python -m
+tests.coordinator.group.test_random_calls 0-500` tries more seeds.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Refusing(Harness[GroupShard]):
 
     def carry_out(self, decision: Decision) -> None:
         if decision.records and self.refused_part and self.random.random() < self.refused_part:
-            for ticket in dict.fromkeys((*self.askers, *(ticket for ticket, _ in decision.replies))):
+            for ticket in dict.fromkeys(
+                (*self.askers, *(ticket for ticket, _ in decision.replies))
+            ):
                 self._answer(ticket, MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
             super().carry_out(decision)
@@ -57,7 +61,10 @@ class Refusing(Harness[GroupShard]):
 
 
 class Caller:
-    """Makes up calls. `known` and `epochs` are what the shard has told, so that some of them fit."""
+    """Makes up calls.
+
+    `known` and `epochs` are what the shard has told, so that some of them fit.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -76,10 +83,22 @@ class Caller:
         self.group_id = "g"
         self.instance_id: str | None = None
         self.calls = {
-            self.consumer_joins: 2, self.consumer_beats: 3, self.consumer_leaves: 1, self.classic_joins: 3, self.classic_syncs: 2,
-            self.classic_beats: 1, self.classic_leaves: 1, self.commits: 1, self.commits_in_transaction: 1, self.deletes_offsets: 1,
-            self.deletes_group: 1, self.looks: 1, self.time_passes: 1, self.topics_change: 1, self.fails_over: 1,
-        }  # fmt: skip
+            self.consumer_joins: 2,
+            self.consumer_beats: 3,
+            self.consumer_leaves: 1,
+            self.classic_joins: 3,
+            self.classic_syncs: 2,
+            self.classic_beats: 1,
+            self.classic_leaves: 1,
+            self.commits: 1,
+            self.commits_in_transaction: 1,
+            self.deletes_offsets: 1,
+            self.deletes_group: 1,
+            self.looks: 1,
+            self.time_passes: 1,
+            self.topics_change: 1,
+            self.fails_over: 1,
+        }
 
     def step(self) -> None:
         self.group_id = self.random.choice(GROUPS) if self.random.random() < 0.2 else GROUPS[0]
@@ -92,7 +111,11 @@ class Caller:
         answer = self.harness.answers.get(ticket)
         if isinstance(answer, Mapping):
             self.known += [answer["member_id"]] if answer.get("member_id") else []
-            self.epochs += [answer[name] for name in ("generation_id", "member_epoch") if answer.get(name, 0) > 0]
+            self.epochs += [
+                answer[name]
+                for name in ("generation_id", "member_epoch")
+                if answer.get(name, 0) > 0
+            ]
 
     # -- what is made up
 
@@ -103,11 +126,17 @@ class Caller:
         return self.random.choice(self.epochs[-6:])
 
     def places(self, topics: str, most: int) -> list[TopicPartition]:
-        return [TopicPartition(self.random.choice(topics), self.random.randint(-1, 5)) for _ in range(self.random.randint(0, most))]
+        return [
+            TopicPartition(self.random.choice(topics), self.random.randint(-1, 5))
+            for _ in range(self.random.randint(0, most))
+        ]
 
     def owned(self) -> list[dict[str, Any]]:
         choice = self.random.choice
-        some = {(self.topics.topic_id(choice("ab")) or NO_TOPIC, choice(range(5))) for _ in range(choice(range(5)))}
+        some = {
+            (self.topics.topic_id(choice("ab")) or NO_TOPIC, choice(range(5)))
+            for _ in range(choice(range(5)))
+        }
         return rows(self.topics, some)
 
     def metadata(self) -> bytes:
@@ -115,61 +144,100 @@ class Caller:
         if random.random() < 0.1:
             return random.randbytes(random.randint(0, 12))
         names = tuple(random.sample(["a", "b", "none"], random.randint(0, 3)))
-        subscription = Subscription(names, tuple(self.places("ab", 4)), rack=random.choice([None, "r"]))
+        subscription = Subscription(
+            names, tuple(self.places("ab", 4)), rack=random.choice([None, "r"])
+        )
         return encode_subscription(subscription, random.randint(0, 3))
 
     def assignment(self) -> bytes:
-        return self.random.choice([b"", self.random.randbytes(5), encode_assignment(self.places("ab", 3))])
+        return self.random.choice(
+            [b"", self.random.randbytes(5), encode_assignment(self.places("ab", 3))]
+        )
 
     # -- the consumer protocol
 
     def consumer_joins(self) -> None:
         choice = self.random.choice
         self.ask(
-            "ConsumerGroupHeartbeat", 1, member_id=self.member_id() or "A", member_epoch=0, instance_id=self.instance_id,
-            rack_id=choice([None, "r"]), rebalance_timeout_ms=choice([1000, 60000]), topic_partitions=[],
-            subscribed_topic_names=self.random.sample(["a", "b", "none"], self.random.randint(0, 3)),
-            subscribed_topic_regex=choice([None, None, "a|b", "[", "a.*", ""]), server_assignor=choice([None, "uniform", "range", "x"]),
-        )  # fmt: skip
+            "ConsumerGroupHeartbeat",
+            1,
+            member_id=self.member_id() or "A",
+            member_epoch=0,
+            instance_id=self.instance_id,
+            rack_id=choice([None, "r"]),
+            rebalance_timeout_ms=choice([1000, 60000]),
+            topic_partitions=[],
+            subscribed_topic_names=self.random.sample(
+                ["a", "b", "none"], self.random.randint(0, 3)
+            ),
+            subscribed_topic_regex=choice([None, None, "a|b", "[", "a.*", ""]),
+            server_assignor=choice([None, "uniform", "range", "x"]),
+        )
 
     def consumer_beats(self) -> None:
         group = self.harness.shard.state.get(self.group_id)
         if isinstance(group, ConsumerGroup) and group.members and self.random.random() < 0.7:
             member = self.random.choice(list(group.members.values()))
-            assigned = [(topic, index) for topic, indexes in member.assigned.items() for index in indexes]
-            owned = rows(self.topics, list(member.places()) if self.random.random() < 0.3 else assigned)
+            assigned = [
+                (topic, index) for topic, indexes in member.assigned.items() for index in indexes
+            ]
+            owned = rows(
+                self.topics, list(member.places()) if self.random.random() < 0.3 else assigned
+            )
             self.ask(
                 "ConsumerGroupHeartbeat", 1, member_id=member.member_id, member_epoch=member.epoch,
                 instance_id=member.instance_id, topic_partitions=owned,
             )  # fmt: skip
         else:
             self.ask(
-                "ConsumerGroupHeartbeat", 1, member_id=self.member_id() or "A", member_epoch=self.epoch(), instance_id=self.instance_id,
-                topic_partitions=self.random.choice([None, self.owned()]), subscribed_topic_names=self.random.choice([None, ["a"], []]),
-            )  # fmt: skip
+                "ConsumerGroupHeartbeat",
+                1,
+                member_id=self.member_id() or "A",
+                member_epoch=self.epoch(),
+                instance_id=self.instance_id,
+                topic_partitions=self.random.choice([None, self.owned()]),
+                subscribed_topic_names=self.random.choice([None, ["a"], []]),
+            )
 
     def consumer_leaves(self) -> None:
         epoch = self.random.choice([-1, -2])
-        self.ask("ConsumerGroupHeartbeat", 1, member_id=self.member_id() or "A", member_epoch=epoch, instance_id=self.instance_id)
+        self.ask(
+            "ConsumerGroupHeartbeat",
+            1,
+            member_id=self.member_id() or "A",
+            member_epoch=epoch,
+            instance_id=self.instance_id,
+        )
 
     # -- the classic one
 
     def classic_joins(self) -> None:
         choice = self.random.choice
         protocols = [
-            {"name": name, "metadata": self.metadata()} for name in self.random.sample(["range", "coop", "x"], self.random.randint(0, 3))
+            {"name": name, "metadata": self.metadata()}
+            for name in self.random.sample(["range", "coop", "x"], self.random.randint(0, 3))
         ]
         self.ask(
-            "JoinGroup", choice([5, 9] if self.instance_id else [0, 3, 5, 9]), member_id=self.member_id(),
-            session_timeout_ms=choice([6000, 10000, 1]), rebalance_timeout_ms=choice([5000, 20000, -5]),
-            protocol_type=choice(["consumer"] * 8 + ["connect", ""]), protocols=protocols, group_instance_id=self.instance_id,
-        )  # fmt: skip
+            "JoinGroup",
+            choice([5, 9] if self.instance_id else [0, 3, 5, 9]),
+            member_id=self.member_id(),
+            session_timeout_ms=choice([6000, 10000, 1]),
+            rebalance_timeout_ms=choice([5000, 20000, -5]),
+            protocol_type=choice(["consumer"] * 8 + ["connect", ""]),
+            protocols=protocols,
+            group_instance_id=self.instance_id,
+        )
 
     def classic_syncs(self) -> None:
-        assignments = [{"member_id": member_id, "assignment": self.assignment()} for member_id in dict.fromkeys(self.known[-6:])]
+        assignments = [
+            {"member_id": member_id, "assignment": self.assignment()}
+            for member_id in dict.fromkeys(self.known[-6:])
+        ]
         group = self.harness.shard.state.get(self.group_id)
         if isinstance(group, ClassicGroup) and group.members and self.random.random() < 0.8:
-            for member in [member for member in group.members.values() if self.random.random() < 0.8]:
+            for member in [
+                member for member in group.members.values() if self.random.random() < 0.8
+            ]:
                 own = {"member_id": member.member_id, "assignment": assignments[0]["assignment"]}
                 self.ask(
                     "SyncGroup", 4, generation_id=group.generation, member_id=member.member_id,
@@ -177,43 +245,78 @@ class Caller:
                 )  # fmt: skip
         else:
             self.ask(
-                "SyncGroup", 4, generation_id=self.epoch(), member_id=self.member_id(), group_instance_id=self.instance_id,
+                "SyncGroup",
+                4,
+                generation_id=self.epoch(),
+                member_id=self.member_id(),
+                group_instance_id=self.instance_id,
                 assignments=assignments,
-            )  # fmt: skip
+            )
 
     def classic_beats(self) -> None:
-        self.ask("Heartbeat", 4, generation_id=self.epoch(), member_id=self.member_id(), group_instance_id=self.instance_id)
+        self.ask(
+            "Heartbeat",
+            4,
+            generation_id=self.epoch(),
+            member_id=self.member_id(),
+            group_instance_id=self.instance_id,
+        )
 
     def classic_leaves(self) -> None:
         choice = self.random.choice
         ids = [choice(["", self.member_id()]) for _ in range(choice(range(4)))]
-        members = [{"member_id": member_id, "group_instance_id": choice([None, "i", "j"])} for member_id in ids]
+        members = [
+            {"member_id": member_id, "group_instance_id": choice([None, "i", "j"])}
+            for member_id in ids
+        ]
         self.ask("LeaveGroup", choice([4, 5]), members=members)
 
     # -- offsets, groups
 
     def _offsets(self) -> dict[str, Any]:
         partitions = [
-            {"partition_index": self.random.randint(0, 4), "committed_offset": len(self.harness.log), "committed_metadata": None}
+            {
+                "partition_index": self.random.randint(0, 4),
+                "committed_offset": len(self.harness.log),
+                "committed_metadata": None,
+            }
             for _ in range(3)
         ]
         topics = [{"name": self.random.choice(["a", "b", "none"]), "partitions": partitions}]
-        return {"member_id": self.member_id(), "group_instance_id": self.instance_id, "topics": topics}
+        return {
+            "member_id": self.member_id(),
+            "group_instance_id": self.instance_id,
+            "topics": topics,
+        }
 
     def commits(self) -> None:
         epoch = self.random.choice([self.epoch(), -1])
-        self.ask("OffsetCommit", self.random.choice([7, 9]), generation_id_or_member_epoch=epoch, **self._offsets())
+        self.ask(
+            "OffsetCommit",
+            self.random.choice([7, 9]),
+            generation_id_or_member_epoch=epoch,
+            **self._offsets(),
+        )
 
     def commits_in_transaction(self) -> None:
         epoch = self.random.choice([self.epoch(), -1])
         producer = {"producer_id": SOMEBODY.producer_id, "producer_epoch": SOMEBODY.producer_epoch}
-        self.ask("TxnOffsetCommit", 3, transactional_id="x", generation_id=epoch, **producer, **self._offsets())
+        self.ask(
+            "TxnOffsetCommit",
+            3,
+            transactional_id="x",
+            generation_id=epoch,
+            **producer,
+            **self._offsets(),
+        )
         if self.random.random() < 0.5:
             self.harness.mark(SOMEBODY, self.random.random() < 0.5)
 
     def deletes_offsets(self) -> None:
         partitions = [{"partition_index": index} for index in range(3)]
-        self.ask("OffsetDelete", 0, topics=[{"name": self.random.choice("ab"), "partitions": partitions}])
+        self.ask(
+            "OffsetDelete", 0, topics=[{"name": self.random.choice("ab"), "partitions": partitions}]
+        )
 
     def deletes_group(self) -> None:
         self.harness.ask("DeleteGroups", 2, {"groups_names": [self.group_id]})
@@ -246,8 +349,18 @@ def written(shard: GroupShard) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for group_id, group in shard.state.by_id.items():
         if isinstance(group, ConsumerGroup):
-            targets = {member_id: {topic: tuple(some) for topic, some in each.items()} for member_id, each in group.targets.items()}
-            found[group_id] = group.epoch, group.assignment_epoch, dict(group.members), targets, dict(group.expressions), dict(group.static)
+            targets = {
+                member_id: {topic: tuple(some) for topic, some in each.items()}
+                for member_id, each in group.targets.items()
+            }
+            found[group_id] = (
+                group.epoch,
+                group.assignment_epoch,
+                dict(group.members),
+                targets,
+                dict(group.expressions),
+                dict(group.static),
+            )
         else:
             found[group_id] = "classic"
     return found
@@ -260,14 +373,27 @@ def check(harness: Refusing) -> None:
             owners(group)
             continue
         assert isinstance(group, ClassicGroup)
-        waits |= {ticket for member in group.members.values() for ticket in (member.join_ticket, member.sync_ticket) if ticket}
-        assert group.waiting_to_join == sum(member.join_ticket is not None for member in group.members.values())
-        assert group.size == sum(member.size for member in group.members.values()) + PENDING_BYTES * len(group.pending)
-        assert set(group.not_synced) <= set(group.members) and not set(group.pending) & set(group.members)
+        waits |= {
+            ticket
+            for member in group.members.values()
+            for ticket in (member.join_ticket, member.sync_ticket)
+            if ticket
+        }
+        assert group.waiting_to_join == sum(
+            member.join_ticket is not None for member in group.members.values()
+        )
+        assert group.size == sum(
+            member.size for member in group.members.values()
+        ) + PENDING_BYTES * len(group.pending)
+        assert set(group.not_synced) <= set(group.members) and not set(group.pending) & set(
+            group.members
+        )
         if group.state is EMPTY:
             assert not group.members
         else:
-            assert any(key[1:2] == (group.group_id,) for key in harness.shard.state.timers), "nothing will ever move it on"
+            assert any(key[1:2] == (group.group_id,) for key in harness.shard.state.timers), (
+                "nothing will ever move it on"
+            )
     assert harness.waiting <= waits, "who waits is forgotten"
 
 

@@ -1,4 +1,6 @@
-"""The records of `__consumer_offsets` are Kafka's: each of these bytes was written by the serializer of Apache Kafka 4.3.1."""
+"""The records of `__consumer_offsets` are Kafka's: each of these bytes was written by the
+serializer of Apache Kafka 4.3.1.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ WRITTEN: list[tuple[Key, Value, str, str]] = [
         OffsetCommitKey("группа", "orders", 7),
         OffsetCommit(123456789012, 5, "note", 1700000000123, topic_id=FIRST),
         "0001000cd0b3d180d183d0bfd0bfd0b000066f726465727300000007",
-        "00040000001cbe991a1400000005056e6f74650000018bcfe5687b0100100123456789abcdef1122334455667788",
+        "00040000001cbe991a1400000005056e6f74650000018bcfe5687b0100100123456789abcdef11223344"
+        "55667788",
     ),
     (
         OffsetCommitKey("g", "t", 0),
@@ -79,13 +82,25 @@ WRITTEN: list[tuple[Key, Value, str, str]] = [
         _GROUP,
         "0002000167",
         (
-            "00030008636f6e73756d65720000002a000572616e676500036d2d310000018bcfe569c80000000200036d2d31000673"
-            "7461746963000163000a2f3132372e302e302e31000493e00000afc8000000030102030000000000036d2d32ffff0000"
+            "00030008636f6e73756d65720000002a000572616e676500036d2d310000018bcfe569c800000002"
+            "00036d2d31000673"
+            "7461746963000163000a2f3132372e302e302e31000493e00000afc8000000030102030000000000"
+            "036d2d32ffff0000"
             "00042f3a3a3100000001000000020000000000000001ff"
         ),
     ),
-    (GroupMetadataKey("g"), GroupMetadata("", 0, None, None), "0002000167", "0003000000000000ffffffffffffffffffffffff00000000"),
-    (ConsumerGroupMetadataKey("cg"), ConsumerGroupMetadata(10, -5), "000300026367", "00000000000a010008fffffffffffffffb"),
+    (
+        GroupMetadataKey("g"),
+        GroupMetadata("", 0, None, None),
+        "0002000167",
+        "0003000000000000ffffffffffffffffffffffff00000000",
+    ),
+    (
+        ConsumerGroupMetadataKey("cg"),
+        ConsumerGroupMetadata(10, -5),
+        "000300026367",
+        "00000000000a010008fffffffffffffffb",
+    ),
     (ConsumerGroupMetadataKey("cg"), ConsumerGroupMetadata(10), "000300026367", "00000000000a00"),
     (
         PartitionMetadataKey("cg"),
@@ -101,24 +116,50 @@ WRITTEN: list[tuple[Key, Value, str, str]] = [
     ),
     (
         MemberMetadataKey("cg", "m"),
-        MemberMetadata(None, None, "c", "/h", (), None, -1, None, ClassicMemberMetadata(45_000, (ClassicProtocol("range", b"\x09\x08"),))),
+        MemberMetadata(
+            None,
+            None,
+            "c",
+            "/h",
+            (),
+            None,
+            -1,
+            None,
+            ClassicMemberMetadata(45_000, (ClassicProtocol("range", b"\x09\x08"),)),
+        ),
         "00050002636700016d",
         "000000000263032f680100ffffffff00010011010000afc8020672616e67650309080000",
     ),
-    (TargetAssignmentMetadataKey("cg"), TargetAssignmentMetadata(11, 1700000000789), "000600026367", "00000000000b0100080000018bcfe56b15"),
-    (TargetAssignmentMetadataKey("cg"), TargetAssignmentMetadata(11), "000600026367", "00000000000b00"),
+    (
+        TargetAssignmentMetadataKey("cg"),
+        TargetAssignmentMetadata(11, 1700000000789),
+        "000600026367",
+        "00000000000b0100080000018bcfe56b15",
+    ),
+    (
+        TargetAssignmentMetadataKey("cg"),
+        TargetAssignmentMetadata(11),
+        "000600026367",
+        "00000000000b00",
+    ),
     (
         TargetAssignmentMemberKey("cg", "m"),
         TargetAssignmentMember((TopicPartitions(FIRST, (0, 2)), TopicPartitions(SECOND, (1,)))),
         "00070002636700016d",
-        ("0000030123456789abcdef112233445566778803000000000000000200ffffffffffffffff000000000000000702000000010000"),
+        (
+            "0000030123456789abcdef112233445566778803000000000000000200ffffffffffffffff000000"
+            "000000000702000000010000"
+        ),
     ),
     (
         CurrentMemberAssignmentKey("cg", "m"),
-        CurrentMemberAssignment(5, 4, 1, (OwnedPartitions(FIRST, (0, 2), (3, 5)),), (OwnedPartitions(SECOND, (1,)),)),
+        CurrentMemberAssignment(
+            5, 4, 1, (OwnedPartitions(FIRST, (0, 2), (3, 5)),), (OwnedPartitions(SECOND, (1,)),)
+        ),
         "00080002636700016d",
         (
-            "0000000000050000000401020123456789abcdef11223344556677880300000000000000020100090300000003000000"
+            "0000000000050000000401020123456789abcdef1122334455667788030000000000000002010009"
+            "0300000003000000"
             "0502ffffffffffffffff000000000000000702000000010000"
         ),
     ),
@@ -144,7 +185,9 @@ GONE: list[tuple[Key, str]] = [
 ]
 
 
-def _without(member: ClassicMember, *, instance: bool = False, rebalance_timeout: bool = False) -> ClassicMember:
+def _without(
+    member: ClassicMember, *, instance: bool = False, rebalance_timeout: bool = False
+) -> ClassicMember:
     return ClassicMember(
         member.member_id,
         None if instance else member.group_instance_id,
@@ -158,11 +201,23 @@ def _without(member: ClassicMember, *, instance: bool = False, rebalance_timeout
 
 
 _OLD_MEMBERS = tuple(_without(member, instance=True) for member in _MEMBERS)
-_OLDEST_MEMBERS = tuple(_without(member, instance=True, rebalance_timeout=True) for member in _MEMBERS)
+_OLDEST_MEMBERS = tuple(
+    _without(member, instance=True, rebalance_timeout=True) for member in _MEMBERS
+)
 
 READ: list[tuple[Key, Value, str, str]] = [
-    (OffsetCommitKey("g", "t", 0), OffsetCommit(9, -1, "m", 2), "000100016700017400000000", "0000000000000000000900016d0000000000000002"),
-    (OffsetCommitKey("g", "t", 0), OffsetCommit(9, -1, "m", 2), "000100016700017400000000", "0002000000000000000900016d0000000000000002"),
+    (
+        OffsetCommitKey("g", "t", 0),
+        OffsetCommit(9, -1, "m", 2),
+        "000100016700017400000000",
+        "0000000000000000000900016d0000000000000002",
+    ),
+    (
+        OffsetCommitKey("g", "t", 0),
+        OffsetCommit(9, -1, "m", 2),
+        "000100016700017400000000",
+        "0002000000000000000900016d0000000000000002",
+    ),
     (
         OffsetCommitKey("g", "t", 0),
         OffsetCommit(9, 4, "m", 2),
@@ -174,8 +229,10 @@ READ: list[tuple[Key, Value, str, str]] = [
         GroupMetadata("consumer", 42, "range", "m-1", -1, _OLDEST_MEMBERS),
         "0002000167",
         (
-            "00000008636f6e73756d65720000002a000572616e676500036d2d310000000200036d2d31000163000a2f3132372e30"
-            "2e302e310000afc8000000030102030000000000036d2d32000000042f3a3a31000000020000000000000001ff"
+            "00000008636f6e73756d65720000002a000572616e676500036d2d310000000200036d2d31000163"
+            "000a2f3132372e30"
+            "2e302e310000afc8000000030102030000000000036d2d32000000042f3a3a310000000200000000"
+            "00000001ff"
         ),
     ),
     (
@@ -183,8 +240,10 @@ READ: list[tuple[Key, Value, str, str]] = [
         GroupMetadata("consumer", 42, "range", "m-1", -1, _OLD_MEMBERS),
         "0002000167",
         (
-            "00010008636f6e73756d65720000002a000572616e676500036d2d310000000200036d2d31000163000a2f3132372e30"
-            "2e302e31000493e00000afc8000000030102030000000000036d2d32000000042f3a3a31000000010000000200000000"
+            "00010008636f6e73756d65720000002a000572616e676500036d2d310000000200036d2d31000163"
+            "000a2f3132372e30"
+            "2e302e31000493e00000afc8000000030102030000000000036d2d32000000042f3a3a3100000001"
+            "0000000200000000"
             "00000001ff"
         ),
     ),
@@ -193,8 +252,10 @@ READ: list[tuple[Key, Value, str, str]] = [
         GroupMetadata("consumer", 42, "range", "m-1", 1700000000456, _OLD_MEMBERS),
         "0002000167",
         (
-            "00020008636f6e73756d65720000002a000572616e676500036d2d310000018bcfe569c80000000200036d2d31000163"
-            "000a2f3132372e302e302e31000493e00000afc8000000030102030000000000036d2d32000000042f3a3a3100000001"
+            "00020008636f6e73756d65720000002a000572616e676500036d2d310000018bcfe569c800000002"
+            "00036d2d31000163"
+            "000a2f3132372e302e302e31000493e00000afc8000000030102030000000000036d2d3200000004"
+            "2f3a3a3100000001"
             "000000020000000000000001ff"
         ),
     ),
@@ -203,8 +264,10 @@ READ: list[tuple[Key, Value, str, str]] = [
         _GROUP,
         "0002000167",
         (
-            "000409636f6e73756d65720000002a0672616e6765046d2d310000018bcfe569c803046d2d310773746174696302630b"
-            "2f3132372e302e302e31000493e00000afc8040102030100046d2d320001052f3a3a3100000001000000020102ff0000"
+            "000409636f6e73756d65720000002a0672616e6765046d2d310000018bcfe569c803046d2d310773"
+            "746174696302630b"
+            "2f3132372e302e302e31000493e00000afc8040102030100046d2d320001052f3a3a310000000100"
+            "0000020102ff0000"
         ),
     ),
 ]
@@ -212,7 +275,9 @@ READ: list[tuple[Key, Value, str, str]] = [
 
 
 @pytest.mark.parametrize(("key", "value", "key_bytes", "value_bytes"), WRITTEN)
-def test_records_are_written_and_read_as_kafka_does(key: Key, value: Value, key_bytes: str, value_bytes: str) -> None:
+def test_records_are_written_and_read_as_kafka_does(
+    key: Key, value: Value, key_bytes: str, value_bytes: str
+) -> None:
     record = CoordinatorRecord(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))
     assert encode(key, value) == record
     assert decode(record) == Entry(key, value)
@@ -226,16 +291,23 @@ def test_tombstones_are_written_and_read_as_kafka_does(key: Key, key_bytes: str)
 
 
 @pytest.mark.parametrize(("key", "value", "key_bytes", "value_bytes"), READ)
-def test_values_of_other_versions_are_read(key: Key, value: Value, key_bytes: str, value_bytes: str) -> None:
-    assert decode(CoordinatorRecord(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))) == Entry(key, value)
+def test_values_of_other_versions_are_read(
+    key: Key, value: Value, key_bytes: str, value_bytes: str
+) -> None:
+    assert decode(CoordinatorRecord(bytes.fromhex(key_bytes), bytes.fromhex(value_bytes))) == Entry(
+        key, value
+    )
 
 
 def test_keys_of_old_kind_are_offsets_too() -> None:
-    assert decode(CoordinatorRecord(bytes.fromhex("000000016700017400000003"), None)) == Entry(OffsetCommitKey("g", "t", 3), None)
+    assert decode(CoordinatorRecord(bytes.fromhex("000000016700017400000003"), None)) == Entry(
+        OffsetCommitKey("g", "t", 3), None
+    )
 
 
 def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
-    assert decode(CoordinatorRecord(bytes.fromhex("0009000167"), b"\x00\x00")) is None  # a share group's
+    # a share group's
+    assert decode(CoordinatorRecord(bytes.fromhex("0009000167"), b"\x00\x00")) is None
 
 
 @pytest.mark.parametrize(
@@ -249,7 +321,11 @@ def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
         (bytes.fromhex("0002000167"), b"\x00\x05"),  # a version still to come
         (bytes.fromhex("0002000167"), b"\xff\xff"),
         (bytes.fromhex("0002000167"), bytes.fromhex("0003000363")),
-        (bytes.fromhex("0002000167"), bytes.fromhex("0003000000000000ffffffffffffffffffffffff7fffffff")),  # more members than bytes
+        # more members than bytes
+        (
+            bytes.fromhex("0002000167"),
+            bytes.fromhex("0003000000000000ffffffffffffffffffffffff7fffffff"),
+        ),
     ],
 )
 def test_bytes_that_are_no_record_are_refused(key: bytes, value: bytes | None) -> None:
@@ -266,7 +342,9 @@ def test_what_was_decoded_does_not_hold_on_to_the_bytes() -> None:
 
 
 uuids = st.one_of(st.just(ZERO_UUID), st.uuids())
-offset_keys = st.builds(OffsetCommitKey, st.text(max_size=20), st.text(max_size=20), st.integers(-(2**31), 2**31 - 1))
+offset_keys = st.builds(
+    OffsetCommitKey, st.text(max_size=20), st.text(max_size=20), st.integers(-(2**31), 2**31 - 1)
+)
 offset_commits = st.builds(
     OffsetCommit,
     st.integers(-(2**63), 2**63 - 1),
@@ -279,7 +357,9 @@ offset_commits = st.builds(
 
 
 @given(offset_keys, offset_commits)
-def test_what_is_done_by_hand_is_what_is_declared(key: OffsetCommitKey, value: OffsetCommit) -> None:
+def test_what_is_done_by_hand_is_what_is_declared(
+    key: OffsetCommitKey, value: OffsetCommit
+) -> None:
     record = encode(key, value)
     assert record == encode_as_declared(key, value)
     assert decode(record) == decode_as_declared(record)
@@ -287,7 +367,9 @@ def test_what_is_done_by_hand_is_what_is_declared(key: OffsetCommitKey, value: O
 
 
 @given(offset_keys, offset_commits, st.data())
-def test_damaged_records_are_read_by_hand_as_they_are_declared(key: OffsetCommitKey, value: OffsetCommit, data: st.DataObject) -> None:
+def test_damaged_records_are_read_by_hand_as_they_are_declared(
+    key: OffsetCommitKey, value: OffsetCommit, data: st.DataObject
+) -> None:
     record = encode(key, value)
     assert record.value is not None
     parts = [bytearray(record.key), bytearray(record.value)]

@@ -1,4 +1,6 @@
-"""What the parts of a group shard share: deadlines, one group under one id whatever its type, and who hears of which record."""
+"""What the parts of a group shard share: deadlines, one group under one id whatever its
+type, and who hears of which record.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from hypothesis import given, strategies as st
 
 from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey, decode, encode
+from mqd.coordinator.group.records import (
+    ClassicMember,
+    GroupMetadata,
+    GroupMetadataKey,
+    decode,
+    encode,
+)
 from mqd.coordinator.group.state import Timers
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import CoordinatorRecord
@@ -83,13 +91,18 @@ def test_every_call_record_and_deadline_has_one_part() -> None:
     classic = {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
     consumer = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
     offsets = {"OffsetCommit", "OffsetFetch", "OffsetDelete", "TxnOffsetCommit"}
-    assert set(shard._handlers) == classic | consumer | offsets | {"DescribeGroups", "ListGroups", "DeleteGroups"}
+    assert set(shard._handlers) == classic | consumer | offsets | {
+        "DescribeGroups",
+        "ListGroups",
+        "DeleteGroups",
+    }
     assert all(apis.by_name(name).name == name for name in shard._handlers)
 
 
 def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
     groups = Groups()
-    groups.shard.replay(CoordinatorRecord(b"\x00\x0b\x00\x01g", b"\x00\x00whatever"))  # a share group's
+    # a share group's
+    groups.shard.replay(CoordinatorRecord(b"\x00\x0b\x00\x01g", b"\x00\x00whatever"))
     groups.shard.replay(CoordinatorRecord(b"\x00\x0b\x00\x01g", None))
     assert not groups.shard.state.by_id
 
@@ -98,16 +111,29 @@ def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
 
 
 def beat(groups: Groups, member_id: str, epoch: int) -> Any:
-    first = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["t"], "topic_partitions": []} if epoch == 0 else {}
-    return groups.call("ConsumerGroupHeartbeat", 1, {"group_id": GROUP, "member_id": member_id, "member_epoch": epoch, **first})
+    first = (
+        {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["t"], "topic_partitions": []}
+        if epoch == 0
+        else {}
+    )
+    return groups.call(
+        "ConsumerGroupHeartbeat",
+        1,
+        {"group_id": GROUP, "member_id": member_id, "member_epoch": epoch, **first},
+    )
 
 
 def listed(groups: Groups) -> list[tuple[str, str, str, str]]:
     rows = groups.call("ListGroups", 5, {"states_filter": [], "types_filter": []})["groups"]
-    return [(row["group_id"], row["protocol_type"], row["group_state"], row["group_type"]) for row in rows]
+    return [
+        (row["group_id"], row["protocol_type"], row["group_state"], row["group_type"])
+        for row in rows
+    ]
 
 
-def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_member_comes() -> None:
+def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_member_comes() -> (
+    None
+):
     groups = Groups()
     beat(groups, "m", 0)
     assert isinstance(groups.shard.state.by_id[GROUP], ConsumerGroup)
@@ -116,7 +142,11 @@ def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_
     assert listed(groups) == [(GROUP, "consumer", "Empty", "consumer")]
     before = len(groups.log)
     ticket = groups.join()
-    kinds = [(entry.key, entry.value is None) for record, _ in groups.log[before:] if (entry := decode(record)) is not None]  # type: ignore[arg-type]
+    kinds = [
+        (entry.key, entry.value is None)
+        for record, _ in groups.log[before:]
+        if (entry := decode(record)) is not None
+    ]  # type: ignore[arg-type]
     assert [deleted for _, deleted in kinds] == [True] * (len(kinds) - 1) + [False]
     assert kinds[-1][0] == GroupMetadataKey(GROUP)
     groups.advance(3)
@@ -177,12 +207,23 @@ def test_states_of_a_classic_group_are_entered_from_few_others() -> None:
 
 def test_members_who_were_sent_away_for_long_need_no_rebalance() -> None:
     groups = Groups()
-    request = {"group_id": GROUP, "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1000, "topic_partitions": []}
+    request = {
+        "group_id": GROUP,
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 1000,
+        "topic_partitions": [],
+    }
     groups.call("ConsumerGroupHeartbeat", 1, {**request, "subscribed_topic_names": ["t"]})
     groups.advance(40)
     groups.shard.on_absence(100)
     groups.advance(104)
-    assert groups.call("ConsumerGroupHeartbeat", 1, {"group_id": GROUP, "member_id": "m", "member_epoch": 2})["member_epoch"] == 2
+    assert (
+        groups.call(
+            "ConsumerGroupHeartbeat", 1, {"group_id": GROUP, "member_id": "m", "member_epoch": 2}
+        )["member_epoch"]
+        == 2
+    )
 
 
 def _member(member_id: str, instance_id: str | None = None) -> ClassicMember:

@@ -57,12 +57,17 @@ def test_no_topics_are_nothing_to_search() -> None:
     assert Resolution(["t.*"], Topics()).done
 
 
-@pytest.mark.parametrize(("wrong", "cause"), [("(", "missing )"), ("(?!x)", "invalid perl operator"), ("(a{900}){900}", "repetition size")])
+@pytest.mark.parametrize(
+    ("wrong", "cause"),
+    [("(", "missing )"), ("(?!x)", "invalid perl operator"), ("(a{900}){900}", "repetition size")],
+)
 def test_what_re2_does_not_take_is_refused_with_its_cause(wrong: str, cause: str) -> None:
     with pytest.raises(MqError) as refused:
         compile_expression(wrong)
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
-    assert refused.value.message.startswith(f"SubscribedTopicRegex `{wrong}` is not a valid regular expression: ")
+    assert refused.value.message.startswith(
+        f"SubscribedTopicRegex `{wrong}` is not a valid regular expression: "
+    )
     assert cause in refused.value.message
 
 
@@ -93,4 +98,6 @@ def test_the_hash_changes_with_what_assignments_depend_on_and_with_nothing_else(
 def test_the_hash_is_the_same_on_every_node_and_in_every_release() -> None:
     topics = Topics({"a": 3, "b": 1})
     topics._racks["a", 1] = frozenset({"y", "x"})
-    assert topics_hash(topics, {"a", "b"}) == topics_hash(topics, ["b", "a"]) == -7250764636247045434
+    assert (
+        topics_hash(topics, {"a", "b"}) == topics_hash(topics, ["b", "a"]) == -7250764636247045434
+    )

@@ -1,4 +1,6 @@
-"""The records of `__transaction_state` are Kafka's: each of these bytes was written by the serializer of Apache Kafka 4.3.1."""
+"""The records of `__transaction_state` are Kafka's: each of these bytes was written by the
+serializer of Apache Kafka 4.3.1.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ WRITTEN = [
     (
         Transaction(4000, 0, 60_000, EMPTY, (), 1700000000123, -1, previous_producer_id=4000),
         1,
-        "00010000000000000fa000000000ea6000000000018bcfe5687bffffffffffffffff0100080000000000000fa0",
+        "00010000000000000fa000000000ea6000000000018bcfe5687bffffffffffffffff0100080000000000"
+        "000fa0",
     ),
     (
         Transaction(4000, 0, 60_000, EMPTY, (), 1700000000123, -1),
@@ -37,10 +40,13 @@ WRITTEN = [
     (
         Transaction(4000, 5, 60_000, ONGOING, ONE, 1700000000300, 1700000000200),
         0,
-        "00000000000000000fa000050000ea60010000000100016100000001000000030000018bcfe5692c0000018bcfe568c8",
+        "00000000000000000fa000050000ea60010000000100016100000001000000030000018bcfe5692c0000"
+        "018bcfe568c8",
     ),
     (
-        Transaction(4000, 32767, 900_000, PREPARE_COMMIT, ONE, 1700000000300, 1700000000200, 4000, 5000, 2),
+        Transaction(
+            4000, 32767, 900_000, PREPARE_COMMIT, ONE, 1700000000300, 1700000000200, 4000, 5000, 2
+        ),
         1,
         (
             "00010000000000000fa07fff000dbba0020202610200000003000000018bcfe5692c0000018bcfe568c8"
@@ -50,12 +56,24 @@ WRITTEN = [
     (
         Transaction(4000, 9, 900_000, PREPARE_ABORT, ONE, 1700000000300, 1700000000200, 3000),
         1,
-        "00010000000000000fa00009000dbba0030202610200000003000000018bcfe5692c0000018bcfe568c80100080000000000000bb8",
+        "00010000000000000fa00009000dbba0030202610200000003000000018bcfe5692c0000018bcfe568c8"
+        "0100080000000000000bb8",
     ),
     (
-        Transaction(5000, 0, 900_000, COMPLETE_COMMIT, (), 1700000000400, 1700000000200, 4000, client_version=2),
+        Transaction(
+            5000,
+            0,
+            900_000,
+            COMPLETE_COMMIT,
+            (),
+            1700000000400,
+            1700000000200,
+            4000,
+            client_version=2,
+        ),
         1,
-        "000100000000000013880000000dbba004010000018bcfe569900000018bcfe568c80200080000000000000fa002020002",
+        "000100000000000013880000000dbba004010000018bcfe569900000018bcfe568c80200080000000000"
+        "000fa002020002",
     ),
     (
         Transaction(5000, 3, 900_000, COMPLETE_ABORT, (), 1700000000400, 1700000000200),
@@ -66,7 +84,9 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("transaction", "version", "value"), WRITTEN)
-def test_values_are_those_of_apache_kafka(transaction: Transaction, version: int, value: str) -> None:
+def test_values_are_those_of_apache_kafka(
+    transaction: Transaction, version: int, value: str
+) -> None:
     record = encode("t", transaction, version=version)
     assert record.key.hex() == "0000000174"
     assert record.value is not None and record.value.hex() == value
@@ -81,13 +101,24 @@ def test_keys_are_those_of_apache_kafka() -> None:
 
 def test_several_topics_in_whatever_order_apache_kafka_wrote_them() -> None:
     value = (
-        "00010000000000000fa000050000ea600103076f726465727303000000070000000000135f5f636f6e73756d65725f6f666673657473"
+        "00010000000000000fa000050000ea600103076f726465727303000000070000000000135f5f636f6e73"
+        "756d65725f6f666673657473"
         "0200000031000000018bcfe5692c0000018bcfe568c80200080000000000000fa002020002"
     )
     decoded = decode(CoordinatorRecord(bytes.fromhex("0000000174"), bytes.fromhex(value)))
     assert decoded is not None and decoded[1] is not None
     assert decoded[1].partitions == (("__consumer_offsets", 49), ("orders", 0), ("orders", 7))
-    assert decoded[1] == Transaction(4000, 5, 60_000, ONGOING, decoded[1].partitions, 1700000000300, 1700000000200, 4000, client_version=2)
+    assert decoded[1] == Transaction(
+        4000,
+        5,
+        60_000,
+        ONGOING,
+        decoded[1].partitions,
+        1700000000300,
+        1700000000200,
+        4000,
+        client_version=2,
+    )
 
 
 def test_kinds_and_versions_of_a_later_kafka_are_passed_over() -> None:
@@ -98,11 +129,23 @@ def test_kinds_and_versions_of_a_later_kafka_are_passed_over() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("", ""), ("00", "0000"), ("0000000174", "0001"), ("0000000174", ""), ("00000005", None), ("0000000174", WRITTEN[0][2][:-1])],
+    [
+        ("", ""),
+        ("00", "0000"),
+        ("0000000174", "0001"),
+        ("0000000174", ""),
+        ("00000005", None),
+        ("0000000174", WRITTEN[0][2][:-1]),
+    ],
 )
 def test_what_is_cut_off_is_an_error(key: str, value: str | None) -> None:
     with pytest.raises(RecordFormatError):
-        decode(CoordinatorRecord(bytes.fromhex(key), bytes.fromhex(value[: len(value) // 2 * 2]) if value is not None else None))
+        decode(
+            CoordinatorRecord(
+                bytes.fromhex(key),
+                bytes.fromhex(value[: len(value) // 2 * 2]) if value is not None else None,
+            )
+        )
 
 
 def test_a_state_that_nobody_knows_is_an_error() -> None:
@@ -110,7 +153,11 @@ def test_a_state_that_nobody_knows_is_an_error() -> None:
     assert record.value is not None
     position = 2 + 8 + 2 + 4
     with pytest.raises(RecordFormatError):
-        decode(CoordinatorRecord(record.key, record.value[:position] + b"\x09" + record.value[position + 1 :]))
+        decode(
+            CoordinatorRecord(
+                record.key, record.value[:position] + b"\x09" + record.value[position + 1 :]
+            )
+        )
 
 
 @given(
@@ -118,7 +165,11 @@ def test_a_state_that_nobody_knows_is_an_error() -> None:
     producer_id=st.integers(0, 2**62),
     epoch=st.integers(0, 32767),
     state=st.sampled_from([one for one in TransactionState if one < 6]),
-    partitions=st.sets(st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(0, 9)).map(lambda one: TopicPartition(*one))),
+    partitions=st.sets(
+        st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(0, 9)).map(
+            lambda one: TopicPartition(*one)
+        )
+    ),
     previous=st.integers(-1, 9),
     following=st.integers(-1, 9),
     client_version=st.sampled_from([0, 2]),
@@ -134,7 +185,9 @@ def test_what_is_written_is_read(
     client_version: int,
 ) -> None:
     held = () if state is EMPTY else tuple(sorted(partitions))
-    transaction = Transaction(producer_id, epoch, 1000, state, held, 5, 4, previous, following, client_version)
+    transaction = Transaction(
+        producer_id, epoch, 1000, state, held, 5, 4, previous, following, client_version
+    )
     read = decode(encode("id", transaction, version=version))
     if version or following != -1 or client_version:
         assert read == ("id", transaction)

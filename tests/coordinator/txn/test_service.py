@@ -32,7 +32,9 @@ from tests.coordinator.txn.transactions import A0, A1, B0
 SHARD, EPOCH = 7, 3
 
 
-def markers(id: str = "t", producer_id: int = 4000, *partitions: TopicPartition, committed: bool = True) -> WriteMarkers:
+def markers(
+    id: str = "t", producer_id: int = 4000, *partitions: TopicPartition, committed: bool = True
+) -> WriteMarkers:
     return WriteMarkers(id, Producer(producer_id, 1), committed, partitions or (A0, A1, B0), 2)
 
 
@@ -66,7 +68,9 @@ class Cluster:
         self.left: dict[str, set[TopicPartition]] = {}
         self.aborts: list[AbortTimedOut] = []
         self.sender = MarkerSender(
-            leader_of=lambda partition: None if (leader := self.leaders.get(partition)) is None else NodeId(leader),
+            leader_of=lambda partition: (
+                None if (leader := self.leaders.get(partition)) is None else NodeId(leader)
+            ),
             exists=lambda partition: partition.topic in self.topics,
             send=self._send,
             seal=self._seal,
@@ -97,12 +101,21 @@ class Cluster:
                     partition = TopicPartition(topic.name, index)
                     led = self.leaders[partition] == node
                     if led:
-                        self.sealed.append((node, (one.producer_id, one.producer_epoch), partition, one.coordinator_epoch))
+                        self.sealed.append(
+                            (
+                                node,
+                                (one.producer_id, one.producer_epoch),
+                                partition,
+                                one.coordinator_epoch,
+                            )
+                        )
                     code = ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER
                     partitions.append({"partition_index": index, "error_code": code})
                 topics.append({"name": topic.name, "partitions": partitions})
             rows.append({"producer_id": one.producer_id, "topics": topics})
-        response: Mapping[str, Any] = api.decode_response(0, api.encode_response(0, {"seals": rows}))
+        response: Mapping[str, Any] = api.decode_response(
+            0, api.encode_response(0, {"seals": rows})
+        )
         return response
 
     async def _send(self, node: NodeId, request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -110,7 +123,13 @@ class Cluster:
         assert api is not None
         decoded = api.decode_request(2, api.encode_request(2, request))
         self.requests.append((trio.current_time(), node))
-        self.asked.append(sum(len(topic.partition_indexes) for marker in decoded.markers for topic in marker.topics))
+        self.asked.append(
+            sum(
+                len(topic.partition_indexes)
+                for marker in decoded.markers
+                for topic in marker.topics
+            )
+        )
         await trio.sleep(0.001)
         if node in self.silent:
             await trio.sleep_forever()
@@ -125,15 +144,32 @@ class Cluster:
                 partitions = []
                 for index in topic.partition_indexes:
                     partition = TopicPartition(topic.name, index)
-                    code = self.errors[partition].pop(0) if self.errors[partition] else ErrorCode.NONE
+                    code = (
+                        self.errors[partition].pop(0) if self.errors[partition] else ErrorCode.NONE
+                    )
                     if self.leaders[partition] != node:
                         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                     if code is ErrorCode.NONE:
-                        self.told.append((node, marker.producer_id, partition, marker.transaction_result, marker.coordinator_epoch))
-                    partitions.append({"partition_index": index, "error_code": self.unheard_of.pop() if self.unheard_of else code})
+                        self.told.append(
+                            (
+                                node,
+                                marker.producer_id,
+                                partition,
+                                marker.transaction_result,
+                                marker.coordinator_epoch,
+                            )
+                        )
+                    partitions.append(
+                        {
+                            "partition_index": index,
+                            "error_code": self.unheard_of.pop() if self.unheard_of else code,
+                        }
+                    )
                 topics.append({"name": topic.name, "partitions": partitions})
             rows.append({"producer_id": marker.producer_id, "topics": topics})
-        response: Mapping[str, Any] = api.decode_response(2, api.encode_response(2, {"markers": rows}))
+        response: Mapping[str, Any] = api.decode_response(
+            2, api.encode_response(2, {"markers": rows})
+        )
         return response
 
     async def call_shard(self, index: int, op: Any) -> Mapping[str, Any]:
@@ -168,31 +204,47 @@ async def running() -> AsyncIterator[Cluster]:
         nursery.cancel_scope.cancel()
 
 
-async def test_each_leader_is_told_once_of_all_that_it_leads(autojump_clock: trio.testing.MockClock) -> None:
+async def test_each_leader_is_told_once_of_all_that_it_leads(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         cluster.want(markers(committed=False))
         await trio.sleep(1)
-        assert sorted(cluster.told) == [(1, 4000, A0, False, EPOCH), (1, 4000, B0, False, EPOCH), (2, 4000, A1, False, EPOCH)]
+        assert sorted(cluster.told) == [
+            (1, 4000, A0, False, EPOCH),
+            (1, 4000, B0, False, EPOCH),
+            (2, 4000, A1, False, EPOCH),
+        ]
         assert sorted(node for _, node in cluster.requests) == [1, 2]
         assert not cluster.left["t"]
-        assert cluster.sender.statistics() == MarkerStatistics(transactions=1, requests=2, retries=0)
+        assert cluster.sender.statistics() == MarkerStatistics(
+            transactions=1, requests=2, retries=0
+        )
         assert not cluster.sender._wanted and not cluster.sender._queues, "nothing is kept"
 
 
-async def test_no_request_asks_for_more_markers_than_one_may(autojump_clock: trio.testing.MockClock) -> None:
+async def test_no_request_asks_for_more_markers_than_one_may(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         many = [TopicPartition("a", index) for index in range(2 * MARKERS_PER_REQUEST + 5)]
         cluster.leaders |= dict.fromkeys(many, 1)
         cluster.want(markers("t", 4000, *many))
         cluster.want(markers("u", 5000, B0))
         await trio.sleep(1)
-        assert sorted(told[1:3] for told in cluster.told) == sorted([*((4000, one) for one in many), (5000, B0)])
+        assert sorted(told[1:3] for told in cluster.told) == sorted(
+            [*((4000, one) for one in many), (5000, B0)]
+        )
         assert len(cluster.requests) == 3 and max(cluster.asked) <= MARKERS_PER_REQUEST
         assert cluster.left == {"t": set(), "u": set()}
 
 
-async def test_what_waited_for_a_silent_node_is_not_told_when_it_is_over(autojump_clock: trio.testing.MockClock) -> None:
-    """In the first version of the protocol the next transaction has the same producer: it would be ended by the outcome of this one."""
+async def test_what_waited_for_a_silent_node_is_not_told_when_it_is_over(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """In the first version of the protocol the next transaction has the same producer: it
+    would be ended by the outcome of this one.
+    """
     async with running() as cluster:
         cluster.silent.add(1)
         cluster.want(markers("busy", 4001, A0))
@@ -207,7 +259,9 @@ async def test_what_waited_for_a_silent_node_is_not_told_when_it_is_over(autojum
         assert not cluster.sender._queues
 
 
-async def test_what_comes_while_a_node_is_told_goes_into_its_next_request(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_comes_while_a_node_is_told_goes_into_its_next_request(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         for number in range(MARKERS_PER_REQUEST + 5):
             cluster.want(markers(f"t{number}", number, A0))
@@ -229,7 +283,9 @@ async def test_what_comes_while_a_node_is_told_goes_into_its_next_request(autoju
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )
-async def test_a_partition_that_refuses_is_asked_until_it_does_not(error: ErrorCode, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_partition_that_refuses_is_asked_until_it_does_not(
+    error: ErrorCode, autojump_clock: trio.testing.MockClock
+) -> None:
     async with running() as cluster:
         cluster.errors[A0] = [error] * 30
         cluster.want(markers())
@@ -240,7 +296,9 @@ async def test_a_partition_that_refuses_is_asked_until_it_does_not(error: ErrorC
         assert not cluster.left["t"]
 
 
-async def test_markers_follow_their_partition_to_its_next_leader(autojump_clock: trio.testing.MockClock) -> None:
+async def test_markers_follow_their_partition_to_its_next_leader(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         cluster.down.add(1)
         cluster.want(markers())
@@ -253,11 +311,17 @@ async def test_markers_follow_their_partition_to_its_next_leader(autojump_clock:
         assert len(cluster.requests) == requests, "nobody leads"
         cluster.leaders[A0] = cluster.leaders[B0] = 3
         await trio.sleep(3)
-        assert sorted(cluster.told) == [(2, 4000, A1, True, EPOCH), (3, 4000, A0, True, EPOCH), (3, 4000, B0, True, EPOCH)]
+        assert sorted(cluster.told) == [
+            (2, 4000, A1, True, EPOCH),
+            (3, 4000, A0, True, EPOCH),
+            (3, 4000, B0, True, EPOCH),
+        ]
         assert not cluster.left["t"]
 
 
-async def test_a_node_that_does_not_answer_holds_up_nobody_else(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_node_that_does_not_answer_holds_up_nobody_else(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         cluster.silent.add(1)
         cluster.want(markers())
@@ -292,8 +356,12 @@ async def test_a_newer_coordinator_ends_the_matter(autojump_clock: trio.testing.
         assert A1 not in cluster.partitions_told()
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
-async def test_a_shard_that_is_not_here_any_more_wants_nothing(code: ErrorCode, autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+)
+async def test_a_shard_that_is_not_here_any_more_wants_nothing(
+    code: ErrorCode, autojump_clock: trio.testing.MockClock
+) -> None:
     async with running() as cluster:
         cluster.errors[A0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1000
         cluster.refusals = [code] * 1000
@@ -305,9 +373,15 @@ async def test_a_shard_that_is_not_here_any_more_wants_nothing(code: ErrorCode, 
         assert len(cluster.requests) == requests and not cluster.sender._wanted
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
-async def test_a_shard_that_does_not_serve_for_a_while_still_wants_it(code: ErrorCode, autojump_clock: trio.testing.MockClock) -> None:
-    """A node out of contact with the controller sends clients away and stays leader: nothing is loaded that would want it anew."""
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+)
+async def test_a_shard_that_does_not_serve_for_a_while_still_wants_it(
+    code: ErrorCode, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A node out of contact with the controller sends clients away and stays leader:
+    nothing is loaded that would want it anew.
+    """
     async with running() as cluster:
         cluster.errors[A0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 20
         cluster.refusals = [code] * 20
@@ -316,7 +390,9 @@ async def test_a_shard_that_does_not_serve_for_a_while_still_wants_it(code: Erro
         assert cluster.partitions_told() == [A0, A1, B0] and not cluster.left["t"]
 
 
-async def test_what_a_shard_wants_anew_in_the_same_epoch_is_done(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_a_shard_wants_anew_in_the_same_epoch_is_done(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Its append was refused, so that it was loaded again: it has forgotten who has a marker."""
     async with running() as cluster:
         cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1000
@@ -329,7 +405,9 @@ async def test_what_a_shard_wants_anew_in_the_same_epoch_is_done(autojump_clock:
         assert not cluster.left["t"]
 
 
-async def test_a_report_that_is_not_committed_is_repeated(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_report_that_is_not_committed_is_repeated(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         cluster.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 10
         cluster.want(markers())
@@ -337,7 +415,9 @@ async def test_a_report_that_is_not_committed_is_repeated(autojump_clock: trio.t
         assert not cluster.left["t"] and len(cluster.requests) == 2
 
 
-async def test_the_next_transaction_takes_the_place_of_the_one_before(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_next_transaction_takes_the_place_of_the_one_before(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         cluster.errors[A0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
         cluster.want(markers("t", 4000, A0), EPOCH)
@@ -347,7 +427,9 @@ async def test_the_next_transaction_takes_the_place_of_the_one_before(autojump_c
         assert [(id_, epoch) for _, id_, _, _, epoch in cluster.told] == [(4001, EPOCH + 1)]
 
 
-async def test_where_there_is_nobody_to_tell_the_shard_hears_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_where_there_is_nobody_to_tell_the_shard_hears_so(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         nobody = WriteMarkers("t", Producer(4000, 1), False, (), 2)
         cluster.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
@@ -364,7 +446,9 @@ async def test_a_spare_producer_id_is_fetched(autojump_clock: trio.testing.MockC
         assert cluster.aborts == [AbortTimedOut("t", Producer(4000, 32766), 5000)]
 
 
-async def test_a_bug_at_one_node_holds_up_nobody_else(autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_at_one_node_holds_up_nobody_else(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running() as cluster:
         cluster.bugs[1] = [KeyError("topics"), ValueError("nonsense"), AssertionError("bug")]
         cluster.want(markers())
@@ -374,7 +458,9 @@ async def test_a_bug_at_one_node_holds_up_nobody_else(autojump_clock: trio.testi
     assert caplog.text.count("cannot send markers, will retry node=1 transactions=1") == 3
 
 
-async def test_an_error_of_a_later_release_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_error_of_a_later_release_is_tried_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         cluster.unheard_of = [9999]
         cluster.want(markers())
@@ -382,7 +468,9 @@ async def test_an_error_of_a_later_release_is_tried_again(autojump_clock: trio.t
         assert not cluster.left["t"] and not cluster.sender._wanted
 
 
-async def test_a_bug_in_a_shard_holds_up_no_other(autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_a_shard_holds_up_no_other(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running() as cluster:
         cluster.shard_bugs = [AssertionError("bug")] * 3
         cluster.want(markers("t"))
@@ -402,7 +490,9 @@ def seals(id: str = "t", producer_id: int = 4000, *partitions: TopicPartition) -
     return SealPartitions(id, Producer(producer_id, 1), partitions or (A0, A1, B0))
 
 
-async def test_seals_find_their_leaders_and_the_shard_hears_of_them(autojump_clock: trio.testing.MockClock) -> None:
+async def test_seals_find_their_leaders_and_the_shard_hears_of_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         cluster.leaders[A1] = None
         cluster.want(seals())
@@ -411,12 +501,20 @@ async def test_seals_find_their_leaders_and_the_shard_hears_of_them(autojump_clo
         cluster.leaders[A1] = 2
         await trio.sleep(10)
         producer = (4000, 1)
-        assert sorted(cluster.sealed) == [(1, producer, A0, EPOCH), (1, producer, B0, EPOCH), (2, producer, A1, EPOCH)]
-        assert cluster.left["t"] == set() and all(isinstance(one, PartitionsSealed) for one in cluster.reports)
+        assert sorted(cluster.sealed) == [
+            (1, producer, A0, EPOCH),
+            (1, producer, B0, EPOCH),
+            (2, producer, A1, EPOCH),
+        ]
+        assert cluster.left["t"] == set() and all(
+            isinstance(one, PartitionsSealed) for one in cluster.reports
+        )
         assert not cluster.told
 
 
-async def test_seals_and_markers_for_one_node_go_in_requests_of_their_own(autojump_clock: trio.testing.MockClock) -> None:
+async def test_seals_and_markers_for_one_node_go_in_requests_of_their_own(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as cluster:
         cluster.want(markers("busy", 4001, B0))
         await trio.sleep(0.0005)

@@ -1,4 +1,6 @@
-"""The transaction coordinator, one transactional id at a time: answers, states and epochs are those of Apache Kafka 4.3.1."""
+"""The transaction coordinator, one transactional id at a time: answers, states and epochs
+are those of Apache Kafka 4.3.1.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ NOBODY = Producer(-1, -1)
 def at_epoch(epoch: int, version: int = 2) -> Transactions:
     """A coordinator whose id `t` has this epoch, as its log says."""
     txn = Transactions(version)
-    record = records.encode("t", Transaction(4000, epoch, 60_000, updated_ms=txn.now.wall_ms, previous_producer_id=4000), version=1)
+    record = records.encode(
+        "t",
+        Transaction(4000, epoch, 60_000, updated_ms=txn.now.wall_ms, previous_producer_id=4000),
+        version=1,
+    )
     txn.log.append((record, NOBODY))
     txn.spare_ids = iter(range(5000, 6000))
     txn.fail_over()
@@ -51,7 +57,9 @@ def test_each_initialization_fences_the_one_before() -> None:
     assert txn.state() == "Empty"
 
 
-@pytest.mark.parametrize(("id", "timeout_ms", "code"), [("", 1, 42), ("t", 0, 50), ("t", 900_001, 50), ("t", -1, 50)])
+@pytest.mark.parametrize(
+    ("id", "timeout_ms", "code"), [("", 1, 42), ("t", 0, 50), ("t", 900_001, 50), ("t", -1, 50)]
+)
 def test_an_initialization_that_cannot_be(id: str, timeout_ms: int, code: int) -> None:
     txn = Transactions()
     with refused(ErrorCode(code)):
@@ -73,17 +81,27 @@ def test_a_producer_raises_its_own_epoch_and_may_ask_again() -> None:
 
 
 def test_initializations_that_the_log_refuses_take_no_memory() -> None:
-    """As where fewer replicas than min.insync.replicas are in sync: what was decided is not replayed."""
+    """As where fewer replicas than min.insync.replicas are in sync: what was decided is not
+    replayed.
+    """
     txn = Transactions()
     first = txn.init()
     for number in range(100):
-        decision = txn.shard.handle(number, InitializeProducer(f"refused-{number}", 60_000, None, 9000), txn.now)
+        decision = txn.shard.handle(
+            number, InitializeProducer(f"refused-{number}", 60_000, None, 9000), txn.now
+        )
         assert len(decision.records) == 1
-    assert all(len(value) <= 1 for value in vars(txn.shard).values() if isinstance(value, dict | set | list))
+    assert all(
+        len(value) <= 1
+        for value in vars(txn.shard).values()
+        if isinstance(value, dict | set | list)
+    )
     txn.shard.handle(100, InitializeProducer("t", 60_000, first), txn.now)
     second = txn.init(first)
     assert second == (4000, 1)
-    assert txn.init(first) == second, "the last epoch is that of the initialization that was written"
+    assert txn.init(first) == second, (
+        "the last epoch is that of the initialization that was written"
+    )
 
 
 def test_an_initialization_by_nobody_leaves_no_way_back() -> None:
@@ -173,8 +191,15 @@ def test_partitions_gather() -> None:
     txn.advance(1)
     txn.add(producer, A0, A1)
     row = txn.describe()
-    assert row["topics"] == [{"topic": "a", "partitions": [0, 1]}, {"topic": "b", "partitions": [0]}]
-    assert (row["transaction_state"], row["transaction_start_time_ms"], row["transaction_timeout_ms"]) == ("Ongoing", began, 60_000)
+    assert row["topics"] == [
+        {"topic": "a", "partitions": [0, 1]},
+        {"topic": "b", "partitions": [0]},
+    ]
+    assert (
+        row["transaction_state"],
+        row["transaction_start_time_ms"],
+        row["transaction_timeout_ms"],
+    ) == ("Ongoing", began, 60_000)
     assert (row["producer_id"], row["producer_epoch"]) == producer
     written = len(txn.log)
     txn.add(producer, A0, B0)
@@ -215,7 +240,9 @@ def test_verification_tells_what_is_in_the_transaction() -> None:
     with refused(CONCURRENT):
         txn.verify(producer, A0)
     txn.complete()
-    assert txn.verify(producer, A0) == {A0: ErrorCode.TRANSACTION_ABORTABLE}, "that transaction is over"
+    assert txn.verify(producer, A0) == {A0: ErrorCode.TRANSACTION_ABORTABLE}, (
+        "that transaction is over"
+    )
 
 
 # -- EndTxn, first protocol
@@ -302,7 +329,9 @@ TABLE = [
 
 @pytest.mark.parametrize("failed_over", [False, True])
 @pytest.mark.parametrize(("state", "again", "commit", "outcome"), TABLE)
-def test_ends_of_nothing(state: str, again: bool, commit: bool, outcome: ErrorCode | str | None, failed_over: bool) -> None:
+def test_ends_of_nothing(
+    state: str, again: bool, commit: bool, outcome: ErrorCode | str | None, failed_over: bool
+) -> None:
     txn = Transactions()
     txn.init()
     old = txn.init()
@@ -359,7 +388,10 @@ def test_a_transaction_is_complete_when_every_partition_has_its_marker() -> None
     txn.end(producer)
     (markers,) = txn.markers()
     assert txn.written(markers, A1)
-    assert txn.describe()["topics"] == [{"topic": "a", "partitions": [0]}, {"topic": "b", "partitions": [0]}]
+    assert txn.describe()["topics"] == [
+        {"topic": "a", "partitions": [0]},
+        {"topic": "b", "partitions": [0]},
+    ]
     assert txn.written(markers, A1)
     assert txn.state() == "PrepareCommit"
     assert not txn.written(markers, A0, B0)
@@ -382,7 +414,9 @@ def test_markers_of_an_earlier_transaction_do_not_end_this_one() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_who_comes_to_coordinate_a_decided_transaction_has_all_markers_written_again(commit: bool) -> None:
+def test_who_comes_to_coordinate_a_decided_transaction_has_all_markers_written_again(
+    commit: bool,
+) -> None:
     txn = Transactions()
     producer = txn.init()
     txn.add(producer, A0, B0)
@@ -521,7 +555,9 @@ def test_unused_ids_are_forgotten_and_used_ones_are_not(monkeypatch: pytest.Monk
     txn.advance(3600)
     for _ in range(2):
         txn.advance(1800)
-        producer = Producer(txn.describe("ended")["producer_id"], txn.describe("ended")["producer_epoch"])
+        producer = Producer(
+            txn.describe("ended")["producer_id"], txn.describe("ended")["producer_epoch"]
+        )
         txn.end(producer, commit=False, id="ended")
     txn.advance(1)
     assert txn.listed() == ["open", "ended"]
@@ -551,7 +587,8 @@ def test_transactions_are_listed_as_they_are_asked_for() -> None:
     txn.advance(5)
     assert txn.listed(duration_ms=5000, states=frozenset({"Ongoing"})) == []
     assert txn.listed(duration_ms=4999, states=frozenset({"Ongoing"})) == ["orders-2"]
-    with refused(ErrorCode.INVALID_REGULAR_EXPRESSION):  # one that takes more memory than it is worth
+    # one that takes more memory than it is worth
+    with refused(ErrorCode.INVALID_REGULAR_EXPRESSION):
         txn.listed(pattern="(x{100}){100}")
     with refused(ErrorCode.INVALID_REGULAR_EXPRESSION):
         txn.listed(pattern="(")
@@ -565,7 +602,11 @@ def test_only_ids_that_are_known_are_described() -> None:
         txn.describe("")
     txn.init()
     row = txn.describe()
-    assert (row["transaction_state"], row["transaction_start_time_ms"], row["topics"]) == ("Empty", -1, [])
+    assert (row["transaction_state"], row["transaction_start_time_ms"], row["topics"]) == (
+        "Empty",
+        -1,
+        [],
+    )
 
 
 def test_who_was_replaced_does_not_learn_the_epoch_of_its_successor() -> None:
@@ -588,7 +629,11 @@ def test_records_follow_the_level_of_the_feature() -> None:
         txn = Transactions(level)
         txn.init()
         record, _ = txn.log[-1]
-        assert not isinstance(record, bool) and record.value is not None and record.value[:2] == version
+        assert (
+            not isinstance(record, bool)
+            and record.value is not None
+            and record.value[:2] == version
+        )
 
 
 def test_a_client_may_change_the_protocol_between_two_transactions() -> None:
@@ -606,7 +651,9 @@ def test_a_client_may_change_the_protocol_between_two_transactions() -> None:
 
 
 def test_a_wall_clock_that_was_ahead_elsewhere_does_not_keep_a_transaction_open() -> None:
-    """The coordinator before had a clock ahead by hours: its transaction times out by the time that this one sees pass."""
+    """The coordinator before had a clock ahead by hours: its transaction times out by the
+    time that this one sees pass.
+    """
     txn = Transactions()
     producer = txn.init(timeout_ms=20_000)
     txn.now = Moment(txn.now.seconds, txn.now.wall_ms + 10_000_000)

@@ -1,11 +1,13 @@
-"""Whatever comes in whatever order, with time-outs, failovers and writes that are lost: a transaction is in all of its partitions or in
-none, as its client was told; and a producer that was replaced changes nothing any more.
+"""Whatever comes in whatever order, with time-outs, failovers and writes that are lost: a
+transaction is in all of its partitions or in none, as its client was told; and a producer that was
+replaced changes nothing any more.
 
-Some transactions are prepared (KIP-939): then time ends nothing, and only the pair that the preparation returned does. Partitions that are
-sealed take no record of the epoch before.
+Some transactions are prepared (KIP-939): then time ends nothing, and only the pair that the
+preparation returned does. Partitions that are sealed take no record of the epoch before.
 
-Clients write a record into each partition that they have added; partitions end a producer's records when a marker comes, and refuse
-markers of an older coordinator, as the log does. Markers come in any order, late, and more than once.
+Clients write a record into each partition that they have added; partitions end a producer's records
+when a marker comes, and refuse markers of an older coordinator, as the log does. Markers come in
+any order, late, and more than once.
 """
 
 from __future__ import annotations
@@ -74,7 +76,11 @@ class World:
         self.version = self.dice.choice([0, 1, 2])
         self.txn = Transactions(self.version)
         if self.dice.random() < 0.3:  # near the end of the epochs
-            record = records.encode("t", Transaction(3000, 32_762, 60_000, updated_ms=0, previous_producer_id=3000), version=1)
+            record = records.encode(
+                "t",
+                Transaction(3000, 32_762, 60_000, updated_ms=0, previous_producer_id=3000),
+                version=1,
+            )
             self.txn.log.append((record, Producer(-1, -1)))
             self.txn.fail_over()
         self.clients = [Client(self.dice.choice([0, 2])) for _ in range(3)]
@@ -91,12 +97,24 @@ class World:
         self.seen: Producer | None = None
         self.commits = self.aborts = self.preparations = 0
         self.prepared: Producer | None = None
-        """The owner of the prepared transaction, as a client was told: nobody else ends it, and time does not."""
+        """The owner of the prepared transaction, as a client was told: nobody else ends it,
+        and time does not.
+        """
         self.tag_of: dict[int, dict[int, int]] = {}
         """By producer id and epoch."""
 
     def run(self) -> None:
-        names = ["init", "add", "end", "prepare", "write_marker", "write_late_marker", "advance", "fail_over", "lose"]
+        names = [
+            "init",
+            "add",
+            "end",
+            "prepare",
+            "write_marker",
+            "write_late_marker",
+            "advance",
+            "fail_over",
+            "lose",
+        ]
         for name in self.dice.choices(names, weights=[3, 12, 9, 9, 30, 2, 3, 2, 2], k=STEPS):
             client = self.dice.choice(self.clients)
             match name:
@@ -117,7 +135,12 @@ class World:
             return self.txn.ask_now(op)
         except ProducerIdWanted:
             return self.ask(
-                type(op)(**{**{name: getattr(op, name) for name in op.__slots__}, "spare_producer_id": next(self.txn.spare_ids)})
+                type(op)(
+                    **{
+                        **{name: getattr(op, name) for name in op.__slots__},
+                        "spare_producer_id": next(self.txn.spare_ids),
+                    }
+                )
             )
         except MqError as error:
             return error.code
@@ -140,7 +163,9 @@ class World:
         if isinstance(answer, ErrorCode):
             assert answer in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED), answer
             return
-        tag = self.tag_of.get(answer.get("ongoing_txn_producer_id", -1), {}).get(answer.get("ongoing_txn_producer_epoch", -1))
+        tag = self.tag_of.get(answer.get("ongoing_txn_producer_id", -1), {}).get(
+            answer.get("ongoing_txn_producer_epoch", -1)
+        )
         client.producer, client.tag = Producer(answer["producer_id"], answer["producer_epoch"]), tag
         client.is_owner = "ongoing_txn_producer_id" in answer
         if client.is_owner:
@@ -154,12 +179,16 @@ class World:
         answer = self.ask(AddPartitions("t", client.producer, partitions, client.version))
         if isinstance(answer, ErrorCode):
             return
-        assert client.producer not in self.replaced, "a producer that was replaced has added partitions"
+        assert client.producer not in self.replaced, (
+            "a producer that was replaced has added partitions"
+        )
         assert not client.is_owner, "a prepared transaction got more partitions"
         if client.tag is None:
             self.tags += 1
             client.tag = self.tags
-            self.tag_of.setdefault(client.producer.producer_id, {})[client.producer.producer_epoch] = client.tag
+            self.tag_of.setdefault(client.producer.producer_id, {})[
+                client.producer.producer_epoch
+            ] = client.tag
         for partition in partitions:
             log = self.logs[partition]
             if log.epochs.get(client.producer.producer_id, -1) <= client.producer.producer_epoch:
@@ -174,9 +203,13 @@ class World:
         before = len(self.txn.log)
         answer = self.ask(EndTransaction("t", client.producer, commit, client.version))
         if client.producer in self.replaced:
-            assert len(self.txn.log) == before, "a producer that was replaced has ended a transaction"
+            assert len(self.txn.log) == before, (
+                "a producer that was replaced has ended a transaction"
+            )
         if self.prepared is not None and len(self.txn.log) > before:
-            assert client.producer == self.prepared, "a prepared transaction was ended by somebody else than its owner"
+            assert client.producer == self.prepared, (
+                "a prepared transaction was ended by somebody else than its owner"
+            )
             self.prepared = None
         if isinstance(answer, ErrorCode):
             return
@@ -193,19 +226,34 @@ class World:
     def look(self) -> None:
         for effect in self.txn.effects:
             if isinstance(effect, SpareProducerId):
-                self.ask(AbortTimedOut(effect.transactional_id, effect.producer, next(self.txn.spare_ids)))
+                self.ask(
+                    AbortTimedOut(
+                        effect.transactional_id, effect.producer, next(self.txn.spare_ids)
+                    )
+                )
         for markers in self.txn.markers():
             if not markers.partitions:
                 self.ask(MarkersWritten("t", markers.producer, ()))
-            self.pending.extend(Sent(self.coordinator_epoch, markers, partition) for partition in markers.partitions)
+            self.pending.extend(
+                Sent(self.coordinator_epoch, markers, partition) for partition in markers.partitions
+            )
         for effect in self.txn.effects:
             if isinstance(effect, SealPartitions):
-                self.pending.extend(Sent(self.coordinator_epoch, effect, partition) for partition in effect.partitions)
+                self.pending.extend(
+                    Sent(self.coordinator_epoch, effect, partition)
+                    for partition in effect.partitions
+                )
         self.txn.effects.clear()
         present = self.txn.shard._transactions.get("t")
         if self.prepared is not None:
             assert present is not None and present.is_prepared, "nobody has ended it"
-        acts = None if present is None else present.producer_when_complete if present.was_prepared else present.owner
+        acts = (
+            None
+            if present is None
+            else present.producer_when_complete
+            if present.was_prepared
+            else present.owner
+        )
         if acts is not None and acts != self.seen:
             if self.seen is not None:
                 self.replaced.add(self.seen)
@@ -237,10 +285,13 @@ class World:
                 log.epochs[id_] = max(log.epochs[id_], producer_epoch)
             return True
         if markers.transaction_version < 2 and sent in self.delivered:
-            return True  # in the first protocol only the order on a connection tells a repetition from a new marker
+            # in the first protocol only the order on a connection tells a repetition from a new
+            # marker
+            return True
         self.delivered.add(sent)
         if markers.transaction_version >= 2 and producer_epoch == log.epochs.get(id_, -1):
-            return not log.open[id_]  # written already, and if something is open, that is of the next transaction
+            # written already, and if something is open, that is of the next transaction
+            return not log.open[id_]
         log.coordinator_epoch = epoch
         log.epochs[id_] = producer_epoch
         for tag in log.open.pop(id_, []):
@@ -266,7 +317,10 @@ class World:
         self.fail_over()
 
     def finish(self) -> None:
-        """No client any more: in the end everything has an outcome. What is prepared waits for a sweep."""
+        """No client any more: in the end everything has an outcome.
+
+        What is prepared waits for a sweep.
+        """
         for _ in range(3):
             self.prepared = None
             self.ask(InitializeProducer("t", 20_000, None))
@@ -280,10 +334,16 @@ class World:
         assert present is None or not present.partitions
         for tag, partitions in self.records.items():
             verdicts = self.outcomes[tag]
-            assert {partition for partition, _ in verdicts} == partitions, f"transaction {tag} is open somewhere"
-            assert len({committed for _, committed in verdicts}) == 1, f"transaction {tag} is half committed: {verdicts}"
+            assert {partition for partition, _ in verdicts} == partitions, (
+                f"transaction {tag} is open somewhere"
+            )
+            assert len({committed for _, committed in verdicts}) == 1, (
+                f"transaction {tag} is half committed: {verdicts}"
+            )
             if tag in self.promised:
-                assert all(committed == self.promised[tag] for _, committed in verdicts), f"transaction {tag}: not what its client was told"
+                assert all(committed == self.promised[tag] for _, committed in verdicts), (
+                    f"transaction {tag}: not what its client was told"
+                )
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -295,7 +355,9 @@ def test_the_world_is_busy_enough() -> None:
     worlds = [World(seed) for seed in range(10)]
     for world in worlds:
         world.run()
-    assert sum(world.commits for world in worlds) > 10 and sum(world.aborts for world in worlds) > 10
+    assert (
+        sum(world.commits for world in worlds) > 10 and sum(world.aborts for world in worlds) > 10
+    )
     assert sum(len(world.replaced) for world in worlds) > 50
     assert sum(world.preparations for world in worlds) > 15
     assert any(world.seen is not None and world.seen.producer_id >= 4000 for world in worlds)

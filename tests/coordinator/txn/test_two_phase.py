@@ -1,4 +1,6 @@
-"""Prepared transactions (KIP-939): who may end one, what outlives a failover, and what time does to it."""
+"""Prepared transactions (KIP-939): who may end one, what outlives a failover, and what time
+does to it.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,14 @@ FOREVER = 50_000.0
 class TwoPhase(Transactions):
     """Transactions, with a line for each step of a two-phase commit."""
 
-    def keep(self, expected: tuple[int, int] | None = None, *, two_phase: bool = True, spare: int = -1) -> Any:
+    def keep(
+        self, expected: tuple[int, int] | None = None, *, two_phase: bool = True, spare: int = -1
+    ) -> Any:
         """InitProducerId that keeps the open transaction, once."""
         who = Producer(*expected) if expected else None
-        return self.ask_now(InitializeProducer("t", TIMEOUT_MS, who, spare, two_phase=two_phase, keep=True))
+        return self.ask_now(
+            InitializeProducer("t", TIMEOUT_MS, who, spare, two_phase=two_phase, keep=True)
+        )
 
     def seals(self) -> list[SealPartitions]:
         """What is to be sealed, taken away."""
@@ -44,10 +50,14 @@ class TwoPhase(Transactions):
         return wanted
 
     def sealed(self, wanted: SealPartitions, *partitions: TopicPartition) -> bool:
-        more: bool = self.ask_now(PartitionsSealed("t", wanted.producer, partitions or wanted.partitions))["wanted"]
+        more: bool = self.ask_now(
+            PartitionsSealed("t", wanted.producer, partitions or wanted.partitions)
+        )["wanted"]
         return more
 
-    def prepared(self, *partitions: TopicPartition, two_phase: bool = True) -> tuple[Producer, Producer]:
+    def prepared(
+        self, *partitions: TopicPartition, two_phase: bool = True
+    ) -> tuple[Producer, Producer]:
         """Who wrote the records of a transaction that is prepared, and its owner."""
         writer = self.init(timeout_ms=TIMEOUT_MS)
         self.add(writer, *(partitions or (A0, A1)))
@@ -70,7 +80,9 @@ def test_preparing_seals_first_and_names_the_owner_then(txn: TwoPhase) -> None:
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
         txn.keep(writer)
     (wanted,) = txn.seals()
-    assert wanted == SealPartitions("t", Producer(writer.producer_id, writer.producer_epoch + 1), (A0, A1))
+    assert wanted == SealPartitions(
+        "t", Producer(writer.producer_id, writer.producer_epoch + 1), (A0, A1)
+    )
     assert txn.sealed(wanted, A0), "another partition is not sealed yet"
     written = len(txn.log)
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
@@ -89,13 +101,17 @@ def test_preparing_seals_first_and_names_the_owner_then(txn: TwoPhase) -> None:
 
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("commit", [True, False])
-def test_only_the_owner_ends_it_and_may_repeat_that(txn: TwoPhase, commit: bool, version: int) -> None:
+def test_only_the_owner_ends_it_and_may_repeat_that(
+    txn: TwoPhase, commit: bool, version: int
+) -> None:
     writer, owner = txn.prepared()
     for stranger in (writer, Producer(owner.producer_id, owner.producer_epoch + 1)):
         with refused(ErrorCode.PRODUCER_FENCED):
             txn.end(stranger, commit=commit, version=version)
     with refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING):
-        txn.end(Producer(owner.producer_id + 77, owner.producer_epoch), commit=commit, version=version)
+        txn.end(
+            Producer(owner.producer_id + 77, owner.producer_epoch), commit=commit, version=version
+        )
     after = txn.end(owner, commit=commit, version=version)
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
         txn.end(owner, commit=commit, version=version)
@@ -141,7 +157,9 @@ def test_a_prepared_transaction_never_times_out_and_another_does(txn: TwoPhase) 
     txn.add(writer, A0)
     txn.advance(TIMEOUT_MS / 1000 + 11)
     assert not txn.complete().committed
-    assert "ongoing_txn_producer_id" not in txn.keep(None if txn.version < 2 else writer), "there is nothing to prepare any more"
+    assert "ongoing_txn_producer_id" not in txn.keep(None if txn.version < 2 else writer), (
+        "there is nothing to prepare any more"
+    )
 
 
 def test_what_is_prepared_without_enable_2pc_keeps_its_time_out(txn: TwoPhase) -> None:
@@ -153,7 +171,9 @@ def test_what_is_prepared_without_enable_2pc_keeps_its_time_out(txn: TwoPhase) -
 
 
 def test_enable_2pc_without_prepare_is_kafkas_the_time_out_named_is_ignored(txn: TwoPhase) -> None:
-    producer = Producer(*txn.ask_now(InitializeProducer("t", 0, spare_producer_id=4000, two_phase=True)).values())
+    producer = Producer(
+        *txn.ask_now(InitializeProducer("t", 0, spare_producer_id=4000, two_phase=True)).values()
+    )
     txn.add(producer, A0)
     txn.advance(FOREVER)
     assert txn.state() == "Ongoing" and not txn.markers()
@@ -220,7 +240,10 @@ def test_the_owner_may_abort_by_initializing(txn: TwoPhase) -> None:
 
 def test_without_an_open_transaction_keeping_is_initializing(txn: TwoPhase) -> None:
     first = txn.init(timeout_ms=TIMEOUT_MS)
-    assert txn.keep(first) == {"producer_id": first.producer_id, "producer_epoch": first.producer_epoch + 1}
+    assert txn.keep(first) == {
+        "producer_id": first.producer_id,
+        "producer_epoch": first.producer_epoch + 1,
+    }
     assert txn.describe()["transaction_timeout_ms"] == TWO_PHASE_TIMEOUT_MS
 
 
@@ -228,14 +251,21 @@ def test_a_stranger_prepares_nothing(txn: TwoPhase) -> None:
     txn.init(timeout_ms=TIMEOUT_MS)
     writer = txn.init(timeout_ms=TIMEOUT_MS)
     txn.add(writer, A0)
-    for stranger in ((writer.producer_id, writer.producer_epoch - 1), (writer.producer_id + 5, writer.producer_epoch)):
+    for stranger in (
+        (writer.producer_id, writer.producer_epoch - 1),
+        (writer.producer_id + 5, writer.producer_epoch),
+    ):
         with refused(ErrorCode.PRODUCER_FENCED):
             txn.keep(stranger)
     assert not txn.seals()
 
 
 def near_the_end_of_epochs(txn: TwoPhase, epoch: int) -> Producer:
-    record = records.encode("t", Transaction(3000, epoch - 1, TIMEOUT_MS, updated_ms=0, previous_producer_id=3000), version=1)
+    record = records.encode(
+        "t",
+        Transaction(3000, epoch - 1, TIMEOUT_MS, updated_ms=0, previous_producer_id=3000),
+        version=1,
+    )
     txn.log.append((record, Producer(-1, -1)))
     txn.fail_over()
     writer = txn.init(timeout_ms=TIMEOUT_MS)
@@ -262,7 +292,9 @@ def test_where_the_epochs_are_spent_the_owner_has_a_new_producer_id(txn: TwoPhas
     assert txn.end(Producer(5000, 0)) == after
 
 
-def test_where_the_owners_epochs_are_spent_the_next_transaction_has_a_new_producer_id(txn: TwoPhase) -> None:
+def test_where_the_owners_epochs_are_spent_the_next_transaction_has_a_new_producer_id(
+    txn: TwoPhase,
+) -> None:
     writer = near_the_end_of_epochs(txn, EPOCH_MAX - 2)
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
         txn.keep(writer)
@@ -290,7 +322,9 @@ def test_seals_of_an_earlier_transaction_are_not_wanted(txn: TwoPhase) -> None:
 
 
 def test_an_older_reader_takes_it_for_a_transaction_that_never_times_out() -> None:
-    """Apache Kafka's schema carries it: an open transaction with Kafka's sign of two-phase commit."""
+    """Apache Kafka's schema carries it: an open transaction with Kafka's sign of two-phase
+    commit.
+    """
     txn = TwoPhase()
     txn.prepared()
     decoded = records.decode(txn.log[-1][0])  # type: ignore[arg-type]
@@ -298,8 +332,12 @@ def test_an_older_reader_takes_it_for_a_transaction_that_never_times_out() -> No
     assert decoded[1].state.label == "Ongoing" and decoded[1].timeout_ms == TWO_PHASE_TIMEOUT_MS
 
 
-@pytest.mark.parametrize("wish", [{"two_phase": True}, {"keep": True}, {"two_phase": True, "keep": True}])
-def test_without_the_option_it_is_refused_as_apache_kafka_does(monkeypatch: pytest.MonkeyPatch, wish: dict[str, bool]) -> None:
+@pytest.mark.parametrize(
+    "wish", [{"two_phase": True}, {"keep": True}, {"two_phase": True, "keep": True}]
+)
+def test_without_the_option_it_is_refused_as_apache_kafka_does(
+    monkeypatch: pytest.MonkeyPatch, wish: dict[str, bool]
+) -> None:
     monkeypatch.setitem(OPTIONS, "transaction.two.phase.commit.enable", False)
     with refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
         shard.check(InitializeProducer("t", TIMEOUT_MS, **wish), Options())  # type: ignore[arg-type]
@@ -312,4 +350,7 @@ def test_administrators_see_what_is_prepared_and_who_may_end_it(txn: TwoPhase) -
     assert (described["owner_producer_id"], described["owner_producer_epoch"]) == owner
     assert txn.ask_now(ListTransactions())["transaction_states"][0]["prepared"]
     txn.end(owner)
-    assert (txn.describe()["owner_producer_epoch"], txn.ask_now(ListTransactions())["transaction_states"][0]["prepared"]) == (-1, False)
+    assert (
+        txn.describe()["owner_producer_epoch"],
+        txn.ask_now(ListTransactions())["transaction_states"][0]["prepared"],
+    ) == (-1, False)

@@ -1,4 +1,6 @@
-"""A shard of the transaction coordinator in a harness, with one line for each thing that is asked of it."""
+"""A shard of the transaction coordinator in a harness, with one line for each thing that is
+asked of it.
+"""
 
 from __future__ import annotations
 
@@ -48,33 +50,53 @@ class Transactions(Harness[TransactionShard]):
     def __init__(self, version: int = 2) -> None:
         self.version = version
         self.spare_ids = iter(range(4000, 10**9))
-        super().__init__(lambda: TransactionShard(None, Options(), 0, transaction_version=lambda: self.version))  # type: ignore[arg-type]
+        super().__init__(
+            lambda: TransactionShard(None, Options(), 0, transaction_version=lambda: self.version)
+        )  # type: ignore[arg-type]
 
     def ask_now(self, op: Any) -> Any:
         return self.answer(self.operate(op))
 
-    def init(self, expected: tuple[int, int] | None = None, *, id: str = "t", timeout_ms: int = 60_000) -> Producer:
+    def init(
+        self, expected: tuple[int, int] | None = None, *, id: str = "t", timeout_ms: int = 60_000
+    ) -> Producer:
         """InitProducerId, with a spare producer id where one is wanted, as the handler does it."""
         op = InitializeProducer(id, timeout_ms, Producer(*expected) if expected else None)
         try:
             answer = self.ask_now(op)
         except ProducerIdWanted:
-            answer = self.ask_now(InitializeProducer(id, timeout_ms, op.expected, next(self.spare_ids)))
+            answer = self.ask_now(
+                InitializeProducer(id, timeout_ms, op.expected, next(self.spare_ids))
+            )
         return Producer(**answer)
 
-    def add(self, producer: tuple[int, int], *partitions: TopicPartition, id: str = "t", version: int = 2) -> None:
+    def add(
+        self,
+        producer: tuple[int, int],
+        *partitions: TopicPartition,
+        id: str = "t",
+        version: int = 2,
+    ) -> None:
         self.ask_now(AddPartitions(id, Producer(*producer), partitions or (A0,), version))
 
-    def verify(self, producer: tuple[int, int], *partitions: TopicPartition, id: str = "t") -> Mapping[TopicPartition, ErrorCode]:
-        errors: Mapping[TopicPartition, ErrorCode] = self.ask_now(VerifyPartitions(id, Producer(*producer), partitions))["errors"]
+    def verify(
+        self, producer: tuple[int, int], *partitions: TopicPartition, id: str = "t"
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        errors: Mapping[TopicPartition, ErrorCode] = self.ask_now(
+            VerifyPartitions(id, Producer(*producer), partitions)
+        )["errors"]
         return errors
 
-    def end(self, producer: tuple[int, int], *, commit: bool = True, id: str = "t", version: int = 2) -> Producer:
+    def end(
+        self, producer: tuple[int, int], *, commit: bool = True, id: str = "t", version: int = 2
+    ) -> Producer:
         op = EndTransaction(id, Producer(*producer), commit, version)
         try:
             answer = self.ask_now(op)
         except ProducerIdWanted:
-            answer = self.ask_now(EndTransaction(id, op.producer, commit, version, next(self.spare_ids)))
+            answer = self.ask_now(
+                EndTransaction(id, op.producer, commit, version, next(self.spare_ids))
+            )
         return Producer(**answer)
 
     def markers(self) -> list[WriteMarkers]:
@@ -85,7 +107,12 @@ class Transactions(Harness[TransactionShard]):
 
     def written(self, markers: WriteMarkers, *partitions: TopicPartition) -> bool:
         """Tell the shard that the markers are there; whether it waits for others."""
-        op = MarkersWritten(markers.transactional_id, markers.producer, partitions or markers.partitions, markers.prepared_ms)
+        op = MarkersWritten(
+            markers.transactional_id,
+            markers.producer,
+            partitions or markers.partitions,
+            markers.prepared_ms,
+        )
         wanted: bool = self.ask_now(op)["wanted"]
         return wanted
 
@@ -103,10 +130,13 @@ class Transactions(Harness[TransactionShard]):
         return state
 
     def listed(self, **filters: Any) -> list[str]:
-        return [row["transactional_id"] for row in self.ask_now(ListTransactions(**filters))["transaction_states"]]
+        return [
+            row["transactional_id"]
+            for row in self.ask_now(ListTransactions(**filters))["transaction_states"]
+        ]
 
 
-class refused:  # noqa: N801  (reads as pytest.raises does)
+class refused:  # noqa: N801
     """What is done within is refused with this code."""
 
     def __init__(self, code: ErrorCode) -> None:

@@ -1,4 +1,6 @@
-"""Bytes written by hand from the protocol guide, so that encoder and decoder cannot be wrong together."""
+"""Bytes written by hand from the protocol guide, so that encoder and decoder cannot be
+wrong together.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ TOPIC_ID = "0102030405060708090a0b0c0d0e0f10"
 
 GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
     ("ApiVersions", "request", 0, "", {}),
-    ("ApiVersions", "request", 3, "04 6d7164 04 312e30 00", {"client_software_name": "mqd", "client_software_version": "1.0"}),
+    (
+        "ApiVersions",
+        "request",
+        3,
+        "04 6d7164 04 312e30 00",
+        {"client_software_name": "mqd", "client_software_version": "1.0"},
+    ),
     (
         "ApiVersions",
         "response",
@@ -33,7 +41,8 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
         "response",
         3,
         # error, keys (each with its tags), throttle; three tags: supported, epoch, finalized
-        "0000  02 0012 0000 0004 00  0000000503  00 0a 02 04 662e76 0001 0003 00  01 08 0000000000000009  02 0a 02 04 662e76 0003 0001 00",
+        "0000  02 0012 0000 0004 00  0000000503  00 0a 02 04 662e76 0001 0003 00  01 08 "
+        "0000000000000009  02 0a 02 04 662e76 0003 0001 00",
         {
             "error_code": 0,
             "api_keys": [{"api_key": 18, "min_version": 0, "max_version": 4}],
@@ -66,7 +75,13 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
                     "error_code": 0,
                     "name": "t",
                     "partitions": [
-                        {"error_code": 0, "partition_index": 0, "leader_id": 1, "replica_nodes": [1, 2], "isr_nodes": [1]},
+                        {
+                            "error_code": 0,
+                            "partition_index": 0,
+                            "leader_id": 1,
+                            "replica_nodes": [1, 2],
+                            "isr_nodes": [1],
+                        },
                     ],
                 }
             ],
@@ -110,12 +125,19 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
         "02 02 74 00  000007d0  01 02 74 00000005 00  00",
         {"topics": [{"name": "t"}], "cursor": {"topic_name": "t", "partition_index": 5}},
     ),
-    ("DescribeTopicPartitions", "request", 0, "02 02 74 00  000007d0  ff  00", {"topics": [{"name": "t"}], "cursor": None}),
+    (
+        "DescribeTopicPartitions",
+        "request",
+        0,
+        "02 02 74 00  000007d0  ff  00",
+        {"topics": [{"name": "t"}], "cursor": None},
+    ),
     (
         "BrokerRegistration",
         "request",
         4,
-        f"00000001 02 63 {TOPIC_ID}  02 02 50 02 68 2384 0000 00  02 02 66 0000 0001 00  00 00  02 {TOPIC_ID}  ffffffffffffffff 00",
+        f"00000001 02 63 {TOPIC_ID}  02 02 50 02 68 2384 0000 00  02 02 66 0000 0001 00  00 "
+        f"00  02 {TOPIC_ID}  ffffffffffffffff 00",
         {
             "broker_id": 1,
             "cluster_id": "c",
@@ -151,14 +173,22 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
         "AlterPartition",
         "request",
         2,
-        f"00000001 0000000000000002  02 {TOPIC_ID}  02 00000003 00000004 03 00000001 00000002 00 00000005 00  00 00",
+        f"00000001 0000000000000002  02 {TOPIC_ID}  02 00000003 00000004 03 00000001 00000002 "
+        "00 00000005 00  00 00",
         {
             "broker_id": 1,
             "broker_epoch": 2,
             "topics": [
                 {
                     "topic_id": UUID(TOPIC_ID),
-                    "partitions": [{"partition_index": 3, "leader_epoch": 4, "new_isr": [1, 2], "partition_epoch": 5}],
+                    "partitions": [
+                        {
+                            "partition_index": 3,
+                            "leader_epoch": 4,
+                            "new_isr": [1, 2],
+                            "partition_epoch": 5,
+                        }
+                    ],
                 }
             ],
         },
@@ -167,7 +197,8 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
         "AlterPartition",
         "request",
         3,
-        f"00000001 0000000000000002  02 {TOPIC_ID}  02 00000003 00000004 02 00000001 0000000000000009 00 01 00000005 00  00 00",
+        f"00000001 0000000000000002  02 {TOPIC_ID}  02 00000003 00000004 02 00000001 "
+        "0000000000000009 00 01 00000005 00  00 00",
         {
             "broker_id": 1,
             "broker_epoch": 2,
@@ -191,7 +222,8 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
         "AlterPartition",
         "response",
         3,
-        f"00000000 0000  02 {TOPIC_ID}  02 00000003 005f 00000001 00000004 02 00000001 00 00000005 00  00 00",
+        f"00000000 0000  02 {TOPIC_ID}  02 00000003 005f 00000001 00000004 02 00000001 00 "
+        "00000005 00  00 00",
         {
             "topics": [
                 {
@@ -211,20 +243,36 @@ GOLDEN: list[tuple[str, str, int, str, dict[str, Any]]] = [
         },
     ),
     ("UnregisterBroker", "request", 0, "00000003 00", {"broker_id": 3}),
-    ("UnregisterBroker", "response", 0, "00000000 0066 02 6e 00", {"error_code": 102, "error_message": "n"}),
+    (
+        "UnregisterBroker",
+        "response",
+        0,
+        "00000000 0066 02 6e 00",
+        {"error_code": 102, "error_message": "n"},
+    ),
     (
         "ReportOfflineReplicas",
         "request",
         0,
         f"00000001 0000000000000002  02 {TOPIC_ID} 03 00000003 00000004 00  00",
-        {"broker_id": 1, "broker_epoch": 2, "topics": [{"topic_id": UUID(TOPIC_ID), "partitions": [3, 4]}]},
+        {
+            "broker_id": 1,
+            "broker_epoch": 2,
+            "topics": [{"topic_id": UUID(TOPIC_ID), "partitions": [3, 4]}],
+        },
     ),
     ("ReportOfflineReplicas", "response", 0, "004d 00", {"error_code": 77}),
 ]
 
 
-@pytest.mark.parametrize(("name", "side", "version", "data", "mapping"), GOLDEN, ids=[f"{g[0]}-{g[2]}-{g[1]}" for g in GOLDEN])
-def test_bytes_written_by_hand(name: str, side: str, version: int, data: str, mapping: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "side", "version", "data", "mapping"),
+    GOLDEN,
+    ids=[f"{g[0]}-{g[2]}-{g[1]}" for g in GOLDEN],
+)
+def test_bytes_written_by_hand(
+    name: str, side: str, version: int, data: str, mapping: dict[str, Any]
+) -> None:
     api = by_name(name)
     assert encode(api, side, version, mapping).hex() == bytes.fromhex(data).hex()
     back = plain(decode(api, side, version, bytes.fromhex(data)))

@@ -1,5 +1,7 @@
-"""What clients trip over, held to the byte. The numbers are those of the list of gotchas that the project was begun with:
-1 ApiVersions of an unknown version, 2 its response header, 3 the range shown for Produce, 8 features that start at level 0."""
+"""What clients trip over, held to the byte. The numbers are those of the list of gotchas that the
+project was begun with: 1 ApiVersions of an unknown version, 2 its response header, 3 the range
+shown for Produce, 8 features that start at level 0.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,30 @@ API_VERSIONS = by_name("ApiVersions")
 
 @pytest.mark.parametrize("version", [5, 99, 32_767])
 @pytest.mark.parametrize("rest", ["", "00", "00 07 6d7164 04 312e30 00", "ffffffffffff"])
-def test_gotcha_1_an_unknown_version_of_api_versions_still_has_a_header(version: int, rest: str) -> None:
+def test_gotcha_1_an_unknown_version_of_api_versions_still_has_a_header(
+    version: int, rest: str
+) -> None:
     frame = bytes.fromhex(f"0012 {version:04x} 00000007 0005 6672616e7a {rest}")
     header = decode_request_header(frame)
-    assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (18, version, 7, "franz")
+    assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
+        18,
+        version,
+        7,
+        "franz",
+    )
     assert not API_VERSIONS.supports(version)
 
 
 def test_gotcha_1_it_is_answered_in_v0_with_error_35_and_our_range() -> None:
     answer = {
         "error_code": ErrorCode.UNSUPPORTED_VERSION,
-        "api_keys": [{"api_key": 18, "min_version": API_VERSIONS.versions[0], "max_version": API_VERSIONS.versions[1]}],
+        "api_keys": [
+            {
+                "api_key": 18,
+                "min_version": API_VERSIONS.versions[0],
+                "max_version": API_VERSIONS.versions[1],
+            }
+        ],
     }
     frame = encode_response_header(API_VERSIONS, 99, 7) + API_VERSIONS.encode_response(0, answer)
     assert frame == bytes.fromhex("00000007  0023  00000001 0012 0000 0004")
@@ -49,7 +64,11 @@ def test_gotcha_1_a_client_of_ours_reads_that_answer_whatever_it_asked(asked: in
 def test_gotcha_1_other_apis_in_unknown_versions_are_refused() -> None:
     for name, version in (("Metadata", 14), ("Fetch", 3), ("Metadata", -1)):
         api = by_name(name)
-        frame = api.key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + bytes.fromhex("00000001 ffff 00")
+        frame = (
+            api.key.to_bytes(2, "big")
+            + version.to_bytes(2, "big", signed=True)
+            + bytes.fromhex("00000001 ffff 00")
+        )
         with pytest.raises(UnsupportedApi, match=f"API {api.key} version {version}"):
             decode_request_header(frame)
 
@@ -62,8 +81,12 @@ def test_gotcha_2_the_response_header_of_api_versions_has_no_tagged_fields(versi
 
 def test_gotcha_2_its_request_header_and_other_responses_have_them() -> None:
     metadata = by_name("Metadata")
-    assert encode_request_header(API_VERSIONS, 3, 1, None) == bytes.fromhex("0012 0003 00000001 ffff 00")
-    assert encode_request_header(API_VERSIONS, 2, 1, None) == bytes.fromhex("0012 0002 00000001 ffff")
+    assert encode_request_header(API_VERSIONS, 3, 1, None) == bytes.fromhex(
+        "0012 0003 00000001 ffff 00"
+    )
+    assert encode_request_header(API_VERSIONS, 2, 1, None) == bytes.fromhex(
+        "0012 0002 00000001 ffff"
+    )
     assert encode_response_header(metadata, 9, 1) == bytes.fromhex("00000001 00")
     assert encode_response_header(metadata, 8, 1) == bytes.fromhex("00000001")
 

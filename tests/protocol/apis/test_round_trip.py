@@ -1,4 +1,6 @@
-"""Every API in every version: what is encoded comes back, and what comes back encodes to the same bytes."""
+"""Every API in every version: what is encoded comes back, and what comes back encodes to
+the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,32 @@ import pytest
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.protocol.apis import all_apis, by_key, by_name
 from mqd.protocol.schema import Api
-from tests.protocol.messages import IDS, SIDES, VERSIONS, declared, decode, encode, filled, for_each, plain, random_message
+from tests.protocol.messages import (
+    IDS,
+    SIDES,
+    VERSIONS,
+    declared,
+    decode,
+    encode,
+    filled,
+    for_each,
+    plain,
+    random_message,
+)
 
 EXAMPLES = 15
 
 
 def api_versions_own_rules(api: Api, side: str, version: int, mapping: dict[str, Any]) -> bool:
-    """What ApiVersions leaves out or reads as v0 by its own rules; tests/protocol/apis/test_gotchas.py has them."""
+    """What ApiVersions leaves out or reads as v0 by its own rules;
+    tests/protocol/apis/test_gotchas.py has them.
+    """
     return (api.name, side) == ("ApiVersions", "response") and (
         mapping.get("error_code") == ErrorCode.UNSUPPORTED_VERSION
-        or (version < 4 and any(one.get("min_version", 0) <= 0 for one in mapping.get("supported_features", ())))
+        or (
+            version < 4
+            and any(one.get("min_version", 0) <= 0 for one in mapping.get("supported_features", ()))
+        )
     )
 
 
@@ -29,7 +47,10 @@ def test_what_is_encoded_comes_back(api: Api, version: int, side: str) -> None:
     message = declared(api, side)
 
     def check(dice: Random) -> None:
-        mapping, garbage = random_message(dice, message, version), dice.randbytes(dice.randint(1, 8))
+        mapping, garbage = (
+            random_message(dice, message, version),
+            dice.randbytes(dice.randint(1, 8)),
+        )
         if api_versions_own_rules(api, side, version, mapping):
             return
         data = encode(api, side, version, mapping)
@@ -51,9 +72,17 @@ def test_what_is_encoded_comes_back(api: Api, version: int, side: str) -> None:
 def test_fields_that_a_version_lacks_are_left_out_and_come_back_as_defaults() -> None:
     metadata = by_name("Metadata")
     request = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
-    assert metadata.encode_request(1, request) == metadata.encode_request(1, {"topics": [{"name": "t"}]})
-    assert metadata.decode_request(1, metadata.encode_request(1, request)).allow_auto_topic_creation is True
-    assert metadata.decode_request(4, metadata.encode_request(4, request)).allow_auto_topic_creation is False
+    assert metadata.encode_request(1, request) == metadata.encode_request(
+        1, {"topics": [{"name": "t"}]}
+    )
+    assert (
+        metadata.decode_request(1, metadata.encode_request(1, request)).allow_auto_topic_creation
+        is True
+    )
+    assert (
+        metadata.decode_request(4, metadata.encode_request(4, request)).allow_auto_topic_creation
+        is False
+    )
 
 
 def test_defaults_are_never_shared_between_messages() -> None:
@@ -65,7 +94,9 @@ def test_defaults_are_never_shared_between_messages() -> None:
     second = fetch.decode_request(4, body)
     assert second.forgotten_topics_data == []
     assert second.replica_state.replica_id == -1
-    assert fetch.encode_request(15, {}) == fetch.encode_request(15, {"replica_state": {"replica_id": -1}})
+    assert fetch.encode_request(15, {}) == fetch.encode_request(
+        15, {"replica_state": {"replica_id": -1}}
+    )
 
 
 def test_record_bytes_are_a_slice_of_the_frame() -> None:

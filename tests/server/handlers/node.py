@@ -1,4 +1,6 @@
-"""A node for handlers: the real controller on a quorum that commits at once, and requests that pass through their bytes."""
+"""A node for handlers: the real controller on a quorum that commits at once, and requests
+that pass through their bytes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,15 @@ class FakeNode(SimpleNamespace):
     def image(self) -> MetadataImage:
         return self.controller.image
 
-    async def ask(self, api_name: str, version: int, *, listener: str = CLIENT, peer_node: int | None = None, **request: Any) -> Any:
+    async def ask(
+        self,
+        api_name: str,
+        version: int,
+        *,
+        listener: str = CLIENT,
+        peer_node: int | None = None,
+        **request: Any,
+    ) -> Any:
         """The decoded response; request and response both travel as the bytes of their version."""
         from importlib import import_module
 
@@ -41,7 +51,9 @@ class FakeNode(SimpleNamespace):
         decoded = api.decode_request(version, api.encode_request(version, request))
         header = RequestHeader(api.key, version, 7, "test", 0)
         now = trio.current_time()
-        context = Context(node=self, header=header, listener=listener, peer="test", now=now, peer_node=peer_node)  # type: ignore[arg-type]
+        context = Context(
+            node=self, header=header, listener=listener, peer="test", now=now, peer_node=peer_node
+        )  # type: ignore[arg-type]
         try:
             answer = handler.handle(context, decoded)
             if isgenerator(answer):
@@ -55,10 +67,20 @@ class FakeNode(SimpleNamespace):
         assert isinstance(answer, Mapping)
         return api.decode_response(version, api.encode_response(version, answer))
 
-    async def create(self, *names: str, partitions: int = 1, factor: int = 1, **configs: str) -> None:
+    async def create(
+        self, *names: str, partitions: int = 1, factor: int = 1, **configs: str
+    ) -> None:
         """Topics, with configs whose dots are underscores."""
         rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
-        topics = [{"name": name, "num_partitions": partitions, "replication_factor": factor, "configs": rows} for name in names]
+        topics = [
+            {
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": factor,
+                "configs": rows,
+            }
+            for name in names
+        ]
         answer = await self.ask("create_topics", 7, topics=topics)
         assert [topic.error_code for topic in answer.topics] == [0] * len(names)
 

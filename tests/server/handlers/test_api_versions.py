@@ -1,4 +1,6 @@
-"""ApiVersions through the whole server: what each listener offers, and how a client that is too new is told."""
+"""ApiVersions through the whole server: what each listener offers, and how a client that is
+too new is told.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,14 @@ from mqd.server.dispatch import SERVED, SERVED_TO_PEERS
 from tests.server.rig import Client, rig, settle
 
 
-async def versions(client: Client, version: int = 4, name: str = "test", software_version: str = "1.0") -> Any:
-    return await client.ask("api_versions", version, {"client_software_name": name, "client_software_version": software_version})
+async def versions(
+    client: Client, version: int = 4, name: str = "test", software_version: str = "1.0"
+) -> Any:
+    return await client.ask(
+        "api_versions",
+        version,
+        {"client_software_name": name, "client_software_version": software_version},
+    )
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -30,7 +38,8 @@ async def test_every_version(tmp_path: Path, version: int) -> None:
         assert offered[1] == (4, 18)
         if version >= 3:
             assert answer.finalized_features_epoch == node.image.index
-        shown = {3: {"mqd.metadata.version"}, 4: set(LEVELS)}  # a least level of 0 is shown from v4 on
+        # a least level of 0 is shown from v4 on
+        shown = {3: {"mqd.metadata.version"}, 4: set(LEVELS)}
         assert {one.name for one in answer.supported_features} == shown.get(version, set())
         finalized = {one.name: one.max_version_level for one in answer.finalized_features}
         assert finalized == (node.image.features if version >= 3 else {})
@@ -55,7 +64,17 @@ async def test_what_is_offered_is_what_is_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "version"), [("", "1"), ("a", ""), ("-a", "1"), ("a-", "1"), ("a b", "1"), ("a", "1\n"), ("ä", "1"), ("a", "1_0")]
+    ("name", "version"),
+    [
+        ("", "1"),
+        ("a", ""),
+        ("-a", "1"),
+        ("a-", "1"),
+        ("a b", "1"),
+        ("a", "1\n"),
+        ("ä", "1"),
+        ("a", "1_0"),
+    ],
 )
 async def test_unfit_software_names(tmp_path: Path, name: str, version: str) -> None:
     async with rig(tmp_path) as node:
@@ -65,7 +84,9 @@ async def test_unfit_software_names(tmp_path: Path, name: str, version: str) -> 
 
 
 @pytest.mark.parametrize("version", [5, 32_767, -1])
-async def test_a_version_that_is_not_known_is_told_in_version_0(tmp_path: Path, version: int) -> None:
+async def test_a_version_that_is_not_known_is_told_in_version_0(
+    tmp_path: Path, version: int
+) -> None:
     async with rig(tmp_path) as node:
         client = await node.connect()
         client.send_frame(pack(">hhih", 18, version, 77, -1) + b"whatever that version has")
@@ -76,5 +97,7 @@ async def test_a_version_that_is_not_known_is_told_in_version_0(tmp_path: Path, 
         assert api is not None
         answer = api.decode_response(0, frame, 4)
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, 4)]
+        assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [
+            (18, 0, 4)
+        ]
         assert (await versions(client)).error_code == 0

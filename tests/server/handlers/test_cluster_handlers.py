@@ -1,4 +1,6 @@
-"""Elections, reassignments, unregistering and features over the wire's shapes, and what only peers may ask."""
+"""Elections, reassignments, unregistering and features over the wire's shapes, and what
+only peers may ask.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,26 @@ TWO = NodeId(2)
 
 
 async def second(node: FakeNode) -> int:
-    epoch: int = await node.controller.register(Register(TWO, CLUSTER, UUID(int=2), "two", 9092, "r2"))
+    epoch: int = await node.controller.register(
+        Register(TWO, CLUSTER, UUID(int=2), "two", 9092, "r2")
+    )
     await node.controller.heartbeat(Heartbeat(TWO, epoch, node.image.index))
     return epoch
 
 
 async def elect(node: FakeNode, kind: int, rows: list[Any] | None, version: int = 2) -> Any:
-    return await node.ask("elect_leaders", version, election_type=kind, topic_partitions=rows, timeout_ms=1000)
+    return await node.ask(
+        "elect_leaders", version, election_type=kind, topic_partitions=rows, timeout_ms=1000
+    )
 
 
-async def move(node: FakeNode, replicas: list[int] | None, partition: int = 0, version: int = 1, **rest: Any) -> Any:
+async def move(
+    node: FakeNode, replicas: list[int] | None, partition: int = 0, version: int = 1, **rest: Any
+) -> Any:
     topics = [{"name": "t", "partitions": [{"partition_index": partition, "replicas": replicas}]}]
-    answer = await node.ask("alter_partition_reassignments", version, timeout_ms=1000, topics=topics, **rest)
+    answer = await node.ask(
+        "alter_partition_reassignments", version, timeout_ms=1000, topics=topics, **rest
+    )
     assert answer.error_code == 0
     return answer.responses[0].partitions[0]
 
@@ -37,7 +47,13 @@ async def move(node: FakeNode, replicas: list[int] | None, partition: int = 0, v
 async def moves(node: FakeNode, topics: list[Any] | None = None) -> list[Any]:
     answer = await node.ask("list_partition_reassignments", 0, timeout_ms=1000, topics=topics)
     return [
-        (topic.name, row.partition_index, list(row.replicas), list(row.adding_replicas), list(row.removing_replicas))
+        (
+            topic.name,
+            row.partition_index,
+            list(row.replicas),
+            list(row.adding_replicas),
+            list(row.removing_replicas),
+        )
         for topic in answer.topics
         for row in topic.partitions
     ]
@@ -45,7 +61,9 @@ async def moves(node: FakeNode, topics: list[Any] | None = None) -> list[Any]:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 async def test_the_refusal_of_a_long_list_of_elections_is_short(version: int) -> None:
-    """It was 17 times as long as the request: twenty connections had a node encode for seconds, and hold hundreds of megabytes."""
+    """It was 17 times as long as the request: twenty connections had a node encode for
+    seconds, and hold hundreds of megabytes.
+    """
     async with running_node() as node:
         answer = await elect(node, 0, [{"topic": "t", "partitions": list(range(99_000))}], version)
         if version >= 1:
@@ -59,10 +77,16 @@ async def test_elections() -> None:
     async with running_node() as node:
         epoch = await second(node)
         await node.create("t", partitions=2, factor=2)
-        (led_by_two,) = [i for i, p in enumerate(node.image.topics["t"].partitions) if p.leader == TWO]
+        (led_by_two,) = [
+            i for i, p in enumerate(node.image.topics["t"].partitions) if p.leader == TWO
+        ]
         rows = [{"topic": "t", "partitions": [0, 1, 7]}, {"topic": "none", "partitions": [0]}]
         answer = await elect(node, 0, rows)
-        got = {(r.topic, p.partition_id): p.error_code for r in answer.replica_election_results for p in r.partition_result}
+        got = {
+            (r.topic, p.partition_id): p.error_code
+            for r in answer.replica_election_results
+            for p in r.partition_result
+        }
         assert got == {("t", 0): 84, ("t", 1): 84, ("t", 7): 3, ("none", 0): 3}
         (row,) = (await elect(node, 0, None)).replica_election_results
         assert (row.topic, list(row.partition_result)) == ("t", [])
@@ -76,17 +100,25 @@ async def test_an_unclean_election_takes_whoever_lives() -> None:
     async with running_node(min_insync_replicas="1") as node:
         epoch = await second(node)
         await node.create("t", partitions=1, factor=2)
-        one = Heartbeat(NodeId(1), node.image.brokers[NodeId(1)].epoch, node.image.index, want_fence=True)
+        one = Heartbeat(
+            NodeId(1), node.image.brokers[NodeId(1)].epoch, node.image.index, want_fence=True
+        )
         await node.controller.heartbeat(one)
         await node.controller.heartbeat(Heartbeat(TWO, epoch, node.image.index, want_fence=True))
         await node.controller.heartbeat(Heartbeat(NodeId(1), one.broker_epoch, node.image.index))
         assert node.image.topics["t"].partitions[0].leader == -1
         rows = [{"topic": "t", "partitions": [0]}]
-        assert (await elect(node, 0, rows)).replica_election_results[0].partition_result[0].error_code == 80
-        assert (await elect(node, 1, rows)).replica_election_results[0].partition_result[0].error_code == 0
+        assert (await elect(node, 0, rows)).replica_election_results[0].partition_result[
+            0
+        ].error_code == 80
+        assert (await elect(node, 1, rows)).replica_election_results[0].partition_result[
+            0
+        ].error_code == 0
         partition = node.image.topics["t"].partitions[0]
         assert (partition.leader, partition.isr, partition.elr) == (1, (1,), ())
-        assert (await elect(node, 1, rows)).replica_election_results[0].partition_result[0].error_code == 84
+        assert (await elect(node, 1, rows)).replica_election_results[0].partition_result[
+            0
+        ].error_code == 84
 
 
 async def test_moves_are_begun_listed_and_cancelled() -> None:
@@ -98,7 +130,10 @@ async def test_moves_are_begun_listed_and_cancelled() -> None:
         assert (await move(node, [away])).error_code == 0
         expected = ("t", 0, [away, home], [away], [home])
         assert await moves(node) == [expected]
-        assert await moves(node, [{"name": "t", "partition_indexes": [0, 5]}, {"name": "u", "partition_indexes": [0]}]) == [expected]
+        assert await moves(
+            node,
+            [{"name": "t", "partition_indexes": [0, 5]}, {"name": "u", "partition_indexes": [0]}],
+        ) == [expected]
         assert (await move(node, None)).error_code == 0
         assert await moves(node) == [] and node.image.topics["t"].partitions[0].replicas == (home,)
 
@@ -111,11 +146,18 @@ async def test_moves_are_begun_listed_and_cancelled() -> None:
         ([1, 1], 0, {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ([1, 9], 0, {}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ([1], 4, {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        ([1, 2], 0, {"allow_replication_factor_change": False}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (
+            [1, 2],
+            0,
+            {"allow_replication_factor_change": False},
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        ),
         ([1, 2], 0, {}, ErrorCode.NONE),
     ],
 )
-async def test_moves_that_are_refused(replicas: list[int] | None, partition: int, rest: dict[str, Any], code: ErrorCode) -> None:
+async def test_moves_that_are_refused(
+    replicas: list[int] | None, partition: int, rest: dict[str, Any], code: ErrorCode
+) -> None:
     async with running_node() as node:
         await second(node)
         await node.create("t", partitions=1)
@@ -126,7 +168,9 @@ async def test_a_broker_is_unregistered() -> None:
     async with running_node() as node:
         await second(node)
         assert (await node.ask("unregister_broker", 0, broker_id=2)).error_code == 0
-        assert (await node.ask("unregister_broker", 0, broker_id=2)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+        assert (
+            await node.ask("unregister_broker", 0, broker_id=2)
+        ).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
 @pytest.mark.parametrize(
@@ -144,7 +188,9 @@ async def test_a_broker_is_unregistered() -> None:
 async def test_features(name: str, level: int, kind: int, code: int) -> None:
     async with running_node() as node:
         updates = [{"feature": name, "max_version_level": level, "upgrade_type": kind}]
-        answer = await node.ask("update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=False)
+        answer = await node.ask(
+            "update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=False
+        )
         assert answer.error_code == code
 
 
@@ -154,10 +200,22 @@ async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None
         node.raft.runs_newest = lambda node_id: node_id != 1
         updates = [{"feature": "mqd.metadata.version", "max_version_level": 2, "upgrade_type": 1}]
         for validate_only in (True, False):
-            answer = await node.ask("update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=validate_only)
-            assert answer.error_code == 95 and "on node 1: start it with this release, or unregister it" in answer.error_message
+            answer = await node.ask(
+                "update_features",
+                2,
+                timeout_ms=1000,
+                feature_updates=updates,
+                validate_only=validate_only,
+            )
+            assert (
+                answer.error_code == 95
+                and "on node 1: start it with this release, or unregister it"
+                in answer.error_message
+            )
         node.raft.runs_newest = lambda _node_id: True
-        answer = await node.ask("update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=False)
+        answer = await node.ask(
+            "update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=False
+        )
         assert answer.error_code == 0 and node.image.features["mqd.metadata.version"] == 2
 
 
@@ -167,7 +225,9 @@ async def test_what_only_nodes_may_ask() -> None:
             ("alter_partition", 3, {"broker_id": 1, "broker_epoch": 1, "topics": []}),
             ("report_offline_replicas", 0, {"broker_id": 1, "broker_epoch": 1, "topics": []}),
         ):
-            assert (await node.ask(name, version, **fields)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert (
+                await node.ask(name, version, **fields)
+            ).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def test_a_large_reassignment_is_several_decisions_and_names_each_partition_once() -> None:
@@ -175,10 +235,20 @@ async def test_a_large_reassignment_is_several_decisions_and_names_each_partitio
         await node.create("t", partitions=1200)
         before = node.controller.statistics().operations
         wishes = [{"partition_index": index, "replicas": [1]} for index in (*range(1200), 0, 1199)]
-        answer = await node.ask("alter_partition_reassignments", 0, timeout_ms=1000, topics=[{"name": "t", "partitions": wishes}])
+        answer = await node.ask(
+            "alter_partition_reassignments",
+            0,
+            timeout_ms=1000,
+            topics=[{"name": "t", "partitions": wishes}],
+        )
         rows = [(row.partition_index, row.error_code) for row in answer.responses[0].partitions]
         assert rows == [*((index, 0) for index in range(1200)), (0, 42), (1199, 42)]
         assert node.controller.statistics().operations - before >= 3
         wishes = [{"partition_index": index, "replicas": [1]} for index in range(10_001)]
-        answer = await node.ask("alter_partition_reassignments", 0, timeout_ms=1000, topics=[{"name": "t", "partitions": wishes}])
+        answer = await node.ask(
+            "alter_partition_reassignments",
+            0,
+            timeout_ms=1000,
+            topics=[{"name": "t", "partitions": wishes}],
+        )
         assert answer.error_code == 44

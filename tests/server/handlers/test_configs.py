@@ -15,16 +15,31 @@ TOPIC, NODE, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-async def describe(node: FakeNode, kind: int, name: str, keys: list[str] | None = None, *, version: int = 4, **rest: Any) -> Any:
+async def describe(
+    node: FakeNode,
+    kind: int,
+    name: str,
+    keys: list[str] | None = None,
+    *,
+    version: int = 4,
+    **rest: Any,
+) -> Any:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
     (row,) = (await node.ask("describe_configs", version, resources=[resource], **rest)).results
     return row
 
 
-async def alter(node: FakeNode, kind: int, name: str, *changes: tuple[str, int, str | None], **rest: Any) -> int:
-    rows = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+async def alter(
+    node: FakeNode, kind: int, name: str, *changes: tuple[str, int, str | None], **rest: Any
+) -> int:
+    rows = [
+        {"name": key, "config_operation": operation, "value": value}
+        for key, operation, value in changes
+    ]
     resource = {"resource_type": kind, "resource_name": name, "configs": rows}
-    (row,) = (await node.ask("incremental_alter_configs", 1, resources=[resource], **rest)).responses
+    (row,) = (
+        await node.ask("incremental_alter_configs", 1, resources=[resource], **rest)
+    ).responses
     assert (row.resource_type, row.resource_name) == (kind, name)
     assert (row.error_message is None) == (row.error_code == 0)
     return int(row.error_code)
@@ -34,9 +49,15 @@ async def test_every_key_is_listed() -> None:
     async with running_node() as node:
         await node.create("t")
         for keys in (None, []):
-            assert {row.name for row in (await describe(node, TOPIC, "t", keys)).configs} == set(TOPIC_OPTIONS)
-            assert {row.name for row in (await describe(node, NODE, "1", keys)).configs} == set(NODE_OPTIONS)
-        assert [row.name for row in (await describe(node, TOPIC, "t", ["nope", "retention.ms"])).configs] == ["retention.ms"]
+            assert {row.name for row in (await describe(node, TOPIC, "t", keys)).configs} == set(
+                TOPIC_OPTIONS
+            )
+            assert {row.name for row in (await describe(node, NODE, "1", keys)).configs} == set(
+                NODE_OPTIONS
+            )
+        assert [
+            row.name for row in (await describe(node, TOPIC, "t", ["nope", "retention.ms"])).configs
+        ] == ["retention.ms"]
         assert list((await describe(node, NODE, "")).configs) == []
 
 
@@ -45,19 +66,33 @@ async def test_sources_synonyms_types_and_documentation(version: int) -> None:
     async with running_node(log_segment_bytes="3000000") as node:
         await node.create("t", retention_ms="77")
         answer = await describe(
-            node, TOPIC, "t", version=version, include_synonyms=True, **({"include_documentation": True} if version >= 3 else {})
+            node,
+            TOPIC,
+            "t",
+            version=version,
+            include_synonyms=True,
+            **({"include_documentation": True} if version >= 3 else {}),
         )
         assert (answer.error_code, answer.error_message) == (0, "")
         rows = {row.name: row for row in answer.configs}
         retention, segment = rows["retention.ms"], rows["segment.bytes"]
-        assert (retention.value, retention.config_source, retention.read_only, retention.is_sensitive) == ("77", 1, False, False)
+        assert (
+            retention.value,
+            retention.config_source,
+            retention.read_only,
+            retention.is_sensitive,
+        ) == ("77", 1, False, False)
         assert tuple(retention.synonyms[0].values())[:3] == ("retention.ms", "77", 1)
         assert [(s.name, s.value, s.source) for s in segment.synonyms] == [
             ("log.segment.bytes", "3000000", 4),
             ("log.segment.bytes", "1073741824", 5),
         ]
         if version >= 3:
-            assert (retention.config_type, segment.config_type, rows["cleanup.policy"].config_type) == (5, 3, 7)
+            assert (
+                retention.config_type,
+                segment.config_type,
+                rows["cleanup.policy"].config_type,
+            ) == (5, 3, 7)
             assert retention.documentation
             plain = (await describe(node, TOPIC, "t", ["retention.ms"], version=version)).configs[0]
             assert plain.documentation is None and list(plain.synonyms) == []
@@ -81,38 +116,64 @@ async def test_sources_synonyms_types_and_documentation(version: int) -> None:
 async def test_resources_that_are_none(kind: int, name: str, code: int) -> None:
     async with running_node() as node:
         answer = await describe(node, kind, name)
-        assert (answer.error_code, answer.resource_type, answer.resource_name, list(answer.configs)) == (code, kind, name, [])
+        assert (
+            answer.error_code,
+            answer.resource_type,
+            answer.resource_name,
+            list(answer.configs),
+        ) == (code, kind, name, [])
 
 
 async def test_a_node_says_what_holds_and_why() -> None:
     async with running_node(num_partitions="3") as node:
-        rows = {row.name: row for row in (await describe(node, NODE, "1", include_synonyms=True)).configs}
-        assert (rows["num.partitions"].value, rows["num.partitions"].config_source, rows["num.partitions"].read_only) == ("3", 4, True)
+        rows = {
+            row.name: row
+            for row in (await describe(node, NODE, "1", include_synonyms=True)).configs
+        }
+        assert (
+            rows["num.partitions"].value,
+            rows["num.partitions"].config_source,
+            rows["num.partitions"].read_only,
+        ) == ("3", 4, True)
         assert [s.source for s in rows["num.partitions"].synonyms] == [4, 5]
-        assert (rows["log.retention.hours"].value, rows["log.retention.hours"].config_source) == ("168", 5)
+        assert (rows["log.retention.hours"].value, rows["log.retention.hours"].config_source) == (
+            "168",
+            5,
+        )
         for row in rows.values():
             if NODE_OPTIONS[row.name].sensitive:
-                assert row.is_sensitive and row.value is None and all(s.value is None for s in row.synonyms)
+                assert (
+                    row.is_sensitive
+                    and row.value is None
+                    and all(s.value is None for s in row.synonyms)
+                )
 
 
 async def test_dynamic_options_of_one_node_and_of_all() -> None:
     async with running_node() as node:
         await node.create("t")
         assert await alter(node, NODE, "", ("log.retention.ms", SET, "6000")) == 0
-        row = (await describe(node, NODE, "1", ["log.retention.ms"], include_synonyms=True)).configs[0]
+        row = (
+            await describe(node, NODE, "1", ["log.retention.ms"], include_synonyms=True)
+        ).configs[0]
         assert (row.value, row.config_source) == ("6000", 3)
         assert await alter(node, NODE, "1", ("log.retention.ms", SET, "5000")) == 0
-        row = (await describe(node, NODE, "1", ["log.retention.ms"], include_synonyms=True)).configs[0]
+        row = (
+            await describe(node, NODE, "1", ["log.retention.ms"], include_synonyms=True)
+        ).configs[0]
         assert (row.value, row.config_source, row.read_only) == ("5000", 2, False)
         assert [(s.name, s.value, s.source) for s in row.synonyms] == [
             ("log.retention.ms", "5000", 2),
             ("log.retention.ms", "6000", 3),
             ("log.retention.hours", "168", 5),
         ]
-        assert [(row.name, row.value, row.config_source) for row in (await describe(node, NODE, "")).configs] == [
-            ("log.retention.ms", "6000", 3)
+        assert [
+            (row.name, row.value, row.config_source)
+            for row in (await describe(node, NODE, "")).configs
+        ] == [("log.retention.ms", "6000", 3)]
+        topic = (await describe(node, TOPIC, "t", ["retention.ms"], include_synonyms=True)).configs[
+            0
         ]
-        topic = (await describe(node, TOPIC, "t", ["retention.ms"], include_synonyms=True)).configs[0]
         assert (topic.value, topic.config_source) == ("5000", 2)
         assert await alter(node, NODE, "1", ("log.retention.ms", DELETE, None)) == 0
         assert (await describe(node, NODE, "1", ["log.retention.ms"])).configs[0].value == "6000"
@@ -143,14 +204,20 @@ async def test_clients_do_not_move_the_bounds_that_protect_a_node_from_them() ->
             for name in ("", "1"):
                 assert await alter(node, NODE, name, (key, SET, "10000000")) == 42, key
         rows = (await describe(node, NODE, "1", list(BOUNDS))).configs
-        assert [row.name for row in rows] == list(BOUNDS) and all(row.read_only and row.config_source != 2 for row in rows)
+        assert [row.name for row in rows] == list(BOUNDS) and all(
+            row.read_only and row.config_source != 2 for row in rows
+        )
 
 
-async def test_bounds_that_an_earlier_version_took_from_a_client_have_no_effect_and_can_be_deleted() -> None:
+async def test_node_bounds_that_an_earlier_version_stored_have_no_effect_and_can_be_deleted() -> (
+    None
+):
     async with running_node() as node:
         for name in ("", "1"):
             node.image.configs["node", name] = {"log.retention.ms": "5000", "max.connections": "0"}
-        (row,) = (await describe(node, NODE, "1", ["max.connections"], include_synonyms=True)).configs
+        (row,) = (
+            await describe(node, NODE, "1", ["max.connections"], include_synonyms=True)
+        ).configs
         assert (row.value, row.config_source, row.read_only) == ("1000", 5, True)
         assert [(one.value, one.source) for one in row.synonyms] == [("1000", 5)]
         assert (await describe(node, NODE, "1", ["log.retention.ms"])).configs[0].value == "5000"
@@ -159,13 +226,25 @@ async def test_bounds_that_an_earlier_version_took_from_a_client_have_no_effect_
             ("log.retention.ms", "5000", False),
             ("max.connections", "0", True),
         ]
-        assert await alter(node, NODE, "", ("log.retention.ms", SET, "6000"), validate_only=True) == 0, "in spite of the other"
-        assert await alter(node, NODE, "", ("max.connections", DELETE, None), validate_only=True) == 0
+        assert (
+            await alter(node, NODE, "", ("log.retention.ms", SET, "6000"), validate_only=True) == 0
+        ), "in spite of the other"
+        assert (
+            await alter(node, NODE, "", ("max.connections", DELETE, None), validate_only=True) == 0
+        )
 
 
 async def test_synonyms_are_in_the_order_of_their_places() -> None:
-    options = {"log_retention_hours": "5", "log_retention_minutes": "7", "log_segment_bytes": "3000000"}
-    started = [("log.retention.minutes", "7", 4), ("log.retention.hours", "5", 4), ("log.retention.hours", "168", 5)]
+    options = {
+        "log_retention_hours": "5",
+        "log_retention_minutes": "7",
+        "log_segment_bytes": "3000000",
+    }
+    started = [
+        ("log.retention.minutes", "7", 4),
+        ("log.retention.hours", "5", 4),
+        ("log.retention.hours", "168", 5),
+    ]
 
     async with running_node(**options) as node:
 
@@ -174,12 +253,19 @@ async def test_synonyms_are_in_the_order_of_their_places() -> None:
             return [(one.name, one.value, one.source) for one in row.synonyms]
 
         await node.create("t", segment_bytes="2000000")
-        assert await synonyms("t", "retention.ms") == [], "the first node key has no value, and the list begins with it"
-        assert (await describe(node, TOPIC, "t", ["retention.ms"])).configs[0].value == str(7 * 60_000)
+        assert await synonyms("t", "retention.ms") == [], (
+            "the first node key has no value, and the list begins with it"
+        )
+        assert (await describe(node, TOPIC, "t", ["retention.ms"])).configs[0].value == str(
+            7 * 60_000
+        )
         assert await synonyms("1", "log.retention.minutes", NODE) == started
         assert await synonyms("1", "log.retention.hours", NODE) == started[1:]
         segments = [("", "4000000"), ("1", "5000000")]
-        for name, key, value in (*((name, "log.segment.bytes", value) for name, value in segments), ("", "log.retention.ms", "6000")):
+        for name, key, value in (
+            *((name, "log.segment.bytes", value) for name, value in segments),
+            ("", "log.retention.ms", "6000"),
+        ):
             assert await alter(node, NODE, name, (key, SET, value)) == 0
         assert await synonyms("t", "retention.ms") == [("log.retention.ms", "6000", 3), *started]
         assert await synonyms("t", "segment.bytes") == [
@@ -199,15 +285,23 @@ async def test_a_resource_that_is_named_twice_has_two_rows() -> None:
             for key in ("retention.ms", "segment.bytes", "retention.ms")
         ]
         results = (await node.ask("describe_configs", 4, resources=resources)).results
-        assert [[row.name for row in result.configs] for result in results] == [["retention.ms"], ["segment.bytes"], ["retention.ms"]]
+        assert [[row.name for row in result.configs] for result in results] == [
+            ["retention.ms"],
+            ["segment.bytes"],
+            ["retention.ms"],
+        ]
         results = (await node.ask("describe_configs", 4, resources=resources[:1] * 12)).results
         assert [result.error_code for result in results] == [0] * 10 + [42] * 2
 
 
-async def test_keys_without_effect_are_marked_where_they_are_set(caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_without_effect_are_marked_where_they_are_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     note = "Accepted without effect: preallocate (segments grow with each write)."
 
-    async def changed(node: FakeNode, kind: int, name: str, *changes: tuple[str, str]) -> tuple[int, str | None]:
+    async def changed(
+        node: FakeNode, kind: int, name: str, *changes: tuple[str, str]
+    ) -> tuple[int, str | None]:
         configs = [{"name": key, "config_operation": SET, "value": value} for key, value in changes]
         resource = {"resource_type": kind, "resource_name": name, "configs": configs}
         (row,) = (await node.ask("incremental_alter_configs", 1, resources=[resource])).responses
@@ -215,29 +309,62 @@ async def test_keys_without_effect_are_marked_where_they_are_set(caplog: pytest.
 
     async with running_node() as node:
         for name, value, message in (("t", "true", note), ("u", "false", None)):
-            topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": [{"name": "preallocate", "value": value}]}
+            topic = {
+                "name": name,
+                "num_partitions": 1,
+                "replication_factor": 1,
+                "configs": [{"name": "preallocate", "value": value}],
+            }
             (row,) = (await node.ask("create_topics", 7, topics=[topic])).topics
             assert (row.error_code, row.error_message) == (0, message)
-        assert await changed(node, TOPIC, "t", ("retention.ms", "5"), ("compression.type", "zstd")) == (0, None)
-        assert await changed(node, TOPIC, "u", ("preallocate", "true"), ("retention.ms", "5")) == (0, note)
-        code, message = await changed(node, NODE, "", ("num.io.threads", "7"), ("log.retention.ms", "9"))
-        assert code == 0 and message is not None and message.startswith("Accepted without effect: num.io.threads (one event loop")
-        assert [line.split(" message=")[0] for line in caplog.messages if "without effect" in line] == [
+        assert await changed(
+            node, TOPIC, "t", ("retention.ms", "5"), ("compression.type", "zstd")
+        ) == (0, None)
+        assert await changed(node, TOPIC, "u", ("preallocate", "true"), ("retention.ms", "5")) == (
+            0,
+            note,
+        )
+        code, message = await changed(
+            node, NODE, "", ("num.io.threads", "7"), ("log.retention.ms", "9")
+        )
+        assert (
+            code == 0
+            and message is not None
+            and message.startswith("Accepted without effect: num.io.threads (one event loop")
+        )
+        assert [
+            line.split(" message=")[0] for line in caplog.messages if "without effect" in line
+        ] == [
             "configuration keys without effect topic=t",
             "configuration keys without effect topic=u",
             "configuration keys without effect broker=all",
         ]
-        rows = {row.name: row for row in (await describe(node, TOPIC, "t", include_documentation=True)).configs}
+        rows = {
+            row.name: row
+            for row in (await describe(node, TOPIC, "t", include_documentation=True)).configs
+        }
         assert rows["preallocate"].value == "true"
-        assert rows["preallocate"].documentation.startswith("Ignored by mqd: segments grow with each write. Preallocate the file")
+        assert rows["preallocate"].documentation.startswith(
+            "Ignored by mqd: segments grow with each write. Preallocate the file"
+        )
         assert not rows["compression.type"].documentation.startswith("Ignored")
 
 
 async def test_incremental_changes() -> None:
     async with running_node() as node:
         await node.create("t")
-        assert await alter(node, TOPIC, "t", ("cleanup.policy", APPEND, "compact"), ("retention.ms", SET, "9")) == 0
-        rows = {row.name: row.value for row in (await describe(node, TOPIC, "t", ["cleanup.policy", "retention.ms"])).configs}
+        assert (
+            await alter(
+                node, TOPIC, "t", ("cleanup.policy", APPEND, "compact"), ("retention.ms", SET, "9")
+            )
+            == 0
+        )
+        rows = {
+            row.name: row.value
+            for row in (
+                await describe(node, TOPIC, "t", ["cleanup.policy", "retention.ms"])
+            ).configs
+        }
         assert rows == {"cleanup.policy": "delete,compact", "retention.ms": "9"}
         assert await alter(node, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")) == 0
         assert await alter(node, TOPIC, "t", ("retention.ms", SET, "8"), validate_only=True) == 0
@@ -250,10 +377,18 @@ async def test_mixed_and_doubled_resources() -> None:
     async with running_node() as node:
         await node.create("t", "u")
         change = [{"name": "retention.ms", "config_operation": SET, "value": "9"}]
-        resources = [{"resource_type": TOPIC, "resource_name": name, "configs": change} for name in ("t", "t", "u", "zz")]
+        resources = [
+            {"resource_type": TOPIC, "resource_name": name, "configs": change}
+            for name in ("t", "t", "u", "zz")
+        ]
         for version in (0, 1):
             answer = await node.ask("incremental_alter_configs", version, resources=resources)
-            assert [(row.resource_name, row.error_code) for row in answer.responses] == [("t", 42), ("t", 42), ("u", 0), ("zz", 3)]
+            assert [(row.resource_name, row.error_code) for row in answer.responses] == [
+                ("t", 42),
+                ("t", 42),
+                ("u", 0),
+                ("zz", 3),
+            ]
         assert (await node.ask("incremental_alter_configs", 1, resources=[])).responses == []
 
 
@@ -262,8 +397,15 @@ async def test_a_legacy_change_replaces(version: int) -> None:
     async with running_node() as node:
         await node.create("t", retention_ms="5", segment_bytes="2000000")
         configs = [{"name": "retention.ms", "value": "7"}]
-        rows = [{"resource_type": TOPIC, "resource_name": name, "configs": configs} for name in ("t", "zz")]
-        answer = await node.ask("alter_configs", version, resources=[*rows, {"resource_type": LOGGER, "resource_name": "1", "configs": []}])
+        rows = [
+            {"resource_type": TOPIC, "resource_name": name, "configs": configs}
+            for name in ("t", "zz")
+        ]
+        answer = await node.ask(
+            "alter_configs",
+            version,
+            resources=[*rows, {"resource_type": LOGGER, "resource_name": "1", "configs": []}],
+        )
         assert [row.error_code for row in answer.responses] == [0, 3, 42]
         assert node.image.topic_configs("t") == {"retention.ms": "7"}
 
@@ -279,7 +421,9 @@ async def test_loggers(a_logger: logging.Logger) -> None:
     async with running_node() as node:
         levels = {row.name: row.value for row in (await describe(node, LOGGER, "1")).configs}
         assert "root" in levels and a_logger.name in levels
-        assert await alter(node, LOGGER, "1", (a_logger.name, SET, "DEBUG"), validate_only=True) == 0
+        assert (
+            await alter(node, LOGGER, "1", (a_logger.name, SET, "DEBUG"), validate_only=True) == 0
+        )
         assert a_logger.level == logging.NOTSET
         assert await alter(node, LOGGER, "1", (a_logger.name, SET, "WARN")) == 0
         (row,) = (await describe(node, LOGGER, "1", [a_logger.name])).configs
@@ -309,11 +453,26 @@ async def test_loggers_beside_topics_in_one_request(a_logger: logging.Logger) ->
     async with running_node() as node:
         await node.create("t")
         resources = [
-            {"resource_type": TOPIC, "resource_name": "t", "configs": [{"name": "retention.ms", "config_operation": SET, "value": "9"}]},
-            {"resource_type": LOGGER, "resource_name": "1", "configs": [{"name": a_logger.name, "config_operation": SET, "value": "INFO"}]},
+            {
+                "resource_type": TOPIC,
+                "resource_name": "t",
+                "configs": [{"name": "retention.ms", "config_operation": SET, "value": "9"}],
+            },
+            {
+                "resource_type": LOGGER,
+                "resource_name": "1",
+                "configs": [{"name": a_logger.name, "config_operation": SET, "value": "INFO"}],
+            },
         ]
         answer = await node.ask("incremental_alter_configs", 1, resources=resources)
-        assert {(row.resource_type, row.error_code) for row in answer.responses} == {(TOPIC, 0), (LOGGER, 0)}
-        assert a_logger.level == logging.INFO and node.image.topic_configs("t") == {"retention.ms": "9"}
-        answer = await node.ask("incremental_alter_configs", 1, resources=[resources[1], resources[1]])
+        assert {(row.resource_type, row.error_code) for row in answer.responses} == {
+            (TOPIC, 0),
+            (LOGGER, 0),
+        }
+        assert a_logger.level == logging.INFO and node.image.topic_configs("t") == {
+            "retention.ms": "9"
+        }
+        answer = await node.ask(
+            "incremental_alter_configs", 1, resources=[resources[1], resources[1]]
+        )
         assert [row.error_code for row in answer.responses] == [42, 42]

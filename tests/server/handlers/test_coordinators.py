@@ -18,14 +18,26 @@ from tests.server.handlers.node import running_node
 
 @pytest.mark.parametrize(
     ("key", "java_hash"),
-    [("", 0), ("g", 103), ("hello", 99162322), ("polygenelubricants", -(2**31)), ("my-group", -1906497762), ("𐍈", 1771336)],
+    [
+        ("", 0),
+        ("g", 103),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("my-group", -1906497762),
+        ("𐍈", 1771336),
+    ],
 )
 def test_the_hash_is_javas(key: str, java_hash: int) -> None:
     for partitions in (1, 7, 50):
-        assert partition_for(key, partitions) == (0 if java_hash == -(2**31) else abs(java_hash)) % partitions
+        assert (
+            partition_for(key, partitions)
+            == (0 if java_hash == -(2**31) else abs(java_hash)) % partitions
+        )
 
 
-@pytest.mark.parametrize("key", ["k" * (COORDINATOR_KEY_BYTES_MAX + 1), "é" * (COORDINATOR_KEY_BYTES_MAX // 2 + 1)])
+@pytest.mark.parametrize(
+    "key", ["k" * (COORDINATOR_KEY_BYTES_MAX + 1), "é" * (COORDINATOR_KEY_BYTES_MAX // 2 + 1)]
+)
 async def test_a_name_has_a_length(key: str) -> None:
     async with running_node() as node:
         for asked, code in ((key, 42), (key[:-1], 15)):
@@ -35,22 +47,38 @@ async def test_a_name_has_a_length(key: str) -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_a_coordinator_is_found_when_its_topic_is_there(version: int, autojump_clock: MockClock) -> None:
+async def test_a_coordinator_is_found_when_its_topic_is_there(
+    version: int, autojump_clock: MockClock
+) -> None:
     async with running_node() as node:
 
         async def find(*keys: str, key_type: int = 0) -> list[tuple[int, int, str, int]]:
             if version >= 4:
-                rows = (await node.ask("find_coordinator", version, coordinator_keys=list(keys), key_type=key_type)).coordinators
+                rows = (
+                    await node.ask(
+                        "find_coordinator", version, coordinator_keys=list(keys), key_type=key_type
+                    )
+                ).coordinators
                 assert [row.key for row in rows] == list(keys)
             else:
-                rows = [await node.ask("find_coordinator", version, key=keys[0], **({"key_type": key_type} if version else {}))]
+                rows = [
+                    await node.ask(
+                        "find_coordinator",
+                        version,
+                        key=keys[0],
+                        **({"key_type": key_type} if version else {}),
+                    )
+                ]
             return [(row.error_code, row.node_id, row.host, row.port) for row in rows]
 
         assert await find("g") == [(15, -1, "", -1)]
         await trio.sleep(0.1)
         assert await find("g") == [(0, 1, "localhost", 9091)]
         topic = node.image.topics["__consumer_offsets"]
-        assert len(topic.partitions) == 50 and node.image.topic_configs(topic.name)["cleanup.policy"] == "compact"
+        assert (
+            len(topic.partitions) == 50
+            and node.image.topic_configs(topic.name)["cleanup.policy"] == "compact"
+        )
         if version >= 1:
             assert (await find("t", key_type=1))[0][0] == 15
             await trio.sleep(0.1)
@@ -73,8 +101,17 @@ async def test_no_coordinator_while_its_partition_has_no_leader(autojump_clock: 
 @pytest.mark.parametrize("version", range(6))
 async def test_idempotent_producers_get_fresh_ids(version: int) -> None:
     async with running_node() as node:
-        answers = [await node.ask("init_producer_id", version, transactional_id=None, transaction_timeout_ms=0) for _ in range(3)]
-        assert [(a.error_code, a.producer_id, a.producer_epoch) for a in answers] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+        answers = [
+            await node.ask(
+                "init_producer_id", version, transactional_id=None, transaction_timeout_ms=0
+            )
+            for _ in range(3)
+        ]
+        assert [(a.error_code, a.producer_id, a.producer_epoch) for a in answers] == [
+            (0, 0, 0),
+            (0, 1, 0),
+            (0, 2, 0),
+        ]
         assert node.image.next_producer_id == 1000
 
 
@@ -88,7 +125,11 @@ async def test_idempotent_producers_get_fresh_ids(version: int) -> None:
 )
 async def test_init_producer_id_refuses(request_: dict[str, Any], code: int) -> None:
     async with running_node() as node:
-        answer = await node.ask("init_producer_id", 4, **{"transactional_id": None, "transaction_timeout_ms": 1000, **request_})
+        answer = await node.ask(
+            "init_producer_id",
+            4,
+            **{"transactional_id": None, "transaction_timeout_ms": 1000, **request_},
+        )
         assert answer.error_code == code
         assert (answer.producer_id, answer.producer_epoch) == ((0, 0) if code == 0 else (-1, -1))
 
@@ -96,7 +137,9 @@ async def test_init_producer_id_refuses(request_: dict[str, Any], code: int) -> 
 async def test_ids_wait_for_a_controller(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         node.quorum.leader_id = None
-        answer = await node.ask("init_producer_id", 4, transactional_id=None, transaction_timeout_ms=1000)
+        answer = await node.ask(
+            "init_producer_id", 4, transactional_id=None, transaction_timeout_ms=1000
+        )
         assert (answer.error_code, answer.producer_id) == (14, -1)
 
 
@@ -105,25 +148,60 @@ async def test_ids_wait_for_a_controller(autojump_clock: MockClock) -> None:
 
 def registration(node_id: int, cluster: str = CLUSTER, **rest: Any) -> dict[str, Any]:
     listeners = [{"name": "PLAINTEXT", "host": "localhost", "port": 9091, "security_protocol": 0}]
-    return {"broker_id": node_id, "cluster_id": cluster, "incarnation_id": UUID(int=5), "listeners": listeners, "rack": "r", **rest}
+    return {
+        "broker_id": node_id,
+        "cluster_id": cluster,
+        "incarnation_id": UUID(int=5),
+        "listeners": listeners,
+        "rack": "r",
+        **rest,
+    }
 
 
 async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         node.peers.nodes[2] = node.peers.nodes[1]
         for version in range(5):
-            answer = await node.ask("broker_registration", version, listener=PEER, peer_node=2, **registration(2))
+            answer = await node.ask(
+                "broker_registration", version, listener=PEER, peer_node=2, **registration(2)
+            )
             assert (answer.error_code, answer.broker_epoch) == (0, node.image.brokers[2].epoch)
-        beat = {"broker_id": 2, "broker_epoch": answer.broker_epoch, "current_metadata_offset": node.image.index}
+        beat = {
+            "broker_id": 2,
+            "broker_epoch": answer.broker_epoch,
+            "current_metadata_offset": node.image.index,
+        }
         for version in range(3):
             answer = await node.ask("broker_heartbeat", version, listener=PEER, peer_node=2, **beat)
-            assert (answer.error_code, answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (0, True, False, False)
-        assert (node.image.brokers[2].host, node.image.brokers[2].port, node.image.brokers[2].rack) == ("localhost", 9091, "r")
-        block = await node.ask("allocate_producer_ids", 0, listener=PEER, peer_node=2, broker_id=2, broker_epoch=beat["broker_epoch"])
+            assert (
+                answer.error_code,
+                answer.is_caught_up,
+                answer.is_fenced,
+                answer.should_shut_down,
+            ) == (0, True, False, False)
+        assert (
+            node.image.brokers[2].host,
+            node.image.brokers[2].port,
+            node.image.brokers[2].rack,
+        ) == ("localhost", 9091, "r")
+        block = await node.ask(
+            "allocate_producer_ids",
+            0,
+            listener=PEER,
+            peer_node=2,
+            broker_id=2,
+            broker_epoch=beat["broker_epoch"],
+        )
         assert (block.error_code, block.producer_id_start, block.producer_id_len) == (0, 0, 1000)
-        stale = await node.ask("broker_heartbeat", 1, listener=PEER, peer_node=2, **{**beat, "broker_epoch": 0})
+        stale = await node.ask(
+            "broker_heartbeat", 1, listener=PEER, peer_node=2, **{**beat, "broker_epoch": 0}
+        )
         assert (stale.error_code, stale.is_fenced) == (77, True)
-        assert (await node.ask("allocate_producer_ids", 0, listener=PEER, peer_node=9, broker_id=9, broker_epoch=0)).error_code == 102
+        assert (
+            await node.ask(
+                "allocate_producer_ids", 0, listener=PEER, peer_node=9, broker_id=9, broker_epoch=0
+            )
+        ).error_code == 102
 
 
 async def test_strangers_do_not_register() -> None:
@@ -132,18 +210,52 @@ async def test_strangers_do_not_register() -> None:
             (registration(9), 119),
             (registration(1, "another"), 104),
             (registration(1, listeners=[]), 119),
-            (registration(1, listeners=[{"name": "PLAINTEXT", "host": "evil.example", "port": 9091, "security_protocol": 0}]), 119),
-            (registration(1, listeners=[{"name": "PLAINTEXT", "host": "localhost", "port": 666, "security_protocol": 0}]), 119),
+            (
+                registration(
+                    1,
+                    listeners=[
+                        {
+                            "name": "PLAINTEXT",
+                            "host": "evil.example",
+                            "port": 9091,
+                            "security_protocol": 0,
+                        }
+                    ],
+                ),
+                119,
+            ),
+            (
+                registration(
+                    1,
+                    listeners=[
+                        {
+                            "name": "PLAINTEXT",
+                            "host": "localhost",
+                            "port": 666,
+                            "security_protocol": 0,
+                        }
+                    ],
+                ),
+                119,
+            ),
         ):
-            answer = await node.ask("broker_registration", 4, listener=PEER, peer_node=request["broker_id"], **request)
+            answer = await node.ask(
+                "broker_registration", 4, listener=PEER, peer_node=request["broker_id"], **request
+            )
             assert (answer.error_code, answer.broker_epoch) == (code, -1)
 
 
 async def test_clients_may_not_ask_as_nodes() -> None:
     async with running_node() as node:
-        assert (await node.ask("broker_registration", 4, listener=CLIENT, **registration(1))).error_code == 31
-        assert (await node.ask("broker_heartbeat", 1, listener=CLIENT, broker_id=1)).error_code == 31
-        assert (await node.ask("allocate_producer_ids", 0, listener=CLIENT, broker_id=1)).error_code == 31
+        assert (
+            await node.ask("broker_registration", 4, listener=CLIENT, **registration(1))
+        ).error_code == 31
+        assert (
+            await node.ask("broker_heartbeat", 1, listener=CLIENT, broker_id=1)
+        ).error_code == 31
+        assert (
+            await node.ask("allocate_producer_ids", 0, listener=CLIENT, broker_id=1)
+        ).error_code == 31
 
 
 @pytest.mark.parametrize("peer_node", [None, 2])
@@ -154,5 +266,7 @@ async def test_a_node_speaks_for_itself_only(peer_node: int | None) -> None:
         assert (await node.ask("broker_registration", 4, **me, **registration(1))).error_code == 31
         beat = {"broker_id": 1, "broker_epoch": before.epoch, "want_shut_down": True}
         assert (await node.ask("broker_heartbeat", 1, **me, **beat)).error_code == 31
-        assert (await node.ask("allocate_producer_ids", 0, **me, broker_id=1, broker_epoch=before.epoch)).error_code == 31
+        assert (
+            await node.ask("allocate_producer_ids", 0, **me, broker_id=1, broker_epoch=before.epoch)
+        ).error_code == 31
         assert node.image.brokers[1] == before

@@ -1,4 +1,6 @@
-"""CreateTopics: the way there and back, the configs of version 5, time-outs, the way to the controller."""
+"""CreateTopics: the way there and back, the configs of version 5, time-outs, the way to the
+controller.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,20 @@ def topic(name: str, partitions: int = -1, factor: int = -1, **rest: Any) -> dic
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_every_version(version: int) -> None:
     async with running_node() as node:
-        rows = [topic("good", 2), topic("b/d"), topic("null", configs=[{"name": "retention.ms", "value": None}])]
-        good, bad, null = (await node.ask("create_topics", version, topics=rows, timeout_ms=1000)).topics
+        rows = [
+            topic("good", 2),
+            topic("b/d"),
+            topic("null", configs=[{"name": "retention.ms", "value": None}]),
+        ]
+        good, bad, null = (
+            await node.ask("create_topics", version, topics=rows, timeout_ms=1000)
+        ).topics
         assert (good.name, good.error_code, good.error_message) == ("good", 0, None)
-        assert (bad.error_code, null.error_code) == (17, 40) and bad.error_message and null.error_message
+        assert (
+            (bad.error_code, null.error_code) == (17, 40)
+            and bad.error_message
+            and null.error_message
+        )
         assert len(node.image.topics["good"].partitions) == 2
         if version >= 5:
             assert (good.num_partitions, good.replication_factor) == (2, 1)
@@ -56,12 +68,19 @@ async def test_others_are_served_while_the_answer_to_a_large_request_is_made(
     monkeypatch.setattr(create_topics, "_row", row)
     async with running_node() as node:
         nursery.start_soon(others)
-        answer = await node.ask("create_topics", 7, topics=[topic(f"t{number}") for number in range(100)], validate_only=True)
+        answer = await node.ask(
+            "create_topics",
+            7,
+            topics=[topic(f"t{number}") for number in range(100)],
+            validate_only=True,
+        )
     assert [one.error_code for one in answer.topics] == [0] * 100
     assert len(set(seen)) >= 10
 
 
-async def test_a_request_that_names_too_many_topics_is_refused_before_anything_is_made_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_names_too_many_topics_is_refused_before_anything_is_made_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with running_node() as node:
         monkeypatch.setattr(node.entropy, "uuid", lambda: pytest.fail("an id was drawn"))
         rows = [topic(f"t{number}") for number in range(CREATED_TOPICS_MAX + 1)]
@@ -72,7 +91,9 @@ async def test_a_request_that_names_too_many_topics_is_refused_before_anything_i
 async def test_the_answer_tells_the_configs_in_force() -> None:
     async with running_node(log_segment_bytes="3000000") as node:
         configs = [{"name": "retention.ms", "value": "77"}]
-        answer = await node.ask("create_topics", 7, topics=[topic("t", configs=configs)], validate_only=True)
+        answer = await node.ask(
+            "create_topics", 7, topics=[topic("t", configs=configs)], validate_only=True
+        )
         rows = {row.name: row for row in answer.topics[0].configs}
         assert list(rows) == sorted(rows) and len(rows) > 20
         assert (rows["retention.ms"].value, rows["retention.ms"].config_source) == ("77", 1)
@@ -91,7 +112,9 @@ async def test_the_nodes_number_of_partitions_is_the_default() -> None:
 @pytest.mark.parametrize("timeout_ms", [0, -1])
 async def test_no_time_at_all_is_a_time_out_for_each_topic(timeout_ms: int) -> None:
     async with running_node() as node:
-        answer = await node.ask("create_topics", 2, topics=[topic("t"), topic("u"), topic("u")], timeout_ms=timeout_ms)
+        answer = await node.ask(
+            "create_topics", 2, topics=[topic("t"), topic("u"), topic("u")], timeout_ms=timeout_ms
+        )
         assert [(row.name, row.error_code) for row in answer.topics] == [("t", 7), ("u", 7)]
         assert not node.image.topics
 
@@ -101,14 +124,18 @@ async def test_without_a_controller_it_waits_as_long_as_it_may(autojump_clock: M
         node.quorum.leader_id = None
         start = trio.current_time()
         answer = await node.ask("create_topics", 7, topics=[topic("t")], timeout_ms=1500)
-        assert answer.topics[0].error_code == 7 and trio.current_time() - start == pytest.approx(1.5)
+        assert answer.topics[0].error_code == 7 and trio.current_time() - start == pytest.approx(
+            1.5
+        )
 
 
 async def test_another_node_is_asked_in_the_same_words(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         asked: list[Any] = []
 
-        async def forward(node_id: int, api: str, version: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        async def forward(
+            node_id: int, api: str, version: int, request: Mapping[str, Any]
+        ) -> Mapping[str, Any]:
             asked.append((node_id, api, version, request["topics"][0]["name"]))
             return {"topics": [{"name": "t", "error_code": 36}]}
 
@@ -117,5 +144,8 @@ async def test_another_node_is_asked_in_the_same_words(autojump_clock: MockClock
         answer = await node.ask("create_topics", 7, topics=[topic("t")], timeout_ms=1500)
         assert answer.topics[0].error_code == 36
         assert asked == [(2, "CreateTopics", 7, "t")]
-        answer = await node.ask("create_topics", 7, listener=PEER, topics=[topic("t")], timeout_ms=1500)
-        assert answer.topics[0].error_code == 41 and len(asked) == 1  # what was forwarded is not forwarded again
+        answer = await node.ask(
+            "create_topics", 7, listener=PEER, topics=[topic("t")], timeout_ms=1500
+        )
+        # what was forwarded is not forwarded again
+        assert answer.topics[0].error_code == 41 and len(asked) == 1

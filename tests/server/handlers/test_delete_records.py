@@ -11,9 +11,16 @@ from tests.log.support import batch
 from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
 
 
-async def delete(client: Client, topic: str, offset: int, *, version: int = 2, partition: int = 0) -> tuple[int, int]:
+async def delete(
+    client: Client, topic: str, offset: int, *, version: int = 2, partition: int = 0
+) -> tuple[int, int]:
     """(error code, low watermark)."""
-    body = {"topics": [{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}], "timeout_ms": 1000}
+    body = {
+        "topics": [
+            {"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}
+        ],
+        "timeout_ms": 1000,
+    }
     answer = await client.ask("delete_records", version, body)
     row = answer.topics[0].partitions[0]
     return row.error_code, row.low_watermark
@@ -58,7 +65,10 @@ async def test_nothing_beyond_the_high_watermark_is_deleted(tmp_path: Path) -> N
         assert await delete(client, "t", -1) == (0, 0)
 
 
-@pytest.mark.parametrize(("policy", "code"), [("compact", ErrorCode.POLICY_VIOLATION), ("compact,delete", ErrorCode.NONE)])
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [("compact", ErrorCode.POLICY_VIOLATION), ("compact,delete", ErrorCode.NONE)],
+)
 async def test_a_topic_that_is_only_compacted(tmp_path: Path, policy: str, code: ErrorCode) -> None:
     async with rig(tmp_path) as node:
         client = await three_records(node, cleanup_policy=policy)
@@ -71,7 +81,10 @@ async def test_partitions_that_are_not_led_here(tmp_path: Path) -> None:
         node.lead("t", OTHER)
         client = await node.connect()
         assert await delete(client, "t", 0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-        assert await delete(client, "t", 0, partition=1) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+        assert await delete(client, "t", 0, partition=1) == (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            -1,
+        )
 
 
 async def test_what_coordinators_know_is_not_deleted(tmp_path: Path) -> None:
@@ -79,4 +92,7 @@ async def test_what_coordinators_know_is_not_deleted(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("__consumer_offsets", cleanup_policy="delete")
         client = await node.connect()
-        assert await delete(client, "__consumer_offsets", -1) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+        assert await delete(client, "__consumer_offsets", -1) == (
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            -1,
+        )

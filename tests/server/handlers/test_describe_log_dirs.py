@@ -30,9 +30,16 @@ async def test_what_lies_there_in_every_version(tmp_path: Path, version: int) ->
         result = await describe(client, version)
         assert (result.error_code, result.log_dir) == (0, str(tmp_path))
         found = {
-            topic.name: [(row.partition_index, row.partition_size, row.offset_lag) for row in topic.partitions] for topic in result.topics
+            topic.name: [
+                (row.partition_index, row.partition_size, row.offset_lag)
+                for row in topic.partitions
+            ]
+            for topic in result.topics
         }
-        assert found == {"a": [(0, 0, 0), (1, node.partition("a", 1).log.size_bytes, 0)], "b": [(0, 0, 0)]}
+        assert found == {
+            "a": [(0, 0, 0), (1, node.partition("a", 1).log.size_bytes, 0)],
+            "b": [(0, 0, 0)],
+        }
         assert not any(row.is_future_key for topic in result.topics for row in topic.partitions)
         if version >= 4:
             assert (result.usable_bytes, result.total_bytes >= 0) == (node.disk.free, True)
@@ -44,7 +51,10 @@ async def test_only_what_is_asked_for(tmp_path: Path) -> None:
         client = await node.connect()
         asked = [{"topic": "a", "partitions": [1, 7]}, {"topic": "nobody", "partitions": [0]}]
         result = await describe(client, topics=asked)
-        assert [(topic.name, [row.partition_index for row in topic.partitions]) for topic in result.topics] == [("a", [1])]
+        assert [
+            (topic.name, [row.partition_index for row in topic.partitions])
+            for topic in result.topics
+        ] == [("a", [1])]
         assert list((await describe(client, topics=[])).topics) == []
 
 
@@ -58,7 +68,9 @@ async def test_a_directory_that_is_offline(tmp_path: Path) -> None:
         assert (result.error_code, list(result.topics)) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
 
 
-async def test_a_disk_that_cannot_be_asked_for_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_cannot_be_asked_for_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         client = await node.connect()
 

@@ -1,4 +1,6 @@
-"""DescribeQuorum: what the leader knows, as Kafka's offsets and times; who does not lead asks the leader."""
+"""DescribeQuorum: what the leader knows, as Kafka's offsets and times; who does not lead
+asks the leader.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from mqd.server.handlers import describe_quorum
 
 PEERS = parse_peers(
     'cluster_id = "c"\n'
-    + "".join(f'[[node]]\nid = {i}\nhost = "h{i}"\nport = 9{i}\npeer_port = 19{i}\nvoter = {str(i < 4).lower()}\n' for i in (1, 2, 3, 4)),
+    + "".join(
+        f'[[node]]\nid = {i}\nhost = "h{i}"\nport = 9{i}\npeer_port = 19{i}\nvoter = '
+        f"{str(i < 4).lower()}\n"
+        for i in (1, 2, 3, 4)
+    ),
     Path("peers.toml"),
 )
 STATUS = RaftStatus(
@@ -35,7 +41,11 @@ STATUS = RaftStatus(
     (1, 2, 3),
     (1, 3),
     observers=(4,),
-    peers=(PeerStatus(1, True, 41, 99.5, 99.25), PeerStatus(3, True, 0, -inf, -inf), PeerStatus(4, False, 20, 90.0, 80.0)),
+    peers=(
+        PeerStatus(1, True, 41, 99.5, 99.25),
+        PeerStatus(3, True, 0, -inf, -inf),
+        PeerStatus(4, False, 20, 90.0, 80.0),
+    ),
 )
 ASKED = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
 API = apis.by_name("describe_quorum")
@@ -46,18 +56,36 @@ class Controller:
     def __init__(self) -> None:
         self.forwarded: list[tuple[str, int]] = []
 
-    async def at_controller(self, here: Any, name: str, version: int, request: Any, *, timeout: float) -> Any:
+    async def at_controller(
+        self, here: Any, name: str, version: int, request: Any, *, timeout: float
+    ) -> Any:
         self.forwarded.append((name, version))
         return await here()
 
 
-async def ask(topics: list[dict[str, Any]], *, version: int = 2, listener: str = CLIENT, status: RaftStatus = STATUS) -> Any:
+async def ask(
+    topics: list[dict[str, Any]],
+    *,
+    version: int = 2,
+    listener: str = CLIENT,
+    status: RaftStatus = STATUS,
+) -> Any:
     """The answer after it went through its encoding."""
     assert API is not None
     clock = SimpleNamespace(monotonic=lambda: 100.0, wall_ms=lambda: 1_000_000)
-    node = SimpleNamespace(node_id=2, peers=PEERS, clock=clock, raft=SimpleNamespace(status=lambda: status), controller=Controller())
-    context: Any = SimpleNamespace(node=node, listener=listener, header=SimpleNamespace(api_key=55, api_version=version))
-    request = API.decode_request(version, memoryview(API.encode_request(version, {"topics": topics})), 0)
+    node = SimpleNamespace(
+        node_id=2,
+        peers=PEERS,
+        clock=clock,
+        raft=SimpleNamespace(status=lambda: status),
+        controller=Controller(),
+    )
+    context: Any = SimpleNamespace(
+        node=node, listener=listener, header=SimpleNamespace(api_key=55, api_version=version)
+    )
+    request = API.decode_request(
+        version, memoryview(API.encode_request(version, {"topics": topics})), 0
+    )
     answer = await describe_quorum.handle(context, request)
     return API.decode_response(version, memoryview(API.encode_response(version, answer)), 0)
 
@@ -67,15 +95,31 @@ async def test_the_leader_tells_what_it_knows(listener: str) -> None:
     answer = await ask(ASKED, listener=listener)
     (topic,) = answer.topics
     (partition,) = topic.partitions
-    assert (answer.error_code, answer.error_message, topic.topic_name) == (0, "", "__cluster_metadata")
-    assert (partition.error_code, partition.leader_id, partition.leader_epoch, partition.high_watermark) == (0, 2, 7, 41)
+    assert (answer.error_code, answer.error_message, topic.topic_name) == (
+        0,
+        "",
+        "__cluster_metadata",
+    )
+    assert (
+        partition.error_code,
+        partition.leader_id,
+        partition.leader_epoch,
+        partition.high_watermark,
+    ) == (0, 2, 7, 41)
     told = [
-        (row.replica_id, row.log_end_offset, row.last_fetch_timestamp, row.last_caught_up_timestamp) for row in partition.current_voters
+        (row.replica_id, row.log_end_offset, row.last_fetch_timestamp, row.last_caught_up_timestamp)
+        for row in partition.current_voters
     ]
     assert told == [(1, 42, 999_500, 999_250), (2, 42, 1_000_000, 1_000_000), (3, -1, -1, -1)]
     (observer,) = partition.observers
-    assert (observer.replica_id, observer.log_end_offset, observer.last_fetch_timestamp) == (4, 21, 990_000)
-    assert [(node.node_id, node.listeners[0].host, node.listeners[0].port) for node in answer.nodes] == [
+    assert (observer.replica_id, observer.log_end_offset, observer.last_fetch_timestamp) == (
+        4,
+        21,
+        990_000,
+    )
+    assert [
+        (node.node_id, node.listeners[0].host, node.listeners[0].port) for node in answer.nodes
+    ] == [
         (1, "h1", 191),
         (2, "h2", 192),
         (3, "h3", 193),
@@ -86,7 +130,9 @@ async def test_the_leader_tells_what_it_knows(listener: str) -> None:
 async def test_older_versions_say_less(version: int) -> None:
     answer = await ask(ASKED, version=version)
     (partition,) = answer.topics[0].partitions
-    assert [row.last_fetch_timestamp for row in partition.current_voters] == ([-1] * 3 if version == 0 else [999_500, 1_000_000, -1])
+    assert [row.last_fetch_timestamp for row in partition.current_voters] == (
+        [-1] * 3 if version == 0 else [999_500, 1_000_000, -1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +140,12 @@ async def test_older_versions_say_less(version: int) -> None:
     [
         [{"topic_name": "other", "partitions": [{"partition_index": 0}]}],
         [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 1}]}],
-        [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}, {"partition_index": 1}]}],
+        [
+            {
+                "topic_name": "__cluster_metadata",
+                "partitions": [{"partition_index": 0}, {"partition_index": 1}],
+            }
+        ],
         [*ASKED, {"topic_name": "other", "partitions": [{"partition_index": 0}]}],
         [],
     ],
@@ -104,9 +155,14 @@ async def test_there_is_one_such_partition(topics: list[dict[str, Any]]) -> None
     answer = await ask(topics)
     assert answer.error_code == 0 and list(answer.nodes) == []
     rows = [(topic.topic_name, row) for topic in answer.topics for row in topic.partitions]
-    assert [name for name, _ in rows] == [topic["topic_name"] for topic in topics for _ in topic["partitions"]]
+    assert [name for name, _ in rows] == [
+        topic["topic_name"] for topic in topics for _ in topic["partitions"]
+    ]
     for _, row in rows:
-        assert (row.error_code, row.error_message) == (3, "This server does not host this topic-partition.")
+        assert (row.error_code, row.error_message) == (
+            3,
+            "This server does not host this topic-partition.",
+        )
         assert (row.leader_id, row.leader_epoch, row.high_watermark) == (0, 0, 0)
 
 

@@ -27,7 +27,12 @@ async def test_every_version_reads_in_its_shape(tmp_path: Path, version: int) ->
         (topic,) = answer.responses
         assert (topic.topic_id == topic_id) if version >= 13 else (topic.topic == "t")
         (row,) = topic.partitions
-        assert (row.partition_index, row.error_code, row.high_watermark, row.last_stable_offset) == (0, 0, 2, 2)
+        assert (
+            row.partition_index,
+            row.error_code,
+            row.high_watermark,
+            row.last_stable_offset,
+        ) == (0, 0, 2, 2)
         assert version < 5 or row.log_start_offset == 0
         assert version < 7 or (answer.error_code, answer.session_id) == (0, 0)
         assert version < 11 or row.preferred_read_replica == -1
@@ -41,7 +46,11 @@ async def test_every_version_refuses_in_its_shape(tmp_path: Path, version: int) 
         node.create("t")
         client = await node.connect()
         row = await client.fetch("t", 1, version=version)
-        assert (row.error_code, row.high_watermark, row.last_stable_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1)
+        assert (row.error_code, row.high_watermark, row.last_stable_offset) == (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            -1,
+            -1,
+        )
         assert values(row.records) == []
 
 
@@ -51,7 +60,11 @@ async def test_committed_reads_have_a_list_of_aborted_transactions(tmp_path: Pat
         client = await node.connect()
         await client.produce("t", batch(b"a"))
         row = await client.fetch("t", 0, isolation_level=READ_COMMITTED)
-        assert (list(row.aborted_transactions), row.last_stable_offset, values(row.records)) == ([], 1, [b"a"])
+        assert (list(row.aborted_transactions), row.last_stable_offset, values(row.records)) == (
+            [],
+            1,
+            [b"a"],
+        )
 
 
 async def test_nothing_beyond_the_high_watermark_is_read(tmp_path: Path) -> None:
@@ -62,7 +75,8 @@ async def test_nothing_beyond_the_high_watermark_is_read(tmp_path: Path) -> None
         await settle()
         row = await client.fetch("t", 0)
         assert (row.error_code, row.high_watermark, values(row.records)) == (0, 0, [])
-        row = await client.fetch("t", 1)  # within the log, not yet within what is committed: not an error
+        # within the log, not yet within what is committed: not an error
+        row = await client.fetch("t", 1)
         assert (row.error_code, values(row.records)) == (0, [])
         assert (await client.fetch("t", 2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -93,9 +107,18 @@ async def test_an_offset_inside_a_batch_brings_the_whole_batch(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "bounds", [{"max_bytes": 1}, {"partition_max_bytes": 1}, {"max_bytes": 0}, {"partition_max_bytes": 0}, {"max_bytes": -1}]
+    "bounds",
+    [
+        {"max_bytes": 1},
+        {"partition_max_bytes": 1},
+        {"max_bytes": 0},
+        {"partition_max_bytes": 0},
+        {"max_bytes": -1},
+    ],
 )
-async def test_the_first_batch_comes_whole_whatever_the_bounds(tmp_path: Path, bounds: dict[str, int]) -> None:
+async def test_the_first_batch_comes_whole_whatever_the_bounds(
+    tmp_path: Path, bounds: dict[str, int]
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -104,10 +127,19 @@ async def test_the_first_batch_comes_whole_whatever_the_bounds(tmp_path: Path, b
         assert values((await client.fetch("t", 0, **bounds)).records) == [b"a" * 500]
 
 
-def many(node: Rig, topic: str, partitions: int, *, offset: int = 0, partition_max_bytes: int = 1 << 20, **options: Any) -> dict[str, Any]:
+def many(
+    node: Rig,
+    topic: str,
+    partitions: int,
+    *,
+    offset: int = 0,
+    partition_max_bytes: int = 1 << 20,
+    **options: Any,
+) -> dict[str, Any]:
     body = node.fetch_body(topic, offset, **options)
     body["topics"][0]["partitions"] = [
-        {"partition": index, "fetch_offset": offset, "partition_max_bytes": partition_max_bytes} for index in range(partitions)
+        {"partition": index, "fetch_offset": offset, "partition_max_bytes": partition_max_bytes}
+        for index in range(partitions)
     ]
     return body
 
@@ -124,7 +156,8 @@ async def test_max_bytes_is_shared_by_the_partitions_in_their_order(tmp_path: Pa
         assert [len(values(row.records)) for row in answer.responses[0].partitions] == [3, 1, 0]
         answer = await client.ask("fetch", 12, many(node, "t", 3, partition_max_bytes=2 * size))
         assert [len(values(row.records)) for row in answer.responses[0].partitions] == [2, 2, 2]
-        answer = await client.ask("fetch", 12, many(node, "t", 3, max_bytes=1))  # the first whole, and no second one
+        # the first whole, and no second one
+        answer = await client.ask("fetch", 12, many(node, "t", 3, max_bytes=1))
         assert [len(values(row.records)) for row in answer.responses[0].partitions] == [1, 0, 0]
 
 
@@ -146,8 +179,12 @@ async def test_leader_epochs_fence(tmp_path: Path) -> None:
         node.lead("t", ME)
         client = await node.connect()
         assert (await client.fetch("t", 0, current_leader_epoch=1)).error_code == 0
-        assert (await client.fetch("t", 0, current_leader_epoch=2)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        answer = await client.ask("fetch", 16, node.fetch_body("t", 0, version=16, current_leader_epoch=0))
+        assert (
+            await client.fetch("t", 0, current_leader_epoch=2)
+        ).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        answer = await client.ask(
+            "fetch", 16, node.fetch_body("t", 0, version=16, current_leader_epoch=0)
+        )
         row = answer.responses[0].partitions[0]
         assert row.error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (ME, 1)
@@ -160,8 +197,14 @@ async def test_who_does_not_lead_names_the_leader(tmp_path: Path) -> None:
         node.lead("t", OTHER)
         client = await node.connect()
         row = await client.fetch("t", 0, version=12, current_leader_epoch=0)
-        assert (row.error_code, row.current_leader.leader_id) == (ErrorCode.FENCED_LEADER_EPOCH, OTHER)
-        assert (await client.fetch("t", 0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # before KIP-392
+        assert (row.error_code, row.current_leader.leader_id) == (
+            ErrorCode.FENCED_LEADER_EPOCH,
+            OTHER,
+        )
+        # before KIP-392
+        assert (
+            await client.fetch("t", 0, version=10)
+        ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_logs_that_part_are_told_where(tmp_path: Path) -> None:
@@ -180,7 +223,9 @@ async def test_logs_that_part_are_told_where(tmp_path: Path) -> None:
             assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == expected
 
 
-async def test_the_current_epoch_is_known_before_anything_is_appended_in_it(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_the_current_epoch_is_known_before_anything_is_appended_in_it(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -194,7 +239,9 @@ async def test_an_epoch_that_the_log_cannot_know_is_out_of_range(tmp_path: Path)
         node.create("t")
         client = await node.connect()
         await client.produce("t", batch(b"a"))
-        assert (await client.fetch("t", 1, last_fetched_epoch=7)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (
+            await client.fetch("t", 1, last_fetched_epoch=7)
+        ).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 # -- topics that are not there
@@ -204,7 +251,9 @@ async def test_unknown_topics_by_name_and_by_id(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
-        assert (await client.fetch("t", 0, partition=5)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            await client.fetch("t", 0, partition=5)
+        ).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await client.fetch("nobody", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         body = node.fetch_body("t", 0, version=13)
         node.delete("t")
@@ -224,9 +273,15 @@ async def test_a_partition_whose_log_could_not_be_opened(tmp_path: Path) -> None
 # -- waiting
 
 
-async def parked(node: Rig, client: Client, topic: str = "t", offset: int = 0, **options: Any) -> None:
+async def parked(
+    node: Rig, client: Client, topic: str = "t", offset: int = 0, **options: Any
+) -> None:
     """Send a fetch that waits."""
-    client.post("fetch", options.get("version", 12), node.fetch_body(topic, offset, **{"max_wait_ms": 10_000, **options}))
+    client.post(
+        "fetch",
+        options.get("version", 12),
+        node.fetch_body(topic, offset, **{"max_wait_ms": 10_000, **options}),
+    )
     await settle()
     assert client.answers() == []
     assert node.replica.statistics().parked_fetches
@@ -249,7 +304,9 @@ async def test_a_fetch_waits_for_its_bytes(tmp_path: Path, mock_clock: MockClock
         assert node.replica.statistics().parked_fetches == 0
 
 
-async def test_a_fetch_is_answered_with_what_there_is_when_its_time_is_up(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_fetch_is_answered_with_what_there_is_when_its_time_is_up(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client, producer = await node.connect(), await node.connect()
@@ -263,7 +320,9 @@ async def test_a_fetch_is_answered_with_what_there_is_when_its_time_is_up(tmp_pa
         assert values(only_row(client).records) == [b"few"]
 
 
-async def test_an_earlier_deadline_behind_a_later_one_is_kept(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_an_earlier_deadline_behind_a_later_one_is_kept(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         late, early = await node.connect(), await node.connect()
@@ -281,7 +340,10 @@ async def test_an_error_does_not_wait(tmp_path: Path) -> None:
         client = await node.connect()
         body = many(node, "t", 2, max_wait_ms=10_000)  # partition 1 does not exist
         answer = await client.ask("fetch", 12, body)
-        assert [row.error_code for row in answer.responses[0].partitions] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert [row.error_code for row in answer.responses[0].partitions] == [
+            0,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
 
 
 async def test_nothing_wanted_does_not_wait(tmp_path: Path) -> None:
@@ -289,11 +351,15 @@ async def test_nothing_wanted_does_not_wait(tmp_path: Path) -> None:
         node.create("t")
         client = await node.connect()
         assert values((await client.fetch("t", 0, max_wait_ms=10_000, min_bytes=0)).records) == []
-        answer = await client.ask("fetch", 12, {**node.fetch_body("t", 0, max_wait_ms=10_000), "topics": []})
+        answer = await client.ask(
+            "fetch", 12, {**node.fetch_body("t", 0, max_wait_ms=10_000), "topics": []}
+        )
         assert not answer.responses
 
 
-async def test_a_fetch_wakes_when_records_are_committed_not_when_they_are_written(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_fetch_wakes_when_records_are_committed_not_when_they_are_written(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", flush_before_ack="true")
         client, producer = await node.connect(), await node.connect()
@@ -316,11 +382,19 @@ async def test_a_lost_leadership_wakes_who_waits(tmp_path: Path, mock_clock: Moc
         node.lead("t", OTHER)
         await settle()
         row = only_row(client)
-        assert (row.error_code, row.current_leader.leader_id) == (ErrorCode.FENCED_LEADER_EPOCH, OTHER)
+        assert (row.error_code, row.current_leader.leader_id) == (
+            ErrorCode.FENCED_LEADER_EPOCH,
+            OTHER,
+        )
 
 
-@pytest.mark.parametrize(("version", "code"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)])
-async def test_a_deleted_topic_wakes_who_waits(tmp_path: Path, mock_clock: MockClock, version: int, code: ErrorCode) -> None:
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)],
+)
+async def test_a_deleted_topic_wakes_who_waits(
+    tmp_path: Path, mock_clock: MockClock, version: int, code: ErrorCode
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -331,7 +405,9 @@ async def test_a_deleted_topic_wakes_who_waits(tmp_path: Path, mock_clock: MockC
         assert node.replica.statistics().parked_fetches == 0
 
 
-async def test_a_client_that_goes_takes_its_waiting_fetch_along(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_client_that_goes_takes_its_waiting_fetch_along(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -343,7 +419,9 @@ async def test_a_client_that_goes_takes_its_waiting_fetch_along(tmp_path: Path, 
         assert not node.partition("t").fetches
 
 
-async def test_a_client_that_half_closes_gets_its_answer_first(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_client_that_half_closes_gets_its_answer_first(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -354,7 +432,9 @@ async def test_a_client_that_half_closes_gets_its_answer_first(tmp_path: Path, m
         assert client.sock.closed
 
 
-async def test_any_request_but_a_fetch_wakes_the_fetch_before_it(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_any_request_but_a_fetch_wakes_the_fetch_before_it(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         for name, version, body in (
@@ -369,7 +449,9 @@ async def test_any_request_but_a_fetch_wakes_the_fetch_before_it(tmp_path: Path,
 
 
 @pytest.mark.parametrize("session_epoch", [0, -1])
-async def test_an_ordinary_fetch_waits_behind_one_that_waits(tmp_path: Path, mock_clock: MockClock, session_epoch: int) -> None:
+async def test_an_ordinary_fetch_waits_behind_one_that_waits(
+    tmp_path: Path, mock_clock: MockClock, session_epoch: int
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         node.create("other")
@@ -389,14 +471,27 @@ async def test_an_ordinary_fetch_waits_behind_one_that_waits(tmp_path: Path, moc
 
 
 async def open_session(node: Rig, client: Client, partitions: int, version: int = 12) -> int:
-    answer = await client.ask("fetch", version, many(node, "t", partitions, version=version, session_epoch=0))
+    answer = await client.ask(
+        "fetch", version, many(node, "t", partitions, version=version, session_epoch=0)
+    )
     assert (answer.error_code, answer.session_id > 0) == (0, True)
-    assert [row.partition_index for row in answer.responses[0].partitions] == list(range(partitions))
+    assert [row.partition_index for row in answer.responses[0].partitions] == list(
+        range(partitions)
+    )
     return int(answer.session_id)
 
 
-async def go_on(client: Client, session_id: int, epoch: int, version: int = 12, **options: Any) -> Any:
-    body = {"session_id": session_id, "session_epoch": epoch, "max_bytes": 1 << 20, "min_bytes": 1, "topics": [], **options}
+async def go_on(
+    client: Client, session_id: int, epoch: int, version: int = 12, **options: Any
+) -> Any:
+    body = {
+        "session_id": session_id,
+        "session_epoch": epoch,
+        "max_bytes": 1 << 20,
+        "min_bytes": 1,
+        "topics": [],
+        **options,
+    }
     return await client.ask("fetch", version, body)
 
 
@@ -414,16 +509,25 @@ async def test_a_session_tells_only_what_is_new(tmp_path: Path, version: int) ->
         await producer.produce("t", batch(b"a"), partition=1)
         answer = await go_on(client, session_id, 2, version)
         assert (answer.session_id, indexes(answer)) == (session_id, [1])
-        asked = {**node.name_of("t", 13, version), "partitions": [{"partition": 1, "fetch_offset": 1, "partition_max_bytes": 1 << 20}]}
+        asked = {
+            **node.name_of("t", 13, version),
+            "partitions": [{"partition": 1, "fetch_offset": 1, "partition_max_bytes": 1 << 20}],
+        }
         assert indexes(await go_on(client, session_id, 3, version, topics=[asked])) == []
         node.logs.delete_records(node.partition("t", 1).log, 1)
-        assert indexes(await go_on(client, session_id, 4, version)) == [1]  # its start moved: news without bytes
+        # its start moved: news without bytes
+        assert indexes(await go_on(client, session_id, 4, version)) == [1]
         forgotten = {**node.name_of("t", 13, version), "partitions": [1, 2]}
         await producer.produce("t", batch(b"b"), partition=1)
-        assert indexes(await go_on(client, session_id, 5, version, forgotten_topics_data=[forgotten])) == []
+        assert (
+            indexes(await go_on(client, session_id, 5, version, forgotten_topics_data=[forgotten]))
+            == []
+        )
 
 
-async def test_an_error_in_a_session_is_told_until_it_is_gone_and_the_end_of_it_too(tmp_path: Path) -> None:
+async def test_an_error_in_a_session_is_told_until_it_is_gone_and_the_end_of_it_too(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER))
         client = await node.connect()
@@ -441,7 +545,9 @@ async def test_an_error_in_a_session_is_told_until_it_is_gone_and_the_end_of_it_
     ("id_offset", "epoch", "code"),
     [(0, 2, ErrorCode.INVALID_FETCH_SESSION_EPOCH), (1, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)],
 )
-async def test_wrong_ids_and_epochs(tmp_path: Path, id_offset: int, epoch: int, code: ErrorCode) -> None:
+async def test_wrong_ids_and_epochs(
+    tmp_path: Path, id_offset: int, epoch: int, code: ErrorCode
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -456,22 +562,44 @@ async def test_a_session_names_its_topics_in_one_way(tmp_path: Path) -> None:
         node.create("t")
         client = await node.connect()
         session_id = await open_session(node, client, 1, 12)
-        assert (await go_on(client, session_id, 1, 13)).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        assert (
+            await go_on(client, session_id, 1, 13)
+        ).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-async def test_a_session_is_closed_by_its_client_even_behind_a_waiting_fetch(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_session_is_closed_by_its_client_even_behind_a_waiting_fetch(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
         session_id = await open_session(node, client, 1)
-        waiting = {"session_id": session_id, "session_epoch": 1, "max_wait_ms": 10_000, "min_bytes": 1, "topics": []}
+        waiting = {
+            "session_id": session_id,
+            "session_epoch": 1,
+            "max_wait_ms": 10_000,
+            "min_bytes": 1,
+            "topics": [],
+        }
         client.post("fetch", 12, waiting)
         await settle()
-        client.post("fetch", 12, {"session_id": session_id, "session_epoch": -1, "topics": [], "min_bytes": 1, "max_wait_ms": 10_000})
+        client.post(
+            "fetch",
+            12,
+            {
+                "session_id": session_id,
+                "session_epoch": -1,
+                "topics": [],
+                "min_bytes": 1,
+                "max_wait_ms": 10_000,
+            },
+        )
         await settle()
         assert [(one.error_code, indexes(one)) for one in client.answers()] == [(0, []), (0, [])]
         assert len(node.replica.sessions) == 0
-        assert (await go_on(client, session_id, 2)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert (
+            await go_on(client, session_id, 2)
+        ).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 async def test_who_got_bytes_comes_last_the_next_time(tmp_path: Path) -> None:
@@ -483,4 +611,7 @@ async def test_who_got_bytes_comes_last_the_next_time(tmp_path: Path) -> None:
         answer = await client.ask("fetch", 12, many(node, "t", 2, session_epoch=0, max_bytes=1))
         assert [len(values(row.records)) for row in answer.responses[0].partitions] == [1, 0]
         answer = await go_on(client, answer.session_id, 1, max_bytes=1)
-        assert [(row.partition_index, len(values(row.records))) for row in answer.responses[0].partitions] == [(1, 1)]
+        assert [
+            (row.partition_index, len(values(row.records)))
+            for row in answer.responses[0].partitions
+        ] == [(1, 1)]

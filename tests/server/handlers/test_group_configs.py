@@ -1,4 +1,6 @@
-"""Configuration of single groups (KIP-848) and the list of what has any (KIP-1142), as Apache Kafka 4.3.1 answers the same bytes."""
+"""Configuration of single groups (KIP-848) and the list of what has any (KIP-1142), as
+Apache Kafka 4.3.1 answers the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,20 @@ from mqd.errors import ErrorCode
 from tests.server.handlers.node import FakeNode, running_node
 
 GROUP = 32
-SESSION, HEARTBEAT, INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms", "consumer.assignment.interval.ms"
+SESSION, HEARTBEAT, INTERVAL = (
+    "consumer.session.timeout.ms",
+    "consumer.heartbeat.interval.ms",
+    "consumer.assignment.interval.ms",
+)
 
 
-async def alter(node: FakeNode, name: str, *changes: tuple[str, int, str | None]) -> tuple[int, str | None]:
-    rows = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+async def alter(
+    node: FakeNode, name: str, *changes: tuple[str, int, str | None]
+) -> tuple[int, str | None]:
+    rows = [
+        {"name": key, "config_operation": operation, "value": value}
+        for key, operation, value in changes
+    ]
     resource = {"resource_type": GROUP, "resource_name": name, "configs": rows}
     (row,) = (await node.ask("incremental_alter_configs", 1, resources=[resource])).responses
     return row.error_code, row.error_message
@@ -23,7 +34,9 @@ async def alter(node: FakeNode, name: str, *changes: tuple[str, int, str | None]
 
 async def describe(node: FakeNode, name: str) -> Any:
     resource = {"resource_type": GROUP, "resource_name": name, "configuration_keys": None}
-    (row,) = (await node.ask("describe_configs", 4, resources=[resource], include_synonyms=True)).results
+    (row,) = (
+        await node.ask("describe_configs", 4, resources=[resource], include_synonyms=True)
+    ).results
     return row
 
 
@@ -43,11 +56,27 @@ async def test_a_group_has_its_own_value_or_the_nodes() -> None:
             for name, row in rows.items()
         }
         assert found == {
-            SESSION: ("50000", 8, 3, False, [(SESSION, "50000", 8), (f"group.{SESSION}", "45000", 5)]),
+            SESSION: (
+                "50000",
+                8,
+                3,
+                False,
+                [(SESSION, "50000", 8), (f"group.{SESSION}", "45000", 5)],
+            ),
             HEARTBEAT: ("5000", 5, 3, False, [(f"group.{HEARTBEAT}", "5000", 5)]),
-            INTERVAL: ("2000", 4, 3, False, [(f"group.{INTERVAL}", "2000", 4), (f"group.{INTERVAL}", "1000", 5)]),
+            INTERVAL: (
+                "2000",
+                4,
+                3,
+                False,
+                [(f"group.{INTERVAL}", "2000", 4), (f"group.{INTERVAL}", "1000", 5)],
+            ),
         }
-        assert {row.value for row in (await describe(node, "other")).configs} == {"45000", "5000", "2000"}
+        assert {row.value for row in (await describe(node, "other")).configs} == {
+            "45000",
+            "5000",
+            "2000",
+        }
         assert await alter(node, "g", (SESSION, 1, None)) == (0, None)
         assert node.image.configs == {}
 
@@ -71,29 +100,50 @@ async def test_a_group_has_its_own_value_or_the_nodes() -> None:
             f"{INTERVAL} must be less than or equal to group.consumer.max.assignment.interval.ms",
         ),
         ((HEARTBEAT, 0, "x"), ErrorCode.INVALID_CONFIG, f"{HEARTBEAT}: 'x' is not a whole number"),
-        (("consumer.zz", 0, "1"), ErrorCode.INVALID_CONFIG, "Unknown group config name: consumer.zz"),
-        ((SESSION, 2, "50000"), ErrorCode.INVALID_CONFIG, f"{SESSION} is not a list: APPEND is for lists only."),
+        (
+            ("consumer.zz", 0, "1"),
+            ErrorCode.INVALID_CONFIG,
+            "Unknown group config name: consumer.zz",
+        ),
+        (
+            (SESSION, 2, "50000"),
+            ErrorCode.INVALID_CONFIG,
+            f"{SESSION} is not a list: APPEND is for lists only.",
+        ),
         ((SESSION, 0, None), ErrorCode.INVALID_REQUEST, f"These keys need a value: {SESSION}."),
     ],
 )
-async def test_what_a_group_may_not_have_is_refused(change: tuple[str, int, str | None], code: ErrorCode, message: str) -> None:
+async def test_what_a_group_may_not_have_is_refused(
+    change: tuple[str, int, str | None], code: ErrorCode, message: str
+) -> None:
     async with running_node() as node:
         assert await alter(node, "g", change) == (code, message)
         assert node.image.configs == {}
 
 
 async def test_a_session_is_longer_than_a_heartbeat_interval() -> None:
-    async with running_node(group_consumer_min_session_timeout_ms="1000", group_consumer_session_timeout_ms="12000") as node:
+    async with running_node(
+        group_consumer_min_session_timeout_ms="1000", group_consumer_session_timeout_ms="12000"
+    ) as node:
         code, message = await alter(node, "g", (HEARTBEAT, 0, "12000"))
-        assert (code, message) == (ErrorCode.INVALID_CONFIG, f"{SESSION} must be greater than {HEARTBEAT}")
+        assert (code, message) == (
+            ErrorCode.INVALID_CONFIG,
+            f"{SESSION} must be greater than {HEARTBEAT}",
+        )
         assert (await alter(node, "g", (HEARTBEAT, 0, "12000"), (SESSION, 0, "13000")))[0] == 0
 
 
 async def test_a_group_needs_a_name() -> None:
     async with running_node() as node:
-        assert await alter(node, "", (SESSION, 0, "50000")) == (ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        assert await alter(node, "", (SESSION, 0, "50000")) == (
+            ErrorCode.INVALID_REQUEST,
+            "Default group resources are not allowed.",
+        )
         row = await describe(node, "")
-        assert (row.error_code, row.error_message) == (ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        assert (row.error_code, row.error_message) == (
+            ErrorCode.INVALID_REQUEST,
+            "Group name must not be empty",
+        )
 
 
 def test_what_is_in_force_lies_within_the_bounds_of_today() -> None:
@@ -110,11 +160,16 @@ async def test_what_has_configuration_is_listed_by_type() -> None:
 
         async def listed(version: int, **request: Any) -> Any:
             answer = await node.ask("list_config_resources", version, **request)
-            return answer.error_code, [(row.resource_type, row.resource_name) for row in answer.config_resources]
+            return answer.error_code, [
+                (row.resource_type, row.resource_name) for row in answer.config_resources
+            ]
 
         assert await listed(0) == (0, [])
         assert await listed(1, resource_types=[32]) == (0, [(32, "g")])
-        assert await listed(1, resource_types=[]) == (0, [(32, "g"), (8, "1"), (4, "1"), (2, "t"), (2, "u")])
+        assert await listed(1, resource_types=[]) == (
+            0,
+            [(32, "g"), (8, "1"), (4, "1"), (2, "t"), (2, "u")],
+        )
         assert await listed(1, resource_types=[2, 3]) == (ErrorCode.UNSUPPORTED_VERSION, [])
 
 
@@ -122,7 +177,9 @@ async def test_without_the_feature_there_are_no_consumer_groups() -> None:
     async with running_node() as node:
         assert node.image.features["group.version"] == 1
         node.image.features["group.version"] = 0
-        answer = await node.ask("consumer_group_heartbeat", 1, group_id="g", member_id="m", member_epoch=0)
+        answer = await node.ask(
+            "consumer_group_heartbeat", 1, group_id="g", member_id="m", member_epoch=0
+        )
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
         (row,) = (await node.ask("consumer_group_describe", 1, group_ids=["g"])).groups
         assert (row.group_id, row.error_code) == ("g", ErrorCode.UNSUPPORTED_VERSION)
@@ -130,5 +187,7 @@ async def test_without_the_feature_there_are_no_consumer_groups() -> None:
 
 async def test_a_node_may_leave_the_protocol_out() -> None:
     async with running_node(group_coordinator_rebalance_protocols="classic") as node:
-        answer = await node.ask("consumer_group_heartbeat", 1, group_id="g", member_id="m", member_epoch=0)
+        answer = await node.ask(
+            "consumer_group_heartbeat", 1, group_id="g", member_id="m", member_epoch=0
+        )
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION

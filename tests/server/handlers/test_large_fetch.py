@@ -1,4 +1,6 @@
-"""Fetches of many partitions: decoded, planned and answered in slices, with the same results as small ones."""
+"""Fetches of many partitions: decoded, planned and answered in slices, with the same
+results as small ones.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MANY = 130
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetch of more than `AT_ONCE` partitions is large: nodes with thousands take long to make."""
+    """A fetch of more than `AT_ONCE` partitions is large: nodes with thousands take long to
+    make.
+    """
     monkeypatch.setattr(hot_fetch, "SLICE_ROWS", AT_ONCE)
     monkeypatch.setattr(fetch, "DECODED_AT_ONCE_ROWS", AT_ONCE)
     monkeypatch.setattr(fetch, "_PLANNED_AT_ONCE", AT_ONCE)
@@ -40,13 +44,20 @@ async def delete_many(node: Rig) -> None:
 
 
 def fetch_of(indexes: Any, **options: Any) -> dict[str, Any]:
-    rows = [{"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for index in indexes]
+    rows = [
+        {"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for index in indexes
+    ]
     body = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, **options}
     return {**body, "topics": [{"topic": "t", "partitions": rows}]}
 
 
 def found(answer: Any) -> dict[int, list[bytes]]:
-    return {row.partition_index: values(row.records) for topic in answer.responses for row in topic.partitions if row.records}
+    return {
+        row.partition_index: values(row.records)
+        for topic in answer.responses
+        for row in topic.partitions
+        if row.records
+    }
 
 
 def rows_of(answer: Any) -> list[Any]:
@@ -86,7 +97,9 @@ async def test_every_partition_is_answered(tmp_path: Path, version: int) -> None
 
 
 @pytest.mark.parametrize("count", [2, MANY], ids=["small", "large"])
-async def test_a_partition_named_twice_is_answered_once_from_its_last_row(tmp_path: Path, count: int) -> None:
+async def test_a_partition_named_twice_is_answered_once_from_its_last_row(
+    tmp_path: Path, count: int
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -144,7 +157,9 @@ async def test_a_large_fetch_waits_for_its_bytes(tmp_path: Path, mock_clock: Moc
         assert nobody_waits(node)
 
 
-async def test_a_large_fetch_is_answered_when_its_time_is_up(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_large_fetch_is_answered_when_its_time_is_up(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()
@@ -156,7 +171,9 @@ async def test_a_large_fetch_is_answered_when_its_time_is_up(tmp_path: Path, moc
         assert nobody_waits(node)
 
 
-async def test_records_that_come_behind_the_plan_are_not_missed(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_records_that_come_behind_the_plan_are_not_missed(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client, producer = await node.connect(), await node.connect()
@@ -168,7 +185,9 @@ async def test_records_that_come_behind_the_plan_are_not_missed(tmp_path: Path, 
         assert nobody_waits(node)
 
 
-async def test_a_leadership_lost_behind_the_plan_is_answered_at_once(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_leadership_lost_behind_the_plan_is_answered_at_once(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         await create_many(node, replicas=(ME, OTHER))
         client = await node.connect()
@@ -177,11 +196,15 @@ async def test_a_leadership_lost_behind_the_plan_is_answered_at_once(tmp_path: P
         node.lead("t", OTHER)
         await settle()
         (answer,) = client.answers()
-        assert [row.error_code for row in rows_of(answer)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] + [0] * (MANY - 1)
+        assert [row.error_code for row in rows_of(answer)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] + [
+            0
+        ] * (MANY - 1)
         assert nobody_waits(node)
 
 
-async def test_one_append_frees_every_fetch_that_waits(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_one_append_frees_every_fetch_that_waits(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         clients = [await node.connect() for _ in range(5)]
@@ -196,7 +219,9 @@ async def test_one_append_frees_every_fetch_that_waits(tmp_path: Path, mock_cloc
 
 
 @pytest.mark.parametrize("behind", ["produce", "metadata", "final fetch"])
-async def test_a_request_behind_frees_a_large_fetch(tmp_path: Path, mock_clock: MockClock, behind: str) -> None:
+async def test_a_request_behind_frees_a_large_fetch(
+    tmp_path: Path, mock_clock: MockClock, behind: str
+) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         node.node.controller.controller_id = 1
@@ -207,7 +232,9 @@ async def test_a_request_behind_frees_a_large_fetch(tmp_path: Path, mock_clock: 
         elif behind == "metadata":
             client.post("metadata", 12, {"topics": []})
         else:
-            client.post("fetch", 12, {**fetch_of([]), "session_id": 7, "session_epoch": -1, "topics": []})
+            client.post(
+                "fetch", 12, {**fetch_of([]), "session_id": 7, "session_epoch": -1, "topics": []}
+            )
         await settle()
         first, _ = client.answers()
         assert len(rows_of(first)) == MANY
@@ -215,7 +242,9 @@ async def test_a_request_behind_frees_a_large_fetch(tmp_path: Path, mock_clock: 
 
 @pytest.mark.parametrize("when", ["while it is decoded", "while it is planned", "while it waits"])
 @pytest.mark.parametrize("how", ["half close", "reset"])
-async def test_a_client_that_goes_takes_its_large_fetch_along(tmp_path: Path, mock_clock: MockClock, when: str, how: str) -> None:
+async def test_a_client_that_goes_takes_its_large_fetch_along(
+    tmp_path: Path, mock_clock: MockClock, when: str, how: str
+) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()
@@ -239,7 +268,9 @@ async def test_a_damaged_large_fetch_closes_its_connection(tmp_path: Path) -> No
     async with rig(tmp_path) as node:
         client, other = await node.connect(), await node.connect()
         rows = pack(">iqi", 0, 0, 1) * MANY
-        head = pack(">hhih", 1, 4, 1, -1) + pack(">iiiib", -1, 0, 0, 1, 0) + pack(">ih1s", 1, 1, b"t")
+        head = (
+            pack(">hhih", 1, 4, 1, -1) + pack(">iiiib", -1, 0, 0, 1, 0) + pack(">ih1s", 1, 1, b"t")
+        )
         client.send_frame(head + pack(">i", MANY + 1) + rows)
         await settle()
         assert client.sock.closed
@@ -250,13 +281,19 @@ async def test_a_damaged_large_fetch_closes_its_connection(tmp_path: Path) -> No
 # -- sessions
 
 
-@pytest.mark.parametrize("unknown", [FETCH_SESSION_UNKNOWN_MAX, FETCH_SESSION_UNKNOWN_MAX + 1, 10 * DECODED_AT_ONCE_ROWS])
-async def test_a_session_of_many_unknown_partitions_ends_with_the_answer(tmp_path: Path, unknown: int) -> None:
+@pytest.mark.parametrize(
+    "unknown", [FETCH_SESSION_UNKNOWN_MAX, FETCH_SESSION_UNKNOWN_MAX + 1, 10 * DECODED_AT_ONCE_ROWS]
+)
+async def test_a_session_of_many_unknown_partitions_ends_with_the_answer(
+    tmp_path: Path, unknown: int
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
         answer = await client.ask("fetch", 12, fetch_of(range(1, 1 + unknown), session_epoch=0))
-        assert [row.error_code for row in rows_of(answer)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * unknown
+        assert [row.error_code for row in rows_of(answer)] == [
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ] * unknown
         lives = unknown <= FETCH_SESSION_UNKNOWN_MAX
         assert (answer.session_id != 0, len(node.replica.sessions)) == (lives, lives)
 

@@ -1,4 +1,6 @@
-"""Produce requests of many partitions or bytes: decoded, appended and answered in slices, with the same results as small ones."""
+"""Produce requests of many partitions or bytes: decoded, appended and answered in slices,
+with the same results as small ones.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SLICES = -(-MANY // SLICE)
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A produce request of more than `AT_ONCE` partitions is large: nodes with thousands take long to make."""
+    """A produce request of more than `AT_ONCE` partitions is large: nodes with thousands
+    take long to make.
+    """
     monkeypatch.setattr(hot, "SLICE_ROWS", AT_ONCE)
     monkeypatch.setattr(produce, "_SLICE_ROWS", AT_ONCE)
 
@@ -36,7 +40,9 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 def produce_of(node: Rig, rows: Any, *, version: int = 9, **options: Any) -> dict[str, Any]:
     """`rows`: (partition, records)."""
     body = node.produce_body("t", None, version=version, **options)
-    body["topic_data"][0]["partition_data"] = [{"index": index, "records": records} for index, records in rows]
+    body["topic_data"][0]["partition_data"] = [
+        {"index": index, "records": records} for index, records in rows
+    ]
     return body
 
 
@@ -71,7 +77,9 @@ async def test_every_partition_is_appended_and_answered(tmp_path: Path, version:
         expected[5], expected[MANY] = ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert codes(answer) == expected
         assert appended(node) == MANY - 1
-        assert values((await client.fetch("t", 0, partition=MANY - 1)).records) == [b"%d" % (MANY - 1)]
+        assert values((await client.fetch("t", 0, partition=MANY - 1)).records) == [
+            b"%d" % (MANY - 1)
+        ]
         assert node.server.frame_bytes == 0
 
 
@@ -83,7 +91,9 @@ async def test_many_topics_are_answered_in_their_order(tmp_path: Path, version: 
         client = await node.connect()
         body = node.produce_body("a", None, version=version)
         names = ["a", "nobody", "b"] * AT_ONCE
-        body["topic_data"] = [{"name": name, "partition_data": [{"index": 0, "records": VALUE}]} for name in names]
+        body["topic_data"] = [
+            {"name": name, "partition_data": [{"index": 0, "records": VALUE}]} for name in names
+        ]
         answer = await client.ask("produce", version, body)
         assert [topic.name for topic in answer.responses] == names
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -95,11 +105,17 @@ async def test_records_of_a_partition_stay_in_their_order(tmp_path: Path) -> Non
         node.create("t")
         client = await node.connect()
         client.post("produce", 9, produce_of(node, [(0, batch(b"first"))]))
-        client.post("produce", 9, produce_of(node, [(0, batch(b"%d" % number)) for number in range(MANY)]))
+        client.post(
+            "produce", 9, produce_of(node, [(0, batch(b"%d" % number)) for number in range(MANY)])
+        )
         client.post("produce", 9, produce_of(node, [(0, batch(b"last"))]))
         await settle()
         first, large, last = client.answers()
-        assert (offsets(first), offsets(large), offsets(last)) == ([0], list(range(1, MANY + 1)), [MANY + 1])
+        assert (offsets(first), offsets(large), offsets(last)) == (
+            [0],
+            list(range(1, MANY + 1)),
+            [MANY + 1],
+        )
         stored = values((await client.fetch("t", 0)).records)
         assert stored == [b"first", *(b"%d" % number for number in range(MANY)), b"last"]
 
@@ -116,7 +132,9 @@ async def test_others_are_answered_between_two_slices(tmp_path: Path) -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_requests_behind_wait_for_the_appends_and_not_for_the_commit(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_requests_behind_wait_for_the_appends_and_not_for_the_commit(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         await create_many(node, flush_before_ack="true")
         client = await node.connect()
@@ -146,11 +164,17 @@ async def test_acks_0_is_not_answered(tmp_path: Path, refused: bool) -> None:
         assert not client.sock.sent
 
 
-async def test_only_what_is_not_committed_is_timed_out(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_only_what_is_not_committed_is_timed_out(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         await create_many(node, flush_before_ack="true")
         client = await node.connect()
-        client.post("produce", 9, produce_of(node, [(index, VALUE) for index in range(MANY)], timeout_ms=1500))
+        client.post(
+            "produce",
+            9,
+            produce_of(node, [(index, VALUE) for index in range(MANY)], timeout_ms=1500),
+        )
         await settle()
         for index in range(1, MANY):
             synced(node, "t", index)
@@ -170,7 +194,9 @@ async def test_a_leadership_lost_between_two_slices_is_answered(tmp_path: Path) 
     async with rig(tmp_path) as node:
         await create_many(node, replicas=(ME, OTHER), flush_before_ack="true")
         client = await node.connect()
-        client.post("produce", 10, produce_of(node, [(index, VALUE) for index in range(MANY)], version=10))
+        client.post(
+            "produce", 10, produce_of(node, [(index, VALUE) for index in range(MANY)], version=10)
+        )
         await until_begun(node)
         for index in (0, MANY - 1):
             node.lead("t", OTHER, partition=index)
@@ -187,7 +213,9 @@ async def test_a_leadership_lost_between_two_slices_is_answered(tmp_path: Path) 
         assert not node.partition("t", MANY - 1).log.log_end_offset
 
 
-async def test_a_slice_that_could_not_be_written_is_refused_though_a_later_one_reaches_its_offsets(tmp_path: Path) -> None:
+async def test_a_slice_that_could_not_be_written_is_refused_though_a_later_one_reaches_its_offsets(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", partitions=2)
         client = await node.connect()
@@ -238,7 +266,10 @@ async def test_many_bytes_are_appended_in_slices_and_not_copied(tmp_path: Path) 
         client = await node.connect()
         count = PRODUCED_AT_ONCE_BYTES_MAX // (800 * KIB) + 2
         for letter in (b"a", b"b"):
-            rows = [(number % 2, batch(letter + b"%d" % number + b"x" * 800 * KIB)) for number in range(count)]
+            rows = [
+                (number % 2, batch(letter + b"%d" % number + b"x" * 800 * KIB))
+                for number in range(count)
+            ]
             client.post("produce", 9, produce_of(node, rows))
         with trio.fail_after(5):
             while not appended(node):
@@ -249,7 +280,11 @@ async def test_many_bytes_are_appended_in_slices_and_not_copied(tmp_path: Path) 
         assert codes(first) == codes(second) == [0] * count
         for index in (0, 1):
             log = [value[:2] for value in await everything(client, index)]
-            assert log == [letter + b"%d" % number for letter in (b"a", b"b") for number in range(index, count, 2)]
+            assert log == [
+                letter + b"%d" % number
+                for letter in (b"a", b"b")
+                for number in range(index, count, 2)
+            ]
 
 
 async def everything(client: Client, index: int) -> list[bytes]:
@@ -262,7 +297,9 @@ async def everything(client: Client, index: int) -> list[bytes]:
 # -- transactions
 
 
-async def test_each_slice_of_a_transaction_is_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_slice_of_a_transaction_is_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         await create_many(node)
@@ -272,17 +309,25 @@ async def test_each_slice_of_a_transaction_is_confirmed(tmp_path: Path, monkeypa
         answer = await client.ask("produce", 9, produce_of(node, rows, transactional_id=TX))
         assert codes(answer) == [0] * (MANY - 1) + [ErrorCode.INVALID_TXN_STATE]
         assert len(coordinator.asked) == SLICES
-        answer = await client.ask("produce", 9, produce_of(node, [(i, part(1)) for i in range(MANY - 1)], transactional_id=TX))
+        answer = await client.ask(
+            "produce",
+            9,
+            produce_of(node, [(i, part(1)) for i in range(MANY - 1)], transactional_id=TX),
+        )
         assert codes(answer) == [0] * (MANY - 1)
         assert len(coordinator.asked) == SLICES, "the transaction is open in each of these"
 
 
-async def test_producers_of_two_transactions_in_one_request_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_producers_of_two_transactions_in_one_request_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         await create_many(node)
         client = await node.connect()
-        rows = [(index, part(0, producer_id=7 if index == MANY - 1 else 9)) for index in range(MANY)]
+        rows = [
+            (index, part(0, producer_id=7 if index == MANY - 1 else 9)) for index in range(MANY)
+        ]
         answer = await client.ask("produce", 9, produce_of(node, rows, transactional_id=TX))
         assert set(codes(answer)) == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
         assert (len(coordinator.asked), appended(node)) == (0, 0)

@@ -1,4 +1,6 @@
-"""ListOffsets through the whole server: special timestamps by version, by time, isolation, fencing."""
+"""ListOffsets through the whole server: special timestamps by version, by time, isolation,
+fencing.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,37 @@ from tests.log.support import NOW, batch
 from tests.server.rig import ME, OTHER, Client, rig, settle
 
 VERSIONS = range(1, 12)
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
-SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(
+    -1, -7, -1
+)
+SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 NOWHERE = (0, -1, -1)
 
 
-async def row_of(client: Client, topic: str, timestamp: int, version: int = 11, **options: Any) -> Any:
+async def row_of(
+    client: Client, topic: str, timestamp: int, version: int = 11, **options: Any
+) -> Any:
     isolation_level = options.pop("isolation_level", 0)
     partition = {"partition_index": 0, "timestamp": timestamp, **options}
-    body = {"replica_id": -1, "isolation_level": isolation_level, "topics": [{"name": topic, "partitions": [partition]}]}
+    body = {
+        "replica_id": -1,
+        "isolation_level": isolation_level,
+        "topics": [{"name": topic, "partitions": [partition]}],
+    }
     answer = await client.ask("list_offsets", version, body)
     return answer.topics[0].partitions[0]
 
 
-async def look(client: Client, topic: str, timestamp: int, version: int = 11, **options: Any) -> tuple[int, int, int]:
+async def look(
+    client: Client, topic: str, timestamp: int, version: int = 11, **options: Any
+) -> tuple[int, int, int]:
     """(error code, timestamp, offset)."""
     row = await row_of(client, topic, timestamp, version, **options)
     return row.error_code, row.timestamp, row.offset
@@ -37,7 +56,11 @@ async def test_special_timestamps_in_every_version(tmp_path: Path, version: int)
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
-        for data in (batch(b"a", timestamp=NOW), batch(b"b", timestamp=NOW + 9), batch(b"c", timestamp=NOW + 5)):
+        for data in (
+            batch(b"a", timestamp=NOW),
+            batch(b"b", timestamp=NOW + 9),
+            batch(b"c", timestamp=NOW + 5),
+        ):
             await client.produce("t", data)
         node.logs.delete_records(node.partition("t").log, 1)
         expected = {
@@ -52,9 +75,15 @@ async def test_special_timestamps_in_every_version(tmp_path: Path, version: int)
         }
         for asked, answer in expected.items():
             known = version >= SINCE.get(asked, 0)
-            assert await look(client, "t", asked, version) == (answer if known else (ErrorCode.UNSUPPORTED_VERSION, -1, -1))
+            assert await look(client, "t", asked, version) == (
+                answer if known else (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+            )
         for asked in (-7, -(2**63)):
-            assert await look(client, "t", asked, version) == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+            assert await look(client, "t", asked, version) == (
+                ErrorCode.UNSUPPORTED_VERSION,
+                -1,
+                -1,
+            )
 
 
 async def test_an_empty_partition(tmp_path: Path) -> None:
@@ -62,7 +91,9 @@ async def test_an_empty_partition(tmp_path: Path) -> None:
         node.create("t")
         client = await node.connect()
         assert [await look(client, "t", asked) for asked in (LATEST, EARLIEST)] == [(0, -1, 0)] * 2
-        assert [await look(client, "t", asked) for asked in (MAX_TIMESTAMP, 0, NOW)] == [NOWHERE] * 3
+        assert [await look(client, "t", asked) for asked in (MAX_TIMESTAMP, 0, NOW)] == [
+            NOWHERE
+        ] * 3
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
@@ -87,8 +118,12 @@ async def test_leader_epochs_are_told_and_fence(tmp_path: Path) -> None:
         assert (await row_of(client, "t", EARLIEST)).leader_epoch == 0
         assert (await row_of(client, "t", 0)).leader_epoch == 0
         assert (await look(client, "t", LATEST, current_leader_epoch=1))[0] == 0
-        assert (await look(client, "t", LATEST, current_leader_epoch=0))[0] == ErrorCode.FENCED_LEADER_EPOCH
-        assert (await look(client, "t", LATEST, current_leader_epoch=2))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert (await look(client, "t", LATEST, current_leader_epoch=0))[
+            0
+        ] == ErrorCode.FENCED_LEADER_EPOCH
+        assert (await look(client, "t", LATEST, current_leader_epoch=2))[
+            0
+        ] == ErrorCode.UNKNOWN_LEADER_EPOCH
         node.lead("t", OTHER, isr=(ME, OTHER))
         assert (await look(client, "t", LATEST))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -115,11 +150,19 @@ async def test_a_partition_that_is_named_twice_has_one_row_with_an_error(tmp_pat
         node.create("u")
         client = await node.connect()
         topics = [
-            {"name": name, "partitions": [{"partition_index": index, "timestamp": LATEST} for index in indexes]}
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": index, "timestamp": LATEST} for index in indexes
+                ],
+            }
             for name, indexes in (("t", (1, 0)), ("u", (0,)), ("t", (0, 0)))
         ]
         answer = await client.ask("list_offsets", 7, {"replica_id": -1, "topics": topics})
-        rows = {topic.name: [(row.partition_index, row.error_code) for row in topic.partitions] for topic in answer.topics}
+        rows = {
+            topic.name: [(row.partition_index, row.error_code) for row in topic.partitions]
+            for topic in answer.topics
+        }
         assert rows == {"t": [(0, ErrorCode.INVALID_REQUEST), (1, 0)], "u": [(0, 0)]}
         assert len(answer.topics) == 2, "a topic that is named twice is one topic of the response"
 
@@ -129,5 +172,7 @@ async def test_a_segment_that_cannot_be_read_is_a_storage_error(tmp_path: Path) 
         node.create("t")
         client = await node.connect()
         await client.produce("t", batch(b"a", timestamp=NOW))
-        (tmp_path / "t-0" / "00000000000000000000.log").write_bytes(b"\0" * node.partition("t").log.size_bytes)
+        (tmp_path / "t-0" / "00000000000000000000.log").write_bytes(
+            b"\0" * node.partition("t").log.size_bytes
+        )
         assert (await look(client, "t", NOW))[0] == ErrorCode.KAFKA_STORAGE_ERROR

@@ -25,11 +25,25 @@ def names(*names: str) -> list[dict[str, Any]]:
 async def test_every_version(version: int) -> None:
     async with running_node() as node:
         await node.create("a", partitions=2)
-        answer = await node.ask("metadata", version, topics=names("a", "zz", "a/b", "a"), allow_auto_topic_creation=False)
-        assert [(row.name, row.error_code) for row in answer.topics] == [("a", 0), ("zz", 3), ("a/b", 17)]
-        assert [(row.node_id, row.host, row.port) for row in answer.brokers] == [(1, "localhost", 9091)]
+        answer = await node.ask(
+            "metadata",
+            version,
+            topics=names("a", "zz", "a/b", "a"),
+            allow_auto_topic_creation=False,
+        )
+        assert [(row.name, row.error_code) for row in answer.topics] == [
+            ("a", 0),
+            ("zz", 3),
+            ("a/b", 17),
+        ]
+        assert [(row.node_id, row.host, row.port) for row in answer.brokers] == [
+            (1, "localhost", 9091)
+        ]
         partitions = answer.topics[0].partitions
-        assert [(row.partition_index, row.leader_id, list(row.replica_nodes), list(row.isr_nodes)) for row in partitions] == [
+        assert [
+            (row.partition_index, row.leader_id, list(row.replica_nodes), list(row.isr_nodes))
+            for row in partitions
+        ] == [
             (0, 1, [1], [1]),
             (1, 1, [1], [1]),
         ]
@@ -46,7 +60,13 @@ async def test_every_version(version: int) -> None:
 async def test_all_topics_and_none() -> None:
     async with running_node() as node:
         await node.create("a", "b")
-        for version, asked, expected in ((0, [], ["a", "b"]), (1, [], []), (1, None, ["a", "b"]), (12, [], []), (12, None, ["a", "b"])):
+        for version, asked, expected in (
+            (0, [], ["a", "b"]),
+            (1, [], []),
+            (1, None, ["a", "b"]),
+            (12, [], []),
+            (12, None, ["a", "b"]),
+        ):
             answer = await node.ask("metadata", version, topics=asked)
             assert sorted(row.name for row in answer.topics) == expected
 
@@ -55,14 +75,25 @@ async def test_by_id() -> None:
     async with running_node() as node:
         await node.create("a", "b")
         topic_id, stranger = node.image.topics["a"].topic_id, UUID(int=77)
-        rows = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": stranger}, {"name": "b"}]
+        rows = [
+            {"name": None, "topic_id": topic_id},
+            {"name": None, "topic_id": stranger},
+            {"name": "b"},
+        ]
         answer = await node.ask("metadata", 12, topics=rows)
-        assert [(row.name, row.topic_id, row.error_code) for row in answer.topics] == [("a", topic_id, 0), (None, stranger, 100)]
+        assert [(row.name, row.topic_id, row.error_code) for row in answer.topics] == [
+            ("a", topic_id, 0),
+            (None, stranger, 100),
+        ]
 
 
 @pytest.mark.parametrize(
     ("version", "row"),
-    [(10, {"name": None, "topic_id": UUID(int=7)}), (11, {"name": "a", "topic_id": UUID(int=7)}), (12, {"name": None})],
+    [
+        (10, {"name": None, "topic_id": UUID(int=7)}),
+        (11, {"name": "a", "topic_id": UUID(int=7)}),
+        (12, {"name": None}),
+    ],
 )
 async def test_ids_where_they_may_not_be(version: int, row: dict[str, Any]) -> None:
     async with running_node() as node:
@@ -82,7 +113,9 @@ async def test_a_missing_topic_is_created_for_who_asks_again(autojump_clock: Moc
         assert sorted(node.image.topics) == ["new1", "new9"]
 
 
-async def test_a_missing_topic_is_not_created_when_client_or_node_object(autojump_clock: MockClock) -> None:
+async def test_a_missing_topic_is_not_created_when_client_or_node_object(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         await node.ask("metadata", 9, topics=names("t"), allow_auto_topic_creation=False)
         await trio.sleep(0.1)
@@ -96,14 +129,23 @@ async def test_a_missing_topic_is_not_created_when_client_or_node_object(autojum
 async def test_authorized_operations_when_asked() -> None:
     async with running_node() as node:
         await node.create("a")
-        asked = {"include_cluster_authorized_operations": True, "include_topic_authorized_operations": True}
+        asked = {
+            "include_cluster_authorized_operations": True,
+            "include_topic_authorized_operations": True,
+        }
         answer = await node.ask("metadata", 8, topics=names("a"), **asked)
-        assert (answer.cluster_authorized_operations, answer.topics[0].topic_authorized_operations) == (8096, 3576)
+        assert (
+            answer.cluster_authorized_operations,
+            answer.topics[0].topic_authorized_operations,
+        ) == (8096, 3576)
         asked = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
         answer = await node.ask("metadata", 12, topics=names("zz"), **asked)
         assert answer.topics[0].topic_authorized_operations == 3576
         answer = await node.ask("metadata", 8, topics=names("a"))
-        assert (answer.cluster_authorized_operations, answer.topics[0].topic_authorized_operations) == (UNASKED, UNASKED)
+        assert (
+            answer.cluster_authorized_operations,
+            answer.topics[0].topic_authorized_operations,
+        ) == (UNASKED, UNASKED)
 
 
 async def test_internal_topics_are_marked_even_where_they_are_not() -> None:
@@ -116,18 +158,34 @@ async def test_internal_topics_are_marked_even_where_they_are_not() -> None:
 
 async def test_what_a_fenced_broker_leads() -> None:
     async with running_node() as node:
-        epoch = await node.controller.register(Register(NodeId(2), CLUSTER, UUID(int=2), "two", 9092, "r2"))
+        epoch = await node.controller.register(
+            Register(NodeId(2), CLUSTER, UUID(int=2), "two", 9092, "r2")
+        )
         await node.controller.heartbeat(Heartbeat(NodeId(2), epoch, node.image.index))
         await node.create("a", partitions=2)
-        await node.controller.heartbeat(Heartbeat(NodeId(2), epoch, node.image.index, want_fence=True))
+        await node.controller.heartbeat(
+            Heartbeat(NodeId(2), epoch, node.image.index, want_fence=True)
+        )
         answer = await node.ask("metadata", 9, topics=names("a"))
         assert [broker.node_id for broker in answer.brokers] == [1]
         (lost,) = [row for row in answer.topics[0].partitions if row.leader_id == -1]
-        assert (lost.error_code, list(lost.offline_replicas), list(lost.replica_nodes), list(lost.isr_nodes)) == (5, [2], [2], [])
-        old = (await node.ask("metadata", 0, topics=names("a"))).topics[0].partitions[lost.partition_index]
+        assert (
+            lost.error_code,
+            list(lost.offline_replicas),
+            list(lost.replica_nodes),
+            list(lost.isr_nodes),
+        ) == (5, [2], [2], [])
+        old = (
+            (await node.ask("metadata", 0, topics=names("a")))
+            .topics[0]
+            .partitions[lost.partition_index]
+        )
         assert (old.error_code, list(old.replica_nodes)) == (5, [])
         cluster = await node.ask("describe_cluster", 2, include_fenced_brokers=True)
-        assert [(row.broker_id, row.rack, row.is_fenced) for row in cluster.brokers] == [(1, None, False), (2, "r2", True)]
+        assert [(row.broker_id, row.rack, row.is_fenced) for row in cluster.brokers] == [
+            (1, None, False),
+            (2, "r2", True),
+        ]
         assert [row.broker_id for row in (await node.ask("describe_cluster", 2)).brokers] == [1]
 
 
@@ -138,7 +196,9 @@ async def test_without_the_controller_no_leader_is_named() -> None:
         for topics in (names("a"), None):
             (row,) = (await node.ask("metadata", 9, topics=topics)).topics[0].partitions
             assert (row.error_code, row.leader_id) == (5, -1)
-        (row,) = (await node.ask("describe_topic_partitions", 0, topics=names("a"))).topics[0].partitions
+        (row,) = (
+            (await node.ask("describe_topic_partitions", 0, topics=names("a"))).topics[0].partitions
+        )
         assert (row.error_code, row.leader_id) == (5, -1)
         node.replica.in_contact = True
         (row,) = (await node.ask("metadata", 9, topics=names("a"))).topics[0].partitions
@@ -148,10 +208,21 @@ async def test_without_the_controller_no_leader_is_named() -> None:
 # -- DescribeTopicPartitions
 
 
-async def page(node: FakeNode, topics: list[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> tuple[Any, Any]:
+async def page(
+    node: FakeNode, topics: list[str], limit: int = 2000, cursor: tuple[str, int] | None = None
+) -> tuple[Any, Any]:
     where = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
-    answer = await node.ask("describe_topic_partitions", 0, topics=names(*topics), response_partition_limit=limit, cursor=where)
-    rows = [(row.name, row.error_code, [partition.partition_index for partition in row.partitions]) for row in answer.topics]
+    answer = await node.ask(
+        "describe_topic_partitions",
+        0,
+        topics=names(*topics),
+        response_partition_limit=limit,
+        cursor=where,
+    )
+    rows = [
+        (row.name, row.error_code, [partition.partition_index for partition in row.partitions])
+        for row in answer.topics
+    ]
     following = answer.next_cursor
     return rows, None if following is None else (following.topic_name, following.partition_index)
 
@@ -161,7 +232,10 @@ async def test_pages() -> None:
         await node.create("a.b", "xx")
         await node.create("v", partitions=4)
         assert await page(node, ["v"], 2) == ([("v", 0, [0, 1])], ("v", 2))
-        assert await page(node, ["v", "a.b", "v"], 2) == ([("a.b", 0, [0]), ("v", 0, [0])], ("v", 1))
+        assert await page(node, ["v", "a.b", "v"], 2) == (
+            [("a.b", 0, [0]), ("v", 0, [0])],
+            ("v", 1),
+        )
         assert await page(node, ["v", "a.b"], 2, ("v", 1)) == ([("v", 0, [1, 2])], ("v", 3))
         assert await page(node, ["v", "a.b"], 9, ("v", 4)) == ([("v", 0, [])], None)
         assert await page(node, ["v"], 4) == ([("v", 0, [0, 1, 2, 3])], None)
@@ -173,7 +247,10 @@ async def test_pages() -> None:
         assert await page(node, [], 3, ("v", 2)) == ([("v", 0, [2, 3]), ("xx", 0, [0])], None)
         assert await page(node, [], 1, ("b", 2)) == ([("v", 0, [0])], ("v", 1))
         for cursor in (("v", -1), ("u", 0)):
-            assert await page(node, ["v", "a.b"], 2, cursor) == ([("v", 42, []), ("a.b", 42, [])], None)
+            assert await page(node, ["v", "a.b"], 2, cursor) == (
+                [("v", 42, []), ("a.b", 42, [])],
+                None,
+            )
 
 
 async def test_following_the_cursor_sees_every_partition_once() -> None:
@@ -187,7 +264,9 @@ async def test_following_the_cursor_sees_every_partition_once() -> None:
             seen += [(name, partition) for name, _, partitions in rows for partition in partitions]
             if cursor is None:
                 break
-        assert seen == [("a", n) for n in range(3)] + [("b", n) for n in range(3)] + [("c", n) for n in range(7)]
+        assert seen == [("a", n) for n in range(3)] + [("b", n) for n in range(3)] + [
+            ("c", n) for n in range(7)
+        ]
 
 
 # -- DescribeCluster
@@ -196,20 +275,31 @@ async def test_following_the_cursor_sees_every_partition_once() -> None:
 async def test_describe_cluster() -> None:
     async with running_node() as node:
         for version in (0, 1, 2):
-            answer = await node.ask("describe_cluster", version, include_cluster_authorized_operations=version > 0)
+            answer = await node.ask(
+                "describe_cluster", version, include_cluster_authorized_operations=version > 0
+            )
             assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, CLUSTER, 1)
-            assert [(row.broker_id, row.host, row.port) for row in answer.brokers] == [(1, "localhost", 9091)]
+            assert [(row.broker_id, row.host, row.port) for row in answer.brokers] == [
+                (1, "localhost", 9091)
+            ]
             assert answer.cluster_authorized_operations == (8096 if version else UNASKED)
         for endpoint, code in ((2, 114), (3, 115), (0, 115)):
             answer = await node.ask("describe_cluster", 1, endpoint_type=endpoint)
-            assert (answer.error_code, answer.cluster_id, answer.controller_id, list(answer.brokers)) == (code, "", -1, [])
+            assert (
+                answer.error_code,
+                answer.cluster_id,
+                answer.controller_id,
+                list(answer.brokers),
+            ) == (code, "", -1, [])
 
 
 async def test_the_only_broker_is_named_while_it_stops() -> None:
     """librdkafka forgets brokers that are not named, and has none left then."""
     async with running_node() as node:
         epoch = node.image.brokers[NodeId(1)].epoch
-        await node.controller.heartbeat(Heartbeat(NodeId(1), epoch, node.image.index, want_fence=True))
+        await node.controller.heartbeat(
+            Heartbeat(NodeId(1), epoch, node.image.index, want_fence=True)
+        )
         assert not node.image.alive_brokers()
         answer = await node.ask("metadata", 12, topics=names())
         assert [row.node_id for row in answer.brokers] == [1]

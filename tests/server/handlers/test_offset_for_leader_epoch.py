@@ -11,10 +11,14 @@ from tests.log.support import batch
 from tests.server.rig import ME, OTHER, Client, rig
 
 
-async def end_of(client: Client, epoch: int, *, version: int = 4, current: int = -1, topic: str = "t") -> tuple[int, int, int]:
+async def end_of(
+    client: Client, epoch: int, *, version: int = 4, current: int = -1, topic: str = "t"
+) -> tuple[int, int, int]:
     """(error code, epoch, end offset)."""
     row = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
-    answer = await client.ask("offset_for_leader_epoch", version, {"topics": [{"topic": topic, "partitions": [row]}]})
+    answer = await client.ask(
+        "offset_for_leader_epoch", version, {"topics": [{"topic": topic, "partitions": [row]}]}
+    )
     found = answer.topics[0].partitions[0]
     return found.error_code, found.leader_epoch, found.end_offset
 
@@ -35,7 +39,9 @@ async def test_an_epoch_ends_where_the_next_begins(tmp_path: Path, version: int)
         assert await end_of(client, -1, version=version) == (0, -1, -1)
 
 
-async def test_the_current_epoch_ends_at_the_log_s_end_also_before_anything_is_written_in_it(tmp_path: Path) -> None:
+async def test_the_current_epoch_ends_at_the_log_s_end_also_before_anything_is_written_in_it(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -46,7 +52,9 @@ async def test_the_current_epoch_ends_at_the_log_s_end_also_before_anything_is_w
 
 
 async def test_a_past_epoch_without_records_is_known(tmp_path: Path) -> None:
-    """A consumer that began at the end in epoch 0 asks this after the node was started again; "unknown" resets its position."""
+    """A consumer that began at the end in epoch 0 asks this after the node was started
+    again; "unknown" resets its position.
+    """
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -68,4 +76,8 @@ async def test_leader_epochs_fence(tmp_path: Path) -> None:
         assert (await end_of(client, 1, current=2))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
         node.lead("t", OTHER, isr=(ME, OTHER))
         assert await end_of(client, 1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
-        assert await end_of(client, 1, topic="nobody") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+        assert await end_of(client, 1, topic="nobody") == (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            -1,
+            -1,
+        )

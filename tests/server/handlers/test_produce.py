@@ -1,4 +1,6 @@
-"""Produce through the whole server: each refusal in each shape, acks, time-outs, failed writes, lost leadership."""
+"""Produce through the whole server: each refusal in each shape, acks, time-outs, failed
+writes, lost leadership.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ async def test_every_version_appends_and_answers_in_its_shape(tmp_path: Path, ve
         topic_id = node.create("t")
         client = await node.connect()
         await client.produce("t", batch(b"first"))
-        answer = await client.ask("produce", version, node.produce_body("t", batch(b"a", b"b"), version=version))
+        answer = await client.ask(
+            "produce", version, node.produce_body("t", batch(b"a", b"b"), version=version)
+        )
         (topic,) = answer.responses
         assert (topic.topic_id == topic_id) if version >= 13 else (topic.name == "t")
         (row,) = topic.partition_responses
@@ -40,7 +44,12 @@ async def test_every_version_refuses_in_its_shape(tmp_path: Path, version: int) 
         node.create("t")
         client = await node.connect()
         row = await client.produce("t", None, version=version)
-        assert (row.index, row.error_code, row.base_offset, row.log_append_time_ms) == (0, ErrorCode.INVALID_RECORD, -1, -1)
+        assert (row.index, row.error_code, row.base_offset, row.log_append_time_ms) == (
+            0,
+            ErrorCode.INVALID_RECORD,
+            -1,
+            -1,
+        )
         assert version < 5 or row.log_start_offset == -1
         assert version < 8 or row.error_message
         assert node.partition("t").log.log_end_offset == 0
@@ -75,12 +84,18 @@ def damaged() -> bytearray:
         (batch(), {"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
         (batch(), {"acks": -2}, ErrorCode.INVALID_REQUIRED_ACKS),
         (batch(), {"transactional_id": "tx"}, ErrorCode.NONE),
-        (batch(producer_id=9, sequence=0, transactional=True), {}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (
+            batch(producer_id=9, sequence=0, transactional=True),
+            {},
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ),
         (batch(codec=Codec.ZSTD), {"version": 6}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (batch(codec=Codec.ZSTD), {"version": 7}, ErrorCode.NONE),
     ],
 )
-async def test_refusals(tmp_path: Path, records: bytes | None, options: dict[str, int], code: ErrorCode) -> None:
+async def test_refusals(
+    tmp_path: Path, records: bytes | None, options: dict[str, int], code: ErrorCode
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", max_message_bytes="1000")
         client = await node.connect()
@@ -94,12 +109,17 @@ async def test_keyless_records_of_a_compacted_topic_are_named(tmp_path: Path) ->
         node.create("t", cleanup_policy="compact")
         client = await node.connect()
         row = await client.produce("t", batch(b"a", keyed=False))
-        assert (row.error_code, [one.batch_index for one in row.record_errors]) == (ErrorCode.INVALID_RECORD, [0])
+        assert (row.error_code, [one.batch_index for one in row.record_errors]) == (
+            ErrorCode.INVALID_RECORD,
+            [0],
+        )
 
 
 def large_batch(keyless: int | None = None, **options: Any) -> bytearray:
     """Whose records the broker looks at in slices."""
-    records = [(None if index == keyless else b"k%d" % index, b"v") for index in range(3 * KEYS_AT_ONCE)]
+    records = [
+        (None if index == keyless else b"k%d" % index, b"v") for index in range(3 * KEYS_AT_ONCE)
+    ]
     return build_batch(records, codec=Codec.GZIP, timestamp=NOW, **options)
 
 
@@ -137,8 +157,13 @@ async def answered(client: Client, count: int) -> list[Any]:
     return found
 
 
-async def test_a_large_batch_of_another_codec_is_compressed_anew_in_a_thread(tmp_path: Path) -> None:
-    """In its place among the requests of its connection. One that cannot be decompressed is refused, and none beside it."""
+async def test_a_large_batch_of_another_codec_is_compressed_anew_in_a_thread(
+    tmp_path: Path,
+) -> None:
+    """In its place among the requests of its connection.
+
+    One that cannot be decompressed is refused, and none beside it.
+    """
     async with rig(tmp_path) as node:
         node.create("t", compression_type="zstd", partitions=2)
         client = await node.connect()
@@ -149,10 +174,21 @@ async def test_a_large_batch_of_another_codec_is_compressed_anew_in_a_thread(tmp
         body["topic_data"][0]["partition_data"].append({"index": 1, "records": bytes(damaged)})
         client.post("produce", 9, body)
         client.post("produce", 9, node.produce_body("t", batch(b"small")))
-        rows = [row for answer in await answered(client, 2) for row in answer.responses[0].partition_responses]
-        assert [(row.error_code, row.base_offset) for row in rows] == [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 300)]
+        rows = [
+            row
+            for answer in await answered(client, 2)
+            for row in answer.responses[0].partition_responses
+        ]
+        assert [(row.error_code, row.base_offset) for row in rows] == [
+            (0, 0),
+            (ErrorCode.CORRUPT_MESSAGE, -1),
+            (0, 300),
+        ]
         stored = bytes((await client.fetch("t", 0)).records)
-        assert [header.codec for _, _, header in iterate_batches(stored)] == [Codec.ZSTD, Codec.ZSTD]
+        assert [header.codec for _, _, header in iterate_batches(stored)] == [
+            Codec.ZSTD,
+            Codec.ZSTD,
+        ]
         assert values(stored) == [b"v" * 100] * 300 + [b"small"]
 
 
@@ -174,7 +210,10 @@ async def test_a_keyless_record_of_a_large_batch_is_named(tmp_path: Path, keyles
         node.create("t", cleanup_policy="compact")
         client = await node.connect()
         row = await client.produce("t", large_batch(keyless))
-        assert (row.error_code, [one.batch_index for one in row.record_errors]) == (ErrorCode.INVALID_RECORD, [keyless])
+        assert (row.error_code, [one.batch_index for one in row.record_errors]) == (
+            ErrorCode.INVALID_RECORD,
+            [keyless],
+        )
         assert node.partition("t").log.log_end_offset == 0
         damaged = large_batch()
         damaged[-1] ^= 1
@@ -187,7 +226,9 @@ async def test_unknown_topics_by_name_and_by_id(tmp_path: Path) -> None:
         node.create("t")
         client = await node.connect()
         body = node.produce_body("t", batch(), version=13)
-        assert (await client.produce("nobody", batch())).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            await client.produce("nobody", batch())
+        ).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         node.delete("t")
         answer = await client.ask("produce", 13, body)
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -199,30 +240,44 @@ async def test_a_stale_client_is_told_the_leader_from_v10_on(tmp_path: Path, ver
         node.create("t", replicas=(ME, OTHER))
         node.lead("t", OTHER)
         client = await node.connect()
-        answer = await client.ask("produce", version, node.produce_body("t", batch(), version=version))
+        answer = await client.ask(
+            "produce", version, node.produce_body("t", batch(), version=version)
+        )
         row = answer.responses[0].partition_responses[0]
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         if version >= 10:
             assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (OTHER, 1)
-            assert [(one.node_id, one.host, one.port) for one in answer.node_endpoints] == [(OTHER, "host2", 9092)]
+            assert [(one.node_id, one.host, one.port) for one in answer.node_endpoints] == [
+                (OTHER, "host2", 9092)
+            ]
 
 
 async def test_a_partition_that_is_not_here_is_not_unknown(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(OTHER,))
         client = await node.connect()
-        assert (await client.produce("t", batch(), version=12)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (
+            await client.produce("t", batch(), version=12)
+        ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_the_same_partition_twice_is_appended_twice_and_answered_twice(tmp_path: Path) -> None:
+async def test_the_same_partition_twice_is_appended_twice_and_answered_twice(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
         body = node.produce_body("t", None)
-        body["topic_data"][0]["partition_data"] = [{"index": 0, "records": batch(b"a", b"b")}, {"index": 0, "records": batch(b"c")}]
+        body["topic_data"][0]["partition_data"] = [
+            {"index": 0, "records": batch(b"a", b"b")},
+            {"index": 0, "records": batch(b"c")},
+        ]
         answer = await client.ask("produce", 9, body)
         rows = answer.responses[0].partition_responses
-        assert [(row.index, row.error_code, row.base_offset) for row in rows] == [(0, 0, 0), (0, 0, 2)]
+        assert [(row.index, row.error_code, row.base_offset) for row in rows] == [
+            (0, 0, 0),
+            (0, 0, 2),
+        ]
         assert values((await client.fetch("t", 0)).records) == [b"a", b"b", b"c"]
 
 
@@ -231,15 +286,23 @@ async def test_a_refused_partition_does_not_hold_back_its_neighbours(tmp_path: P
         node.create("t", partitions=2)
         client = await node.connect()
         body = node.produce_body("t", None)
-        body["topic_data"][0]["partition_data"] = [{"index": 0, "records": None}, {"index": 1, "records": batch()}]
+        body["topic_data"][0]["partition_data"] = [
+            {"index": 0, "records": None},
+            {"index": 1, "records": batch()},
+        ]
         answer = await client.ask("produce", 9, body)
-        assert [row.error_code for row in answer.responses[0].partition_responses] == [ErrorCode.INVALID_RECORD, 0]
+        assert [row.error_code for row in answer.responses[0].partition_responses] == [
+            ErrorCode.INVALID_RECORD,
+            0,
+        ]
 
 
 # -- acks
 
 
-async def test_acks_0_is_not_answered_and_the_next_answer_is_the_next_request_s(tmp_path: Path) -> None:
+async def test_acks_0_is_not_answered_and_the_next_answer_is_the_next_request_s(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -249,7 +312,9 @@ async def test_acks_0_is_not_answered_and_the_next_answer_is_the_next_request_s(
 
 
 @pytest.mark.parametrize(("topic", "records"), [("nobody", batch()), ("t", None), ("t", damaged())])
-async def test_a_refusal_with_acks_0_closes_the_connection(tmp_path: Path, topic: str, records: bytes | None) -> None:
+async def test_a_refusal_with_acks_0_closes_the_connection(
+    tmp_path: Path, topic: str, records: bytes | None
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -259,11 +324,15 @@ async def test_a_refusal_with_acks_0_closes_the_connection(tmp_path: Path, topic
         assert not client.sock.sent
 
 
-async def test_acks_all_needs_the_minimum_of_replicas_and_the_others_do_not(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_acks_all_needs_the_minimum_of_replicas_and_the_others_do_not(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER), isr=(ME,), min_insync_replicas="2")
         client = await node.connect()
-        assert (await client.produce("t", batch(), acks=-1)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (
+            await client.produce("t", batch(), acks=-1)
+        ).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert (await client.produce("t", batch(), acks=1)).error_code == 0
         assert node.partition("t").high_watermark == 0  # written, and not committed
         assert values((await client.fetch("t", 0)).records) == []
@@ -277,7 +346,9 @@ def synced(node: Rig, topic: str, index: int = 0) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_flush_before_ack_answers_when_it_is_durable_and_not_before(tmp_path: Path, acks: int) -> None:
+async def test_flush_before_ack_answers_when_it_is_durable_and_not_before(
+    tmp_path: Path, acks: int
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", flush_before_ack="true")
         client = await node.connect()
@@ -291,7 +362,9 @@ async def test_flush_before_ack_answers_when_it_is_durable_and_not_before(tmp_pa
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 
-async def test_what_is_not_committed_in_time_is_timed_out(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_what_is_not_committed_in_time_is_timed_out(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", flush_before_ack="true")
         client = await node.connect()
@@ -311,19 +384,26 @@ async def test_what_is_not_committed_in_time_is_timed_out(tmp_path: Path, mock_c
         assert values((await client.fetch("t", 0)).records) == [b"a"]
 
 
-async def test_only_what_is_not_committed_is_timed_out(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_only_what_is_not_committed_is_timed_out(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", partitions=2, flush_before_ack="true")
         client = await node.connect()
         body = node.produce_body("t", None)
-        body["topic_data"][0]["partition_data"] = [{"index": index, "records": batch()} for index in (0, 1)]
+        body["topic_data"][0]["partition_data"] = [
+            {"index": index, "records": batch()} for index in (0, 1)
+        ]
         client.post("produce", 9, body)
         await settle()
         synced(node, "t", 1)
         mock_clock.jump(2)
         await settle()
         (answer,) = client.answers()
-        assert [row.error_code for row in answer.responses[0].partition_responses] == [ErrorCode.REQUEST_TIMED_OUT, 0]
+        assert [row.error_code for row in answer.responses[0].partition_responses] == [
+            ErrorCode.REQUEST_TIMED_OUT,
+            0,
+        ]
 
 
 async def test_a_producer_whose_leader_loses_the_leadership_is_sent_away(tmp_path: Path) -> None:
@@ -349,15 +429,22 @@ async def test_a_deleted_topic_sends_its_waiting_producers_away(tmp_path: Path) 
         node.delete("t")
         await settle()
         (answer,) = client.answers()
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (
+            answer.responses[0].partition_responses[0].error_code
+            == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
 
 
-async def test_a_refusal_is_not_overwritten_by_the_time_out_of_its_neighbour(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_refusal_is_not_overwritten_by_the_time_out_of_its_neighbour(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", partitions=2, replicas=(ME, OTHER), flush_before_ack="true")
         client = await node.connect()
         body = node.produce_body("t", None)
-        body["topic_data"][0]["partition_data"] = [{"index": index, "records": batch()} for index in (0, 1)]
+        body["topic_data"][0]["partition_data"] = [
+            {"index": index, "records": batch()} for index in (0, 1)
+        ]
         client.post("produce", 9, body)
         await settle()
         node.lead("t", OTHER)
@@ -378,7 +465,9 @@ async def test_a_full_disk_refuses_what_it_could_not_keep_and_nothing_else(tmp_p
         assert (await client.produce("full", batch(b"kept"))).base_offset == 0
         body = node.produce_body("full", None)
         rows = [(0, batch(b"lost")), (1, batch(b"y" * 100_000)), (0, batch(b"lost"))]
-        body["topic_data"][0]["partition_data"] = [{"index": index, "records": data} for index, data in rows]
+        body["topic_data"][0]["partition_data"] = [
+            {"index": index, "records": data} for index, data in rows
+        ]
         node.disk.free = 50_000
         answer = await client.ask("produce", 9, body)
         codes = [row.error_code for row in answer.responses[0].partition_responses]
@@ -417,14 +506,19 @@ async def test_a_disk_that_fails_for_good_refuses_produce_and_fetch(tmp_path: Pa
         assert node.directory_failures == [tmp_path]
 
 
-async def test_records_survive_in_the_order_of_requests_across_connections_of_one_turn(tmp_path: Path) -> None:
+async def test_records_survive_in_the_order_of_requests_across_connections_of_one_turn(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         clients = [await node.connect() for _ in range(3)]
         for number, client in enumerate(clients):
             client.post("produce", 9, node.produce_body("t", batch(b"%d" % number)))
         await settle()
-        offsets = [client.answers()[0].responses[0].partition_responses[0].base_offset for client in clients]
+        offsets = [
+            client.answers()[0].responses[0].partition_responses[0].base_offset
+            for client in clients
+        ]
         stored = values((await clients[0].fetch("t", 0)).records)
         assert sorted(offsets) == [0, 1, 2]
         assert [stored[offset] for offset in offsets] == [b"0", b"1", b"2"]
@@ -439,5 +533,12 @@ async def test_a_node_without_a_replica_names_the_leader_from_the_metadata(tmp_p
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (OTHER, 0)
         assert [(one.node_id, one.port) for one in answer.node_endpoints] == [(OTHER, 9092)]
-        found = (await client.ask("fetch", 16, node.fetch_body("t", 0, version=16))).responses[0].partitions[0]
-        assert (found.error_code, found.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, OTHER)
+        found = (
+            (await client.ask("fetch", 16, node.fetch_body("t", 0, version=16)))
+            .responses[0]
+            .partitions[0]
+        )
+        assert (found.error_code, found.current_leader.leader_id) == (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            OTHER,
+        )

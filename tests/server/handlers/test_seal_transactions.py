@@ -1,4 +1,6 @@
-"""SealTransactions through the whole server: the epoch of a prepared transaction's records writes no more, and the marker ends it."""
+"""SealTransactions through the whole server: the epoch of a prepared transaction's records
+writes no more, and the marker ends it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def part(sequence: int, *content: bytes, epoch: int = 0) -> bytearray:
     return batch(*content, producer_id=PID, epoch=epoch, sequence=sequence, transactional=True)
 
 
-async def seal(client: Client, *partitions: int, epoch: int = 1, coordinator_epoch: int = 3, topic: str = "t") -> set[int]:
+async def seal(
+    client: Client, *partitions: int, epoch: int = 1, coordinator_epoch: int = 3, topic: str = "t"
+) -> set[int]:
     """The codes of all partitions."""
     row = {
         "producer_id": PID,
@@ -39,7 +43,9 @@ async def seal(client: Client, *partitions: int, epoch: int = 1, coordinator_epo
 
 
 async def written(client: Client, sequence: int, *, epoch: int = 0) -> int:
-    code: int = (await client.produce("t", part(sequence, b"v", epoch=epoch), transactional_id="tx")).error_code
+    code: int = (
+        await client.produce("t", part(sequence, b"v", epoch=epoch), transactional_id="tx")
+    ).error_code
     return code
 
 
@@ -78,13 +84,17 @@ async def test_readers_skip_a_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         row = await client.fetch("t", 0, isolation_level=READ_COMMITTED)
         control = [header.is_control for _, _, header in iterate_batches(memoryview(row.records))]
         assert control == [False, True, True]
-        assert [(one.producer_id, one.first_offset) for one in row.aborted_transactions] == [(PID, 0)]
+        assert [(one.producer_id, one.first_offset) for one in row.aborted_transactions] == [
+            (PID, 0)
+        ]
 
 
 async def test_a_batch_that_was_allowed_before_the_transaction_was_prepared_comes_too_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator has said yes, and the batch waits: the seal takes that word away, as a marker does."""
+    """The coordinator has said yes, and the batch waits: the seal takes that word away, as
+    a marker does.
+    """
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
@@ -96,7 +106,9 @@ async def test_a_batch_that_was_allowed_before_the_transaction_was_prepared_come
         assert PID not in producers.guards and node.partition("t").log.log_end_offset == 0
 
 
-async def test_a_seal_is_answered_when_it_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_seal_is_answered_when_it_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
@@ -108,7 +120,11 @@ async def test_a_seal_is_answered_when_it_is_committed(tmp_path: Path, monkeypat
         row = {"producer_id": PID, "producer_epoch": 1, "coordinator_epoch": 3}
         producers = node.partition("u").log.producers
         producers.replay(PID, 0, 0, 0, 0, NOW, 16)
-        coordinator.post("seal_transactions", 0, {"seals": [{**row, "topics": [{"name": "u", "partition_indexes": [0]}]}]})
+        coordinator.post(
+            "seal_transactions",
+            0,
+            {"seals": [{**row, "topics": [{"name": "u", "partition_indexes": [0]}]}]},
+        )
         await settle()
         assert not coordinator.frames(), "the other replica has not got it"
 
@@ -121,7 +137,9 @@ async def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert await written(client, 0) == 0
         await send(coordinator, marker(True, {"t": [0]}, coordinator_epoch=7))
         assert await written(client, 1) == 0
-        assert await seal(coordinator, coordinator_epoch=6) == {ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+        assert await seal(coordinator, coordinator_epoch=6) == {
+            ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        }
         assert await seal(coordinator, 5) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert await seal(coordinator, coordinator_epoch=7) == {0}
 
@@ -148,5 +166,3 @@ def test_a_seal_outlives_a_restart() -> None:
 def test_a_seal_is_no_marker() -> None:
     view: Any = memoryview(build_transaction_seal(PID, 1, 3, NOW))
     assert is_transaction_seal(view) and parse_end_marker(view) is None
-
-

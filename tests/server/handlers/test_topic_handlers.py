@@ -24,7 +24,12 @@ async def test_delete_by_id_tells_the_name() -> None:
         topic_id = node.image.topics["a"].topic_id
         rows = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": UUID(int=7)}]
         good, unknown = (await node.ask("delete_topics", 6, topics=rows, timeout_ms=1000)).responses
-        assert (good.name, good.topic_id, good.error_code, good.error_message) == ("a", topic_id, 0, None)
+        assert (good.name, good.topic_id, good.error_code, good.error_message) == (
+            "a",
+            topic_id,
+            0,
+            None,
+        )
         assert (unknown.name, unknown.topic_id, unknown.error_code) == (None, UUID(int=7), 100)
 
 
@@ -53,10 +58,16 @@ async def test_create_partitions(version: int) -> None:
             {"name": "c", "count": 1, "assignments": None},
         ]
         answer = await node.ask("create_partitions", version, topics=rows, timeout_ms=1000)
-        assert [(row.name, row.error_code) for row in answer.results] == [("a", 0), ("b", 37), ("c", 3)]
+        assert [(row.name, row.error_code) for row in answer.results] == [
+            ("a", 0),
+            ("b", 37),
+            ("c", 3),
+        ]
         assert len(node.image.topics["a"].partitions) == 3
         more = [{"name": "b", "count": 2, "assignments": [{"broker_ids": [1]}]}]
-        answer = await node.ask("create_partitions", version, topics=more, timeout_ms=1000, validate_only=True)
+        answer = await node.ask(
+            "create_partitions", version, topics=more, timeout_ms=1000, validate_only=True
+        )
         assert answer.results[0].error_code == 0 and len(node.image.topics["b"].partitions) == 1
         answer = await node.ask("create_partitions", version, topics=more, timeout_ms=0)
         assert answer.results[0].error_code == 7

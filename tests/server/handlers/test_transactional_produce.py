@@ -1,4 +1,6 @@
-"""Produce in transactions, through the whole server: who must ask the coordinator, what a word is worth that comes late (KIP-890)."""
+"""Produce in transactions, through the whole server: who must ask the coordinator, what a
+word is worth that comes late (KIP-890).
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,21 @@ TX = "tx"
 
 
 def part(sequence: int, *values: bytes, epoch: int = 0, producer_id: int = PID) -> bytearray:
-    return batch(*values, producer_id=producer_id, epoch=epoch, sequence=sequence, transactional=True)
+    return batch(
+        *values, producer_id=producer_id, epoch=epoch, sequence=sequence, transactional=True
+    )
 
 
 def mark(node: Rig, committed: bool, *, epoch: int = 0, version: int = 0, topic: str = "t") -> None:
-    node.replica.append_marker_nowait(node.partition(topic), (PID, epoch), 0, committed, NOW, version)
+    node.replica.append_marker_nowait(
+        node.partition(topic), (PID, epoch), 0, committed, NOW, version
+    )
     node.replica.end_of_turn()
 
 
-@pytest.mark.parametrize(("version", "verify_only"), [(9, True), (11, True), (12, False), (13, False)])
+@pytest.mark.parametrize(
+    ("version", "verify_only"), [(9, True), (11, True), (12, False), (13, False)]
+)
 async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, verify_only: bool
 ) -> None:
@@ -39,11 +47,16 @@ async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
         for sequence in range(3):
             row = await client.produce("t", part(sequence), version=version, transactional_id=TX)
             assert (row.error_code, row.base_offset) == (0, sequence)
-        assert [(one["transactional_id"], one["producer_id"], one["verify_only"]) for one in coordinator.asked] == [(TX, PID, verify_only)]
+        assert [
+            (one["transactional_id"], one["producer_id"], one["verify_only"])
+            for one in coordinator.asked
+        ] == [(TX, PID, verify_only)]
         assert node.partition("t").last_stable_offset == 0
         mark(node, committed=True)
         assert node.partition("t").last_stable_offset == 4
-        assert (await client.produce("t", part(3), version=version, transactional_id=TX)).base_offset == 4
+        assert (
+            await client.produce("t", part(3), version=version, transactional_id=TX)
+        ).base_offset == 4
         assert len(coordinator.asked) == 2, "the next transaction is another one"
 
 
@@ -73,7 +86,9 @@ async def test_what_the_coordinator_refuses_is_not_appended(
         assert row.error_code == told
         assert node.partition("t").log.log_end_offset == 0
         del coordinator.says["t", 0]
-        assert (await client.produce("t", part(0), version=version, transactional_id=TX)).error_code == 0
+        assert (
+            await client.produce("t", part(0), version=version, transactional_id=TX)
+        ).error_code == 0
 
 
 async def test_a_transaction_that_is_being_completed_is_given_a_moment(
@@ -94,16 +109,23 @@ async def test_a_transaction_that_is_being_completed_is_given_a_moment(
         assert answer.responses[0].partition_responses[0].error_code == 0
         mark(node, committed=True, epoch=1, version=2)
         coordinator.says["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
-        client.post("produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX))
+        client.post(
+            "produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX)
+        )
         for _ in range(10):
             await settle()
             mock_clock.jump(0.02)
         await settle()
         (answer,) = client.answers()
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+        assert (
+            answer.responses[0].partition_responses[0].error_code
+            == ErrorCode.CONCURRENT_TRANSACTIONS
+        )
 
 
-async def test_requests_behind_it_wait_for_the_word_and_other_connections_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_behind_it_wait_for_the_word_and_other_connections_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create("t")
@@ -117,11 +139,15 @@ async def test_requests_behind_it_wait_for_the_word_and_other_connections_do_not
         assert (await other.produce("t", batch(b"other"))).base_offset == 0
         coordinator.goes.set()
         await settle()
-        assert [answer.responses[0].partition_responses[0].base_offset for answer in client.answers()] == [1, 2, 3]
+        assert [
+            answer.responses[0].partition_responses[0].base_offset for answer in client.answers()
+        ] == [1, 2, 3]
         assert len(coordinator.asked) == 1, "the second batch came into an open transaction"
 
 
-async def test_what_waits_with_a_record_after_it_goes_on_before_that_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_waits_with_a_record_after_it_goes_on_before_that_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t", replicas=(ME, OTHER), isr=(ME, OTHER))
@@ -129,11 +155,15 @@ async def test_what_waits_with_a_record_after_it_goes_on_before_that_is_committe
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
         client.post("produce", 9, node.produce_body("t", part(1), transactional_id=TX))
         await settle()
-        assert node.partition("t").log.log_end_offset == 2, "the barrier ends with the append, not with the answer"
+        assert node.partition("t").log.log_end_offset == 2, (
+            "the barrier ends with the append, not with the answer"
+        )
         assert client.answers() == []
 
 
-async def test_a_word_that_comes_after_the_marker_begins_no_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_word_that_comes_after_the_marker_begins_no_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create("t")
@@ -154,7 +184,9 @@ async def test_a_word_that_comes_after_the_marker_begins_no_transaction(tmp_path
 async def test_the_marker_of_the_transaction_before_may_come_while_the_next_one_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, says: ErrorCode
 ) -> None:
-    """With version 2 a transaction goes on before the markers of the last one are written: its epoch is another."""
+    """With version 2 a transaction goes on before the markers of the last one are written:
+    its epoch is another.
+    """
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create("t")
@@ -162,7 +194,9 @@ async def test_the_marker_of_the_transaction_before_may_come_while_the_next_one_
         assert (await client.produce("t", part(0), version=12, transactional_id=TX)).error_code == 0
         coordinator.goes = type(coordinator.goes)()
         coordinator.says["t", 0] = says
-        client.post("produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX))
+        client.post(
+            "produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX)
+        )
         await settle()
         mark(node, committed=True, epoch=1, version=2)
         coordinator.goes.set()
@@ -176,7 +210,9 @@ async def test_the_marker_of_the_transaction_before_may_come_while_the_next_one_
         assert len(coordinator.asked) == 3, "once for the first, twice for the second"
 
 
-async def test_offsets_are_appended_on_the_coordinator_s_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_offsets_are_appended_on_the_coordinator_s_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create(OFFSETS)
@@ -209,7 +245,9 @@ async def test_offsets_are_appended_on_the_coordinator_s_word(tmp_path: Path, mo
         assert partition.log.log_end_offset == 2
 
 
-async def test_a_word_is_for_one_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_word_is_for_one_request_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t", max_message_bytes="500")
@@ -234,13 +272,22 @@ async def test_a_batch_of_a_transaction_comes_with_the_transactional_id(
         body["topic_data"][0]["partition_data"].append({"index": 1, "records": batch(b"plain")})
         answer = await client.ask("produce", version, body)
         refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert [row.error_code for row in answer.responses[0].partition_responses] == [refused, 0] and not coordinator.asked
-        assert (await client.produce("t", part(0), version=version, transactional_id=TX)).error_code == 0
-        assert (await client.produce("t", part(1), version=version)).error_code == refused, "nor within the transaction"
+        assert [row.error_code for row in answer.responses[0].partition_responses] == [
+            refused,
+            0,
+        ] and not coordinator.asked
+        assert (
+            await client.produce("t", part(0), version=version, transactional_id=TX)
+        ).error_code == 0
+        assert (await client.produce("t", part(1), version=version)).error_code == refused, (
+            "nor within the transaction"
+        )
         assert node.partition("t").log.log_end_offset == 1
 
 
-async def test_a_coordinator_elsewhere_is_asked_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_coordinator_elsewhere_is_asked_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create("t")
@@ -261,10 +308,15 @@ async def test_a_coordinator_that_cannot_be_asked_is_asked_again_by_the_client(
         client = await node.connect()
         coordinator.fails = fails
         row = await client.produce("t", part(0), transactional_id=TX)
-        assert row.error_code == ErrorCode.NOT_ENOUGH_REPLICAS and "Underlying error" in row.error_message
+        assert (
+            row.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+            and "Underlying error" in row.error_message
+        )
 
 
-async def test_verification_can_be_switched_off_but_not_for_those_who_add_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_verification_can_be_switched_off_but_not_for_those_who_add_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path, transaction_partition_verification_enable="false") as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create("t")
@@ -276,32 +328,42 @@ async def test_verification_can_be_switched_off_but_not_for_those_who_add_by_it(
         assert coordinator.asked
 
 
-async def test_two_producers_in_one_request_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_producers_in_one_request_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t", 2)
         client = await node.connect()
         body = node.produce_body("t", part(0), transactional_id=TX)
-        body["topic_data"][0]["partition_data"].append({"index": 1, "records": part(0, producer_id=PID + 1)})
+        body["topic_data"][0]["partition_data"].append(
+            {"index": 1, "records": part(0, producer_id=PID + 1)}
+        )
         answer = await client.ask("produce", 9, body)
         rows = answer.responses[0].partition_responses
         assert [row.error_code for row in rows] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
 
 
-async def test_several_producers_in_one_request_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_several_producers_in_one_request_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
         client = await node.connect()
         body = node.produce_body("t", part(0), transactional_id=TX)
-        body["topic_data"][0]["partition_data"] += [{"index": 0, "records": part(0, producer_id=PID + more)} for more in range(1, 100)]
+        body["topic_data"][0]["partition_data"] += [
+            {"index": 0, "records": part(0, producer_id=PID + more)} for more in range(1, 100)
+        ]
         answer = await client.ask("produce", 9, body)
         codes = [row.error_code for row in answer.responses[0].partition_responses]
         assert codes == [ErrorCode.INVALID_TXN_STATE] * 99 + [0], "one of them was asked for"
         assert not node.partition("t").log.producers.guards
 
 
-async def test_producers_that_are_refused_are_forgotten_and_who_waits_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_producers_that_are_refused_are_forgotten_and_who_waits_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mqd.server.guards.GUARDS_KEPT_MAX", 3)
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
@@ -313,11 +375,20 @@ async def test_producers_that_are_refused_are_forgotten_and_who_waits_is_not(tmp
         await settle()
         coordinator.goes, goes = type(coordinator.goes)(), coordinator.goes
         coordinator.goes.set()
-        coordinator.says = dict.fromkeys([("t", 0), ("t", 1)], ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        coordinator.says = dict.fromkeys(
+            [("t", 0), ("t", 1)], ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        )
         for number in range(10):
-            row = await other.produce("t", part(0, producer_id=100 + number), partition=number % 2, transactional_id="other")
+            row = await other.produce(
+                "t",
+                part(0, producer_id=100 + number),
+                partition=number % 2,
+                transactional_id="other",
+            )
             assert row.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert [sorted(one) for one in guards] == [[PID, 108], [107, 109]], "the last of any partition, and who waits"
+        assert [sorted(one) for one in guards] == [[PID, 108], [107, 109]], (
+            "the last of any partition, and who waits"
+        )
         coordinator.says.clear()
         goes.set()
         await settle()
@@ -326,15 +397,21 @@ async def test_producers_that_are_refused_are_forgotten_and_who_waits_is_not(tmp
         assert [sorted(one) for one in guards] == [[108], [107, 109]]
 
 
-async def test_behind_a_batch_that_is_to_come_again_none_begins_the_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_behind_a_batch_that_is_to_come_again_none_begins_the_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create("t")
         client = await node.connect()
         coordinator.says["t", 0] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert (await client.produce("t", part(0), transactional_id=TX)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (
+            await client.produce("t", part(0), transactional_id=TX)
+        ).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         coordinator.says.clear()
-        assert (await client.produce("t", part(1), transactional_id=TX)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (
+            await client.produce("t", part(1), transactional_id=TX)
+        ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await client.produce("t", part(0), transactional_id=TX)).error_code == 0
         assert (await client.produce("t", part(1), transactional_id=TX)).error_code == 0
         assert not node.partition("t").log.producers.guards
@@ -356,7 +433,9 @@ async def test_one_partition_that_is_refused_does_not_keep_the_others_from_being
         assert codes == [0, ErrorCode.INVALID_TXN_STATE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The coordinator was not asked for it: that ends no transaction, and no producer."""
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
@@ -374,10 +453,14 @@ async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(t
         (answer,) = client.answers()
         codes = [row.error_code for row in answer.responses[0].partition_responses]
         assert codes == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
-        assert (await client.produce("t", part(0), partition=1, version=12, transactional_id=TX)).error_code == 0
+        assert (
+            await client.produce("t", part(0), partition=1, version=12, transactional_id=TX)
+        ).error_code == 0
 
 
-async def test_a_client_that_went_while_it_waited_appends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_went_while_it_waited_appends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create("t")
@@ -392,21 +475,29 @@ async def test_a_client_that_went_while_it_waited_appends_nothing(tmp_path: Path
         assert node.partition("t").log.log_end_offset == 0 and node.server.frame_bytes == 0
 
 
-async def test_the_epochs_and_sequences_of_transactions_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_epochs_and_sequences_of_transactions_version_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
         client = await node.connect()
 
         async def code(sequence: int, epoch: int) -> int:
-            row = await client.produce("t", part(sequence, epoch=epoch), version=12, transactional_id=TX)
+            row = await client.produce(
+                "t", part(sequence, epoch=epoch), version=12, transactional_id=TX
+            )
             return int(row.error_code)
 
-        assert await code(3, 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a producer that is not known begins at 0"
+        assert await code(3, 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
+            "a producer that is not known begins at 0"
+        )
         assert await code(0, 0) == 0
         assert await code(1, 0) == 0
         mark(node, committed=True, epoch=1, version=2)
-        assert await code(2, 0) == ErrorCode.INVALID_PRODUCER_EPOCH, "what is left of the transaction before comes too late"
+        assert await code(2, 0) == ErrorCode.INVALID_PRODUCER_EPOCH, (
+            "what is left of the transaction before comes too late"
+        )
         assert await code(2, 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert await code(0, 1) == 0
         row = await client.produce("t", batch(producer_id=PID, epoch=1, sequence=1))
@@ -417,5 +508,7 @@ async def test_clients_do_not_write_to_internal_topics(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("__consumer_offsets")
         client = await node.connect()
-        assert (await client.produce("__consumer_offsets", batch())).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert (
+            await client.produce("__consumer_offsets", batch())
+        ).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert node.replica.get(TopicPartition("__consumer_offsets", 0)).log.log_end_offset == 0  # type: ignore[union-attr]

@@ -27,13 +27,20 @@ def part(sequence: int, *content: bytes, producer_id: int = PID) -> bytearray:
 
 
 def marker(
-    committed: bool, topics: dict[str, list[int]], *, epoch: int = 0, producer_id: int = PID, coordinator_epoch: int = 3
+    committed: bool,
+    topics: dict[str, list[int]],
+    *,
+    epoch: int = 0,
+    producer_id: int = PID,
+    coordinator_epoch: int = 3,
 ) -> dict[str, Any]:
     return {
         "producer_id": producer_id,
         "producer_epoch": epoch,
         "transaction_result": committed,
-        "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
+        "topics": [
+            {"name": name, "partition_indexes": indexes} for name, indexes in topics.items()
+        ],
         "coordinator_epoch": coordinator_epoch,
     }
 
@@ -45,7 +52,9 @@ async def coordinator_on(node: Rig) -> Client:
     return client
 
 
-async def send(client: Client, *markers: dict[str, Any], version: int = 1) -> dict[tuple[int, str, int], int]:
+async def send(
+    client: Client, *markers: dict[str, Any], version: int = 1
+) -> dict[tuple[int, str, int], int]:
     answer = await client.ask("write_txn_markers", version, {"markers": list(markers)})
     return codes(answer)
 
@@ -59,20 +68,33 @@ def codes(answer: Any) -> dict[tuple[int, str, int], int]:
     }
 
 
-async def write(client: Client, sequence: int, *content: bytes, producer_id: int = PID, topic: str = "t") -> None:
-    row = await client.produce(topic, part(sequence, *content, producer_id=producer_id), transactional_id=f"tx{producer_id}")
+async def write(
+    client: Client, sequence: int, *content: bytes, producer_id: int = PID, topic: str = "t"
+) -> None:
+    row = await client.produce(
+        topic,
+        part(sequence, *content, producer_id=producer_id),
+        transactional_id=f"tx{producer_id}",
+    )
     assert row.error_code == 0
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_each_partition_has_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+async def test_each_partition_has_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t", 2)
         client, peer = await node.connect(), await coordinator_on(node)
         await write(client, 0, b"a")
         wanted = {"t": [0, 1, 2], "nowhere": [0]}
-        assert await send(peer, marker(True, wanted), marker(False, {"t": [1]}, producer_id=PID + 1), version=version) == {
+        assert await send(
+            peer,
+            marker(True, wanted),
+            marker(False, {"t": [1]}, producer_id=PID + 1),
+            version=version,
+        ) == {
             (PID, "t", 0): 0,
             (PID, "t", 1): 0,  # nothing was open there: it does no harm
             (PID, "t", 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -82,23 +104,33 @@ async def test_each_partition_has_its_answer(tmp_path: Path, monkeypatch: pytest
         assert [node.partition("t", index).last_stable_offset for index in (0, 1)] == [2, 2]
 
 
-async def test_who_does_not_lead_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_lead_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t", replicas=(ME, OTHER), leader=OTHER)
         client = await node.connect()
-        assert await send(client, marker(True, {"t": [0]})) == {(PID, "t", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        assert await send(client, marker(True, {"t": [0]})) == {
+            (PID, "t", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER
+        }
 
 
-async def test_epochs_of_producers_and_coordinators_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_epochs_of_producers_and_coordinators_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
         client, peer = await node.connect(), await coordinator_on(node)
         await write(client, 0, b"a")
         late = {**marker(True, {"t": [0]}), "transaction_version": 2}
-        assert await send(peer, late, version=2) == {(PID, "t", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
-        assert await send(peer, late, version=1) == {(PID, "t", 0): 0}, "version 1 cannot say that epochs change"
+        assert await send(peer, late, version=2) == {
+            (PID, "t", 0): ErrorCode.INVALID_PRODUCER_EPOCH
+        }
+        assert await send(peer, late, version=1) == {(PID, "t", 0): 0}, (
+            "version 1 cannot say that epochs change"
+        )
         old = marker(True, {"t": [0]}, coordinator_epoch=2)
         assert await send(peer, old) == {(PID, "t", 0): ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 
@@ -118,10 +150,14 @@ async def test_markers_need_the_replicas_and_are_answered_when_they_have_them(
         (answer,) = peer.answers()
         assert codes(answer) == {(PID, "t", 0): ErrorCode.REQUEST_TIMED_OUT}
         node.lead("t", ME, isr=(ME,))
-        assert await send(peer, marker(True, {"t": [0]})) == {(PID, "t", 0): ErrorCode.NOT_ENOUGH_REPLICAS}
+        assert await send(peer, marker(True, {"t": [0]})) == {
+            (PID, "t", 0): ErrorCode.NOT_ENOUGH_REPLICAS
+        }
 
 
-async def test_offsets_end_by_the_group_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_offsets_end_by_the_group_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         coordinator = SaysSo(node, monkeypatch)
         node.create("t")
@@ -136,17 +172,23 @@ async def test_offsets_end_by_the_group_coordinator(tmp_path: Path, monkeypatch:
         }
 
 
-async def test_this_node_s_own_coordinator_asks_without_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_this_node_s_own_coordinator_asks_without_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
-        assert codes(await write_markers(node.node, {"markers": [marker(True, {"t": [0]})]})) == {(PID, "t", 0): 0}
+        assert codes(await write_markers(node.node, {"markers": [marker(True, {"t": [0]})]})) == {
+            (PID, "t", 0): 0
+        }
 
 
 # -- what clients may
 
 
-async def test_a_client_ends_what_is_open_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_ends_what_is_open_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
@@ -155,13 +197,19 @@ async def test_a_client_ends_what_is_open_and_nothing_else(tmp_path: Path, monke
         assert await send(client, marker(False, {"t": [0]})) == nothing, "a producer to come"
         await write(client, 0, b"a")
         assert await send(client, marker(False, {"t": [0]}, epoch=7)) == nothing, "an epoch to come"
-        assert await send(client, marker(False, {"t": [0]}, coordinator_epoch=2**31 - 1)) == {(PID, "t", 0): 0}
+        assert await send(client, marker(False, {"t": [0]}, coordinator_epoch=2**31 - 1)) == {
+            (PID, "t", 0): 0
+        }
         assert await send(client, marker(False, {"t": [0]})) == nothing, "it has ended"
         await write(client, 1, b"b")
-        assert await send(peer, marker(True, {"t": [0]}, coordinator_epoch=3)) == {(PID, "t", 0): 0}, "no coordinator is shut out"
+        assert await send(peer, marker(True, {"t": [0]}, coordinator_epoch=3)) == {
+            (PID, "t", 0): 0
+        }, "no coordinator is shut out"
 
 
-async def test_a_partition_that_is_named_many_times_gets_one_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partition_that_is_named_many_times_gets_one_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
@@ -170,26 +218,38 @@ async def test_a_partition_that_is_named_many_times_gets_one_marker(tmp_path: Pa
         assert node.partition("t").log.log_end_offset == 1
 
 
-async def test_two_markers_of_one_producer_are_two_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_markers_of_one_producer_are_two_markers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
         peer = await coordinator_on(node)
-        assert await send(peer, marker(True, {"t": [0]}), marker(False, {"t": [0]}, epoch=1)) == {(PID, "t", 0): 0}
+        assert await send(peer, marker(True, {"t": [0]}), marker(False, {"t": [0]}, epoch=1)) == {
+            (PID, "t", 0): 0
+        }
         assert node.partition("t").log.log_end_offset == 2
 
 
 # -- what readers see
 
 
-async def fetched(client: Client, offset: int = 0, **options: Any) -> tuple[list[bytes], list[tuple[int, int]] | None, int]:
+async def fetched(
+    client: Client, offset: int = 0, **options: Any
+) -> tuple[list[bytes], list[tuple[int, int]] | None, int]:
     row = await client.fetch("t", offset, isolation_level=READ_COMMITTED, **options)
     assert row.error_code == 0
     aborted = [(one.producer_id, one.first_offset) for one in row.aborted_transactions or ()]
-    return [value for value in values(row.records) if len(value) < 5], aborted, row.last_stable_offset
+    return (
+        [value for value in values(row.records) if len(value) < 5],
+        aborted,
+        row.last_stable_offset,
+    )
 
 
-async def test_committed_reads_end_where_the_first_open_transaction_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_committed_reads_end_where_the_first_open_transaction_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t")
@@ -199,17 +259,30 @@ async def test_committed_reads_end_where_the_first_open_transaction_begins(tmp_p
         await client.produce("t", batch(b"2"))
         assert await fetched(client) == ([b"0"], [], 1)
         row = await client.fetch("t", 0)
-        assert values(row.records) == [b"0", b"1", b"2"] and (row.high_watermark, row.last_stable_offset) == (3, 1)
-        offsets = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]}
+        assert values(row.records) == [b"0", b"1", b"2"] and (
+            row.high_watermark,
+            row.last_stable_offset,
+        ) == (3, 1)
+        offsets = {
+            "topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+        }
         for level, end in ((0, 3), (1, 1)):
             answer = await client.ask("list_offsets", 7, {"isolation_level": level, **offsets})
             assert answer.topics[0].partitions[0].offset == end
-        answer = await client.ask("describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
+        answer = await client.ask(
+            "describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]}
+        )
         (found,) = answer.topics[0].partitions[0].active_producers
-        assert (found.producer_id, found.current_txn_start_offset, found.coordinator_epoch) == (PID, 1, -1)
+        assert (found.producer_id, found.current_txn_start_offset, found.coordinator_epoch) == (
+            PID,
+            1,
+            -1,
+        )
         await send(peer, marker(True, {"t": [0]}))
         assert await fetched(client) == ([b"0", b"1", b"2"], [], 4)
-        answer = await client.ask("describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
+        answer = await client.ask(
+            "describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]}
+        )
         (found,) = answer.topics[0].partitions[0].active_producers
         assert (found.current_txn_start_offset, found.coordinator_epoch) == (-1, 3)
 
@@ -240,7 +313,9 @@ async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_
         SaysSo(node, monkeypatch)
         node.create("t")
         reader, writer = await node.connect(), await node.connect()
-        body = node.fetch_body("t", 0, isolation_level=READ_COMMITTED, max_wait_ms=60_000, min_bytes=300)
+        body = node.fetch_body(
+            "t", 0, isolation_level=READ_COMMITTED, max_wait_ms=60_000, min_bytes=300
+        )
         await write(writer, 0, b"x" * 400)
         reader.post("fetch", 12, body)
         await settle()
@@ -249,7 +324,13 @@ async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_
         await send(writer, marker(True, {"t": [0]}))  # a marker is 78 bytes
         (answer,) = reader.answers()
         assert values(answer.responses[0].partitions[0].records)[:2] == [b"x" * 400, b"y" * 400]
-        reader.post("fetch", 12, node.fetch_body("t", 3, isolation_level=READ_COMMITTED, max_wait_ms=60_000, min_bytes=300))
+        reader.post(
+            "fetch",
+            12,
+            node.fetch_body(
+                "t", 3, isolation_level=READ_COMMITTED, max_wait_ms=60_000, min_bytes=300
+            ),
+        )
         await settle()
         await write(writer, 2, b"z" * 10)
         await send(writer, marker(True, {"t": [0]}))
@@ -258,7 +339,9 @@ async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_
         assert len(reader.answers()) == 1
 
 
-async def test_a_follower_serves_committed_records_by_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_follower_serves_committed_records_by_what_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
         node.create("t", replicas=(ME, OTHER), isr=(ME,))
@@ -278,7 +361,9 @@ async def test_peers_may_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert 27 in handlers[PEER]
 
 
-async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(write_txn_markers, "SLICE_ROWS", 2)
     async with rig(tmp_path) as node:
         SaysSo(node, monkeypatch)
@@ -288,12 +373,15 @@ async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(
         answers: list[Any] = []
 
         async def mark() -> None:
-            answers.append(await write_markers(node.node, {"markers": [marker(True, {"t": [0, 1]})]}))
+            answers.append(
+                await write_markers(node.node, {"markers": [marker(True, {"t": [0, 1]})]})
+            )
 
         async with trio.open_nursery() as nursery:
             node.disk.write_error = errno.ENOSPC
             nursery.start_soon(mark)
-            while node.partition("t", 0).log.failure is None:  # what the first slice wrote is taken back
+            # what the first slice wrote is taken back
+            while node.partition("t", 0).log.failure is None:
                 await trio.lowlevel.checkpoint()
             node.disk.write_error = 0
             row = await client.produce("t", batch(b"another"))  # takes the marker's offset
