@@ -129,8 +129,12 @@ class Transactional:
         self._left += 1
         nursery.start_soon(life)
 
-    async def drain(self, client: ClusterClient) -> None:
-        """Returns when everything that is in the source is copied, and the offsets say so."""
+    async def drain(self, client: ClusterClient, on_progress: Callable[[], None]) -> None:
+        """Wait until everything in the source is copied, and the committed offsets prove it.
+
+        `on_progress()` is called after each look that found more copies than any look before it.
+        """
+        copied = 0
         self.draining.set()
         admin = GroupAdmin(client, timeout_s=CALL_SECONDS)
         while self.missing() is not None:
@@ -142,6 +146,8 @@ class Transactional:
             if isinstance(found, Mapping):
                 for partition, committed in found.items():
                     self.copied[partition] = committed.offset
+            if copied < (copied := max(copied, sum(self.copied.values()))):
+                on_progress()
             await trio.sleep(DRAIN_LOOK_SECONDS)
 
     def missing(self) -> str | None:
