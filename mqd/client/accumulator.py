@@ -26,8 +26,10 @@ _SEQUENCE_MASK = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch: the offset of its first record, or an error. `base_offset` is -1
-    where the peer does not say (acks=0)."""
+    """The result of a batch: the offset of its first record, or an error.
+
+    `base_offset` is -1 if the broker returns none (acks=0).
+    """
 
     base_offset: int = NO_OFFSET
     log_append_time_ms: int = NO_TIMESTAMP
@@ -79,7 +81,9 @@ class Batch:
             self.writer.append(timestamp, key, value, headers)
 
     def free(self) -> None:
-        """It has its end: a Delivery that somebody keeps does not keep its bytes."""
+        """The batch is complete: a Delivery that the user keeps does not keep the bytes of
+        the batch.
+        """
         self.writer.free()
         self.sealed = None
 
@@ -135,8 +139,9 @@ class Sequences:
         return batch.sealed
 
     def give_back(self, batch: Batch) -> None:
-        """The peer has none of the batch: its sequences are used again, and it is sealed anew if it
-        goes out again."""
+        """The broker has no record of the batch: its sequence numbers are reused, and a
+        retry builds it again.
+        """
         assert not batch.maybe_appended
         same = (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch)
         if batch.base_sequence >= 0 and same:
@@ -289,8 +294,9 @@ class Accumulator:
         return [queue[0] for queue in self._queues.values() if queue]
 
     def next_deadline(self, now: float) -> float:
-        """When `drain` or `expire` may have something new to say; infinity when only an event can
-        bring that."""
+        """When `drain` or `expire` may return something new; infinity when only an event
+        can change that.
+        """
         soonest = float("inf")
         for tp, queue in self._queues.items():
             if tp in self.in_flight or not queue:
@@ -301,8 +307,10 @@ class Accumulator:
         return soonest
 
     def expire(self, now: float) -> list[Batch]:
-        """Batches whose time is over and that are not in flight; they are out of the queues,
-        without an outcome yet."""
+        """Expired batches that are not in flight.
+
+        They have left the queues, and have no result yet.
+        """
         gone: list[Batch] = []
         for tp, queue in self._queues.items():
             while queue and tp not in self.in_flight and now >= queue[0].expires:
@@ -325,7 +333,7 @@ class Accumulator:
             self.growing.pop(batch.tp, None)
 
     def retry(self, batch: Batch, *, at: float, error: ClientError) -> None:
-        """The head goes out again, not before `at`."""
+        """Retry the first batch, not before `at`."""
         assert self._queues[batch.tp][0] is batch and batch.tp in self.in_flight
         batch.attempts += 1
         batch.retry_at = at

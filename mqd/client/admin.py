@@ -1,10 +1,9 @@
 """Looking at a cluster and changing it: topics, partitions, configurations, offsets, nodes and
 their disks, groups, transactions.
 
-Calls about several things return a result or a ClientError for each, and raise only when nothing
-could be asked. What the broker calls retriable is tried again until `timeout_s`; a change whose
-answer was lost may have happened, and the second attempt then finds it done: the error for that
-says so.
+Calls about several resources return a result or a ClientError for each. They raise only if no
+request could be sent. Retriable errors are retried until `timeout_s`. A change whose response was
+lost may have been made; the retry then returns an error that explains this.
 """
 
 from __future__ import annotations
@@ -269,10 +268,8 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
     async def list_epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | ClientError]:
-        """For each partition where a leader epoch ends in its leader's log; -1 where that is not
-        known (KIP-320).
-
-        An offset that was read in that epoch and lies beyond its end was truncated since.
+        """The end offset of a leader epoch in the leader's log, for each partition; -1 if unknown
+        (KIP-320). An offset that was read in that epoch and is beyond its end has been truncated.
         """
 
         async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:

@@ -1,8 +1,8 @@
-"""Checks of the arguments that a user passes. Each raises InvalidType or InvalidValue with a
-sentence that says what is allowed. Pure.
+"""Checks of the arguments that a user passes. Each raises InvalidType or InvalidValue; the message
+names the allowed values. Pure.
 
 They run before anything is opened or queued, so the error is the caller's own exception and is in
-no group. `bool` is not a number here, although Python says so.
+no group. `bool` does not count as a number, although it is an `int` in Python.
 """
 
 from __future__ import annotations

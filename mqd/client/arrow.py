@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
-import mqd.client.columns  # first: it says what to install  # isort: skip
+import mqd.client.columns  # first: its error names what to install  # isort: skip
 import numpy as np
 import pyarrow as pa
 import trio
@@ -149,8 +149,8 @@ class ArrowProducer:
         Returns how many rows that were.
 
         Columns: `value`, and if there are `key` (binary or string), `headers`, `partition`,
-        `timestamp` (a timestamp, or milliseconds as int64). A row without a partition goes where
-        its key says, one without a timestamp gets the current time. Raises ClientError: a column
+        `timestamp` (a timestamp, or milliseconds as int64). The key chooses the partition of a row
+        without one. A row without a timestamp gets the current time. Raises ClientError: a column
         that does not fit, or the first failure of the producer.
         """
         if unknown := [name for name in rows.schema.names if name not in _SENT]:

@@ -44,7 +44,7 @@ class Member:
 class Assignor:
     """A strategy by its name in the protocol.
 
-    `cooperative`: members keep what they have until they are told to give it up.
+    `cooperative`: members keep their partitions until the group revokes them.
     """
 
     name: str
@@ -55,9 +55,7 @@ class Assignor:
     """
 
     def user_data(self, generation: int) -> bytes | None:
-        """What goes with a subscription beside what every member says: the generation, for
-        leaders that know no version 2.
-        """
+        """A subscription's user data: the generation, for leaders without version 2."""
         return _GENERATION.pack(generation) if self.cooperative else None
 
 
@@ -84,8 +82,8 @@ def assign_range(members: Sequence[Member], counts: Mapping[str, int]) -> Assign
 
 
 def assign_round_robin(members: Sequence[Member], counts: Mapping[str, int]) -> Assignment:
-    """All partitions of all topics in order, dealt out one by one to members in order; who
-    does not want one is passed over.
+    """Deal out all partitions, in order, one by one to the members, in order. Members without a
+    subscription to the topic are skipped.
     """
     made: Assignment = {member.member_id: [] for member in members}
     ring = sorted(members, key=lambda each: each.rank)
@@ -101,8 +99,8 @@ def assign_round_robin(members: Sequence[Member], counts: Mapping[str, int]) -> 
 
 
 def assign_cooperative_sticky(members: Sequence[Member], counts: Mapping[str, int]) -> Assignment:
-    """As balanced as can be with as few moves as can be; what moves is left to nobody until
-    the next round.
+    """As balanced as possible with as few moves as possible. A partition that moves has no owner
+    until the next rebalance.
     """
     owners = _owners(members, counts)
     made = _balanced(members, counts, owners)
@@ -117,7 +115,7 @@ def assign_cooperative_sticky(members: Sequence[Member], counts: Mapping[str, in
 
 
 def leaves_some(made: Assignment, members: Sequence[Member], counts: Mapping[str, int]) -> bool:
-    """Whether a partition that somebody wants was given to nobody."""
+    """Whether a subscribed partition was assigned to no member."""
     wanted = {topic for member in members for topic in member.subscription.topics}
     return sum(map(len, made.values())) < sum(
         number for topic, number in counts.items() if topic in wanted
@@ -125,9 +123,7 @@ def leaves_some(made: Assignment, members: Sequence[Member], counts: Mapping[str
 
 
 def _generation_of(subscription: Subscription) -> int:
-    """Of the partitions that it says it owns; what old clients write as user data counts as
-    well.
-    """
+    """The generation of the member's owned partitions; older clients write it as user data."""
     data = subscription.user_data
     if subscription.generation < 0 and data is not None and len(data) >= _GENERATION.size:
         return int(_GENERATION.unpack_from(data)[0])
@@ -135,8 +131,10 @@ def _generation_of(subscription: Subscription) -> int:
 
 
 def _owners(members: Sequence[Member], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Whose partitions are whose: of two who claim one, the one of the later generation,
-    and neither if that is the same (KIP-792).
+    """The owner of each partition.
+
+    If two members claim one, the later generation wins; with equal generations neither does
+    (KIP-792).
     """
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in sorted(members, key=lambda each: each.rank):
@@ -158,8 +156,8 @@ def _owners(members: Sequence[Member], counts: Mapping[str, int]) -> dict[TopicP
 def _balanced(
     members: Sequence[Member], counts: Mapping[str, int], owners: Mapping[TopicPartition, str]
 ) -> dict[str, set[TopicPartition]]:
-    """Keep what has an owner, give the rest to who has least, then move from rich to poor
-    while that makes them more equal.
+    """Keep each owner, assign the rest to the members with the fewest partitions, then move
+    partitions while that improves the balance.
     """
     order = [member.member_id for member in sorted(members, key=lambda each: each.rank)]
     wants = {member.member_id: frozenset(member.subscription.topics) for member in members}
@@ -186,9 +184,7 @@ def _a_move(
     takers: Mapping[str, Sequence[str]],
     made: Mapping[str, set[TopicPartition]],
 ) -> tuple[TopicPartition, str, str] | None:
-    """A partition that is better off elsewhere: its owner has at least two more than
-    somebody who wants it, too.
-    """
+    """A partition to move: its owner has at least two more than another subscribed member."""
     for rich in sorted(order, key=lambda each: -len(made[each])):
         topics = sorted({tp.topic for tp in made[rich]})
         best: tuple[int, str, str] | None = None

@@ -144,8 +144,7 @@ class OpenBlock(Generic[OpenedT]):
     async def leave(self, reason: BaseException | None) -> None:
         """End the block; `reason` is the exception of the user's block, if there is one.
 
-        Raises what the manager raises at its end. Also raises what it raised before: that may be
-        the cause of `reason`.
+        Raises the manager's exception, also an earlier one: it may be the cause of `reason`.
         """
         crashed = self.opened is not None and self._left.is_set() and not self._leave.is_set()
         if not self._leave.is_set():

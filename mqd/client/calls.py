@@ -1,5 +1,6 @@
-"""How administration asks: one question about many things, asked again for those whose failure
-passes, until the time is up."""
+"""Administrative requests about many resources: those with a retriable error are retried
+until the timeout.
+"""
 
 from __future__ import annotations
 
@@ -85,10 +86,8 @@ class Calls:
         *,
         repeated: ErrorCode | None = None,
     ) -> dict[KeyT, Any]:
-        """Results for all keys: attempts over those that are left, until none is or the time is up.
-
-        `repeated` is the code by which a change that was made by a lost attempt answers a second
-        one.
+        """Results for all keys. Attempts repeat for the keys without a result until the timeout.
+        `repeated`: the error code that a retry gets if a lost attempt has made the change.
         """
         check_several("the argument", keys)
         results: dict[KeyT, Any] = {}
@@ -138,8 +137,10 @@ class Calls:
         partitions: list[TopicPartition],
         ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
     ) -> dict[TopicPartition, Any]:
-        """Results for all partitions, each asked of its leader; the nodes are asked at the same
-        time."""
+        """Results for all partitions, each from its leader.
+
+        Requests to all nodes run concurrently.
+        """
 
         async def attempt(left: list[TopicPartition]) -> Outcomes:
             view = await self._client.refresh({tp.topic for tp in left})
@@ -173,8 +174,10 @@ class Calls:
         key_type: KeyType,
         ask: Callable[[PeerConnection, list[str]], Awaitable[Outcomes]],
     ) -> dict[str, Any]:
-        """Results for all groups or transactional ids, each asked of its coordinator; the nodes are
-        asked at the same time."""
+        """Results for all groups or transactional ids, each from its coordinator.
+
+        Requests to all nodes run concurrently.
+        """
 
         async def attempt(left: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
@@ -199,8 +202,10 @@ class Calls:
         ask: Callable[[NodeT, list[KeyT]], Awaitable[Outcomes]],
         into: Outcomes,
     ) -> None:
-        """Ask every node for its group of keys, all at the same time. What one of them cannot be
-        asked says nothing of the others."""
+        """Send each node the request for its keys, all concurrently.
+
+        A failure of one node does not affect the others.
+        """
 
         async def one(node: NodeT, group: list[KeyT]) -> None:
             try:
@@ -218,9 +223,11 @@ class Calls:
     async def _each_node(
         self, what: str, ask: Callable[[int], Awaitable[list[ItemT]]]
     ) -> dict[int, list[ItemT] | ClientError]:
-        """What each live node has, or why it does not say. All are asked at the same time, and
-        again while one fails of whom that may pass: what it had may be elsewhere by then."""
-        told: dict[int, list[ItemT] | ClientError] = {}
+        """The items of each live node, or its error. All requests run concurrently.
+
+        All are repeated while one has a retriable error: its items may have moved to another node.
+        """
+        by_node: dict[int, list[ItemT] | ClientError] = {}
 
         async def attempt() -> None:
             view = await self._client.refresh([])
@@ -235,8 +242,8 @@ class Calls:
             async with joining_nursery() as nursery:
                 for node_id in sorted(view.brokers):
                     nursery.start_soon(one, node_id)
-            told.clear()
-            told.update(sorted(now.items()))
+            by_node.clear()
+            by_node.update(sorted(now.items()))
             failures = [outcome for outcome in now.values() if isinstance(outcome, ClientError)]
             if failures and all(
                 self._again(each) or each.code is ErrorCode.BROKER_NOT_AVAILABLE
@@ -249,23 +256,25 @@ class Calls:
         try:
             await self._retry(what, attempt)
         except DeadlineExceeded:
-            if not told:
+            if not by_node:
                 raise
-            for node_id, outcome in told.items():
+            for node_id, outcome in by_node.items():
                 if isinstance(outcome, ClientError):
-                    told[node_id] = DeadlineExceeded(
+                    by_node[node_id] = DeadlineExceeded(
                         f"{what} did not succeed in time; last: {outcome.message}", outcome
                     )
-        return told
+        return by_node
 
 
-def everything(told: Mapping[int, list[ItemT] | ClientError]) -> list[ItemT]:
-    """What all nodes have, node by node. Raises the error of one that does not say, a final one if
-    there is any."""
-    failures = [outcome for outcome in told.values() if isinstance(outcome, ClientError)]
+def everything(by_node: Mapping[int, list[ItemT] | ClientError]) -> list[ItemT]:
+    """The items of all nodes, in the order of nodes.
+
+    Raises the error of a node that failed; final errors come first.
+    """
+    failures = [outcome for outcome in by_node.values() if isinstance(outcome, ClientError)]
     if failures:
         raise min(failures, key=lambda error: error.retriable)
-    return [each for outcome in told.values() for each in raised(outcome)]
+    return [each for outcome in by_node.values() for each in raised(outcome)]
 
 
 MISSING = {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): "it does not exist"}
@@ -285,8 +294,9 @@ now, is an answer."""
 
 
 def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:
-    """Rows of (key, row with an error code, message, result) into what is done and what is worth
-    another attempt."""
+    """Sort rows of (key, row with an error code, message, result) into results and keys to
+    retry.
+    """
     outcomes = Outcomes({}, {})
     for key, row, message, result in rows:
         if not row.error_code:

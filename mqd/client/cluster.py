@@ -1,10 +1,9 @@
-"""A client of a cluster: its connections, its view of who leads what, and the patience with which
-it asks again.
+"""A client of a cluster: its connections, its view of the partition leaders, and its retries.
 
-`connect` opens one for the length of a block; producers, consumers and Admin borrow it. Connections
-are made when first needed, one for each address, and dropped when they break. Waiting is bounded
-everywhere: the making of a connection by `connect_timeout_s`, a request by `request_timeout_s`, a
-retried call by its deadline.
+`connect` opens one for the length of a block; producers, consumers and Admin borrow it. A
+connection opens at its first use, one for each address, and is dropped when it breaks. Every wait
+is bounded: a connection attempt by `connect_timeout_s`, a request by `request_timeout_s`, a retried
+call by its deadline.
 """
 
 from __future__ import annotations
@@ -41,10 +40,12 @@ ResultT = TypeVar("ResultT")
 
 DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 10.0
-"""Kafka's socket.connection.setup.timeout.ms. A node that is frozen still accepts connections, and
-says nothing then."""
+"""Kafka's socket.connection.setup.timeout.ms.
+
+A frozen node still accepts connections, and never responds.
+"""
 HEAD_START_S = 0.5
-"""Where any node will do, the next one is asked while one has not answered for so long."""
+"""If any node can answer, the client tries the next one after this silence."""
 _METADATA = 3
 _NAME_BYTES_MAX = 32767
 
@@ -126,7 +127,7 @@ class ClusterClient:
         self._connect_timeout_s = min(connect_timeout_s, request_timeout_s)
         self.entropy = entropy
         self.clock = clock
-        """Of this client and of what is made from it: producers take their timestamps from it."""
+        """The clock of this client and its producers, which take timestamps from it."""
         self._bootstrap = list(bootstrap)
         self._nursery = nursery
         self._network = network
@@ -137,11 +138,10 @@ class ClusterClient:
     # -- connections
 
     async def connection_to(self, address: tuple[str, int], *, purpose: str = "") -> PeerConnection:
-        """The live connection to an address, made now if there is none. Raises PeerUnreachable.
-
-        Answers come in order, so whoever parks requests at the peer (a fetch that waits for data)
-        takes a `purpose` of its own, and with it a connection of its own. Who comes while an
-        attempt is under way shares its end.
+        """The live connection to an address; opens one if there is none. Raises PeerUnreachable.
+        Responses come in order. So a caller whose requests wait at the broker (a fetch that waits
+        for data) passes a `purpose` of its own and gets its own connection. Concurrent callers
+        share one attempt.
         """
         place = (*address, purpose)
         found = self._live(place)
@@ -173,8 +173,9 @@ class ClusterClient:
             return found
 
     def _of_node(self, error: ClientError, address: tuple[str, int]) -> ClientError:
-        """The failure to connect to a node that the cluster itself names: whoever chose the address
-        is not to blame."""
+        """The failure to connect to a node that the cluster itself named; the user's
+        addresses are not at fault.
+        """
         node = next((each for each in self.view.brokers.values() if each.address == address), None)
         if node is not None and isinstance(error, PeerUnreachable):
             is_silent = error.code is ErrorCode.REQUEST_TIMED_OUT
@@ -236,8 +237,10 @@ class ClusterClient:
         )
 
     async def connection_to_leader(self, node_id: int) -> PeerConnection:
-        """To a node of which the view said that it leads something. LEADER_NOT_AVAILABLE if the
-        view is a newer one by now, without it."""
+        """The connection to a node that leads a partition by the view.
+
+        LEADER_NOT_AVAILABLE if a newer view lacks that node.
+        """
         try:
             return await self.connection_to_node(node_id)
         except ClientError as error:
@@ -296,11 +299,10 @@ class ClusterClient:
     async def refresh(
         self, topics: Iterable[str] | None = None, *, create: bool = False, seen: int | None = None
     ) -> ClusterView:
-        """Ask who leads what, once. None asks for every topic, an empty list for the nodes only.
-
-        `create` lets the broker create what is missing, if it is so configured. With `seen`, a
-        generation, the call is spared if somebody has refreshed since. Raises what the attempt
-        raises.
+        """Refresh the metadata once. None requests every topic, an empty list only the nodes.
+        `create` lets the broker create missing topics if its configuration allows it. With `seen`,
+        a generation, nothing is sent if the view is newer already. Raises the errors of the
+        attempt.
         """
         names = None if topics is None else list(dict.fromkeys(topics))
         for name in names or ():
@@ -326,11 +328,10 @@ class ClusterClient:
     async def topic(
         self, name: str, *, deadline: float, create: bool = False, unknown_grace_s: float = 0.0
     ) -> TopicInfo:
-        """A topic with at least one led partition, asked for until `deadline` (Trio's clock).
-
-        A topic that does not exist is final after `unknown_grace_s`: long enough for automatic
-        creation, or for the news of a topic just made to reach every node. Raises ClientError with
-        the topic's code.
+        """A topic with at least one partition that has a leader; retried until `deadline` (Trio's
+        clock). An unknown topic is a final error after `unknown_grace_s`. That is long enough for
+        automatic creation, and for a new topic to reach every node. Raises ClientError with the
+        topic's code.
         """
         patience_ends = trio.current_time() + unknown_grace_s
 
@@ -425,7 +426,7 @@ class ClusterClient:
 
 
 def _check_topic(name: object) -> None:
-    """What the protocol has no bytes for; of all else the broker says what is wrong with it."""
+    """Reject what the protocol cannot encode; the broker checks everything else."""
     try:
         if isinstance(name, str) and len(name.encode()) <= _NAME_BYTES_MAX:
             return

@@ -1,8 +1,7 @@
 """Looking at the machinery of a cluster and moving it: nodes, disks, the quorum, leaders, in-sync
 replicas, reassignments.
 
-`Admin` has these calls, too; they are here for their subject: who holds and leads what, and not
-what users keep in it.
+`Admin` has these calls too. They are about replicas and leaders, not about the users' data.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class ClusterAdmin(Calls):
     # -- nodes
 
     async def describe_cluster(self) -> ClusterDescription:
-        """The nodes and the controller; fenced nodes too where the broker tells of them."""
+        """The nodes and the controller; fenced nodes too if the broker reports them."""
 
         async def attempt() -> ClusterDescription:
             answer = await self._client.request_any(
@@ -71,7 +70,7 @@ class ClusterAdmin(Calls):
     async def describe_log_dirs(
         self, node_ids: Iterable[int] | None = None
     ) -> dict[int, list[LogDirectory] | ClientError]:
-        """The log directories of the given nodes (all by default) and what lies in them."""
+        """The log directories of the given nodes (all by default) and their replicas."""
         if node_ids is None:
             node_ids = sorted((await self._client.refresh([])).brokers)
 
@@ -125,7 +124,7 @@ class ClusterAdmin(Calls):
         return await self._each("describing usage", list(node_ids), attempt)
 
     async def unregister_broker(self, node_id: int) -> None:
-        """Make the cluster forget a node that will not come back.
+        """Unregister a broker that will not return.
 
         Raises ClientError, with BROKER_ID_NOT_REGISTERED if it is not known.
         """
@@ -224,8 +223,8 @@ class ClusterAdmin(Calls):
         """Leader, replicas, ISR, ELR and offline replicas of every partition of the topics, or of
         all topics, in order.
 
-        Topics that do not exist are left out. A broker without DescribeTopicPartitions (KIP-966) is
-        asked for Metadata, which knows no ELR.
+        Topics that do not exist are left out. A broker without DescribeTopicPartitions (KIP-966)
+        gets a Metadata request, which has no ELR.
         """
 
         async def attempt() -> dict[TopicPartition, PartitionState]:

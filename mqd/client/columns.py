@@ -1,7 +1,7 @@
 """Record batches as Arrow columns, in both directions: the face of `columns_*.py`. Pure.
 
-`decode` turns what a fetch answer holds into Arrow batches, `encode` turns Arrow columns into
-record batches for a produce request. No Python object is made for a record. numpy and pyarrow are
+`decode` turns the batches of a fetch response into Arrow batches, `encode` turns Arrow columns into
+record batches for a produce request. No record becomes a Python object. numpy and pyarrow are
 an extra: importing this file without them raises ImportError, so nothing that works without them
 imports it at module level.
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from mqd import limits
-from mqd.client.columns_rows import Batch, Slice, Wish, rows_of
+from mqd.client.columns_rows import Batch, Selection, Slice, rows_of
 from mqd.client.columns_schema import COLUMNS, schema
 from mqd.client.columns_starts import RECORD_BYTES_MIN, Span, find_starts
 from mqd.client.columns_varints import Bytes
@@ -69,28 +69,30 @@ def decode(
     """
     if rows_max < 1:
         raise ValueError(f"rows_max is {rows_max}; it must be at least 1")
-    wish = Wish(
+    selection = Selection(
         schema(columns), topic, partition, start, _INT64_MAX if end is None else max(start, end)
     )
     previous = -1
-    for body, batches in _groups(memoryview(data), wish, aborted if read_committed else ()):
+    for body, batches in _groups(memoryview(data), selection, aborted if read_committed else ()):
         for some in _slices(body, batches, rows_max):
-            rows, previous = rows_of(some, wish, previous)
+            rows, previous = rows_of(some, selection, previous)
             if rows.num_rows:
                 yield rows
 
 
-def _groups(view: memoryview, wish: Wish, aborted: Iterable[tuple[int, int]]) -> Iterator[_Group]:
+def _groups(
+    view: memoryview, selection: Selection, aborted: Iterable[tuple[int, int]]
+) -> Iterator[_Group]:
     """Neighbours that share a body, compressed or not."""
-    found = _visible(view, wish, aborted)
+    found = _visible(view, selection, aborted)
     for codec, run in groupby(found, key=lambda each: each[2].attributes & CODEC_MASK):
         if codec:
-            yield from _packed(view, run, wish, Codec(codec))
+            yield from _packed(view, run, selection, Codec(codec))
         else:
-            yield from _plain(view, run, wish)
+            yield from _plain(view, run, selection)
 
 
-def _plain(view: memoryview, run: Iterable[_Found], wish: Wish) -> Iterator[_Group]:
+def _plain(view: memoryview, run: Iterable[_Found], selection: Selection) -> Iterator[_Group]:
     """Uncompressed batches: their body is a window of `view`. Arrow's offsets are 32 bits, so
     positions count from its beginning.
     """
@@ -103,12 +105,14 @@ def _plain(view: memoryview, run: Iterable[_Found], wish: Wish) -> Iterator[_Gro
         if not group:
             origin = position + HEADER_BYTES
         group.append(
-            _batch(position + HEADER_BYTES - origin, position + size - origin, header, wish)
+            _batch(position + HEADER_BYTES - origin, position + size - origin, header, selection)
         )
     yield view[origin : origin + group[-1].end], group
 
 
-def _packed(view: memoryview, run: Iterable[_Found], wish: Wish, codec: Codec) -> Iterator[_Group]:
+def _packed(
+    view: memoryview, run: Iterable[_Found], selection: Selection, codec: Codec
+) -> Iterator[_Group]:
     """Compressed batches: their body is what they decompress to."""
     group: list[Batch] = []
     bodies: list[Buffer] = []
@@ -120,7 +124,7 @@ def _packed(view: memoryview, run: Iterable[_Found], wish: Wish, codec: Codec) -
         if group and filled + len(body) > GROUP_BYTES_MAX:
             yield _joined(bodies), group
             group, bodies, filled = [], [], 0
-        group.append(_batch(filled, filled + len(body), header, wish))
+        group.append(_batch(filled, filled + len(body), header, selection))
         bodies.append(body)
         filled += len(body)
     yield _joined(bodies), group
@@ -130,7 +134,7 @@ def _joined(bodies: list[Buffer]) -> Buffer:
     return bodies[0] if len(bodies) == 1 else b"".join(bodies)
 
 
-def _batch(begin: int, end: int, header: BatchHeader, wish: Wish) -> Batch:
+def _batch(begin: int, end: int, header: BatchHeader, selection: Selection) -> Batch:
     return Batch(
         begin,
         end,
@@ -139,11 +143,13 @@ def _batch(begin: int, end: int, header: BatchHeader, wish: Wish) -> Batch:
         header.last_offset,
         header.max_timestamp if header.is_log_append_time else header.base_timestamp,
         header.is_log_append_time,
-        header.base_offset < wish.start or header.last_offset >= wish.end,
+        header.base_offset < selection.start or header.last_offset >= selection.end,
     )
 
 
-def _visible(view: memoryview, wish: Wish, aborted: Iterable[tuple[int, int]]) -> Iterator[_Found]:
+def _visible(
+    view: memoryview, selection: Selection, aborted: Iterable[tuple[int, int]]
+) -> Iterator[_Found]:
     """The batches with rows that the caller wants, validated. An aborted transaction ends with its
     marker (KIP-98).
     """
@@ -153,7 +159,7 @@ def _visible(view: memoryview, wish: Wish, aborted: Iterable[tuple[int, int]]) -
     hidden: set[int] = set()
     previous = -1
     for position, size, header in iterate_batches(view):
-        if header.base_offset >= wish.end:
+        if header.base_offset >= selection.end:
             return
         validate(view, position, end=position + size)
         last_offset = header.last_offset
@@ -165,7 +171,7 @@ def _visible(view: memoryview, wish: Wish, aborted: Iterable[tuple[int, int]]) -
         if header.is_control:
             if header.producer_id in hidden and _is_abort(view[position : position + size]):
                 hidden.discard(header.producer_id)
-        elif last_offset >= wish.start and not (
+        elif last_offset >= selection.start and not (
             header.is_transactional and header.producer_id in hidden
         ):
             yield position, size, header

@@ -34,7 +34,7 @@ _MICROSECONDS_MS_MAX = (2**63 - 1) // 1000
 """Milliseconds that fit into 64 bits as microseconds."""
 
 
-class Wish(NamedTuple):
+class Selection(NamedTuple):
     """What the caller of `decode` wants: `schema`'s columns of the records with offsets in `[start,
     end)`.
     """
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
     stamped: bool
     """Whether a broker wrote the time of appending."""
     cut: bool
-    """Whether `start` or `end` of the wish lies inside."""
+    """Whether `start` or `end` of the selection lies inside."""
 
 
 class Slice(NamedTuple):
@@ -81,20 +81,20 @@ class Slice(NamedTuple):
         return np.repeat(np.array(values, np.int64), self.records)
 
 
-def rows_of(some: Slice, wish: Wish, previous: int) -> tuple[pa.RecordBatch, int]:
+def rows_of(some: Slice, selection: Selection, previous: int) -> tuple[pa.RecordBatch, int]:
     """(the wanted rows, the last record's offset). `previous`: the offset before these records;
     returned where none was read.
 
     MqError: CORRUPT_MESSAGE or INVALID_RECORD.
     """
     try:
-        return _rows_of(some, wish, previous)
+        return _rows_of(some, selection, previous)
     except IndexError:
         raise corrupt("a record is cut off") from None
 
 
-def _rows_of(some: Slice, wish: Wish, previous: int) -> tuple[pa.RecordBatch, int]:
-    names = wish.schema.names
+def _rows_of(some: Slice, selection: Selection, previous: int) -> tuple[pa.RecordBatch, int]:
+    names = selection.schema.names
     made: dict[str, pa.Array] = {}
     array, ends = some.array, some.ends
     first, behind = 0, len(ends)
@@ -113,7 +113,7 @@ def _rows_of(some: Slice, wish: Wish, previous: int) -> tuple[pa.RecordBatch, in
             offsets = _offsets(some, deltas, previous)
             previous = int(offsets[-1])
             if cut:
-                first, behind = np.searchsorted(offsets, (wish.start, wish.end)).tolist()
+                first, behind = np.searchsorted(offsets, (selection.start, selection.end)).tolist()
         elif fields:
             at = skip_varints(array, at, BYTES_MAX_32)
         if (at >= ends).any():
@@ -124,16 +124,16 @@ def _rows_of(some: Slice, wish: Wish, previous: int) -> tuple[pa.RecordBatch, in
             made["timestamp"] = pa.array(timestamps[first:behind]).view(TIMESTAMP_TYPE)
         if fields and first < behind:
             _fields(some, at[first:behind], ends[first:behind], names, made)
-    _constants(some, wish, first, behind, made)
+    _constants(some, selection, first, behind, made)
     columns = [
         made[field.name] if field.name in made else pa.array([], field.type)
-        for field in wish.schema
+        for field in selection.schema
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=wish.schema), previous
+    return pa.RecordBatch.from_arrays(columns, schema=selection.schema), previous
 
 
 def _offsets(some: Slice, deltas: Ints, previous: int) -> Ints:
-    """Offsets ascend strictly, within what the header of each batch says."""
+    """Offsets ascend strictly, within the range of each batch's header."""
     offsets = some.of_batches([batch.base_offset for batch in some.batches]) + deltas
     last = some.of_batches([batch.last_offset for batch in some.batches])
     ascending = offsets[0] > previous and (offsets[1:] > offsets[:-1]).all()
@@ -171,9 +171,7 @@ def _microseconds(some: Slice, deltas: Ints) -> Ints:
 
 
 def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str, pa.Array]) -> None:
-    """key, value and headers of the records whose keys' lengths are at `at`, as far as they are
-    wanted.
-    """
+    """The requested columns of key, value and headers; `at`: positions of the keys' lengths."""
     array, body = some.array, some.body
     key_starts, key_ends, key_nulls = _field(array, at)
     if "value" not in names and "headers" not in names:
@@ -195,9 +193,7 @@ def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str,
 
 
 def _field(array: Bytes, at: Ints) -> tuple[Ints, Ints, Bools | None]:
-    """(where each starts, where it ends, which are null) of the fields whose lengths are at `at`; a
-    null takes nothing.
-    """
+    """(starts, ends, nulls) of the fields whose lengths are at `at`; a null has no bytes."""
     sizes, starts = read_varints(array, at)
     lowest = int(sizes.min())
     if lowest >= 0:
@@ -207,17 +203,19 @@ def _field(array: Bytes, at: Ints) -> tuple[Ints, Ints, Bools | None]:
     return starts, starts + np.maximum(sizes, 0), sizes < 0
 
 
-def _constants(some: Slice, wish: Wish, first: int, behind: int, made: dict[str, pa.Array]) -> None:
+def _constants(
+    some: Slice, selection: Selection, first: int, behind: int, made: dict[str, pa.Array]
+) -> None:
     """topic, partition and timestampType of the rows `[first, behind)`."""
     count = behind - first
-    names = wish.schema.names
+    names = selection.schema.names
     if "topic" in names:
-        name = wish.topic.encode()
+        name = selection.topic.encode()
         offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(name))
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(name * count)]
         made["topic"] = pa.Array.from_buffers(pa.string(), count, buffers)
     if "partition" in names:
-        made["partition"] = pa.array(np.full(count, wish.partition, np.int32))
+        made["partition"] = pa.array(np.full(count, selection.partition, np.int32))
     if "timestampType" in names:
         kinds = np.array([batch.stamped for batch in some.batches], np.int32)
         made["timestampType"] = pa.array(np.repeat(kinds, some.records)[first:behind])

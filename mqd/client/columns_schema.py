@@ -1,5 +1,5 @@
-"""The columns of a Kafka record in Arrow: their names, their types, and what a fetch answer says
-about aborted transactions.
+"""The columns of a Kafka record in Arrow: their names, their types, and the aborted transactions of
+a fetch response.
 
 Names and types are those of Spark's own Kafka source. `headers` is null where a record has none.
 """

@@ -2,7 +2,7 @@
 
 Each record states its length, so a record is found by its predecessor alone: by a loop, or by
 AwkwardForth where the optional package awkward-cpp is installed. The loop takes runs of records of
-one size at once. All ways give the same positions, by test. What holds of an answer: positions
+one size at once. All ways give the same positions, by test. Invariants of a result: positions
 ascend, none lies outside its span, and the last record of a finished span ends with it.
 """
 
@@ -22,9 +22,7 @@ RECORD_BYTES_MIN = 7
 
 
 class Span(NamedTuple):
-    """Records that lie one behind the other in `[begin, end)`. `finished`: they are all that the
-    batch has from here on.
-    """
+    """Consecutive records in `[begin, end)`. `finished`: the last records of the batch."""
 
     begin: int
     end: int

@@ -25,10 +25,8 @@ BYTES_MAX_64 = 10
 
 
 def read_varints(data: Bytes, positions: Ints) -> tuple[Numbers, Ints]:
-    """(values, positions behind them) of the 32-bit varints at `positions`, of which there is at
-    least one.
-
-    MqError(CORRUPT_MESSAGE) where one does not end.
+    """(values, positions behind them) of the 32-bit varints at `positions`; at least one.
+    MqError(CORRUPT_MESSAGE) if one has no end.
     """
     first = data[positions]
     if first.max() < 0x80:

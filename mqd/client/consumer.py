@@ -127,7 +127,7 @@ class Consumer:
         return self._fetcher.assignment()
 
     def position(self, tp: TopicPartition) -> int:
-        """The offset that is read next; what lies before it has been handed out."""
+        """The offset of the next record to deliver; earlier records have been delivered."""
         self._check_placed(tp)
         return self._fetcher.position(tp)
 
@@ -145,7 +145,7 @@ class Consumer:
         self._wake()
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Deliver nothing of these partitions, and fetch no more of them, until `resume`. Buffered
+        """Stop delivery and fetching of these partitions until `resume`. Buffered
         batches stay."""
         for tp in partitions:
             self._check_read(tp)
@@ -161,7 +161,7 @@ class Consumer:
         return self._fetcher.paused()
 
     def close(self) -> None:
-        """Nothing is handed out any more: who waits for it is told."""
+        """Stop delivery; a waiting `next` raises."""
         self._closed = True
         self._client.close_connections(self.purpose)
         self._wake()
@@ -262,7 +262,9 @@ class Consumer:
         self._wake()
 
     async def _find_place(self, tp: TopicPartition) -> None:
-        """The offset is outside of the log: seek to an end, or report an error, as `reset` says."""
+        """The offset is out of range: seek to an end of the log, or report an error,
+        according to `reset`.
+        """
         generation = self._fetcher.generation(tp)
         bounds, failure = {}, None
         try:
@@ -304,8 +306,8 @@ async def open_consumer(
     """A Consumer of the partitions in `start` for the length of a block.
 
     With `end` (exclusive offsets, or "end": what is there now) the iteration ends there. `reset`
-    says what happens when the offset to read is outside of the log. A fetch waits at the broker up
-    to `max_wait_ms` for `min_bytes`.
+    decides what happens when the offset to read is out of range. A fetch waits at the broker up to
+    `max_wait_ms` for `min_bytes`.
     """
     if not isinstance(start, Mapping) or not start:
         make = invalid_value if isinstance(start, Mapping) else invalid_type

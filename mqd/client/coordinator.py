@@ -44,8 +44,8 @@ class KeyType(IntEnum):
 async def find_coordinators(
     client: ClusterClient, keys: Sequence[str], key_type: KeyType
 ) -> dict[str, tuple[str, int] | ClientError]:
-    """Who coordinates each key, asked once: in one request where the broker can answer for
-    several (KIP-699), else one by one.
+    """The coordinator of each key, without retries: one request if the broker supports several keys
+    (KIP-699), else one for each.
     """
     connection = await client.any_connection()
     together = connection.version_of(api(FIND_COORDINATOR)) >= _SEVERAL_FROM
@@ -131,10 +131,9 @@ class Coordinator:
         deadline: float,
         at_most: int | None = None,
     ) -> ResultT:
-        """Ask until `accept` returns: it raises what the answer says, and what is retriable is
-        tried again until `deadline`.
-
-        `body` is made anew for each attempt. Raises DeadlineExceeded, and what is not retriable.
+        """Send the request until `accept` returns. `accept` raises the error of a response;
+        retriable errors are retried until `deadline`. `body` is called for each attempt. Raises
+        DeadlineExceeded, and errors that are not retriable.
         """
 
         async def attempt() -> ResultT:
@@ -150,8 +149,8 @@ class Coordinator:
         return await self._client.retry(what, attempt, deadline=deadline)
 
     async def wait_connection(self, what: str, *, timeout_s: float) -> PeerConnection:
-        """A connection to it, asked for until `timeout_s` is over: to learn which versions
-        it serves.
+        """A connection to the coordinator, retried until `timeout_s`: to learn which versions it
+        serves.
         """
         return await self._client.retry(
             what, self.connection, deadline=trio.current_time() + timeout_s

@@ -1,7 +1,4 @@
-"""What administration speaks of: topics, configurations, offsets, nodes, disks.
-
-Values only; `admin.py` asks and changes.
-"""
+"""Values that administrative calls return: topics, configurations, offsets, nodes, disks."""
 
 from __future__ import annotations
 
@@ -110,7 +107,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What was made, as far as the broker's version says: id zero and -1 otherwise."""
+    """The created topic. A field that the broker's version lacks is -1, the id is zero."""
 
     name: str
     topic_id: UUID = ZERO_UUID
@@ -135,7 +132,8 @@ class ClusterDescription:
 class Feature(NamedTuple):
     """A feature (KIP-584).
 
-    `finalized`: the level in force, 0 for none; `lowest` to `newest`: what the node asked supports.
+    `finalized`: the level in force, 0 for none; `lowest` to `newest`: the levels that the
+    responding node supports.
     """
 
     name: str
@@ -181,7 +179,7 @@ class ReplicaOnDisk(NamedTuple):
 class LogDirectory:
     """One log directory of one node.
 
-    Sizes are in bytes, -1 where unknown; `error` says that it is offline.
+    Sizes are in bytes, -1 where unknown; `error` is set if it is offline.
     """
 
     path: str
@@ -216,12 +214,12 @@ class ElectionType(IntEnum):
 
 
 class PartitionState(NamedTuple):
-    """Who holds one partition, by node id. `leader` is -1 while there is none; `replicas` begins
-    with the preferred leader.
+    """The replicas of one partition, by node id. `leader` is -1 while there is none; `replicas`
+    begins with the preferred leader.
 
-    `elr` and `last_known_elr` (KIP-966) are empty where the broker tells of none: replicas outside
-    of the ISR that have every committed record, and those of which that was true before an unclean
-    end. `offline`: replicas on nodes or disks that are gone.
+    `elr` (KIP-966): replicas outside of the ISR that have every committed record. `last_known_elr`:
+    those that had been in it before an unclean shutdown. Both are empty if the broker does not
+    report them. `offline`: replicas on nodes or disks that are gone.
     """
 
     leader: int

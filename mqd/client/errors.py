@@ -108,8 +108,9 @@ class ClientError(MqError):
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
     def copy(self) -> ClientError:
-        """The same error without a traceback, to be raised anew: many records may share one
-        failure."""
+        """A copy of the error without a traceback, to raise again: many records may share
+        one failure.
+        """
         return _rebuild(type(self), self.args, self.__dict__)
 
     @property
@@ -128,7 +129,7 @@ def _rebuild(
 
 
 class PeerUnreachable(ClientError):
-    """No connection to an address could be made; nothing was sent."""
+    """The connection to an address failed; nothing was sent."""
 
 
 class ConnectionBroken(ClientError):
@@ -209,14 +210,14 @@ class ClientCrashed(ClientError):
 
 
 class InvalidValue(ClientError, ValueError):
-    """An argument with a value that is not allowed. The sentence says which values are."""
+    """An argument with an invalid value. The message names the allowed values."""
 
     def __str__(self) -> str:
         return f"{self.message}: {self.remedy}"
 
 
 class InvalidType(ClientError, TypeError):
-    """An argument of a type that is not allowed. The sentence says which types are."""
+    """An argument of an invalid type. The message names the allowed types."""
 
     def __str__(self) -> str:
         return f"{self.message}: {self.remedy}"

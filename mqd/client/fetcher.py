@@ -1,10 +1,10 @@
-"""Where a consumer reads, what it has fetched ahead, and what it may see of it. Pure: requests and
-answers are values.
+"""The positions of a consumer, its prefetched batches, and their visible records. Pure: requests
+and responses are values.
 
 Each partition has two places: `position`, the next record for the user, and `fetch_offset`, the
-next one to ask for. What lies between is buffered as it came, still compressed, and is decoded
-batch by batch when the user takes it. Invariants: position <= fetch_offset; at most one fetch of a
-partition is under way; a seek makes older answers void.
+next one to fetch. Batches between them are buffered, still compressed; each is decoded when the
+user takes it. Invariants: position <= fetch_offset; at most one fetch of a partition is under way;
+a seek invalidates older responses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONTROL_ABORT = 0
 
 
 ARROW_ROWS_MAX = 32_768
-"""Rows of an Arrow batch that a consumer hands out, unless the user says otherwise."""
+"""Default number of rows in an Arrow batch that a consumer delivers."""
 
 
 class Handed(Protocol):
@@ -59,8 +59,7 @@ class FetchedBatch:
     topic: str
     partition: int
     records: Sequence[Record]
-    """Made when they are looked at, and each time anew: keep a `list` of them to look at
-    them often.
+    """Decoded at each access: keep a `list` of them for repeated access.
     """
     next_offset: int
     """The consumer's position after this batch."""
@@ -72,8 +71,8 @@ class FetchedBatch:
 
 
 class Chunk(NamedTuple):
-    """Whole record batches of one partition as they came, lent to whoever reads them in
-    another way: see `Fetcher.take_chunk`.
+    """Whole record batches of one partition as received, lent to a reader that decodes them itself:
+    see `Fetcher.take_chunk`.
     """
 
     tp: TopicPartition
@@ -93,7 +92,7 @@ class Chunk(NamedTuple):
 class Wanted(NamedTuple):
     """One partition of a fetch that is about to be sent.
 
-    `generation` tells whether the answer still matters.
+    A response of an older `generation` is ignored.
     """
 
     tp: TopicPartition
@@ -136,7 +135,7 @@ class _Aborts:
         )
 
     def rest(self) -> tuple[tuple[int, int], ...]:
-        """(producer id, first offset) of what is hidden from here on."""
+        """(producer id, first offset) of the aborted transactions from here on."""
         return (
             *((producer_id, 0) for producer_id in self._active),
             *((producer_id, first) for first, producer_id in self._waiting),
@@ -175,8 +174,8 @@ class Fetcher:
         partition_max_bytes: int = limits.CONSUMER_PARTITION_FETCH_BYTES,
     ) -> None:
         self.failures: deque[ClientError] = deque()
-        """What the user must be told, in order; the partition concerned is not fetched
-        until it seeks.
+        """Errors to raise to the user, in order. Their partitions are not fetched until the user
+        seeks.
         """
         self._read_committed = read_committed
         self._max_bytes = max_bytes
@@ -195,7 +194,7 @@ class Fetcher:
     def assign(self, tp: TopicPartition, position: int, end: int | None = None) -> None:
         """Read `tp` from `position` on, up to `end` (exclusive) if given.
 
-        Replaces what was said of it before.
+        Replaces an earlier assignment of the partition.
         """
         assert position >= 0
         if tp not in self._partitions:
@@ -211,8 +210,8 @@ class Fetcher:
         self._paused.discard(tp)
 
     def pause(self, tp: TopicPartition) -> None:
-        """Neither ask for its records nor hand out those that are here, until `resume`; of
-        one that is to be assigned, too.
+        """Neither fetch nor deliver its records until `resume`. The partition may be assigned
+        later.
         """
         self._paused.add(tp)
 
@@ -223,7 +222,7 @@ class Fetcher:
         return sorted(self._paused)
 
     def seek(self, tp: TopicPartition, position: int) -> None:
-        """Go on at `position`; what was fetched ahead is dropped."""
+        """Continue at `position`; prefetched batches are dropped."""
         self.assign(tp, position, self._partitions[tp].end)
 
     def assignment(self) -> list[TopicPartition]:
@@ -239,7 +238,7 @@ class Fetcher:
         return self._partitions[tp].position
 
     def high_watermark(self, tp: TopicPartition) -> int:
-        """The end of what is readable, as the last answer said; -1 before the first."""
+        """The end of the readable records by the last response; -1 before the first."""
         return self._partitions[tp].high_watermark
 
     def is_done(self) -> bool:
@@ -284,7 +283,7 @@ class Fetcher:
         return wanted, leaderless
 
     def next_deadline(self, now: float) -> float:
-        """When a partition that failed is asked for again; infinity when none waits for that."""
+        """When the next failed partition is retried; infinity if there is none."""
         return min(
             (
                 each.retry_at
@@ -324,7 +323,7 @@ class Fetcher:
     # -- answers
 
     def on_failed(self, wanted: list[Wanted], now: float, draw: float) -> None:
-        """The request brought no answer: ask again a little later."""
+        """The request had no response: retry after a short pause."""
         for tp, _, generation in wanted:
             each = self._partitions.get(tp)
             if each is not None and each.generation == generation:
@@ -338,7 +337,7 @@ class Fetcher:
         """Take in an answer. Returns the topics whose leaders may have changed, and the partitions
         that lost their place.
 
-        The latter wait for `seek` (or `refuse`): their offset is outside of the log.
+        The latter wait for `seek` (or `refuse`): their offset is out of range.
         """
         names = {
             topic.topic_id: name
@@ -357,7 +356,7 @@ class Fetcher:
                 continue
             assert each.in_flight
             each.in_flight = False
-            # what was fetched before was found to be damaged meanwhile
+            # an earlier batch turned out to be damaged
             if each.fetch_offset != fetch_offset:
                 continue
             row = rows.get((tp.topic, tp.partition))
@@ -380,7 +379,7 @@ class Fetcher:
         return stale, lost
 
     def refuse(self, tp: TopicPartition, error: ClientError) -> None:
-        """Nothing more can be read here until the user seeks; the user is told why."""
+        """Nothing more is readable here until the user seeks; the error is raised to the user."""
         self._partitions[tp].resetting = True
         self.failures.append(error)
 
@@ -424,10 +423,10 @@ class Fetcher:
         return None
 
     def _next_turn(self) -> _Partition | None:
-        """The partition whose turn it is, if something of it may be handed out."""
+        """The next partition in turn that has a deliverable batch."""
         tp = self._turns[0]
         self._turns.rotate(-1)
-        if self._partitions[tp].is_lent:  # whoever had the chunk has left it
+        if self._partitions[tp].is_lent:  # the borrower has dropped the chunk
             self._give_back(tp)
         each = self._partitions[tp]
         is_ready = (
@@ -436,12 +435,10 @@ class Fetcher:
         return each if is_ready else None
 
     def take_chunk(self) -> Chunk | None:
-        """What one answer brought of a partition, or the rest of it, whole and unchecked;
-        partitions by turns. None when nothing is there.
-
-        The position stays until `passed`, `finished` or `damaged` is called; who takes anything
-        else before `finished` gives the chunk back, and its partition is read again from its
-        position.
+        """The batches of one response for a partition, or the rest of them, whole and unchecked;
+        partitions take turns. None if there are none. The position stays until `passed`, `finished`
+        or `damaged` is called. A caller that takes anything else before `finished` returns the
+        chunk; the partition is then read again from its position.
         """
         for _ in range(len(self._turns)):
             if (each := self._next_turn()) is None:
@@ -496,7 +493,7 @@ class Fetcher:
         self._partitions[chunk.tp].is_lent = False
 
     def damaged(self, chunk: Chunk, error: MqError) -> None:
-        """A chunk cannot be read behind the position: the user is told why."""
+        """A chunk is damaged behind the position: the error is raised to the user."""
         each = self._partitions[chunk.tp]
         each.is_lent = False
         self._refuse_damage(each, error)

@@ -1,5 +1,7 @@
-"""Administration of groups: who is in them, how far they are, and setting where they go on. `Admin`
-has these calls."""
+"""Administration of groups: members, lag, and resets of committed offsets.
+
+`Admin` has these calls.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,13 @@ _GROUPS_AT_ONCE = 500
 
 
 class _Fetched(NamedTuple):
-    """The rows of a group, the errors of partitions, and whether the coordinator told the ends of
-    the logs."""
+    """The rows of a group, the errors of partitions, and whether the coordinator returned
+    the log end offsets.
+    """
 
     rows: dict[TopicPartition, FetchedOffset]
     errors: list[ClientError]
-    told: bool
+    has_log_ends: bool
 
 
 class GroupAdmin(Calls):
@@ -72,7 +75,7 @@ class GroupAdmin(Calls):
     async def list_groups_by_node(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> dict[int, list[ListedGroup] | ClientError]:
-        """The same, by the nodes that coordinate them, with the errors of those that do not say."""
+        """The same for each coordinating node, with the errors of nodes that failed."""
         body = {"states_filter": list(states), "types_filter": list(types)}
 
         async def ask(node_id: int) -> list[ListedGroup]:
@@ -142,8 +145,9 @@ class GroupAdmin(Calls):
         reason: str | None = None,
     ) -> dict[str, ClientError | None]:
         """Make members leave: static ones by their instance ids (KIP-345), any by their member ids.
-        UNKNOWN_MEMBER_ID for those that are not in the group. One that lives joins again as soon as
-        it hears of it."""
+        UNKNOWN_MEMBER_ID for those that are not in the group. A live member joins again after its
+        next heartbeat.
+        """
         wanted: dict[str, tuple[str, str | None]] = {each: (each, None) for each in member_ids}
         wanted |= {each: ("", each) for each in instance_ids}
         what = f"removing members of group {group_id!r}"
@@ -206,8 +210,10 @@ class GroupAdmin(Calls):
     async def alter_group_offsets(
         self, group_id: str, offsets: Offsets
     ) -> dict[TopicPartition, ClientError | None]:
-        """Let a group go on from other offsets. The group must have no members: while it has,
-        UNKNOWN_MEMBER_ID."""
+        """Reset a group's committed offsets.
+
+        The group must have no members, else UNKNOWN_MEMBER_ID.
+        """
 
         async def ask(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
             body = commit_body(GroupMetadata(group_id), {tp: offsets[tp] for tp in left})
@@ -244,7 +250,7 @@ class GroupAdmin(Calls):
     async def _of_one_group(
         self, what: str, group_id: str, partitions: list[TopicPartition], ask: Any
     ) -> dict[TopicPartition, Any]:
-        """Results for partitions, all asked of the coordinator of one group."""
+        """Results for partitions, all from the coordinator of one group."""
 
         async def attempt(left: list[TopicPartition]) -> Outcomes:
             found = Outcomes({}, {})
@@ -270,8 +276,8 @@ class GroupAdmin(Calls):
     ) -> dict[str, list[PartitionLag] | ClientError]:
         """The same for many groups at once, which costs little more than one.
 
-        Coordinators of mqd tell the lag themselves; for those of Apache Kafka the leaders are
-        asked. A partition whose leader does not say is listed without an end.
+        Coordinators of mqd return the lag themselves. For those of Apache Kafka the leaders are
+        queried. A partition is listed without an end offset if its leader does not respond.
         """
         described = await self.describe_groups(group_ids)
         names = list(described)
@@ -295,9 +301,9 @@ class GroupAdmin(Calls):
         )
         fetched |= {name: other for name, other in others.items() if isinstance(other, ClientError)}
         for name, other in _kept(others):
-            fetched[name] = _Fetched({**other.rows, **kept[name].rows}, [], other.told)
+            fetched[name] = _Fetched({**other.rows, **kept[name].rows}, [], other.has_log_ends)
         await self._ask_leaders(
-            [each.rows for _, each in _kept(fetched) if not each.told],
+            [each.rows for _, each in _kept(fetched) if not each.has_log_ends],
             read_committed=read_committed,
         )
         lags |= {
@@ -318,8 +324,10 @@ class GroupAdmin(Calls):
         stable: bool = False,
         lag_wanted: int = 0,
     ) -> dict[str, _Fetched | ClientError]:
-        """For each group what it has committed in these partitions, in all where none are named.
-        With `stable`, asked for again while a transaction may still change it."""
+        """The committed offsets of each group in these partitions, or in all if none are named.
+
+        With `stable`, retried while a transaction may still change them.
+        """
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
@@ -342,8 +350,8 @@ class GroupAdmin(Calls):
                             [name], error_from_wire(group.error_code, f"group {name!r}"), outcomes
                         )
                         continue
-                    told = several and answer.lag_told
-                    rows = fetched_rows(group, lag_told=told)
+                    has_log_ends = several and answer.has_log_ends
+                    rows = fetched_rows(group, has_log_ends=has_log_ends)
                     errors = [each for each in rows.values() if isinstance(each, ClientError)]
                     unstable = next(
                         (each for each in errors if each.code is ErrorCode.UNSTABLE_OFFSET_COMMIT),
@@ -355,7 +363,7 @@ class GroupAdmin(Calls):
                     outcomes.done[name] = _Fetched(
                         {tp: row for tp, row in rows.items() if not isinstance(row, ClientError)},
                         errors,
-                        told,
+                        has_log_ends,
                     )
             return outcomes
 
@@ -375,7 +383,7 @@ class GroupAdmin(Calls):
     async def _bounds(
         self, partitions: list[TopicPartition], spec: int, *, read_committed: bool
     ) -> dict[TopicPartition, int]:
-        """An end of each log, where somebody tells it."""
+        """The start or end offset of each log, if its leader returns it."""
         if not partitions:
             return {}
         try:
@@ -457,7 +465,7 @@ def _is_other(outcome: object) -> bool:
 
 
 def _outcomes(rows: Iterable[Any], result: Any) -> Outcomes:
-    """Rows about groups into what is done and what is worth another attempt."""
+    """Sort rows about groups into results and groups to retry."""
     outcomes = Outcomes({}, {})
     for row in rows:
         if not row.error_code:

@@ -152,8 +152,10 @@ class GroupCommits:
             self._is_committing = False
 
     async def commit_before_revocation(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit what is processed of the partitions. After a failure their next owner reads some
-        records again: at least once."""
+        """Commit the processed offsets of the partitions.
+
+        After a failure their next owner reads some records again: at-least-once delivery.
+        """
         try:
             deadline = trio.current_time() + self._options.timeout_s
             await self.commit(lambda: self._uncommitted(partitions), deadline=deadline)

@@ -259,7 +259,7 @@ class GroupConsumer(Consumer):
             self._nursery.start_soon(self._resolve, wanted)
 
     async def _resolve(self, wanted: dict[TopicPartition, object]) -> None:
-        """Find the start offset of each partition: the committed one, else as `reset` says.
+        """Find the start offset of each partition: the committed one, else according to `reset`.
 
         A failure is raised by `next`, and the call after that tries again.
         """

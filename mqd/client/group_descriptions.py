@@ -1,4 +1,4 @@
-"""What administration says of groups and transactions. Values only."""
+"""Values that administrative calls return about groups and transactions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mqd.client.offsets import CommittedOffset
 from mqd.types import TopicPartition
 
 REBALANCING_STATES = frozenset({"PreparingRebalance", "CompletingRebalance"})
-"""Of classic groups: nobody has work until all members have come back and their leader has
-divided it.
+"""States of a classic group in a rebalance: members have no partitions until all have joined again
+and their leader has assigned them.
 """
 EMPTY_STATES = frozenset({"Empty", "Dead", ""})
 """A group without members: only then its offsets may be changed from outside."""
@@ -21,7 +21,7 @@ EMPTY_STATES = frozenset({"Empty", "Dead", ""})
 class ListedGroup(NamedTuple):
     """One line of a list.
 
-    `type` is classic, consumer, share or streams, and empty where the broker does not say.
+    `type` is classic, consumer, share or streams, and empty if the broker does not return it.
     """
 
     group_id: str
@@ -34,8 +34,7 @@ class ListedGroup(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class GroupMember:
     """One member. `epoch` is -1 in classic groups; `target` is what it is to have where that
-    differs (KIP-848). `awaited`: a rebalance cannot go on without it, as far as the broker tells
-    (mqd's does).
+    differs (KIP-848). `awaited`: a rebalance waits for this member (only mqd brokers report it).
     """
 
     member_id: str
@@ -55,7 +54,7 @@ class GroupMember:
 class GroupDescription:
     """A group as its coordinator sees it.
 
-    `members` of a protocol type other than consumer say nothing of topics.
+    Members of a protocol type other than consumer have no topics.
     """
 
     group_id: str
@@ -139,8 +138,8 @@ class OpenTransaction(NamedTuple):
 
 
 class HangingTransactions(NamedTuple):
-    """What a search has found, in order, and the partitions of which it cannot say that no
-    transaction hangs there, with the reason.
+    """The hanging transactions that a search found, in order, and the partitions that it could not
+    check, with the reason.
     """
 
     found: list[OpenTransaction]

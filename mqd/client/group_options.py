@@ -1,6 +1,6 @@
-"""What a member of a group is, and how it reads: the options of `open_group_consumer` as one value.
+"""The options of `open_group_consumer` as one value.
 
-Names and defaults are those of Kafka's consumer. The options are checked when the value is made.
+Names and defaults are those of Kafka's consumer. They are checked at construction.
 Pure.
 """
 

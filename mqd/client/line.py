@@ -1,13 +1,11 @@
-"""One connection that one task has for itself: it asks, waits and reads the answer, and no other
-task stands in between.
+"""One connection that one task owns: the task sends, waits and reads the response itself.
 
-For followers, whose fetches are on the way of every acknowledgement: a task that only moves bytes
-(client/peer.py) costs two passes of the scheduler in each direction. Other tasks may send something
-between, of which nobody wants the answer.
+For followers, whose fetches are on the path of every acknowledgement. A separate task that moves
+bytes (client/peer.py) costs two passes of the scheduler in each direction. Other tasks may send
+requests whose responses are discarded.
 
-An answer is a view into the line's one buffer: it is good until `answer` is called again. Cancelled
-while it sends, a line is of no use any more; cancelled while it waits for an answer, it is as it
-was.
+A response is a view into the line's one buffer, valid until `answer` is called again. A line that
+is cancelled while it sends is unusable; one that is cancelled while it waits stays usable.
 """
 
 from __future__ import annotations
@@ -48,12 +46,12 @@ class Line:
         self._stream = stream
         self._response_bytes_max = response_bytes_max
         self._unanswered: deque[tuple[int, Api, int, bool]] = deque()
-        """(correlation id, API, version, whether anybody reads the answer), in the order in
-        which they were sent.
+        """(correlation id, API, version, whether the response is read), in the order in which they
+        were sent.
         """
         self._next_correlation_id = 0
         self._outgoing: list[bytes] = []
-        """What else is to be sent by whoever sends."""
+        """Requests that the next sender sends too."""
         self._is_sending = False
         self._closed: str | None = None
         self._buffer = memoryview(bytearray(limits.CLIENT_RECEIVE_BYTES))
@@ -108,7 +106,7 @@ class Line:
                 return frame, position
 
     def close(self, reason: str = "the connection was closed on this side") -> None:
-        """Whoever asks or waits is told `reason`."""
+        """Callers that send or wait get `reason` as their error."""
         if self._closed is None:
             self._closed = reason
         self._stream.close()

@@ -1,5 +1,5 @@
-"""What a client knows of the cluster: nodes, topics, who leads which partition. Pure values;
-`cluster.py` refreshes them.
+"""A client's view of the cluster: nodes, topics, partition leaders. Pure values; `cluster.py`
+refreshes them.
 
 A view is never changed, only replaced: `merge` takes a Metadata answer and returns the next view.
 Invariant: the leader epoch of a known partition of the same topic id never goes back, so an answer
@@ -66,7 +66,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything a client has been told. `generation` counts the answers that were merged."""
+    """A client's view of the cluster. `generation` counts the merged responses."""
 
     cluster_id: str | None = None
     controller_id: int = NO_NODE
@@ -103,7 +103,7 @@ class ClusterView:
             yield TopicPartition(name, each.partition)
 
     def without(self, name: str) -> ClusterView:
-        """The view without what is known of one topic."""
+        """The view without one topic."""
         return replace(
             self, topics={key: topic for key, topic in self.topics.items() if key != name}
         )
@@ -134,15 +134,15 @@ class ClusterView:
         topic_id = row.topic_id
         known = self.topics.get(row.name)
         partitions = []
-        for told in sorted(row.partitions, key=lambda each: int(each.partition_index)):
+        for found in sorted(row.partitions, key=lambda each: int(each.partition_index)):
             partition = PartitionInfo(
-                partition=told.partition_index,
-                leader=told.leader_id,
-                leader_epoch=told.leader_epoch,
-                replicas=tuple(told.replica_nodes),
-                isr=tuple(told.isr_nodes),
-                offline=tuple(told.offline_replicas),
-                error_code=told.error_code,
+                partition=found.partition_index,
+                leader=found.leader_id,
+                leader_epoch=found.leader_epoch,
+                replicas=tuple(found.replica_nodes),
+                isr=tuple(found.isr_nodes),
+                offline=tuple(found.offline_replicas),
+                error_code=found.error_code,
             )
             before = (
                 self.partition(TopicPartition(row.name, partition.partition))

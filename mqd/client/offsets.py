@@ -1,7 +1,6 @@
-"""Committed offsets on the wire: bodies of OffsetCommit, OffsetFetch and TxnOffsetCommit, and what
-their answers say. Pure.
-
-Topics go by their names: up to version 9 of the first two, and in every version of the third.
+"""Committed offsets on the wire: requests and responses of OffsetCommit, OffsetFetch and
+TxnOffsetCommit. Pure. Topics are identified by name: up to version 9 of the first two, and in every
+version of the third.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SEVERAL_GROUPS_SINCE = 8
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """The next record to read, what the committer noted beside it, and the leader epoch of the
-    record before it (-1: not told)."""
+    record before it (-1: unknown)."""
 
     offset: int
     metadata: str = ""
@@ -93,8 +92,10 @@ def fetch_body(
 
 
 class FetchedOffset(NamedTuple):
-    """What OffsetFetch says of one partition. `start` and `end` of the log are None where the
-    broker did not tell them."""
+    """The OffsetFetch result of one partition.
+
+    `start` and `end` of the log are None if the broker did not return them.
+    """
 
     committed: CommittedOffset | None
     start: int | None
@@ -111,7 +112,7 @@ def fetched(
         raise error_from_wire(one.error_code, subject)
     return {
         tp: row if isinstance(row, ClientError) else row.committed
-        for tp, row in fetched_rows(one, lag_told=False).items()
+        for tp, row in fetched_rows(one, has_log_ends=False).items()
     }
 
 
@@ -132,7 +133,7 @@ def fetch_several_body(
 
 
 def fetched_rows(
-    group: Any, *, lag_told: bool
+    group: Any, *, has_log_ends: bool
 ) -> dict[TopicPartition, FetchedOffset | ClientError]:
     """The rows of one group of an answer."""
     found: dict[TopicPartition, FetchedOffset | ClientError] = {}
@@ -143,7 +144,9 @@ def fetched_rows(
                 found[tp] = error_from_wire(row.error_code, f"the committed offset of {tp}")
                 continue
             start, end = (
-                (row.log_start_offset, row.log_end_offset) if lag_told else (NO_OFFSET, NO_OFFSET)
+                (row.log_start_offset, row.log_end_offset)
+                if has_log_ends
+                else (NO_OFFSET, NO_OFFSET)
             )
             found[tp] = FetchedOffset(
                 _committed(row),

@@ -88,8 +88,7 @@ class PeerConnection:
         self._outbox_written = trio.Event()
         self._next_correlation_id = 0
         self._silent_since = 0.0
-        """When the oldest unanswered request was made, or the last answer came: whichever
-        is later.
+        """When the oldest open request was sent, or the last response came: the later of both.
         """
         self._failure: str | None = None
         self._scope = trio.CancelScope()
@@ -122,7 +121,7 @@ class PeerConnection:
 
     @property
     def idle(self) -> bool:
-        """Nothing that was asked is unanswered."""
+        """No request waits for a response."""
         return not self._waiters
 
     @property
@@ -151,7 +150,9 @@ class PeerConnection:
                 and _ERROR.unpack_from(frame, position)[0] == ErrorCode.UNSUPPORTED_VERSION
                 and version > 0
             ):
-                refusal = self._decode(api, 0, frame, position)  # written as v0, whatever was asked
+                refusal = self._decode(
+                    api, 0, frame, position
+                )  # in version 0, whatever version was requested
                 offered = [
                     row.max_version for row in refusal.api_keys if row.api_key == API_VERSIONS_KEY
                 ]
@@ -198,9 +199,9 @@ class PeerConnection:
         """Send a request and return the decoded answer. Raises ConnectionBroken, or
         DeadlineExceeded after `timeout_s`.
 
-        Cancel-safe: the connection goes on, and the request may still be carried out. A timeout
-        closes the connection: answers come in order, so nothing behind a stuck one would arrive
-        either.
+        Cancel-safe: the connection stays usable, and the broker may still execute the request. A
+        timeout closes the connection: answers come in order, so nothing behind a stuck one would
+        arrive either.
         """
         if version is None:
             version = self.version_of(api)
@@ -468,7 +469,7 @@ async def connect_stream(
     timeout_s: float,
     introduce: Callable[[Stream], Awaitable[None]] | None = None,
 ) -> Stream:
-    """A fresh stream on which `introduce` has done its part, as `start_peer` says.
+    """A fresh stream on which `introduce` has succeeded, see `start_peer`.
 
     Raises PeerUnreachable.
     """
@@ -490,7 +491,7 @@ async def connect_stream(
 
 
 def unreachable(address: str, error: OSError) -> PeerUnreachable:
-    """The error for an address to which no connection could be made, in words."""
+    """The message for an address that could not be connected to."""
     import errno
     import socket
 

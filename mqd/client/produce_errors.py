@@ -1,4 +1,4 @@
-"""Errors of Produce by what they say about the records of the batch. Pure."""
+"""Errors of Produce, by their consequence for the records of the batch. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The options of producers as values. Names and defaults are those of Kafka's producer, mostly.
-They are checked when the value is made: ValueError or TypeError. Pure."""
+They are checked at construction: ValueError or TypeError. Pure."""
 
 from __future__ import annotations
 

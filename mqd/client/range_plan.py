@@ -1,11 +1,11 @@
-"""Where the reader of an offset range is: what it asks next, and what an answer means. Pure;
-`ranges.py` is the shell.
+"""The position of a reader of an offset range: its next request, and the meaning of a response.
+Pure; `ranges.py` is the shell.
 
-A range is `[start, end)` of one partition. Batches stay bytes: only their headers are looked at
-(size, magic, offsets), so that the next fetch can go out at once. The decoder checks CRCs, hides
-aborted records, and cuts what lies outside of the range. Invariants: `start <= fetch_offset <=
-end`; offsets of handed-out batches ascend; a topic that was deleted and created again is never read
-on as if it were the same.
+A range is `[start, end)` of one partition. Batches stay bytes: the plan reads only their headers
+(size, magic, offsets), so the next fetch can be sent at once. The decoder checks CRCs, hides
+aborted records, and removes records outside of the range. Invariants: `start <= fetch_offset <=
+end`; offsets of delivered batches ascend; reading stops with an error if the topic was deleted and
+created again.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchedRange:
-    """One answer: whole record batches, as they lie in the log. The first may begin before
-    `start`."""
+    """One response: whole record batches, as in the log. The first may begin before `start`."""
 
     tp: TopicPartition
     data: memoryview
@@ -65,8 +64,9 @@ class RangeFailed(ClientError):
 
 
 class Waiting(NamedTuple):
-    """The broker has nothing of the range yet: where its log is readable to. -1 where it did not
-    say."""
+    """The broker has no records of the range yet: the end of its readable log, -1 if not
+    returned.
+    """
 
     high_watermark: int
     last_stable_offset: int

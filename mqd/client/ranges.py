@@ -44,9 +44,11 @@ _HELD_MAX = 2
 """Answers that are under way or wait for the caller."""
 _SLACK_S = 1.0
 _UNKNOWN_TOPIC_GRACE_S = 5.0
-"""News of a topic just made reaches every node within this time."""
+"""The metadata of a new topic reaches every node within this time."""
 _EXPLAIN_S = 5.0
-"""How long a reader that gives up asks who keeps the end unstable."""
+"""After its timeout, a reader searches this long for the transaction that holds back the
+last stable offset.
+"""
 
 
 class RangeReader:
@@ -99,7 +101,7 @@ class RangeReader:
         return fetched
 
     def close(self) -> None:
-        """Drop what was fetched ahead; a task in `next` gets ConsumerClosed."""
+        """Drop prefetched batches; a task in `next` gets ConsumerClosed."""
         self._closed = True
         self._ready.clear()
         self._client.close_connections(self._purpose)
@@ -201,7 +203,7 @@ class RangeReader:
         return found
 
     def _may_go_on(self, error: MqError) -> ClientError:
-        """The failure of an attempt that is tried again; raises what is final."""
+        """The error of an attempt, if it can be retried; raises a final error."""
         failure = (
             error if isinstance(error, ClientError) else ClientError(error.code, error.message)
         )

@@ -147,7 +147,7 @@ class RawProducer:
         await self._end("aborting")
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Let the group go on from these offsets if the transaction is committed (KIP-447)."""
+        """Commit these offsets of the group with the transaction (KIP-447)."""
         self._sender.check_closed()
         try:
             await self._transactional().send_offsets(offsets, group)
@@ -155,11 +155,10 @@ class RawProducer:
             self._sender.drop_if_broken()
 
     async def prepare(self) -> PreparedTransaction:
-        """Flush, and hand the transaction over to whoever decides (KIP-939): `end_transaction` ends
-        it from any connection.
-
-        After it only `abort` is left here. `prepared` is False where the broker cannot lift the
-        time-out of a transaction (Apache Kafka 4.3.1): its two-phase transactions have none at all.
+        """Flush, and prepare the transaction for an external coordinator (KIP-939):
+        `end_transaction` ends it from any connection. Here only `abort` is possible afterwards.
+        `prepared` is False if the broker cannot remove the timeout of a transaction (Apache Kafka
+        4.3.1): its two-phase transactions never have one.
         """
         self._sender.check_closed()
         calls = self._transactional()
@@ -250,9 +249,9 @@ async def open_raw_producer(
     """A RawProducer for the length of a block.
 
     The end of the block flushes; an exception drops what is not acknowledged. With
-    `transactional_id` whoever had it is fenced, and a transaction that is open at the end is
-    aborted; one that is prepared stays. `two_phase` needs a broker that serves InitProducerId
-    version 6 (KIP-939). `timeout_s` bounds each call to a coordinator.
+    `transactional_id`, the previous producer with this id is fenced. A transaction that is open at
+    the end of the block is aborted; a prepared one stays. `two_phase` needs a broker that serves
+    InitProducerId version 6 (KIP-939). `timeout_s` bounds each call to a coordinator.
     """
     most = limits.PRODUCER_BATCHES_CACHED
     check_whole("in_flight_per_partition", in_flight_per_partition, 1, most)

@@ -1,15 +1,15 @@
-"""Prebuilt record batches on their way: what waits, what is in flight, and what an answer means.
+"""The queue of prebuilt record batches: which wait, which are in flight, and what a response means.
 Pure.
 
 Per partition the unacknowledged batches are a queue in the order of `append`. The first of them are
-in flight, at most five. When one must go again, nothing more goes out to its partition until every
-batch in flight has its answer; then all that are not acknowledged go again in order, with the same
-sequences (KIP-98). So a batch overtakes nothing, and the broker drops what it has already.
+in flight, at most five. When one must be retried, nothing more is sent to its partition until every
+batch in flight has its response. Then all unacknowledged batches are sent again in order, with the
+same sequence numbers (KIP-98). So batches stay in order, and the broker drops duplicates.
 
 Invariants: `buffered_bytes` is the sum over all queued batches; batches in flight are the head of
 their queue while nothing failed; sequences of a partition are dense; the first batch under a
-producer id and epoch goes alone, because a broker that does not know the producer takes any
-sequence. Nothing is guessed: a batch whose place in the log is in doubt fails.
+producer id and epoch is sent alone, because a broker that does not know the producer accepts any
+sequence. A batch fails if it may be in the log or not.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class RawQueue:
         """The batch was not acknowledged; it keeps its place. `in_doubt`: it may be in the log."""
         each = self._answered(entry)
         entry.maybe_stored |= in_doubt
-        if not each.resending:  # of those that fail together, the first says why
+        if not each.resending:  # of batches that fail together, the first one's error
             each.failures += 1
             each.last_error = error
         each.retry_at = max(each.retry_at, retry_at)
@@ -357,7 +357,7 @@ class RawQueue:
     # -- giving up
 
     def expired(self, now: float) -> DeadlineExceeded | None:
-        """The failure of the first batch that is not in flight and whose time is over."""
+        """The error of the first expired batch that is not in flight."""
         for tp, each in self._partitions.items():
             if each.entries and not each.in_flight and now >= each.entries[0].expires:
                 last = f"; last: {each.last_error.message}" if each.last_error is not None else ""

@@ -38,8 +38,10 @@ _LEADER_PAUSE_STEPS = 3
 
 
 class RawSender:
-    """Sends what is in `queue` until it is closed. `calls` has the transaction; None without a
-    transactional id."""
+    """Sends the batches of `queue` until it is closed.
+
+    `calls`: those of the transaction; None without a transactional id.
+    """
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class RawSender:
         return self._adding or self._queue.in_flight > 0
 
     def close(self) -> None:
-        """Drop what is not in flight; every later check raises ProducerClosed."""
+        """Drop batches that are not in flight; every later check raises ProducerClosed."""
         self._closed = True
         self._queue.drop()
         self.wake()
@@ -239,7 +241,7 @@ class RawSender:
         connection, but for a slot there."""
         now = trio.current_time()
         entries = self._queue.take(now, node_id, lambda tp: self._goes_to(node_id, tp))
-        if not entries:  # the leader moved while the connection was made
+        if not entries:  # the leader moved while the connection opened
             await trio.lowlevel.checkpoint()
             return
         seen = self._client.view.generation

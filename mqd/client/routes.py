@@ -50,7 +50,8 @@ class Route:
     def choose(self, key: bytes | None, size: int) -> int:
         """The partition of a record without a given one; `size` is in bytes.
 
-        Raises what the user's partitioner raises, and ValueError or TypeError for what it returns.
+        Raises the exceptions of the user's partitioner, and ValueError or TypeError for a wrong
+        return value.
         """
         if self._partitioner is not None:
             return self._call_partitioner(self._partitioner, key)

@@ -90,9 +90,8 @@ class BlockingClient:
             yield BlockingArrowProducer(self._loop, wrapped)
 
     def partition_count(self, topic: str, *, timeout_s: float = 60.0, fresh: bool = False) -> int:
-        """How many partitions a topic has; `fresh` asks the brokers again.
-
-        A missing topic is created where the brokers are configured so.
+        """The number of partitions of a topic; `fresh` requests it again. A missing topic is
+        created if the brokers' configuration allows it.
         """
 
         async def in_loop() -> int:

@@ -1,10 +1,10 @@
-"""The replication throttle of a move: which options are set on which topics and nodes, and how they
-are taken away again.
+"""The replication throttle of a reassignment: which options are set on which topics and nodes, and
+how they are removed.
 
-As kafka-reassign-partitions does it (KIP-73): each node that takes part limits the bytes per second
-that it sends as a leader and fetches as a follower, for the replicas that the topic's options name:
-on the leader's side those that were there before, on the follower's side those that are new.
-Replicas that are in sync already and take no part go on at full speed.
+As in kafka-reassign-partitions (KIP-73), each involved node limits the bytes per second that it
+sends as a leader and fetches as a follower. The limit applies to the replicas in the topic's
+options: the old replicas on the leader's side, the new ones on the follower's side. Other in-sync
+replicas are not throttled.
 """
 
 from __future__ import annotations
@@ -48,10 +48,7 @@ def throttle_changes(
     nodes: Collection[int],
     bytes_per_second: int,
 ) -> Changes:
-    """The changes for moves (replicas before and after) between `nodes`, those that can be asked.
-
-    Pure.
-    """
+    """The changes for moves (replicas before and after) between the reachable `nodes`. Pure."""
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     taking_part: set[int] = set()
@@ -94,7 +91,7 @@ async def set_throttle(
 
 
 async def find_throttle(admin: Admin, topics: Iterable[str], nodes: Iterable[int]) -> Throttled:
-    """Which of these have a throttle. Raises ClientError when one of them cannot be asked."""
+    """Which of these have a throttle. Raises ClientError if one of them is unreachable."""
     resources = [Resource(ResourceType.TOPIC, name) for name in topics] + [
         Resource(ResourceType.BROKER, str(node)) for node in nodes
     ]

@@ -1,19 +1,18 @@
-"""What a transactional producer knows of its transaction, and what its coordinator must be told.
-Pure (KIP-98, KIP-360, KIP-890).
+"""A transactional producer's view of its transaction, and the requests to its coordinator. Pure
+(KIP-98, KIP-360, KIP-890).
 
-Two ways to take part. Version 1: the producer tells the coordinator of every partition and group
-before the first record goes there (AddPartitionsToTxn, AddOffsetsToTxn), and keeps its epoch until
-something went wrong. Version 2, where the cluster has finalized
-`transaction.version` 2: brokers add partitions when records come, and every end brings a new epoch,
-so that no late record of one transaction can fall into the next.
+Two protocol versions. Version 1: the producer registers every partition and group with the
+coordinator before its first record (AddPartitionsToTxn, AddOffsetsToTxn), and keeps its epoch until
+an error. Version 2, if the cluster has finalized `transaction.version` 2: brokers add partitions
+when records arrive. Every end returns a new epoch, so that no late record of one transaction can
+join the next.
 
 Phases are a table. OPEN ends in COMMITTING or ABORTING. A failure of a record or an offset makes it
-BROKEN: only `abort` is left. DEAD is for good: somebody else has our transactional id, or it may
-not be used. PREPARED (KIP-939) waits for a decision from outside: whoever has the transactional id,
-producer id and epoch ends it with EndTxn; here only `abort` is left. Invariants: a record goes out
-only in OPEN, and under version 1 only to a partition that was added; a transaction whose outcome is
-in doubt is ended by a new epoch, which the coordinator gives out only when the old transaction is
-over.
+BROKEN: only `abort` is left. DEAD is final: another producer has our transactional id, or the id is
+not authorized. PREPARED (KIP-939) waits for an external decision: EndTxn with the transactional id,
+producer id and epoch ends it; here only `abort` is left. Invariants: a record is sent only in OPEN,
+and under version 1 only to an added partition. A transaction with an unknown outcome ends with a
+new epoch: the coordinator returns one only after the old transaction has ended.
 """
 
 from __future__ import annotations
@@ -161,7 +160,7 @@ class Transactions:
             raise ClientError(ErrorCode.INVALID_TXN_STATE, message, remedy="call begin first")
 
     def begin(self, *, version_2: bool) -> None:
-        """A transaction begins here; the brokers hear of it with the first record."""
+        """A transaction begins here; the brokers learn of it with the first record."""
         if self.phase in (Phase.BROKEN, Phase.DEAD):
             assert self.error is not None
             raise self.error.copy()
@@ -179,13 +178,14 @@ class Transactions:
         )
 
     def init_body(self) -> dict[str, Any]:
-        """InitProducerId: at the start it fences everybody who had our id before; later it brings a
-        new epoch of our own."""
+        """InitProducerId: at the start it fences earlier producers with our id; later it
+        returns a new epoch.
+        """
         body = {**self._identity(), "transaction_timeout_ms": self.timeout_ms}
         return {**body, "enable_2_pc": True} if self.keeps is False else body
 
     def on_init(self, answer: Any) -> None:
-        """Raises ClientError; what is retriable is to be asked again."""
+        """Raises ClientError; retry if it is retriable."""
         if answer.error_code:
             error = error_from_wire(answer.error_code, self._subject("getting a producer id"))
             if not error.retriable:
@@ -197,8 +197,9 @@ class Transactions:
             self._go(Phase.READY)
 
     def probe_body(self) -> dict[str, Any]:
-        """InitProducerId where no transaction is open: the answer tells whether the coordinator
-        keeps any. The time-out stays."""
+        """InitProducerId while no transaction is open here: the response shows whether the
+        coordinator has one. The timeout does not change.
+        """
         return self.init_body() | {"keep_prepared_txn": True}
 
     def on_probed(self, answer: Any) -> None:
@@ -239,7 +240,7 @@ class Transactions:
         }
 
     def on_added(self, answer: Any) -> None:
-        """Raises ClientError; what is retriable is to be asked again."""
+        """Raises ClientError; retry if it is retriable."""
         errors = []
         added = []
         for topic in answer.results_by_topic_v3_and_below:
@@ -262,7 +263,7 @@ class Transactions:
         return {**self._identity(), "group_id": group_id}
 
     def on_offsets_added(self, answer: Any, group_id: str) -> None:
-        """Raises ClientError; what is retriable is to be asked again."""
+        """Raises ClientError; retry if it is retriable."""
         if answer.error_code:
             raise error_from_wire(
                 answer.error_code, self._subject(f"adding offsets of group {group_id!r}")
@@ -275,7 +276,7 @@ class Transactions:
         return commit_body(group, offsets) | self._identity()
 
     def on_offsets_committed(self, answer: Any, group: GroupMetadata) -> None:
-        """Raises ClientError; what is retriable is to be asked again."""
+        """Raises ClientError; retry if it is retriable."""
         raise_worst(commit_errors(answer).values())
         self.touched = True
         self.groups.add(group.group_id)
@@ -300,9 +301,11 @@ class Transactions:
         return self.init_body() | {"enable_2_pc": True, "keep_prepared_txn": True}
 
     def on_kept(self, answer: Any) -> PreparedTransaction:
-        """Raises ClientError; what is retriable is to be asked again. The epoch of the answer ends
-        the transaction, and not the one under which the records were written: the coordinator
-        fences whoever has that."""
+        """Raises ClientError; retry if it is retriable.
+
+        EndTxn needs the epoch of the response, not the one under which the records were written:
+        the coordinator fences that one.
+        """
         assert self.phase in (Phase.PREPARED, Phase.ABORTING)
         if answer.error_code:
             error = error_from_wire(answer.error_code, self._subject("preparing"))
@@ -328,11 +331,9 @@ class Transactions:
     def fail(
         self, error: ClientError, *, doubtful: bool = True, by_coordinator: bool = False
     ) -> None:
-        """A record or an offset is not in the transaction, so it must not be committed. Quiet when
-        it is lost already.
-
-        `by_coordinator`: who says so knows who has our id now; from others an old epoch may be of
-        our own making.
+        """A record or an offset is missing from the transaction, so it must not be committed. No
+        effect if the transaction is lost already. `by_coordinator`: the coordinator knows the
+        current owner of our id; other brokers may only know an old epoch of ours.
         """
         if self.phase is Phase.DEAD:
             return
@@ -350,7 +351,7 @@ class Transactions:
             self._go(Phase.BROKEN)
 
     def die(self, error: ClientError) -> None:
-        """Nothing goes on under this id in this process."""
+        """This process can no longer use this id."""
         if self.phase is Phase.DEAD:
             return
         remedy = REMEDIES[ErrorCode.PRODUCER_FENCED] if error.code in FENCED else error.remedy
@@ -384,7 +385,7 @@ class Transactions:
 
     @property
     def needs_end(self) -> bool:
-        """Whether the coordinator must hear of the end."""
+        """Whether the end needs a request to the coordinator."""
         return self.touched and not self.needs_epoch
 
     @property
@@ -394,8 +395,7 @@ class Transactions:
         return self.phase is Phase.ABORTING and self.doubtful and not self.version_2
 
     def on_ended(self, answer: Any) -> bool:
-        """True if there is a new epoch now. Raises ClientError; what is retriable is to be asked
-        again."""
+        """True if there is a new epoch now. Raises ClientError; retry if it is retriable."""
         if answer.error_code:
             doing = "committing" if self.phase is Phase.COMMITTING else "aborting"
             error = error_from_wire(answer.error_code, self._subject(doing))

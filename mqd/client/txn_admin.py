@@ -1,5 +1,5 @@
-"""Administration of transactions: who has one open, since when, and ending those that nobody ends
-(KIP-664). `Admin` has these calls.
+"""Administration of transactions: list, describe, find hanging ones and abort them (KIP-664).
+`Admin` has these calls.
 
 A transaction hangs when a partition waits for it and no coordinator will ever end it: readers of
 committed records wait there, too.
@@ -50,10 +50,10 @@ class TransactionAdmin(Calls):
         of the open transaction, and a regular expression for the name. Raises UNSUPPORTED_VERSION
         where a broker cannot narrow like that.
         """
-        told = await self.list_transactions_by_node(
+        by_node = await self.list_transactions_by_node(
             states, producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
         )
-        return sorted(everything(told))
+        return sorted(everything(by_node))
 
     async def list_transactions_by_node(
         self,
@@ -63,7 +63,7 @@ class TransactionAdmin(Calls):
         longer_than_ms: int | None = None,
         pattern: str | None = None,
     ) -> dict[int, list[ListedTransaction] | ClientError]:
-        """The same, by the nodes that coordinate them, with the errors of those that do not say."""
+        """The same for each coordinating node, with the errors of nodes that failed."""
         body = {
             "state_filters": list(states),
             "producer_id_filters": list(producer_ids),
@@ -140,9 +140,8 @@ class TransactionAdmin(Calls):
     async def fence_producers(
         self, transactional_ids: Iterable[str]
     ) -> dict[str, tuple[int, int] | ClientError]:
-        """Make every producer that has one of these ids stop, and abort what it left open.
-
-        Returns the new producer ids and epochs.
+        """Fence every producer with one of these ids, and abort its open transaction. Returns the
+        new producer ids and epochs.
         """
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
@@ -222,12 +221,10 @@ class TransactionAdmin(Calls):
     async def find_hanging_transactions(
         self, partitions: Iterable[TopicPartition], *, older_than_ms: int
     ) -> HangingTransactions:
-        """Transactions that partitions wait for although their producers were last heard of
-        `older_than_ms` ago, and of which no coordinator says that the partition takes part. Choose
-        an age above the longest transaction time-out in use (KIP-664).
-
-        A partition without a leader is not waited for. A transaction does not hang for certain
-        while a coordinator that might know of it does not answer.
+        """Hanging transactions: a partition has them open, their producers have been silent for
+        `older_than_ms`, and no coordinator lists that partition for them. Choose an age above the
+        longest transaction timeout in use (KIP-664). Partitions without a leader are skipped. A
+        transaction is not reported while a coordinator that may know it does not respond.
         """
         oldest = self._client.clock.wall_ms() - older_than_ms
         wanted = list(dict.fromkeys(partitions))
@@ -264,7 +261,7 @@ class TransactionAdmin(Calls):
     async def _led(
         self, partitions: list[TopicPartition]
     ) -> tuple[list[TopicPartition], dict[TopicPartition, ClientError]]:
-        """The partitions that can be asked, and those that have no leader now."""
+        """The partitions that have a leader now, and those that have none."""
         view = await self._retry(
             "finding leaders", lambda: self._client.refresh({tp.topic for tp in partitions})
         )
@@ -278,9 +275,8 @@ class TransactionAdmin(Calls):
     async def looked_after(
         self, tp: TopicPartition, producer_id: int
     ) -> TransactionDescription | None:
-        """The transaction of this producer, if its coordinator knows that `tp` takes part, and so
-        will end it there; else None. Raises ClientError while a coordinator that might know does
-        not answer.
+        """The transaction of this producer if its coordinator lists `tp` and so will end it there;
+        else None. Raises ClientError while a coordinator that may know it does not respond.
         """
         claims = await self._claims({producer_id})
         if producer_id in claims.doubts:
@@ -289,11 +285,11 @@ class TransactionAdmin(Calls):
         return known if known is not None and tp in known.partitions else None
 
     async def _claims(self, producer_ids: Collection[int]) -> _Claims:
-        """What coordinators say of the transactions of these producers."""
-        told = await self.list_transactions_by_node(producer_ids=producer_ids)
+        """The transactions of these producers, from their coordinators."""
+        by_node = await self.list_transactions_by_node(producer_ids=producer_ids)
         names = {
             each.producer_id: each.transactional_id
-            for rows in told.values()
+            for rows in by_node.values()
             if isinstance(rows, list)
             for each in rows
         }
@@ -306,9 +302,9 @@ class TransactionAdmin(Calls):
                     claims.known[producer_id] = known
             elif known.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 claims.doubts[producer_id] = known
-        if len(names) < len(producer_ids):  # nobody knows some of them: so say those who were asked
+        if len(names) < len(producer_ids):  # the reachable coordinators do not know some of them
             silent = (
-                next((rows for rows in told.values() if isinstance(rows, ClientError)), None)
+                next((rows for rows in by_node.values() if isinstance(rows, ClientError)), None)
                 or await self._leaderless_coordinator()
             )
             if silent is not None:
@@ -320,11 +316,11 @@ class TransactionAdmin(Calls):
     ) -> Mapping[str, TransactionDescription | ClientError]:
         try:
             return await self.describe_transactions(names)
-        except DeadlineExceeded as error:  # nothing was heard of any
+        except DeadlineExceeded as error:  # no coordinator responded
             return dict.fromkeys(names, error)
 
     async def _leaderless_coordinator(self) -> ClientError | None:
-        """Why some transactional ids may have nobody to ask for them."""
+        """The error that explains why some transactional ids may have no coordinator."""
         view = await self._retry(
             "finding coordinators", lambda: self._client.refresh([TRANSACTION_STATE])
         )
@@ -343,8 +339,8 @@ class TransactionAdmin(Calls):
 
 
 class _Claims(NamedTuple):
-    """By producer: the transactional ids that were listed, the transactions that they are
-    of still, and where nobody could tell.
+    """By producer: the listed transactional ids, their current transactions, and the errors where
+    no coordinator responded.
     """
 
     names: dict[int, str]

@@ -1,8 +1,8 @@
-"""The conversation of one transactional id with its coordinators: init, begin, add, end, prepare.
+"""The requests of one transactional id to its coordinators: init, begin, add, end, prepare.
 
-What may be asked, and what an answer means, is `txn.py`. Here is when it is asked: `coordinator.py`
-finds the node and asks again through its moves. Also `end_transaction`, for whoever decides about
-a transaction that another process has prepared (KIP-939).
+`txn.py` decides which requests are valid and what a response means; this file sends them.
+`coordinator.py` finds the node and retries when it moves. Also `end_transaction`, for an external
+coordinator that decides about a prepared transaction of another process (KIP-939).
 """
 
 from __future__ import annotations
@@ -47,12 +47,17 @@ _REFUSALS = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Answers of a coordinator about who has the id. A coordinator that was deposed, and has not
-learned of it, gives them from what it knew last: no record of its log proves them."""
+"""Errors of a coordinator about the owner of the id.
+
+A deposed coordinator that does not know it returns them from old state: no record in its log proves
+them.
+"""
 
 
 class EndedTransaction(NamedTuple):
-    """Who may go on with the transactional id after EndTxn; -1 where the broker does not say."""
+    """The producer id and epoch to continue with after EndTxn; -1 if the broker does not
+    return them.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -178,10 +183,10 @@ class TransactionCalls:
         """Carry out what `Transactions.end` began. There may be another producer epoch then."""
         state = self.state
         what = f"{doing} the transaction of {state.transactional_id!r}"
-        if state.epoch_unsure:  # `prepare` had no answer; asked again, it says who may end it
+        if state.epoch_unsure:  # `prepare` had no response; a retry returns who may end it
             await self._call(what, INIT_PRODUCER_ID, state.keep_body, state.on_kept)
         if state.needs_epoch:
-            # While it is open, InitProducerId would fence whoever opened it: us.
+            # While it is open, InitProducerId would fence the producer that opened it: this one.
             # First it must be over, if the coordinator knows of it.
             at_most = END_TXN_V2_FROM - 1
             await self._call(
@@ -196,8 +201,9 @@ class TransactionCalls:
         state.over()
 
     async def prepare(self) -> PreparedTransaction:
-        """Hand the open transaction over to whoever decides (KIP-939). May be called again after
-        DeadlineExceeded."""
+        """Prepare the open transaction for an external coordinator (KIP-939). May be called again
+        after DeadlineExceeded.
+        """
         state = self.state
         if state.two_phase and state.phase is Phase.OPEN and not state.touched:
             state.check_open()
@@ -248,11 +254,11 @@ async def end_transaction(
 ) -> EndedTransaction:
     """Commit or abort a transaction by its ids, from any connection (KIP-939).
 
-    The same decision may be repeated until a new transaction begins under the id. A refusal is a
-    ClientError: INVALID_TXN_STATE where the transaction has the other outcome, PRODUCER_FENCED or
-    INVALID_PRODUCER_EPOCH where somebody else has the id. It is raised when it was repeated for two
-    seconds, because a deposed coordinator refuses what it does not know of. A producer id of -1
-    means that nothing was written: nothing is asked then. DeadlineExceeded leaves the outcome open:
+    The same decision may be repeated until a new transaction begins under the id. Errors are
+    ClientErrors: INVALID_TXN_STATE if the transaction has the other outcome, PRODUCER_FENCED or
+    INVALID_PRODUCER_EPOCH if another producer has the id. They are raised only after two seconds of
+    retries, because a deposed coordinator rejects what it does not know. A producer id of -1 means
+    that nothing was written: no request is sent. After DeadlineExceeded the outcome is unknown:
     call again.
     """
     if producer_id == NO_PRODUCER_ID:

@@ -165,7 +165,7 @@ async def test_a_coordinator_that_tells_the_lag_is_believed(nursery: trio.Nurser
 
     answer = {
         "groups": [group("g", (0, 5, 20), (1, 3, -1)), group("two", (0, 20, 20))],
-        "lag_told": True,
+        "has_log_ends": True,
     }
     cluster.one.script(9, answer)
     async with admin_of(cluster) as (_, admin):
@@ -190,7 +190,7 @@ async def test_groups_whose_lag_is_not_known_keep_no_other_from_being_told(
         9,
         {
             "groups": [{"group_id": "g", "error_code": 30}, {"group_id": "two", "topics": []}],
-            "lag_told": True,
+            "has_log_ends": True,
         },
     )
     async with admin_of(cluster) as (_, admin):

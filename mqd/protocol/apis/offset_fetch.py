@@ -9,9 +9,9 @@ v8  several groups (KIP-709)
 v9  member id and epoch (KIP-848)
 v10 topics by id
 
-From v8 on, in tagged fields of mqd's own: who says `lag_wanted` is told beside each offset where
-the log begins and ends and how much is left. Apache Kafka steps over tags that it does not know
-(KIP-482): where `lag_told` is not set, nobody has told it.
+From v8 on mqd has tagged fields: for a request with `lag_wanted`, the response has the start
+and end of the log and the lag beside each offset, and sets `has_log_ends`. Apache Kafka skips
+unknown tags (KIP-482), so its response does not set it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ RESPONSE = message(
         ),
         since=8,
     ),
-    field("lag_told", BOOLEAN, since=8, tag=10_000, default=False),
+    field("has_log_ends", BOOLEAN, since=8, tag=10_000, default=False),
 )
 
 API = Api(

@@ -70,7 +70,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         await tell_lag(
             context.node, groups, read_committed=request.lag_wanted == LAG_TO_LAST_STABLE_OFFSET
         )
-    return {"groups": groups, "lag_told": bool(request.lag_wanted)}
+    return {"groups": groups, "has_log_ends": bool(request.lag_wanted)}
 
 
 async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
