@@ -17,6 +17,7 @@ from uuid import UUID
 from mqd.errors import StorageError
 from mqd.log.checkpoints import CHECKPOINTS, claim_directory, load_offsets, take_clean_shutdown
 from mqd.log.ends import VOID, LogEnd, keep_lines, leave_mark, load_ends
+from mqd.log.log_beginning import leave_beginning
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.recovery import Known, LogLost, LogUnfinished, RecoveryReport, load_log
@@ -375,6 +376,8 @@ def _create_files(
         disk.make_directory(path, durable=False)
         if end_is_void:
             leave_mark(disk, path)
+        if base_offset:
+            leave_beginning(disk, path, base_offset)
         segment = new_segment(disk, path, base_offset, now_ms)
         file = disk.open(path / PARTITION_METADATA, create=True)
         file.truncate(0)

@@ -33,6 +33,7 @@ from mqd.errors import StorageError
 from mqd.limits import SCAN_BYTES
 from mqd.log.ends import NAME as ENDS, VOID, LogEnd, batch_below, why_lost
 from mqd.log.epochs import LeaderEpochs
+from mqd.log.log_beginning import beginning_of, is_beginning
 from mqd.log.log_config import FOREVER_MS, LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers
@@ -199,19 +200,28 @@ class _Loader:
         self.replay_from: Offset = 0
         """Where the producer snapshot ends."""
         self.has_gaps = False
+        """Whether offsets are missing between batches: the log was cleaned, here or where
+        it was copied from.
+        """
         self.brought_back: Offset = 0
         """Segments below this offset were removed by retention, and a power cut undid the
         renames of some.
         """
-        """Whether offsets are missing between batches: the log was cleaned, here or where
-        it was copied from.
-        """
+        self.floor: Offset = 0
+        """The log starts here or above: by its checkpoint, or by the file of its beginning."""
         self.unstored: Offset = FOREVER_MS
         """From here on transaction indexes are not on disk: there was no space."""
 
     def load(self) -> tuple[PartitionLog, RecoveryReport]:
         topic_id = self._topic_id()
         bases = self._tidy()
+        if bases and self._is_lost_before(self.floor, bases[0]):
+            self.report.note(
+                f"offsets {self.floor} to {bases[0] - 1} are missing at the beginning: unsynced "
+                "files reach the disk in any order"
+            )
+            self._remove(bases)
+            bases = []
         scan_from = len(bases) if self.known.clean else self._first_to_scan(bases)
         if self.known.suspect:
             for name in (
@@ -219,7 +229,9 @@ class _Loader:
                 *(segment_file_name(base, LOG_SUFFIX) for base in bases[scan_from:]),
             ):
                 write_again(self.disk, self.path / name)
-        self._load_producers(bases[scan_from] if scan_from < len(bases) else None)
+        self._load_producers(
+            bases[scan_from] if scan_from < len(bases) else None if bases else self.floor
+        )
         self._load_epochs()
         self._load_segments(bases, scan_from)
         if not self.known.clean:  # the process that made these may not have come to sync them
@@ -278,6 +290,7 @@ class _Loader:
         except StorageError as error:
             raise LogDamaged(str(error)) from None
         names = self.disk.list(self.path)
+        self.floor = max(self.known.log_start_offset, beginning_of(names))
         bases: list[Offset] = []
         others: list[tuple[Offset, str, str]] = []
         for name in names:
@@ -624,9 +637,9 @@ class _Loader:
 
     def _finish(self, topic_id: UUID) -> PartitionLog:
         known = self.known
-        end = self.segments[-1].next_offset if self.segments else 0
+        end = self.segments[-1].next_offset if self.segments else self.floor
         claim = self._check_end(topic_id, end)
-        first = self.segments[0].base_offset if self.segments else 0
+        first = self.segments[0].base_offset if self.segments else self.floor
         start = max(known.log_start_offset, first)
         if self.segments and 0 <= known.log_start_offset < first:
             logger.error(
@@ -743,8 +756,8 @@ _LEFTOVERS = (DELETED_SUFFIX, ".tmp")
 
 
 def _is_partition_file(name: str) -> bool:
-    return parse_segment_file_name(name) is not None or name in (
-        PARTITION_METADATA,
-        LEADER_EPOCH_CHECKPOINT,
-        VOID,
+    return (
+        parse_segment_file_name(name) is not None
+        or name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT, VOID)
+        or is_beginning(name)
     )

@@ -641,6 +641,53 @@ async def test_holes_are_right_in_a_compacted_topic(tmp_path: Path, clean: bool)
     harness.kill()
 
 
+@pytest.mark.parametrize("recovery_point", [0, 29])
+async def test_after_a_power_cut_a_log_without_its_first_segment_starts_empty_unless_it_was_synced(
+    tmp_path: Path, recovery_point: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the follower fetches from the end of what is left, and never gets the missing
+    records."""
+    harness = await filled(tmp_path)
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: recovery_point})
+    )
+    first, second = segment_files(tmp_path)[:2]
+    first.unlink()
+    harness.new_service(kept=False)
+    await harness.service.start()
+    log = harness.open(SMALL)
+    if recovery_point:
+        assert (log.log_start_offset, log.log_end_offset) == (int(second.stem), 30)
+    else:
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+        assert len(segment_files(tmp_path)) == 1 and log.producers.entries() == []
+        assert f"offsets 0 to {int(second.stem) - 1} are missing at the beginning" in caplog.text
+        harness.write(log, batch(b"again"), epoch=3)
+        assert values(harness, log) == [b"again"]
+    harness.kill()
+
+
+@pytest.mark.parametrize("checkpoint", [None, 100])
+async def test_after_a_power_cut_a_log_that_began_at_the_leaders_start_is_whole(
+    tmp_path: Path, checkpoint: int | None
+) -> None:
+    harness = await filled(tmp_path)
+    log = await reopened(harness)
+    harness.service.reset(log, 100)
+    for number in range(100, 130):
+        harness.write(log, batch(b"%03d" % number), epoch=4)
+    harness.kill()
+    if checkpoint is not None:
+        (tmp_path / "log-start-offset-checkpoint").write_bytes(
+            encode_offset_checkpoint({PARTITION: checkpoint})
+        )
+    harness.new_service(kept=False)
+    await harness.service.start()
+    log = harness.open(SMALL)
+    assert (log.log_start_offset, log.log_end_offset) == (100, 130)
+    harness.kill()
+
+
 async def test_a_missing_first_segment_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
