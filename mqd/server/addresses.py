@@ -1,12 +1,12 @@
-"""Client connections by address, and which of them gives its place to a newcomer. Pure.
+"""Client connections by address, and the connection to close when the limit is reached. Pure.
 
-One address must not keep all others out. When all places are taken, a newcomer gets the place of
-the longest idle connection of the address that has the most, unless its own address has about as
-many. A flood then costs an address only its own places.
+One address must not lock out all others. At the limit, a new connection replaces the longest idle
+connection of the address with the most connections, unless its own address has about as many. So a
+flood from one address takes places only from that address.
 
-A newcomer costs O(log n): a flood makes no walk over all connections. Each address has a heap of
-its connections by `last_active` as it was when the entry was made. A connection that was active
-since then goes back into the heap, at most once for each request or response.
+A new connection costs O(log n): a flood does not cause walks over all connections. Each address has
+a heap of its connections, by `last_active` at the time of the entry. A connection that was active
+since then returns to the heap, at most once for each request or response.
 """
 
 from __future__ import annotations

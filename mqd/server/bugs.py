@@ -1,8 +1,8 @@
-"""An unexpected exception is our bug: one in a handler costs its client the connection, one in a
-core stops the node.
+"""An unexpected exception is our bug. In a handler it closes the connection of the client; in a
+core it stops the node.
 
-A core that fails halfway may have lost an invariant: nothing that it says later can be trusted. A
-handler has no state of its own, so the connection that sent the request is all that has to go.
+A core that fails halfway may have broken an invariant: its later results cannot be trusted. A
+handler has no state of its own, so it is enough to close the connection that sent the request.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ _CORES = ("mqd.log.", "mqd.replica.")
 
 
 def raised_in_core(error: BaseException) -> bool:
-    """Whether the exception passed through a module that keeps records or what is known of
-    replicas.
-    """
+    """Whether the exception passed through a module that stores records or the replicas' state."""
     traceback = error.__traceback__
     while traceback is not None:
         if traceback.tb_frame.f_globals.get("__name__", "").startswith(_CORES):

@@ -59,10 +59,10 @@ class Context:
     header: RequestHeader
     listener: str
     peer: str
-    """Address of whoever asks, for log lines."""
+    """Address of the client, for log lines."""
     now: float
     """Monotonic seconds at which the request was taken up."""
     peer_node: int | None = None
-    """The node that asks, on the peer listener; None for clients."""
+    """The calling node, on the peer listener; None for clients."""
     waits: Callable[[], None] = lambda: None
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""

@@ -1,5 +1,5 @@
-"""Both coordinators of this node, with what they need to know of the rest: topics, options,
-and who leads the internal topics.
+"""Both coordinators of this node, with their view of the other parts: topics, options, and the
+leaders of the internal topics.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""From a frame to its answer: which API it is, who may ask for it here, and which handler answers.
+"""From a frame to its response: which API it is, whether this listener serves it, and which handler
+responds.
 
-Produce and Fetch take the hot path: decoded by hand, answered in the turn that took them up. Every
-other API is decoded by its declaration and answered by `handlers/<name>.py`: at once, or in a task
-where the handler gives a coroutine, as those do that wait for the controller, and others when a
-request asks for much (slices.py). Behind such a task the connection's later requests wait, so that
-a client that created a topic finds it.
+Produce and Fetch take the hot path: decoded by hand, handled in the same turn. Every other API is
+decoded by its declaration and handled by `handlers/<name>.py`: at once, or in a task if the handler
+returns a coroutine. Coroutines wait for the controller, or work on a large request in slices
+(slices.py). Later requests of the connection wait for the task, so that a client finds the topic
+that it created.
 
-A request that no version of the protocol allows closes its connection, as Apache Kafka does -
-except ApiVersions, whose answer tells the client which versions to use. So does one that a listener
-does not serve: what only nodes ask of one another on the client listener; Produce, and Fetch by
-whoever is no replica, on the peer listener, where no node asks for them and no epoch would fence
-them.
+A request in an unsupported version closes its connection, as in Apache Kafka. ApiVersions is the
+exception: its response names the supported versions. A request that the listener does not serve
+closes the connection too: requests between nodes on the client listener; Produce and consumer
+fetches on the peer listener, where no epoch would fence them.
 
-A node that is out of contact with the controller closes a client's connection behind its answer to
-Metadata, which names no leaders: librdkafka asks for them wherever it is connected, so it would ask
-this node alone for as long as it answers. Whoever comes back is let stay for longer each time. It
-may be that nobody leads anywhere, and clients wait longer after each connection that they lost
-(`reconnect.backoff.max.ms`) when the cluster is whole again.
+A node without contact to the controller closes a client's connection after its Metadata response,
+which names no leaders. librdkafka requests metadata from any connected node, so it would otherwise
+ask only this node. A client that reconnects may stay longer each time: the whole cluster may be
+without leaders, and clients increase their back-off after each lost connection
+(`reconnect.backoff.max.ms`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ SERVED_TO_PEERS = (
     "report_offline_replicas",
     "seal_transactions",
 )
-"""What only other nodes may ask for."""
+"""APIs that only other nodes may use."""
 
 READING = frozenset(
     {
@@ -136,8 +136,7 @@ READING = frozenset(
         "offset_for_leader_epoch",
     }
 )
-"""APIs that read the state of this broker and wait for nobody: their work ends when the
-connection closes.
+"""APIs that only read the state of this broker: their work ends when the connection closes.
 """
 
 LISTING = frozenset({"list_groups", "list_transactions"})
@@ -420,7 +419,7 @@ class Dispatcher:
         request: Any,
         work: CoroutineType[Any, Any, Answer],
     ) -> None:
-        """A task: answer a small request, whose response may be large."""
+        """A task: respond to a small request whose response may be large."""
         try:
             async with self._places[connection.listener].taken(connection, handler, large=False):
                 if connection.open:
@@ -467,9 +466,7 @@ class Dispatcher:
         return handler.failed(request, error)
 
     def bug(self, connection: Connection, api: str) -> None:
-        """Called where an exception was caught that nobody expected (bugs.py): log it, and
-        close the connection.
-        """
+        """An unexpected exception was caught (bugs.py): log it, and close the connection."""
         self.bugs += 1
         logger.exception(
             "bug in a handler, closing the connection api=%s peer=%s", api, connection.peer
@@ -499,7 +496,7 @@ class Dispatcher:
 
 @contextmanager
 def _until_closed(connection: Connection) -> Iterator[None]:
-    """Work that nobody waits for when the connection closes: it ends then."""
+    """Work that ends when the connection closes, since no one reads the response."""
     with trio.CancelScope() as scope:
         connection.work = scope
         if not connection.open:
@@ -513,8 +510,8 @@ def _not_served(api_key: int, listener: str) -> ProtocolError:
 
 
 def _unknown_version(api: Api) -> Answer:
-    """ApiVersions in a version that we do not know: told in version 0, with the range to
-    choose from (KIP-511).
+    """ApiVersions in an unknown version: the response has version 0 and the supported range
+    (KIP-511).
     """
     low, high = api.advertised or api.versions
     return {

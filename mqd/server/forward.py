@@ -1,9 +1,9 @@
-"""Connections of this node to the peer listeners of others: one a peer for requests to the
-controller, more for whoever dials.
+"""Connections of this node to the peer listeners of others: one for each peer for requests to the
+controller, and more for `dial`.
 
-The peer hears nobody who has not introduced himself, so that is done first. A connection on which
-an answer is due and nothing came for a while is not used for further requests: what hangs behind a
-cut cable or in a stopped process would hang for all. Who waits on it goes on waiting.
+Each connection starts with the introduction that the peer requires. A connection that owes a
+response and has been silent for a while gets no new requests: a cut cable or a stopped process
+would delay them all. Earlier requests keep waiting.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mqd.types import NodeId
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 HUNG_SECONDS = 1.0
-"""Without the answer that is due for so long, a connection gets no more requests."""
+"""A connection whose response is overdue by this time gets no more requests."""
 ABANDONED_SECONDS = 30.0
-"""After which nobody waits for an answer any more."""
+"""The timeout of a request."""
 
 Introduce = Callable[[Stream, int], Awaitable[None]]
 

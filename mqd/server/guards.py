@@ -1,10 +1,10 @@
-"""Guards behind which batches wait for the transaction coordinator's word (verification.py), of all
-partitions of a node.
+"""Verification guards (verification.py) of all partitions of a node: batches wait here for the
+transaction coordinator.
 
-A guard on which nobody waits outlives its refusal: the batch comes again, and none that was sent
-behind it may begin the transaction meanwhile. A client that is refused again and again, each time
-as another producer, leaves one each time: of these the last are kept. Who lost his may be told that
-his batches are out of order, and begins his transaction anew.
+A guard stays after a refusal although no batch waits: the client retries the batch, and no later
+batch may begin the transaction before it. A client that is refused repeatedly, each time with
+another producer id, leaves one guard each time; only the newest are kept. A producer whose guard
+was evicted may get OUT_OF_ORDER_SEQUENCE_NUMBER, and restarts its transaction.
 """
 
 from __future__ import annotations

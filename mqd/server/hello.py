@@ -1,10 +1,9 @@
 """The peer listener's own requests: another node introduces itself, then sends Raft messages on the
 same connection.
 
-They travel in Kafka frames with private API keys, so that one listener, one framing and one set of
-limits serve all; the bodies are mqd/raft/'s (introduction.py, codec.py). From a connection that has
-not introduced itself nothing is heard but ApiVersions, with which whoever watches a node may see
-that it lives, in few and small frames; and it has little time.
+They use Kafka frames with private API keys, so that one listener, one framing and one set of limits
+serve all. mqd/raft/ defines the bodies (introduction.py, codec.py). Before its introduction, a
+connection may only send ApiVersions (a health check), in few and small frames, and has little time.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _HEAD = Struct(">hhih").unpack_from
 
 
 def check_stranger(connection: Connection, api_key: int) -> None:
-    """Raise ProtocolError for what a connection of the peer listener may not ask before it
-    has introduced itself.
+    """Raise ProtocolError for a request that the peer listener does not accept before the
+    introduction.
     """
     if api_key not in (HANDSHAKE, API_VERSIONS):
         raise ProtocolError(

@@ -1,11 +1,11 @@
-"""How much is left for groups to read: what the coordinator tells beside the offsets they committed
-(OffsetFetch, `lag_wanted`).
+"""Consumer lag of groups: the coordinator returns it beside the committed offsets (OffsetFetch,
+`lag_wanted`).
 
-With Apache Kafka, whoever wants to know asks every leader for the ends of its logs himself. Here
-the node that has the offsets does it, for all groups of a request together: of partitions that it
-leads from memory, of the others with one pair of ListOffsets a leader. A partition without a
-leader, or whose leader does not answer or does not know yet how much is committed, has no lag (-1),
-and holds up no other.
+With Apache Kafka, the client queries every leader for the log end offsets. Here the coordinator
+does it, for all groups of a request together: from memory for partitions that it leads, with one
+pair of ListOffsets requests for each other leader. The lag is -1 if the partition has no leader, or
+if its leader does not respond or does not know its high watermark yet. Such a partition does not
+delay the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ASKED_AT_ONCE = 5_000
 _LATEST, _EARLIEST = -1, -2
 
 Bounds = dict[TopicPartition, list[int]]
-"""Where a log begins and ends; NO_OFFSET for what is not known."""
+"""Start and end of a log; NO_OFFSET if unknown."""
 
 
 async def tell_lag(
@@ -107,7 +107,7 @@ async def _ask(
     read_committed: bool,
     bounds: Bounds,
 ) -> None:
-    """Nothing is raised: what the leader does not say stays unknown."""
+    """Raises nothing: offsets that the leader does not return stay unknown."""
     with trio.move_on_after(ASK_SECONDS):
         for first in range(0, len(places), _ASKED_AT_ONCE):
             asked = places[first : first + _ASKED_AT_ONCE]

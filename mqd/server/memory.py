@@ -147,13 +147,13 @@ class FramePool:
                 holder.read_again()
 
     def to_evict(self, holders: Iterable[Holder], now: float) -> Holder | None:
-        """The connection to close for the one that has waited longest; None while nobody has waited
-        long enough, or while what closed connections leave is enough.
+        """The connection to close in favour of the one that has waited longest. None if none has
+        waited long enough, or if closed connections free enough memory.
 
-        Where tasks hold more than what is arriving, and more than a quarter of the pool: the one
-        whose task holds the most. Else of frames that have been arriving for longer than
-        STALLED_SECONDS the slowest; else the one that holds the most, if that is more than what is
-        wanted.
+        If tasks hold more than arriving frames do, and more than a quarter of the pool: the
+        connection whose task holds the most. Else the slowest of the frames that have been arriving
+        for longer than STALLED_SECONDS. Else the connection that holds the most, if that is more
+        than the waiting one needs.
         """
         while self._waiting and not self._waiting[0][0].open:
             self._waiting.popleft()

@@ -78,11 +78,11 @@ def current_leader(
     topic_id: bytes | None = None,
     index: int = 0,
 ) -> tuple[int, int] | None:
-    """(node, leader epoch) to name to a client that asked the wrong node (KIP-951), from the
-    partition or from the metadata.
+    """(node, leader epoch) for a client that contacted the wrong node (KIP-951), from the partition
+    or from the metadata.
 
-    None where nobody leads, or where this node would name itself: it may not lead any more, and
-    nobody tells it who does.
+    None if there is no leader, or if the result would be this node: it may have lost the
+    leadership, and does not know the new leader.
     """
     if partition is not None:
         leader, epoch = partition.assignment.leader, partition.leader_epoch

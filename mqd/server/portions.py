@@ -57,9 +57,8 @@ def with_fields(row: Any, **fields: Any) -> Any:
 
 
 async def list_in_portions(request: Any, field: str, call: Call) -> Mapping[str, Any]:
-    """The same for a request whose rows are the list `field`, as they are in its answer.
-
-    Raises what `call` raises for any portion.
+    """The same for a request whose rows are the list `field`, in the request and in the response.
+    Raises the exception of `call` for any portion.
     """
     rows = request[field]
     answer = dict(await call(with_fields(request, **{field: rows[:PORTION_ROWS]})))
@@ -75,9 +74,8 @@ async def list_in_portions(request: Any, field: str, call: Call) -> Mapping[str,
 async def answered_in_portions(
     request: Any, call: Call, failed: Refusal, *, key: str = "name"
 ) -> Mapping[str, Any]:
-    """The answer by topics of a request by topics, which `key` tells apart.
-
-    Raises what `call` raises for the first portion; `failed` answers for later ones, in slices.
+    """The response by topics to a request by topics; `key` identifies a topic. Raises the exception
+    of `call` for the first portion; `failed` builds the rows of later ones, in slices.
     """
     portions = in_portions(request.topics)
     first = next(portions, None)

@@ -221,7 +221,7 @@ class Server:
             self._extra_turn_wanted.set()
 
     def _begin_turn(self) -> None:
-        """See what time it is, and whether this node still hears the controller."""
+        """Update the time, and whether this node is in contact with the controller."""
         clock, replica = self._node.clock, self._node.replica
         self.now, self.now_ms = clock.monotonic(), clock.wall_ms()
         if self.now >= replica.contact_ends_at:
@@ -229,8 +229,8 @@ class Server:
         self._in_turn = True
 
     def _end_turn(self) -> None:
-        """Write what was appended, send what can be answered; again, while that lets
-        held-back requests go on.
+        """Write appended batches and send responses that are ready; repeat while this resumes
+        held-back requests.
         """
         end_of_turn = self._node.replica.end_of_turn
         end_of_turn()
@@ -243,8 +243,8 @@ class Server:
         self.arena.position = 0
 
     def dirty(self, connection: Connection) -> None:
-        """Outside a turn (a deadline, a commit, a task that ended), one is made as soon as
-        the loop comes round.
+        """Events outside a turn (a deadline, a commit, the end of a task) start a turn as soon as
+        the loop runs.
         """
         self._dirty.append(connection)
         if not self._in_turn:

@@ -1,5 +1,5 @@
-"""Requests that name several groups: each shard is asked about its own, and a group whose
-shard is not here is told so by itself.
+"""Requests that name several groups: each shard returns its own groups; a group whose shard is on
+another node gets an error of its own.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from mqd.server.slices import KEY_CHARS_A_ROW, listed_in_slices
 async def ask_each(
     context: Context, asked: str, group_ids: Iterable[str], answered: str
 ) -> list[dict[str, Any]]:
-    """A row for each group that the request's field `asked` names, in its order, from the field
-    `answered` of what the shards say.
-
-    A shard is asked about so many groups at once that others are not kept waiting.
+    """A row for each group in the request's field `asked`, in its order, from the field `answered`
+    of the shards' responses. Each call of a shard has few enough groups that other connections do
+    not wait.
     """
     groups = context.node.groups
     rows: dict[str, dict[str, Any]] = {}

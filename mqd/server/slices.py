@@ -1,10 +1,9 @@
-"""Large requests, answered a slice at a time: between two slices everybody else has a turn.
+"""Large requests, handled in slices: between two slices all other connections have a turn.
 
-A handler that may meet thousands of rows returns a coroutine for those, which holds back the
-requests behind it on its own connection and nobody else's; its answer is encoded in slices too.
-
-A handler may also be a generator that returns the answer and yields how many rows it made since:
-dispatch.py runs it to its end for a small request, and in slices for a large one.
+A handler returns a coroutine for a request of thousands of rows. It delays only later requests of
+the same connection; its response is encoded in slices too. A handler may also be a generator that
+yields the number of rows since the last yield and returns the response: dispatch.py runs it in one
+step for a small request, and in slices for a large one.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def _lock() -> trio.Lock:
 
 
 async def _taken() -> trio.Lock:
-    """The right to run a slice: at once where nobody else has it."""
+    """The right to run a slice: at once if no other task has it."""
     lock = _lock()
     try:
         lock.acquire_nowait()
@@ -100,9 +99,8 @@ class Pace:
 async def listed_in_slices(
     rows: Iterable[Row], weigh: Callable[[Row], int] = lambda row: 1
 ) -> list[Row]:
-    """`rows` as a list, made in slices of `SLICE_ROWS` by weight.
-
-    What they are made from must bear changes between two of them.
+    """`rows` as a list, built in slices of `SLICE_ROWS` by weight. Their source may change between
+    two slices.
     """
 
     def listed() -> Generator[int, None, list[Row]]:
@@ -145,8 +143,8 @@ def first_slice(work: Generator[int, None, Result]) -> tuple[Result] | None:
 
 
 async def finished_soon(work: Generator[int, None, Result]) -> Result:
-    """As `finished_in_slices`, with the first slice at once, whoever else waits for one:
-    most work is no larger.
+    """As `finished_in_slices`, but the first slice runs at once, before waiting tasks: most work
+    fits into it.
     """
     finished = first_slice(work)
     if finished is not None:

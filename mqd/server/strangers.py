@@ -1,14 +1,14 @@
-"""Connections of the peer listener that have not introduced themselves, and who gets a place among
-them. Pure.
+"""Connections of the peer listener before their introduction, and the limits on them. Pure.
 
-Two pools, so that a flood keeps no node out. One is for addresses of the cluster: those of the
-peers file, and any from which a node has introduced itself in this life. When it is full, the
-oldest connection gives way to the newest once it had `STRANGER_SECONDS_MIN` for its introduction;
-until then the newest waits. The other pool is for all other addresses. No address has more than
-`STRANGERS_PER_ADDRESS_MAX` places there. When it is full, the oldest gives way likewise; but the
-newest does not wait, because a connection of a node may be behind it in the backlog: it is closed.
+Two pools, so that a flood does not lock out nodes. One is for addresses of the cluster: those of
+the peers file, and any from which a node has introduced itself since this process started. If it is
+full, the newest connection replaces the oldest once that had `STRANGER_SECONDS_MIN` for its
+introduction; until then the newest waits. The other pool is for all other addresses. No address has
+more than `STRANGERS_PER_ADDRESS_MAX` places there. If it is full, the newest replaces the oldest in
+the same way. But the newest does not wait: it is closed, because a connection of a node may be
+behind it in the backlog.
 
-A host name of the peers file counts from the first introduction on, an IP address at once.
+A host name of the peers file counts after the first introduction, an IP address at once.
 """
 
 from __future__ import annotations

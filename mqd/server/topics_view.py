@@ -1,8 +1,8 @@
 """The topics, as coordinators see them (coordinator/shard.py, TopicsView).
 
-Where replicas stand is asked for each partition, by every group that reads it, after each change of
-anything: it is looked up once a topic, and kept until something of that is another. Who leads a
-partition, or is in sync, is nothing of that.
+Every group requests the racks of the replicas of each of its partitions, after each metadata
+change. So they are computed once for each topic and cached until they change. Leaders and in-sync
+replicas are not part of them.
 """
 
 from __future__ import annotations

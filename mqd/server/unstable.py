@@ -19,7 +19,7 @@ _STABLE_UNTIL: Final[Mapping[int, tuple[int, str]]] = {22: (5, TWO_PHASE)}
 
 
 def enabled(config: NodeConfig) -> frozenset[int]:
-    """The keys of the APIs of which this node serves unstable versions."""
+    """The API keys for which this node serves unstable versions."""
     return frozenset(key for key, (_, option) in _STABLE_UNTIL.items() if config.boolean(option))
 
 

@@ -1,13 +1,13 @@
-"""Is this partition part of the producer's transaction? The transaction coordinator is asked before
-the first append (KIP-890).
+"""Is this partition part of the producer's transaction? The leader asks the transaction coordinator
+before the first append (KIP-890).
 
-Without that, a batch that was delayed beyond its transaction would begin one that nobody ever ends,
-and nothing behind it would be read by those who read committed records only. Producers of
-transactions version 2 never say beforehand which partitions they write: for them the coordinator
-adds the partition, instead of confirming that it was added.
+Without this check, a batch that arrives after its transaction has ended would begin a hanging
+transaction. Then `read_committed` consumers would never read beyond it. Producers of transaction
+version 2 do not register partitions: for them the coordinator adds the partition instead of
+confirming it.
 
-The coordinator's word counts for the guard under which it was asked for (log/producers.py), and
-only as long as no marker came meanwhile.
+The coordinator's response counts for the guard of its request (log/producers.py), and only if no
+marker was written in between.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Producer = tuple[int, int]
 
 
 class Speaks(Enum):
-    """What the client's version of Produce or TxnOffsetCommit can be told."""
+    """The errors that the client's version of Produce or TxnOffsetCommit supports."""
 
     OLD_ERRORS = 0
     ABORTABLE = 1
@@ -63,7 +63,7 @@ class Speaks(Enum):
 
 
 class Word:
-    """What the coordinator has said of some partitions."""
+    """The coordinator's verdict on some partitions."""
 
     __slots__ = ("_guards", "_producer_id", "refusals")
 
@@ -87,7 +87,7 @@ class Word:
 
     @contextmanager
     def counts(self) -> Iterator[None]:
-        """Within it, and nothing waits there, what was confirmed may begin its transaction."""
+        """Within this context, without awaits, a confirmed batch may begin its transaction."""
         for partition, guard in self._guards.items():
             guard.confirmed = (
                 partition not in self.refusals
@@ -120,14 +120,13 @@ class Verification:
         wanted: Mapping[Partition, int],
         speaks: Speaks,
     ) -> AsyncIterator[Word]:
-        """Within it stands the coordinator's word: may batches with these base sequences begin the
-        producer's transaction in their partitions? Nothing is raised.
-
-        Refused with NETWORK_EXCEPTION where the coordinator cannot be asked. Those who add
-        partitions need not have waited for the markers of the transaction before this one: while it
-        is being completed (CONCURRENT_TRANSACTIONS) they are given a moment. When such a marker
-        comes to one of these partitions meanwhile, the coordinator is asked anew: their epoch tells
-        the transactions apart.
+        """Within this context the coordinator's verdict holds: may batches with these base
+        sequences begin the producer's transaction in their partitions? Raises nothing. The verdict
+        is NETWORK_EXCEPTION if the coordinator is unreachable. A producer that adds partitions need
+        not wait for the markers of its previous transaction. So the request is retried for a moment
+        while that one is completing (CONCURRENT_TRANSACTIONS). If such a marker is written to one
+        of these partitions meanwhile, the request is repeated: the epoch distinguishes the
+        transactions.
         """
         held: dict[Guard, Partition] = {}
         try:
@@ -227,8 +226,8 @@ class Verification:
     async def _coordinator_says(
         self, transactional_id: str, request: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """MqError COORDINATOR_NOT_AVAILABLE where nobody coordinates it; OSError where that
-        node cannot be asked.
+        """MqError COORDINATOR_NOT_AVAILABLE if the id has no coordinator; OSError if that node is
+        unreachable.
         """
         node = self._node
         found = node.image.partition(
@@ -263,8 +262,8 @@ _PASSES = frozenset(
 
 
 def produce_refusal(code: ErrorCode, speaks: Speaks) -> MqError:
-    """What a producer is told: one that cannot know these errors must try again, and need
-    not refresh its metadata for it.
+    """The error for a producer: one whose version lacks these errors gets one that it retries
+    without a metadata refresh.
     """
     if code in _PASSES or (code is ErrorCode.CONCURRENT_TRANSACTIONS and speaks is not Speaks.ADDS):
         reason = (
@@ -281,11 +280,11 @@ def produce_refusal(code: ErrorCode, speaks: Speaks) -> MqError:
 async def offsets_confirmed(
     node: Node, group_id: str, transactional_id: str, producer: Producer, speaks: Speaks
 ) -> AsyncIterator[None]:
-    """Within it, the coordinator of the group may append offsets of this transaction. Where it is
-    not here, it says so itself.
+    """Within this context, the group coordinator may append offsets of this transaction. If the
+    group coordinator is on another node, it returns that error itself.
 
-    MqError where the partition is not part of the transaction; COORDINATOR_LOAD_IN_PROGRESS where
-    nobody can tell now, for that has clients try again without looking for another coordinator.
+    MqError if the partition is not part of the transaction. COORDINATOR_LOAD_IN_PROGRESS if that is
+    unknown now: clients then retry without a search for another coordinator.
     """
     partition = node.replica.get(TopicPartition(GROUPS_TOPIC, node.groups.partition_of(group_id)))
     if (
