@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_EPOCH, NO_OFFSET, Offset
 
 
@@ -91,3 +92,18 @@ class LeaderEpochs:
             return epoch, log_end_offset
         index = bisect_right(self._epochs, epoch)
         return (self._epochs[index - 1], self._starts[index]) if index else (epoch, self._starts[0])
+
+    def divergence(
+        self, last_epoch: int, offset: Offset, log_end_offset: Offset
+    ) -> tuple[int, Offset] | None:
+        """Where this log leaves one that ends at `offset` with a record of `last_epoch`: the
+        diverging epoch of a Fetch response (KIP-595). None where it does not (I23).
+
+        MqError OFFSET_OUT_OF_RANGE for an epoch that this log cannot know.
+        """
+        epoch, end_offset = self.end_offset_for(last_epoch, log_end_offset)
+        if epoch == NO_EPOCH:
+            raise MqError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"this log knows nothing of epoch {last_epoch}"
+            )
+        return (epoch, end_offset) if epoch < last_epoch or end_offset < offset else None

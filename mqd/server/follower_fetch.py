@@ -392,13 +392,8 @@ class FollowerFetch:
         log = partition.log
         offset, end = asked.fetch_offset, log.written_end_offset
         if asked.last_fetched_epoch >= 0:
-            epoch, epoch_end = log.epochs.end_offset_for(asked.last_fetched_epoch, end)
-            if epoch == NO_EPOCH:
-                raise MqError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"this log knows nothing of epoch {asked.last_fetched_epoch}",
-                )
-            if epoch < asked.last_fetched_epoch or epoch_end < offset:
+            diverging = log.epochs.divergence(asked.last_fetched_epoch, offset, end)
+            if diverging is not None:
                 return (
                     followed.partition,
                     0,
@@ -406,7 +401,7 @@ class FollowerFetch:
                     None,
                     _NO_PREFERRED_REPLICA,
                     [],
-                    (epoch, epoch_end),
+                    diverging,
                 ), 0
         if not log.log_start_offset <= offset <= end:
             raise MqError(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mqd.errors import ErrorCode, MqError
 from mqd.log.epochs import LeaderEpochs
 
 
@@ -49,3 +50,16 @@ def test_truncation_at_both_ends() -> None:
     assert epochs.entries() == [(2, 12)]
     epochs.truncate_from_end(0)
     assert epochs.entries() == [] and epochs.latest == -1
+
+
+def test_the_divergence_of_a_log_that_is_fetched() -> None:
+    """Epochs 1 and 4; the log ends at 5."""
+    epochs = LeaderEpochs([(1, 0), (4, 3)])
+    assert epochs.divergence(4, 5, 5) is None
+    assert epochs.divergence(1, 3, 5) is None
+    assert epochs.divergence(1, 4, 5) == (1, 3), "it has more of epoch 1"
+    assert epochs.divergence(4, 6, 5) == (4, 5)
+    assert epochs.divergence(2, 2, 5) == (1, 3), "this log has no epoch 2"
+    with pytest.raises(MqError) as refused:
+        epochs.divergence(5, 5, 5)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE

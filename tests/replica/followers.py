@@ -141,9 +141,11 @@ class Replica:
         if not partition.is_leader or asked.current_leader_epoch != partition.leader_epoch:
             return FetchedPartition(0, 6, -1, -1, None, memoryview(b""))
         if asked.last_fetched_epoch >= 0:
-            epoch, end = log.epochs.end_offset_for(asked.last_fetched_epoch, log.log_end_offset)
-            if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
-                return FetchedPartition(0, 0, *ends, (epoch, end), memoryview(b""))
+            diverging = log.epochs.divergence(
+                asked.last_fetched_epoch, asked.fetch_offset, log.log_end_offset
+            )
+            if diverging is not None:
+                return FetchedPartition(0, 0, *ends, diverging, memoryview(b""))
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return FetchedPartition(0, 1, *ends, None, memoryview(b""))
         if NodeId(node_id) in partition.followers:

@@ -517,15 +517,8 @@ class Fetch:
         read_committed = request.isolation_level == _READ_COMMITTED
         aborted: list[tuple[int, int]] | None = [] if read_committed else None
         if asked.last_fetched_epoch >= 0:
-            epoch, epoch_end = log.epochs.end_offset_for(
-                asked.last_fetched_epoch, log.log_end_offset
-            )
-            if epoch == NO_EPOCH:
-                raise MqError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"this log knows nothing of epoch {asked.last_fetched_epoch}",
-                )
-            if epoch < asked.last_fetched_epoch or epoch_end < offset:
+            diverging = log.epochs.divergence(asked.last_fetched_epoch, offset, log.log_end_offset)
+            if diverging is not None:
                 ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
                 return (
                     wanted.partition,
@@ -534,7 +527,7 @@ class Fetch:
                     aborted,
                     _NO_PREFERRED_REPLICA,
                     [],
-                    (epoch, epoch_end),
+                    diverging,
                 ), 0
         if not log.log_start_offset <= offset <= log.log_end_offset:
             if (
