@@ -475,7 +475,7 @@ def test_the_default_suite_does_not_sleep() -> None:
 
 def test_tests_stand_where_the_code_does() -> None:
     """A folder of tests mirrors a folder of the project, but for the rings that have none."""
-    rings = {Path(), Path("conformance"), Path("sim"), Path("hostile")}
+    rings = {Path(), Path("conformance"), Path("sim"), Path("hostile"), Path("golden")}
     folders = {Path(name).parent.relative_to("tests") for name in python_files("tests")} - rings
     assert [
         str(folder)
