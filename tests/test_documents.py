@@ -193,3 +193,58 @@ def test_security_lists_the_node_options_that_clients_can_change() -> None:
         option for option in NODE_OPTIONS.values() if "node" in option.scopes and option.dynamic
     ]
     assert listed == {option.name for option in options if option.status is Status.IMPLEMENTED}
+
+
+INVARIANTS = (ROOT / "docs" / "INVARIANTS.md").read_text(encoding="utf-8")
+_SECTIONS = re.split(r"^\*\*I(\d+)\. ", INVARIANTS, flags=re.MULTILINE)
+KEPT_BY = {
+    f"I{number}": re.findall(
+        r"`((?:mqd|spark)/[\w/]+\.py)",
+        text.partition("- asserted: ")[2].partition("- guarded: ")[0],
+    )
+    for number, text in zip(_SECTIONS[1::2], _SECTIONS[2::2])
+}
+"""Number of an invariant -> the files that its row *Asserted* names."""
+_CITED = re.compile(r"[(,;] ?(I\d+)(?=[,)])")
+
+
+def cited(path: Path) -> set[str]:
+    """The numbers of invariants that a file cites: `(I5)`, `(I5, I22, KIP-497)`."""
+    text = path.read_text(encoding="utf-8")
+    return {
+        number
+        for brackets in re.findall(r"\([^()]*\)", text)
+        for number in _CITED.findall(brackets)
+    }
+
+
+@pytest.mark.parametrize("number", KEPT_BY)
+def test_an_invariant_is_cited_where_the_code_keeps_it(number: str) -> None:
+    files = [name for name in KEPT_BY[number] if not name.startswith("mqd/testing/probes")]
+    assert any(number in cited(ROOT / name) for name in files), (
+        f"none of {files} says ({number}) at the line that keeps it"
+    )
+
+
+def test_the_source_and_the_transcripts_cite_invariants_that_exist() -> None:
+    files = [ROOT / name for name in python_files("mqd", "mqctl", "spark", "tests")]
+    files += (ROOT / "tests" / "golden").glob("*/*.txt")
+    wrong = {
+        str(path.relative_to(ROOT)): sorted(unknown)
+        for path in files
+        if (unknown := cited(path) - KEPT_BY.keys())
+    }
+    assert wrong == {}
+
+
+def test_an_invariant_names_the_transcripts_that_cite_it() -> None:
+    """A row *Shown* has every transcript whose first comment cites the invariant."""
+    missing = []
+    for path in sorted((ROOT / "tests" / "golden").glob("*/*.txt")):
+        name = path.relative_to(ROOT).as_posix()
+        introduction = path.read_text(encoding="utf-8").split("\n\n")[0]
+        for number in re.findall(r"\bI\d+\b", introduction):
+            row = INVARIANTS.split(f"**{number}. ")[1].split("\n**I")[0]
+            if f"`{name}`" not in row:
+                missing.append((number, name))
+    assert missing == []

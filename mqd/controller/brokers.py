@@ -94,6 +94,7 @@ def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decisio
     ):
         return Decision()
     named = op.previous_broker_epoch
+    # Without this, its replicas leave ISR and ELR before they can lead (I25).
     vouches = known is not None and (
         known.incarnation == op.incarnation
         or (

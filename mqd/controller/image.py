@@ -289,6 +289,7 @@ class MetadataImage:
         self.size += more
         if is_of_group(record):
             self.groups_size += more
+        # The only mutation (I10).
         _APPLY[type(record)](self, record, index, delta)
 
     def _format_cluster(self, record: FormatCluster, index: int, delta: Delta) -> None:
@@ -415,6 +416,7 @@ class MetadataImage:
         for update in record.updates:
             before = topic.partitions[update.partition]
             after = updated(before, update)
+            # The leader is alive and in sync; ISR and ELR have no common member (I21).
             leader, isr, replicas = after.leader, after.isr, set(after.replicas)
             assert leader == NO_NODE if not isr else leader in isr, (topic.name, update)
             assert leader == NO_NODE or self.is_alive(leader), (topic.name, update)
@@ -447,6 +449,7 @@ class MetadataImage:
         delta.configs_changed.add(key)
 
     def _set_next_producer_id(self, record: SetNextProducerId, index: int, delta: Delta) -> None:
+        # Never assigned twice (I17).
         assert record.next_producer_id > self.next_producer_id, (record, self.next_producer_id)
         self.next_producer_id = record.next_producer_id
 

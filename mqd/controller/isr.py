@@ -172,6 +172,7 @@ def decide_alter_partitions(
     for wish in op.wishes:
         try:
             topic, partition = _partition(image, wish)
+            # A replaced leader changes nothing (I24).
             _check_epochs(op, wish, partition)
             if wish.partition in updates.get(topic.topic_id, ()):
                 raise MqError(ErrorCode.INVALID_UPDATE_VERSION, "The partition is named twice.")

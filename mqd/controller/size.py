@@ -94,6 +94,7 @@ class Room:
                     "Delete those of groups that are not used.",
                 )
             self._left_to_groups -= more
+        # Only decisions are bounded, never a replay (I45).
         if more > 0 and more > self._left - reserved:
             raise MqError(
                 ErrorCode.POLICY_VIOLATION,

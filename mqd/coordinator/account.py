@@ -102,6 +102,7 @@ class Account:
         """Raise COORDINATOR_NOT_AVAILABLE, upon which clients try again until their own time is
         over, where so much cannot be added.
         """
+        # Only growth is refused: what is in the log is always loaded (I46).
         if wanted > 0 and wanted > self.left(wanted, now_seconds):
             logger.warning(
                 "the memory bound of a coordinator is reached partition=%s for=%s bytes=%d "

@@ -364,6 +364,7 @@ class CoordinatorService:
     def _answer_when_committed(
         self, held: _Held, replies: Sequence[tuple[Ticket, Outcome]]
     ) -> None:
+        # The response rests on records that are not committed yet (I31).
         if held.end > held.partition.high_watermark:
             self._replica.wait_committed(
                 _Commit(self, held, replies, self._clock.monotonic() + self._commit_seconds)
@@ -444,6 +445,7 @@ class CoordinatorService:
 
     def _load_anew(self, held: _Held) -> None:
         """Drop the shard, whose state may differ from its log, and load it again."""
+        # The state is the replay of the log, and nothing else (I32).
         index = held.partition.assignment.topic_partition.partition
         if self._held.get(index) is held:
             self._let_go(held)

@@ -68,6 +68,7 @@ def refuse_shape(view: memoryview, config: LogConfig, client: bool) -> None:
             f"{header.records_count} records,"
             f" but a last offset delta of {header.last_offset_delta}",
         )
+    # Only the header is checked, so it may claim no more than this (I19).
     if compressed and header.records_count > RECORDS_COMPRESSED_MAX:
         reason = f"{header.records_count} compressed records; {RECORDS_COMPRESSED_MAX} may be"
         raise MqError(ErrorCode.MESSAGE_TOO_LARGE, reason)

@@ -146,6 +146,7 @@ def plan_append(
         attributes &= ~TIMESTAMP_TYPE_MASK
         _ATTRIBUTES.pack_into(view, ATTRIBUTES_POSITION, attributes)
         seal(view)
+    # Each batch starts where the one before it ends (I3), in the order of arrival (I6).
     _BASE_LENGTH_EPOCH.pack_into(view, 0, base_offset, length, leader_epoch)
     tail = log.tail
     roll = log.roll

@@ -111,6 +111,7 @@ class Descriptors:
 
     def check_room(self) -> None:
         """OSError EMFILE when too many older segments are open and none of them may be closed."""
+        # Open files stay within the bound (I20).
         if not self._close_some():
             raise OSError(errno.EMFILE, "too many full segments wait to be synced")
 

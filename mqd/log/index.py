@@ -47,6 +47,7 @@ class OffsetIndex:
         return index
 
     def append(self, last_offset: int, position: int) -> None:
+        # An entry points to the start of a batch that is written (I13).
         self._offsets.append(last_offset - self.base_offset)
         self._positions.append(position)
 

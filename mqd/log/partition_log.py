@@ -282,6 +282,7 @@ class PartitionLog:
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
         """Below it every transaction has ended, with its marker below the high watermark. Never
         above the high watermark."""
+        # Log start <= last stable offset <= high watermark (I37).
         first = self.producers.first_unstable_offset(high_watermark)
         return (
             high_watermark
@@ -313,6 +314,7 @@ class PartitionLog:
     def on_cleaned(self, old: list[Segment], cleaned: Segment) -> None:
         """`cleaned` holds what stays of the neighbours `old`."""
         at = self.segments.index(old[0])
+        # Neighbours, and never the active segment (I38).
         assert self.segments[at : at + len(old)] == old and old[-1] is not self.active
         assert (cleaned.base_offset, cleaned.next_offset) == (
             old[0].base_offset,

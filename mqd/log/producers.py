@@ -231,6 +231,7 @@ class Producers:
             if base_sequence == following:
                 return None
             last = last_sequence(base_sequence, last_offset_delta)
+            # A retry of one of the last five batches gets its first offset (I7).
             for batch in batches:
                 if batch[0] == base_sequence and batch[1] == last:
                     return batch[2], batch[3], batch[4]
@@ -378,6 +379,7 @@ class Producers:
                     ErrorCode.INVALID_PRODUCER_EPOCH,
                     f"producer {producer_id} sent epoch {epoch} after {producer.epoch}",
                 )
+        # The coordinator's permission for this attempt (I36).
         guard = self.guards.get(producer_id)
         if guard is None or not guard.confirmed:
             raise MqError(

@@ -663,6 +663,7 @@ class _Loader:
                 end,
             )
             start = first
+        # Nothing below the high watermark is lost silently (I8).
         if known.high_watermark > end:
             self.report.truncated_below_high_watermark = known.high_watermark
             logger.error(
@@ -733,6 +734,7 @@ class _Loader:
         if claim is None or claim.topic_id != topic_id or self.disk.exists(self.path / VOID):
             return None
         last = batch_below(self.segments[-1], topic_id, claim.end_offset) if self.segments else None
+        # A disk that lost records without a reboot proves nothing (I50).
         reason = why_lost(claim, end, last)
         if reason is not None:
             raise LogLost(

@@ -138,6 +138,7 @@ class LogRegistry:
             refusals.append(error)
             return
         except BlockingIOError:
+            # One process at a time (I16).
             refusals.append(StorageError(f"{directory.path} is in use by another process"))
             return
         except OSError as error:
@@ -199,6 +200,7 @@ class LogRegistry:
         for partition in mine:
             if partition in self.logs or partition in self.fenced:
                 continue
+            # A partition that had records never restarts empty (I18).
             reason = why_missing(self.directories.values(), partition)
             if reason is not None:
                 self.fence(partition, reason)

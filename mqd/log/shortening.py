@@ -55,6 +55,7 @@ def plan_cut(disk: Disk, log: PartitionLog, kept: int, size: int, next_offset: O
 
     OSError; BadBatch.
     """
+    # All files are opened and read before the first change (I51).
     segment = log.segments[kept - 1]
     open_segment(disk, log.path, segment, log.config)
     have_aborted(disk, log.path, log.segments, segment, log.config)

@@ -6,8 +6,8 @@ no later sync writes them (Rebello et al., "Can Applications Recover from fsync 
 '20). Whoever builds on such a file loses it with the next power cut.
 
 So a directory in which a write or sync failed is marked, and the next start writes again, in place,
-what nothing proves to be on the disk: then its pages are dirty, and a sync says the truth. The mark
-need not be durable: if it is lost with a power cut, so are the pages that it warns of.
+what nothing proves to be on the disk (I30). Then its pages are dirty, and a sync writes them. The
+mark need not be durable: if it is lost with a power cut, so are the pages that it warns of.
 """
 
 from __future__ import annotations

@@ -99,6 +99,7 @@ class Truncation:
         self._removals.add_all(paths, log.config.file_delete_delay_ms)
         log.durability.unsynced_truncation = log.written_end_offset
         self._syncer.request(log)
+        # Logs and counts what was below the high watermark (I8).
         self._after_truncation(log, high_watermark)
 
     def reset(self, log: PartitionLog, offset: Offset) -> None:

@@ -173,6 +173,7 @@ class Writer:
         failure = storage_error(f"cannot write to {log.path}", error)
         if not failure.out_of_space:
             log.forget_queue()
+            # Never retried (I15).
             self._registry.fail_directory(log.directory, failure)
             return failure
         try:

@@ -252,6 +252,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
     def flushed(self) -> list[tuple[int, Message]]:
         """The journal is durable: these messages may leave, in this order. Another turn may commit
         more."""
+        # Term and vote are durable before a message that depends on them leaves (I12).
         assert not self._journal.dirty
         messages, self._outbox.messages = self._outbox.messages, []
         return messages
@@ -264,6 +265,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
 
     @_SyncObj__raftCommitIndex.setter
     def _SyncObj__raftCommitIndex(self, index: int) -> None:  # noqa: N802
+        # What is not synced here is not committed here (I11).
         durable = self._durable_index()
         if index > durable:
             index = durable

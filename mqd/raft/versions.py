@@ -27,6 +27,7 @@ def in_force(finalized: int, remembered: int | None) -> int:
 
     `remembered`: of the quorum-state.
     """
+    # It never decreases: the previous release can no longer read what is written (I49).
     return max(finalized, remembered or 0) or NEWEST
 
 

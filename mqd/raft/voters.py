@@ -148,6 +148,7 @@ def next_set(
     """
     if not recorded:
         return VoterSet(current.epoch + 1, current.voters)
+    # Consecutive sets differ by one voter (I47).
     if not committed or len(file ^ current.voters) != 1 or node_id not in file:
         return None
     if obstacle(node_id, file, current, files=files, caught_up=caught_up) is not None:

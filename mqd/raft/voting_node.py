@@ -129,6 +129,7 @@ class VotingNode(PySyncObjNode):
             if isinstance(message, RecoveryQuery | RecoveryReply):
                 return True
             return self._recovery.follows and from_leader
+        # A voter that starts from nothing has no vote: it may have forgotten one (I27).
         return self._journal.formed or from_leader
 
     # -- elections

@@ -372,6 +372,7 @@ class Partition:
         for follower in self._counted:
             if follower.end_offset < end:
                 end = follower.end_offset
+        # Only upwards (I5), and not beyond a replica that may lead next (I22).
         moved = end > self.high_watermark
         if moved:
             self.high_watermark = end
@@ -605,6 +606,7 @@ class Partition:
 
     def fence(self, current_leader_epoch: int) -> None:
         """Raises MqError where the sender believes in another leader epoch than this node."""
+        # A replaced leader or follower changes nothing (I24).
         if current_leader_epoch != NO_EPOCH:
             if current_leader_epoch < self.leader_epoch:
                 raise MqError(

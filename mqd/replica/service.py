@@ -563,6 +563,7 @@ class ReplicaService:
                         # Its directory went offline later in this turn.
                         ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
                         continue
+                    # Only the high watermark frees it (I1).
                     partition.acks.append((append, ticket))
                     ticket.waiting += 1
                 elif append[1] < -1 and not partition.is_settled(append[1]):

@@ -544,6 +544,7 @@ class Connection:
             ):
                 self._pause()
                 break
+            # One after the other, in the order of arrival (I6).
             if not dispatch(self, buffer, view, start + 4, frame_end):
                 self._pause()
                 break

@@ -26,6 +26,7 @@ def check_stranger(connection: Connection, api_key: int) -> None:
     """Raise ProtocolError for a request that the peer listener does not accept before the
     introduction.
     """
+    # Only nodes of this cluster are served (I28).
     if api_key not in (HANDSHAKE, API_VERSIONS):
         raise ProtocolError(
             f"a request with API key {api_key} before an introduction: this port is for the "

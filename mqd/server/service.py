@@ -209,6 +209,7 @@ class Server:
             if arena.full:
                 self._end_turn()
             connection.used = self._virtual_time = max(connection.used, self._virtual_time)
+            # A slice for each connection in a turn (I41).
             self._slice_ends_at = now + SLICE_SECONDS_MAX
             connection.on_ready(events)
             after = clock()

@@ -1,4 +1,5 @@
-"""Virtual time, the order of everything, and the trace: what makes one seed one history.
+"""Virtual time, the order of everything, and the trace: what makes one seed one history
+(I29).
 
 Time stands still while code runs, but for a small price a task step, and jumps to the next event
 when every task waits. Events are of two kinds: Trio's own deadlines, and those of this module's

@@ -270,6 +270,7 @@ def check_same_contents(
     those would be lost.
     """
     decided, found = decision.contents.rows, contents.rows
+    # A batch id alone does not identify rows (I48).
     if decision.contents.is_same(contents):
         return
     if accept_changed and found.rows <= decided.rows:

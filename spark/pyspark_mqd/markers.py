@@ -134,6 +134,7 @@ def judge(
         assert marker.batch_id <= batch_id, "check_newest comes first"
         if marker.batch_id == batch_id:
             return Verdict.ALREADY_COMMITTED
+        # No attempt has committed this batch (I43).
         if marker.batch_id == batch_id - 1:
             return Verdict.WRITE
     if batch_id == 0 or accept_missing:
@@ -245,6 +246,7 @@ def check_same_rows(
     With `accept_changed`, committed rows stand for other rows, unless this run has more of them:
     those would be lost.
     """
+    # The rows of the run before are in the same tasks (I44).
     if marker.row_sum == sum_of_rows:
         return True
     if accept_changed and sum_of_rows.rows <= marker.rows:

@@ -159,6 +159,7 @@ class ConsumerGroup:
         self.owners = {
             place: member.member_id for member in self.members.values() for place in member.places()
         }
+        # A partition has at most one owner (I33).
         times = Counter(place for member in self.members.values() for place in member.places())
         if len(times) == times.total():
             return []

@@ -179,6 +179,7 @@ class OffsetStore:
         for key in self._of_producer.pop(producer_id, ()):
             group = self._groups[key.group]
             stored = self._take_waiting(group, key, producer_id)
+            # Only with the commit, and never over a later offset (I34).
             if committed:
                 standing = group.committed.get(key.topic, _NONE).get(key.partition)
                 if standing is None or standing.place < stored.place:

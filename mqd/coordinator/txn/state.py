@@ -590,6 +590,7 @@ def last_epoch_after(before: Transaction | None, record: Transaction, given: int
 def _moved(
     current: Transaction, state: TransactionState, now_ms: int, **changes: object
 ) -> Transaction:
+    # From Prepare* only Complete* of the same outcome follows (I35).
     assert state in TRANSITIONS[current.state], (current, state)
     return replace(
         current,
@@ -627,11 +628,13 @@ def _check_producer(current: Transaction, producer: Producer) -> None:
     owner = current.owner
     if producer.producer_id not in (owner.producer_id, current.producer_id):
         raise _no_mapping(producer)
+    # A prepared transaction waits for its owner (I39).
     if producer != owner:
         raise _fenced(current, producer)
 
 
 def _check_open(current: Transaction) -> None:
+    # Nothing is added to a prepared transaction (I40).
     if current.is_prepared:
         raise MqError(
             ErrorCode.INVALID_TXN_STATE,
