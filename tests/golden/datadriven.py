@@ -110,6 +110,9 @@ def _call(path: Path, driver: Any, command: Command) -> Iterator[str]:
         output = method(*positional, **named)
     except MqError as refusal:
         output = [f"refused: {refusal.code.name}"]
+    except Exception as error:
+        error.add_note(f"{place}: {command.text}")
+        raise
     for line in [output] if isinstance(output, str) else output or []:
         assert line and line == line.rstrip(), (place, line)
         yield line

@@ -36,11 +36,14 @@ class TruncationDriver:
         return [_shown(action, before, follower.log.log_end_offset) for action in actions]
 
     def fetch_until_equal(self, node: int, *, leader: int) -> list[str]:
-        """Fetches until one brings nothing."""
+        """Fetches until one brings nothing; ten at most."""
         shown = []
-        while "nothing new" not in (lines := self.fetch(node, leader=leader)):
+        for _ in range(10):
+            lines = self.fetch(node, leader=leader)
+            if "nothing new" in lines:
+                return shown
             shown += lines
-        return shown
+        return [*shown, "and does not come to rest"]
 
     def lose_response(self, node: int, *, leader: int) -> None:
         """The leader reads the follower's fetch, but the response is lost."""
