@@ -68,8 +68,7 @@ class ClassicDriver:
             session_ms=_SESSION_MS,
             rebalance_ms=rebalance_timeout * 1000,
         )
-        self._waiting[ticket] = name
-        return self._responses()
+        return self._sent(name, ticket)
 
     def rejoin(self, *names: str, owned: tuple[int, ...] = ()) -> list[str]:
         """JoinGroup of members with the protocol and the id that they have."""
@@ -107,8 +106,7 @@ class ClassicDriver:
             assignments,
             instance_id=self._instances.get(name),
         )
-        self._waiting[ticket] = name
-        return self._responses()
+        return self._sent(name, ticket)
 
     def heartbeat(self, name: str, *, generation: int = -1) -> list[str]:
         """Heartbeat in the generation that the member knows, unless another one is given."""
@@ -143,6 +141,11 @@ class ClassicDriver:
         return (
             f"{row['group_state']} generation={self._groups.group().generation} members={members}"
         )
+
+    def _sent(self, name: str, ticket: int) -> list[str]:
+        self._waiting[ticket] = name
+        shown = self._responses()
+        return shown if ticket not in self._waiting else [*shown, f"{name}: waits"]
 
     def _responses(self) -> list[str]:
         """What is answered now, by the order of the requests."""

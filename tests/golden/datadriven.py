@@ -1,7 +1,7 @@
 """Transcripts: commands, `----`, and the output that the real cores gave.
 
 The format is that of cockroachdb/datadriven, which etcd's Raft uses. A transcript starts with
-comment lines that say what it shows. Then come blocks, with an empty line between them:
+comment lines that state what it shows. Then come blocks, with an empty line between them:
 
     # A comment belongs to the block below it.
     command argument name=value
@@ -10,7 +10,7 @@ comment lines that say what it shows. Then come blocks, with an empty line betwe
     output of all commands of the block
 
 A driver is a class; its method `high_watermark` is the command `high-watermark`. The annotations of
-the method say how to read the arguments. Positional parameters have no name in a transcript, and
+the method give the type of each argument. Positional parameters have no name in a transcript, and
 keyword-only parameters are `name=value`, or `name` alone for a bool. A command returns its output
 lines, and an MqError of a core is the output `refused: CODE`. A block without output prints `ok`.
 """

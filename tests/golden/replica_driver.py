@@ -35,7 +35,7 @@ class ReplicaDriver:
         self._change: IsrChange | None = None
         self._down: set[int] = set()
 
-    # -- what the metadata says
+    # -- the metadata
 
     def leader(
         self,

@@ -36,7 +36,7 @@ class CoordinatorDriver:
         return self._shard.state(id)
 
     def verify(self, partition: str, *, id: str = "t", epoch: int) -> str:
-        """A partition's leader asks whether the transaction may start there (KIP-890)."""
+        """The leader of a partition requests permission for a transaction there (KIP-890)."""
         (code,) = self._shard.verify(self._pair(epoch), _partition(partition), id=id).values()
         return code.name if code else "allowed"
 
