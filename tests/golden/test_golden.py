@@ -22,6 +22,7 @@ DRIVERS: dict[str, Callable[[Path], Any]] = {
     "classic": ClassicDriver,
     "consumer": ConsumerDriver,
     "elections": ElectionsDriver,
+    "producers": PartitionDriver,
     "quorum": QuorumDriver,
     "replica": ReplicaDriver,
     "stable_offset": PartitionDriver,

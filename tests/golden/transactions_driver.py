@@ -95,6 +95,13 @@ class PartitionDriver:
         appended = self._harness.append(self._log, batch(*[b"v"] * count))
         return self._appended(appended.base_offset, appended.last_offset)
 
+    def idempotent(self, count: int, *, producer: int, sequence: int, epoch: int = 0) -> str:
+        """A batch with this first sequence number; `known` if it was appended before."""
+        data = batch(*[b"v"] * count, producer_id=producer, epoch=epoch, sequence=sequence)
+        appended = self._harness.append(self._log, data)
+        shown = self._appended(appended.base_offset, appended.last_offset)
+        return f"{shown} known" if appended.duplicate else shown
+
     def allow(self, *, producer: int, epoch: int = 0) -> None:
         """The coordinator permits the producer's next transaction in this partition."""
         sequence = self._sequences.get((producer, epoch), 0)
