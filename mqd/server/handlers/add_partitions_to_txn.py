@@ -1,11 +1,9 @@
-"""AddPartitionsToTxn (key 24), versions 0 to 5: partitions take part in a transaction from now on,
-or: do they already?
+"""AddPartitionsToTxn (key 24), versions 0 to 5: add partitions to a transaction, or verify them.
 
-v2 PRODUCER_FENCED. v3 flexible. v4 from brokers, in the name of clients that produce (KIP-890):
-several transactions at once, each either to be extended or only to be asked about. v5
-TRANSACTION_ABORTABLE.
+v2 PRODUCER_FENCED. v3 flexible. v4 from brokers, for clients that produce (KIP-890): several
+transactions at once, each to be extended or only verified. v5 TRANSACTION_ABORTABLE.
 
-A transaction whose partitions are not all there is not extended at all: those that are get
+If a partition of a transaction does not exist, none is added: the others get
 OPERATION_NOT_ATTEMPTED.
 """
 
@@ -58,8 +56,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 async def add_partitions(
     node: Node, request: Mapping[str, Any], *, from_client: bool = False
 ) -> Mapping[str, Any]:
-    """Version 5 of the request, asked by a node of this cluster, perhaps by this very one;
-    in slices, where it is about many.
+    """Version 5 of the request from a node of this cluster, possibly this one; in slices if it is
+    large.
     """
     results: list[dict[str, Any]] = []
     weight = 0
@@ -111,9 +109,8 @@ def _partitions(topics: Iterable[Mapping[str, Any]]) -> list[TopicPartition]:
 
 
 def _refused(node: Node, partitions: list[TopicPartition], *, from_client: bool) -> Errors:
-    """Empty if all of them may be in a transaction; else what is wrong with each.
-
-    Offsets have a request of their own.
+    """The error of each partition that cannot be in a transaction. Offsets have a request of their
+    own.
     """
     wrong: Errors = {}
     for partition in partitions:

@@ -1,8 +1,6 @@
-"""What the handlers of the cluster's own affairs share: the way to the controller, and who may do
-what.
+"""Shared by the handlers of administrative APIs: forwarding to the controller, and authorization.
 
-There is no access control yet, so that everybody may do everything that can be done to a topic or
-to the cluster.
+There is no access control yet: every client may change every topic and the cluster.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe configs, alter configs."""
 
 DEFAULT_TIMEOUT_MS = 30_000
-"""How long the controller is waited for where a request does not say (Kafka's
-`request.timeout.ms`).
+"""The timeout of a controller request that names none (Kafka's `request.timeout.ms`).
 """
 
 
@@ -54,9 +51,10 @@ async def at_controller(
     here: Callable[[], Awaitable[Mapping[str, Any]]],
     timeout_ms: int,
 ) -> Mapping[str, Any]:
-    """Answer by `here` on the controller's node; from any other send the same request there.
+    """Call `here` on the controller's node; any other node forwards the request to it.
 
-    What another node has forwarded is not forwarded again: NOT_CONTROLLER tells it to look anew.
+    A forwarded request is not forwarded again: NOT_CONTROLLER makes the sender refresh its
+    metadata.
     """
     if context.listener == PEER:
         return await here()
@@ -77,7 +75,7 @@ def log_without_effect(kind: str, name: str, message: str) -> None:
 
 
 def require_peer(context: Context, node_id: int) -> None:
-    """Refuse what only a node of this cluster may ask, and only for itself."""
+    """Refuse a request that only a node of this cluster may send, and only for itself."""
     if context.listener != PEER or context.peer_node is None:
         raise MqError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,

@@ -1,8 +1,8 @@
-"""ApiVersions, v0 to v4: what this listener serves, and which features are finalized.
+"""ApiVersions, v0 to v4: the APIs that this listener serves, and the finalized features.
 
-v1 throttle time; v3 flexible, and the client says what it is (checked as KIP-511 says); v4 features
-with level 0. The first request of every client; the answer decides which versions of everything
-else it uses.
+v1 throttle time; v3 flexible, with the client's software name and version (checked, KIP-511); v4
+features with level 0. It is the first request of every client; the response determines the versions
+of all later requests.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def failed(request: Any, error: MqError) -> Mapping[str, Any]:
 
 
 def served(listener: str = CLIENT, enabled: Collection[int] = ()) -> list[Mapping[str, int]]:
-    """What may be requested on a listener, by key, with the versions that are advertised.
-    `enabled`: keys of APIs of which the node serves unstable versions, too.
+    """The APIs of a listener, by key, with the advertised versions. `enabled`: API keys for which
+    the node also serves unstable versions.
     """
     names = (
         "fetch",

@@ -1,6 +1,6 @@
 """CreateTopics (key 19), versions 2 to 7. Runs on the controller.
 
-v4 -1 means the defaults. v5 the answer tells the partitions, replicas and configs of the new topic.
+v4 -1 means the defaults. v5 the response has the partitions, replicas and configs of the new topic.
 v7 its id.
 """
 

@@ -1,8 +1,8 @@
 """DeleteGroups (key 42), versions 0 to 2: empty groups of any type, with their offsets (KIP-229).
-Answered by the coordinator of each.
+Served by the coordinator of each group.
 
-Many offsets are deleted in several decisions: who joins between two of them keeps the group, and
-what is left of its offsets.
+Many offsets are deleted in several steps: if a member joins between two of them, the group and its
+remaining offsets stay.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """DescribeConfigs (key 32), versions 1 to 4: every key of a topic, of a group, of this node, of all
 nodes, of this node's loggers.
 
-v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list of keys asks for
-all, as null does. A resource that a request names twice has two rows; a question that comes more
-than ten times is refused from then on.
+v1 sources and synonyms. v3 types and documentation. v4 flexible. An empty list of keys means all,
+like null. A resource that a request names twice has two rows; a request that repeats one more than
+ten times is refused.
 
-The synonyms of a key are Apache Kafka's: what the topic or group sets, then the node key that
-stands in for it, as set for this node, for all nodes, at the start, and by default. Where that key
-has synonyms of its own (log.retention.ms: .minutes, .hours), they follow within each of these four;
-the list begins with the first entry of the key's own name. Values are in the unit of the key that
-is named.
+The synonyms of a key are Apache Kafka's: first the value of the topic or group, then the
+corresponding broker key, as set for this node, for all nodes, at the start, and by default. If that
+key has synonyms of its own (log.retention.ms: .minutes, .hours), they follow within each of these
+four. The list begins with the first entry of the key's own name. Values are in the unit of the
+named key.
 """
 
 from __future__ import annotations
@@ -219,11 +219,10 @@ def _node_candidates(node: Node, key: str) -> Candidates:
 
 
 def _all_nodes(node: Node, request: Any) -> Iterator[dict[str, Any]]:
-    """What was set for every node, and nothing else: there is no node whose other values these
-    could be.
+    """Only values that are set for all nodes: no single node has these.
 
-    A static option, set in an earlier version and without effect since, is shown as it was set: it
-    is to be deleted.
+    A static option that an earlier version stored has no effect any more; it is shown with its
+    value, so that it can be deleted.
     """
     for key, text in sorted(node.image.node_configs(None).items()):
         option = NODE_OPTIONS[key]

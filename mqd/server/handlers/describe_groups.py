@@ -32,7 +32,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def _as_kafka_tells(row: dict[str, Any]) -> dict[str, Any]:
-    """Without what mqd adds of a group that rebalances, for clients that did not ask."""
+    """Without mqd's extra fields of a rebalancing group, for clients that did not request them."""
     if "state_since_ms" not in row:
         return row
     members = [

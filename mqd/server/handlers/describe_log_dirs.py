@@ -1,4 +1,4 @@
-"""DescribeLogDirs, v1 to v5: what lies in each log directory, and how full its disk is (v4,
+"""DescribeLogDirs, v1 to v5: the replicas in each log directory, and the usage of its disk (v4,
 KIP-827).
 """
 

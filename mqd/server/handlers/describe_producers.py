@@ -1,7 +1,7 @@
-"""DescribeProducers, v0: the producer ids that a replica remembers (KIP-664).
+"""DescribeProducers, v0: the producer ids in the state of a replica (KIP-664).
 
-Followers answer for their own, as with Apache Kafka: who looks for hanging transactions may ask one
-broker for all it has.
+Followers respond too, as in Apache Kafka: a search for hanging transactions may query one broker
+for all of its replicas.
 """
 
 from __future__ import annotations

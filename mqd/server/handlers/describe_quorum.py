@@ -1,10 +1,10 @@
-"""DescribeQuorum (key 55), versions 0 to 2: who leads the metadata log, and how far its voters and
-observers are (KIP-595, KIP-836).
+"""DescribeQuorum (key 55), versions 0 to 2: the leader of the metadata log, and the progress of its
+voters and observers (KIP-595, KIP-836).
 
-Answered by the quorum's leader, which alone knows: any other node sends the request there. Indexes
-of the log are told as Kafka's offsets: the end is one past the last entry, the high watermark one
-past the last committed one. v1 when each was last heard, and last had everything. v2 errors in
-words, and where the voters listen (KIP-853).
+Only the quorum's leader knows them: any other node forwards the request to it. Raft indexes appear
+as Kafka's offsets: the end is one past the last entry, the high watermark one past the last
+committed one. v1 the times of the last fetch and of the last caught-up state. v2 error messages,
+and the voters' listeners (KIP-853).
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _check_cursor(request: Any) -> None:
 def _topic(
     image: MetadataImage, name: str, start: int, stop: int, *, isolated: bool
 ) -> dict[str, Any]:
-    """`isolated`: this node does not hear the controller, and cannot know who leads."""
+    """`isolated`: this node has no contact with the controller, and cannot know the leaders."""
     topic = image.topics.get(name)
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -52,9 +52,8 @@ def _first_wished(request: Any) -> Iterator[TopicPartition]:
 
 
 def _response(results: Iterable[Elected], listed: Iterable[str] = ()) -> dict[str, Any]:
-    """`listed`: topics that are named in any case.
-
-    Kafka names every topic when it was asked for all of them.
+    """`listed`: topics to name in any case. Kafka names every topic if the request is for all of
+    them.
     """
     topics: dict[str, list[dict[str, Any]]] = {topic: [] for topic in listed}
     for (topic, partition), code, message in results:

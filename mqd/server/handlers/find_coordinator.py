@@ -1,10 +1,9 @@
-"""FindCoordinator (key 10), versions 0 to 6: the broker that looks after a group or a transactional
-id.
+"""FindCoordinator (key 10), versions 0 to 6: the coordinator of a group or a transactional id.
 
 v1 key type: group (0) or transaction (1). v3 flexible. v4 several keys at once. v6 share partitions
 (2). The coordinator of a key is the leader of one partition of an internal topic, by the key's
-hash. While that topic is being created, and while the partition has no leader, the answer is
-COORDINATOR_NOT_AVAILABLE, and clients ask again.
+hash. While that topic is being created, and while the partition has no leader, the error is
+COORDINATOR_NOT_AVAILABLE, and clients retry.
 """
 
 from __future__ import annotations

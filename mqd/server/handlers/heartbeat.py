@@ -1,8 +1,8 @@
-"""Heartbeat (key 12), versions 0 to 4: a member of a classic group lives, and hears of rebalances.
-Answered by the group's coordinator.
+"""Heartbeat (key 12), versions 0 to 4: a member of a classic group is alive, and learns of
+rebalances. Served by the group's coordinator.
 
-v3 static members (KIP-345). While the coordinator is still loading, nobody is told to do anything,
-as in Apache Kafka.
+v3 static members (KIP-345). While the coordinator is loading, the response has no error, as in
+Apache Kafka.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """JoinGroup (key 11), versions 0 to 9: become a member of a classic group's next generation;
-answered when that is complete.
+the response waits until it is complete.
 
-v1 rebalance timeout. v4 new members are given an id first (KIP-394). v5 static members (KIP-345).
-v7 protocol type in the answer. v9 a static leader that comes back may be told not to assign anew
-(KIP-814). Answered by the group's coordinator.
+v1 rebalance timeout. v4 new members get an id first (KIP-394). v5 static members (KIP-345). v7
+protocol type in the response. v9 a static leader that returns may skip the assignment (KIP-814).
+Served by the group's coordinator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
             f"A member names at most {JOIN_PROTOCOLS_MAX} protocols.",
         )
     for row in request.protocols:
-        # what is received into is used again before the task begins
+        # the receive buffer is reused before the task begins
         row.metadata = bytes(row.metadata)
     return _answer(context, request)
 
@@ -52,7 +52,9 @@ async def _answer(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def _waits(context: Context, request: Any) -> None:
-    """The member has what was sent, within its bounds: nothing large waits with the request."""
+    """The member holds the received data, within its bounds: the waiting request holds
+    nothing large.
+    """
     request.protocols, request.reason = (), None
     context.waits()
 

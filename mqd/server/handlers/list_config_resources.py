@@ -1,8 +1,8 @@
-"""ListConfigResources (key 74), versions 0 to 1: names of what has, or may have, configuration of
-its own (KIP-1142).
+"""ListConfigResources (key 74), versions 0 to 1: names of resources that have, or may have, a
+configuration (KIP-1142).
 
-v0 knows subscriptions to client metrics only, of which there are none here. v1 every type. Groups
-are listed that have an override.
+v0 only client metrics subscriptions, which mqd does not have. v1 every type. Groups with an
+override are listed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ListGroups (key 16), versions 0 to 5: the groups whose coordinator this node is. A client asks
+"""ListGroups (key 16), versions 0 to 5: the groups whose coordinator this node is. A client queries
 every node.
 
-v4 states (KIP-518). v5 types (KIP-848). While a partition is still being loaded here, the whole is
-refused, as in Apache Kafka.
+v4 states (KIP-518). v5 types (KIP-848). While any partition is loading here, the request fails as a
+whole, as in Apache Kafka.
 """
 
 from __future__ import annotations

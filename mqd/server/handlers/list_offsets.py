@@ -1,15 +1,15 @@
 """ListOffsets, v1 to v11: offsets by timestamp, and the special ones.
 
 v2 isolation level; v4 leader epochs; v6 flexible; v7 -3, the largest timestamp (KIP-734); v8 -4,
-the earliest local offset; v9 -5, the end of what is tiered: nothing here; v11 -6, the first offset
-that waits to be tiered: likewise. A special timestamp that is newer than the request's version is
+the earliest local offset; v9 -5, the end of tiered storage; v11 -6, the first offset not yet
+tiered: mqd has no tiered storage. A special timestamp that is newer than the request's version is
 refused with UNSUPPORTED_VERSION, as Apache Kafka does. Likewise a partition that a request names
 more than once gets one row with INVALID_REQUEST, in front of the topic's others, and a topic that
 it names more than once is one topic of the response.
 
 A new leader does not know at once how much its predecessor had committed. Until its high watermark
-has reached the start of its epoch, the end is not told: it could lie before what a consumer has
-already read (KIP-207).
+has reached the start of its epoch, it does not return the end offset: that could be below the
+position of a consumer (KIP-207).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _row(context: Context, request: Any, topic: str, one: Any) -> Slices[dict[st
 
 
 def _look_up(context: Context, request: Any, topic: str, one: Any) -> Slices[tuple[int, int, int]]:
-    """(timestamp, offset, leader epoch) of what is asked for."""
+    """(timestamp, offset, leader epoch) of the requested offset."""
     asked = one.timestamp
     if asked < 0 and context.header.api_version < _SINCE.get(asked, 1 << 15):
         raise MqError(

@@ -1,7 +1,4 @@
-"""ListPartitionReassignments (key 46), version 0: partitions on the move.
-
-Runs on the controller, who knows first.
-"""
+"""ListPartitionReassignments (key 46), version 0: ongoing reassignments. Runs on the controller."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""Metadata (key 3), versions 0 to 13: which brokers live, which topics there are, who leads each
-partition.
+"""Metadata (key 3), versions 0 to 13: live brokers, topics, and the leader of each partition.
 
 v0 an empty list means all topics; v1 null does, and an empty list none; the controller's id, racks,
 internal topics. v2 cluster id. v4 allow_auto_topic_creation. v5 offline replicas. v7 leader epochs.
-v8 authorized operations. v9 flexible. v10 topic ids, which only v12 may ask by. v13 an error for
-the whole answer.
+v8 authorized operations. v9 flexible. v10 topic ids; requests by id from v12 on. v13 an error for
+the whole response.
 
-A node that does not hear from the controller knows no leaders, only who they were: it says so, and
-clients ask another node.
+A node without contact to the controller knows only former leaders. It returns an error for each,
+and clients ask another node.
 """
 
 from __future__ import annotations
@@ -126,9 +125,7 @@ def _answer(context: Context, request: Any, found: list[dict[str, Any]]) -> dict
 
 
 def controller_id(context: Context) -> int:
-    """A broker that can be asked to change things: the controller; while there is none,
-    any, which will wait for one.
-    """
+    """The broker for changes: the controller, or any broker while there is none; that one waits."""
     image = context.node.image
     leader = context.node.controller.controller_id
     if leader is not None and image.is_alive(leader):
@@ -138,10 +135,10 @@ def controller_id(context: Context) -> int:
 
 
 def _brokers(image: MetadataImage) -> list[BrokerImage]:
-    """Those that are alive; all that there are where none is, such as the only node while it stops.
+    """The live brokers, or all brokers if none is alive, such as the only node while it stops.
 
-    librdkafka forgets brokers that an answer does not name, and from an answer that names none it
-    never comes back.
+    librdkafka forgets brokers that a response does not name, and never recovers from a response
+    without brokers.
     """
     return image.alive_brokers() or [image.brokers[node_id] for node_id in sorted(image.brokers)]
 
@@ -221,7 +218,7 @@ def _topic(node: Node, topic: TopicImage, version: int) -> dict[str, Any]:
 def _lost(
     image: MetadataImage, topic: TopicImage, index: int, partition: PartitionImage
 ) -> set[Any]:
-    """Replicas whose nodes may live, but which are of no use."""
+    """Offline replicas on nodes that may be alive."""
     return (
         {
             replica
@@ -236,9 +233,7 @@ def _lost(
 def _partition(
     index: int, partition: PartitionImage, alive: set[Any], version: int, isolated: bool
 ) -> dict[str, Any]:
-    """Version 0 has no way to name replicas that are down but by leaving them out, with a
-    code that says so.
-    """
+    """Version 0 has no field for offline replicas: it omits them and sets an error code."""
     replicas = [replica for replica in partition.replicas if version > 0 or replica in alive]
     code = ErrorCode.NONE
     leader = NO_NODE if isolated else partition.leader

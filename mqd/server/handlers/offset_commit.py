@@ -1,7 +1,7 @@
-"""OffsetCommit (key 8), versions 2 to 10: a group writes down how far it has read. Answered by the
-group's coordinator.
+"""OffsetCommit (key 8), versions 2 to 10: a group commits offsets. Served by the group's
+coordinator.
 
-v2 to v4 may say how long the offsets are kept. v6 leader epoch. v7 static members. v9 member
+v2 to v4 may have a retention time. v6 leader epoch. v7 static members. v9 member
 epochs, and an error for a group that does not exist. v10 topics by id.
 """
 
@@ -27,7 +27,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
-    """No version has an error for the whole request: each partition tells it."""
+    """No version has an error for the whole request: each partition has it."""
     topics = []
     for topic in request.topics:
         rows = []

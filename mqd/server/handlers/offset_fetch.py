@@ -1,16 +1,16 @@
-"""OffsetFetch (key 9), versions 1 to 10: how far groups have read. Each group is asked of its own
-coordinator's shard.
+"""OffsetFetch (key 9), versions 1 to 10: committed offsets of groups, from the coordinator's shard
+of each group.
 
-v2 all of a group, and an error for it. v7 only what no open transaction may change. v8 several
-groups. v9 member epochs. v10 topics by id. Who asks for it (v8 on, server/lag.py) is told beside
-each offset how much is left to read.
+v2 all offsets of a group, and an error for it. v7 only offsets that no open transaction may change.
+v8 several groups. v9 member epochs. v10 topics by id. On request (v8 on, server/lag.py) the
+response has the lag of each partition.
 
-Of a group that another node coordinates, or that is being loaded, Kafka has an error since v2 and
-no rows. Stock clients go wrong there: aiokafka 0.14 (up to v3) does not look at that error, takes
-the group for one without offsets and reads from the beginning; librdkafka 2.16 (v9) looks for its
-coordinator, but never asks it (its issue 5586). Here the partitions that were asked for have rows
-as well, each with an error on which these two ask again; whoever looks at the group's error first,
-as Java's clients do, does not see them.
+For a group of another coordinator, or one that is loading, Kafka returns an error since v2 and no
+rows. Two stock clients mishandle that. aiokafka 0.14 (up to v3) ignores the error, assumes a group
+without offsets and reads from the beginning. librdkafka 2.16 (v9) searches for the coordinator, but
+never queries it (its issue 5586). So mqd also returns rows for the requested partitions, each with
+an error that makes these two retry. Clients that check the group's error first, such as Java's, do
+not see them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         )
         if left > 0:
             groups.append(await _fetch(context, wanted))
-        else:  # which clients take for "not yet", and ask for these groups again
+        else:  # clients retry these groups
             groups.append(
                 {
                     "group_id": group.group_id,
@@ -101,8 +101,8 @@ async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
 def refusal(
     wanted: FetchOffsets, code: ErrorCode, version: int
 ) -> Generator[int, None, dict[str, Any]]:
-    """Clients do not expect COORDINATOR_NOT_AVAILABLE here, and give up: Kafka, too, says
-    that it is another node then.
+    """Clients do not expect COORDINATOR_NOT_AVAILABLE here, and give up. Kafka returns
+    NOT_COORDINATOR too.
     """
     code = ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
     topics: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
 """SealTransactions (key 32003), version 0: prepared transactions take no more records here
 (KIP-939). Peer listener only.
 
-Answered when the seals are committed, so that another leader of the partition keeps them. Seals for
-`__consumer_offsets` go through the group coordinator, which knows where its log ends.
+The response waits until the seals are committed, so that later leaders of the partition have them.
+Seals for `__consumer_offsets` go through the group coordinator, which knows where its log ends.
 """
 
 from __future__ import annotations

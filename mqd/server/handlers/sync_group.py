@@ -1,7 +1,7 @@
-"""SyncGroup (key 14), versions 0 to 5: the leader brings a generation's assignments; everybody is
-answered when they are committed.
+"""SyncGroup (key 14), versions 0 to 5: the leader sends a generation's assignments; all members get
+theirs when they are committed.
 
-v3 static members (KIP-345). v5 protocol type and name, which are checked (KIP-559). Answered by the
+v3 static members (KIP-345). v5 protocol type and name, which are checked (KIP-559). Served by the
 group's coordinator.
 """
 
@@ -21,7 +21,7 @@ def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
     if len(request.assignments) > SLICE_ROWS:
         return _answer_large(context, request)
     for row in request.assignments:
-        # what is received into is used again before the task begins
+        # the receive buffer is reused before the task begins
         row.assignment = bytes(row.assignment)
     return _answer(context, request)
 

@@ -1,6 +1,6 @@
-"""TxnOffsetCommit (key 28), versions 0 to 5: a transaction writes down how far a group has read; it
-stands when the transaction commits. Answered by the group's coordinator, once the transaction's has
-confirmed that the transaction is open (KIP-890).
+"""TxnOffsetCommit (key 28), versions 0 to 5: a transaction commits offsets of a group; they take
+effect when the transaction commits. Served by the group's coordinator, after the transaction
+coordinator has confirmed that the transaction is open (KIP-890).
 
 v3 which member of which generation commits (KIP-447). v5 adds the coordinator's partition to the
 transaction by itself.
@@ -46,7 +46,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
-    """There is no error for the whole request: each partition tells it."""
+    """There is no error for the whole request: each partition has it."""
     topics = []
     for topic in request.topics:
         rows = []

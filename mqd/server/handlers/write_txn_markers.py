@@ -1,13 +1,13 @@
-"""WriteTxnMarkers, v1 and v2: transactions end in the partitions that this node leads; answered
-when the markers are committed (KIP-98).
+"""WriteTxnMarkers, v1 and v2: transactions end in the partitions that this node leads; the response
+waits until the markers are committed (KIP-98).
 
-v2 transaction_version (KIP-1228). Asked for by transaction coordinators, this node's own included,
-and by administrators who end a transaction that hangs (KIP-664). Markers for `__consumer_offsets`
-go through the group coordinator, which makes offsets count, or not.
+v2 transaction_version (KIP-1228). Sent by transaction coordinators, this node's own included, and
+by administrators who end a hanging transaction (KIP-664). Markers for `__consumer_offsets` go
+through the group coordinator, which applies or drops the offsets.
 
-Coordinators come over the peer listener. A client may end a transaction that is open, as its
-producer began it, and nothing else: a marker for a producer to come, or in the name of a
-coordinator to come, would shut out the real ones for good.
+Coordinators use the peer listener. A client may only end an open transaction with the producer id
+and epoch that began it. A marker with a future producer epoch or coordinator epoch would fence the
+real ones for good.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_LED = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
-"""Of the group coordinator's words: to whoever asks it is a partition, to be tried again."""
+"""Errors of the group coordinator, mapped to retriable errors of a partition."""
 
 Codes = dict[int, dict[tuple[str, int], int]]
 """Producer id -> (topic, partition) -> error code."""
@@ -74,8 +74,8 @@ async def write_markers(
     pace = Pace()
     deadline, now_ms = node.clock.monotonic() + COMMIT_SECONDS, node.clock.wall_ms()
     slices = [CommitTicket(deadline)]
-    """Each is handed in before anybody else runs: a write that fails, or another leader,
-    would else pass it by.
+    """All are handed in without awaits: otherwise a failed write, or a new leader, could be missed
+    in between.
     """
     async with trio.open_nursery() as nursery:
         for marker in request["markers"]:
@@ -136,8 +136,8 @@ async def write_markers(
 def _epoch_for_client(
     partition: Partition, producer: Producer, claimed: int, transaction_version: int
 ) -> int:
-    """The coordinator epoch of a client's marker: none that was not heard of yet. MqError as
-    `check_marker`; INVALID_TXN_STATE where no such transaction is open.
+    """The coordinator epoch of a client's marker: no unknown, newer one. MqError as `check_marker`;
+    INVALID_TXN_STATE if no such transaction is open.
     """
     producers = partition.log.producers
     producers.check_marker(*producer, claimed, transaction_version)
