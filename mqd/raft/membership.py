@@ -74,7 +74,9 @@ class Membership:
         committed = self._journal.voter_set_at(commit_index) or first
         return Position(self.file, current, committed, self._journal.formed)
 
-    def next_set(self, commit_index: int, caught_up: frozenset[int]) -> VoterSet | None:
+    def next_set(
+        self, commit_index: int, caught_up: frozenset[int], recovering: frozenset[int]
+    ) -> VoterSet | None:
         """The set that this node, a leader with a committed entry of its term, appends now."""
         return next_set(
             self._node_id,
@@ -84,10 +86,16 @@ class Membership:
             committed=self._journal.voter_set_at(commit_index) == self.current,
             files=self._files,
             caught_up=caught_up,
+            recovering=recovering,
         )
 
     def file_problem(
-        self, commit_index: int, *, leads: bool, caught_up: frozenset[int]
+        self,
+        commit_index: int,
+        *,
+        leads: bool,
+        caught_up: frozenset[int],
+        recovering: frozenset[int],
     ) -> str | None:
         """Why the peers file has no effect on the voters, or has none yet, for the operator."""
         committed = self.position(commit_index).committed
@@ -97,7 +105,12 @@ class Membership:
         if why is not None or not leads:
             return why
         why = obstacle(
-            self._node_id, self.file, self.current, files=self._files, caught_up=caught_up
+            self._node_id,
+            self.file,
+            self.current,
+            files=self._files,
+            caught_up=caught_up,
+            recovering=recovering,
         )
         if why is None:
             return None

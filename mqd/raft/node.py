@@ -198,6 +198,7 @@ class RaftNode(VotingNode):
             return
         if isinstance(message, RecoveryQuery):
             self._recovering_peers.add(sender)
+            self._recovery_queried_at[sender] = now
         else:
             self._recovering_peers.discard(sender)
         if not self._accepts(message):

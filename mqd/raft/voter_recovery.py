@@ -97,7 +97,9 @@ class VoterRecovery:
         """Once everything up to this index is committed and durable here, this is a full voter."""
 
     def on_reply(self, sender: int, reply: RecoveryReply) -> None:
-        if sender in self._others and reply.nonce == self.nonce:
+        """`sender`: any node. A voter by the log may have left the peers file already; without its
+        reply a majority of the voters by the log may be out of reach."""
+        if reply.nonce == self.nonce:
             self._replies[sender] = reply
 
     def first_formation(self, own_last_index: int) -> int | None:
@@ -113,10 +115,7 @@ class VoterRecovery:
 
         They must suffice by the peers file, and by the latest voter set of any reply."""
         intact = {node_id for node_id, reply in self._replies.items() if reply.formed}
-        sets = [self._others | {self._node_id}]
-        known = [reply.voter_set for reply in self._replies.values() if reply.voter_set is not None]
-        if known:
-            sets.append(max(known, key=lambda voter_set: voter_set.epoch).voters)
+        sets = [self._others | {self._node_id}, self._latest_voters()]
         enough = all(len(intact & voters) > len(voters) - majority(voters) for voters in sets)
         return self._highest_term() if enough else None
 
@@ -125,6 +124,13 @@ class VoterRecovery:
         complete_at = self.complete_at
         return complete_at is not None and commit_index >= complete_at and now >= self._votes_from
 
+    def _latest_voters(self) -> frozenset[int]:
+        """By the replies; by the peers file before any reply names voters."""
+        known = [reply.voter_set for reply in self._replies.values() if reply.voter_set is not None]
+        if not known:
+            return self._others | {self._node_id}
+        return max(known, key=lambda voter_set: voter_set.epoch).voters
+
     def _highest_term(self) -> int:
         return max((reply.term for reply in self._replies.values()), default=0)
 
@@ -132,14 +138,15 @@ class VoterRecovery:
         """For the operator."""
         replies = self._replies
         lost = {node_id for node_id, reply in replies.items() if not reply.formed}
-        possible = self._others - lost
+        voters = self._latest_voters()
+        others = voters - {self._node_id}
         decided = self.follows or any(reply.last_index > _EMPTY for reply in replies.values())
-        if decided and (stuck := impasse(len(self._others) + 1, possible)) is not None:
+        if decided and (stuck := impasse(len(voters), others - lost)) is not None:
             return stuck
         what = "this voter starts from nothing, so it does not vote yet"
         if self.follows:
             return f"{what}: it waits for a leader from which to catch up"
-        silent = sorted(self._others - replies.keys())
+        silent = sorted((self._others | others) - replies.keys())
         reasons = []
         if silent:
             reasons.append(f"it waits for a reply of node {', '.join(map(str, silent))}")

@@ -138,20 +138,22 @@ def next_set(
     committed: bool,
     files: Mapping[int, frozenset[int]],
     caught_up: frozenset[int],
+    recovering: frozenset[int] = frozenset(),
 ) -> VoterSet | None:
     """The set that the leader `node_id` appends now, or None. It has committed an entry of its own
     term.
 
     `recorded`: whether `current` is in the log, `committed`: whether it is committed. `files`: the
     voters by the files of other nodes, as last introduced. `caught_up`: nodes that have all or
-    nearly all of the leader's log.
+    nearly all of the leader's log. `recovering`: nodes that do not vote yet (voter_recovery.py).
     """
     if not recorded:
         return VoterSet(current.epoch + 1, current.voters)
     # Consecutive sets differ by one voter (I47).
     if not committed or len(file ^ current.voters) != 1 or node_id not in file:
         return None
-    if obstacle(node_id, file, current, files=files, caught_up=caught_up) is not None:
+    why = obstacle(node_id, file, current, files=files, caught_up=caught_up, recovering=recovering)
+    if why is not None:
         return None
     return VoterSet(current.epoch + 1, file)
 
@@ -163,9 +165,13 @@ def obstacle(
     *,
     files: Mapping[int, frozenset[int]],
     caught_up: frozenset[int],
+    recovering: frozenset[int] = frozenset(),
 ) -> str | None:
     """What a change by one voter waits for, so that the quorum stays available; None where
     it need not wait.
+
+    A recovering node acknowledges entries, but does not vote. If its vote were needed, the restart
+    of the leader would leave a quorum that can never elect another one.
     """
     agree = {node_id, *(peer for peer, theirs in files.items() if theirs == file)}
     for new in file - current.voters:
@@ -173,7 +179,14 @@ def obstacle(
             return f"node {new} does not use this file yet"
         if new not in caught_up:
             return f"node {new} has not copied the metadata yet"
+        if new in recovering:
+            return f"node {new} does not vote yet, it started with an empty log"
     for voters in (current.voters, file):
+        if len(voters - recovering) < majority(voters):
+            return (
+                f"of the voters {sorted(voters)}, {sorted(voters & recovering)} do not vote yet: "
+                "they started with an empty log"
+            )
         if len(agree & voters) < majority(voters):
             return (
                 f"of the voters {sorted(voters)}, only {sorted(agree & voters)} run with "

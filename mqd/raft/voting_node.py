@@ -56,6 +56,8 @@ class VotingNode(PySyncObjNode):
         self._finalized = finalized
         self._recovering_peers: set[int] = set()
         """Voters whose last message was a RecoveryQuery."""
+        self._recovery_queried_at: dict[int, float] = {}
+        """When each node last sent a RecoveryQuery, monotonic seconds."""
         self._stood_down_at = float("-inf")
         self._members = members = Membership(node_id, voters, journal)
         patience = timing.election_timeout_min
@@ -106,8 +108,12 @@ class VotingNode(PySyncObjNode):
 
     def peers_file_problem(self, now: float) -> str | None:
         """Why the peers file has no effect on the voters, or has none yet, for the operator."""
-        caught_up = self._caught_up(now)
-        return self._members.file_problem(self._commit, leads=self.ready, caught_up=caught_up)
+        return self._members.file_problem(
+            self._commit,
+            leads=self.ready,
+            caught_up=self._caught_up(now),
+            recovering=self._recovering(now),
+        )
 
     @property
     def _is_alone(self) -> bool:
@@ -280,6 +286,11 @@ class VotingNode(PySyncObjNode):
         since = now - self._timing.election_timeout_max
         return self._followers.caught_up_since(since)
 
+    def _recovering(self, now: float) -> frozenset[int]:
+        """Nodes in recovery: they send a query with each heartbeat."""
+        since = now - self._timing.election_timeout_max
+        return frozenset(peer for peer, at in self._recovery_queried_at.items() if at >= since)
+
     def _change_voters(self, now: float) -> None:
         """Of a leader: append the set that the operator wants, when it may."""
         members = self._members
@@ -292,7 +303,7 @@ class VotingNode(PySyncObjNode):
             self._stood_down_at = now
             self.stand_down()
             return
-        wanted = members.next_set(self._commit, self._caught_up(now))
+        wanted = members.next_set(self._commit, self._caught_up(now), self._recovering(now))
         if wanted is not None:
             self._journal.append(encode_entry(wanted), self._journal.last_index + 1, self.term)
             self._on_voters()

@@ -197,6 +197,17 @@ def test_old_answers_and_strangers_testify_nothing() -> None:
     assert recovery.may_follow() == 7
 
 
+def test_a_voter_by_the_log_counts_although_the_peers_file_has_removed_it() -> None:
+    """Node 3 was restarted with voters {2, 3} before its recovery was complete, while the log still
+    has {1, 2, 3}."""
+    recovery = VoterRecovery(3, {2, 3}, nonce=5)
+    recovery.on_reply(2, RecoveryReply(4, 5, 9, True, THREE))
+    assert recovery.may_follow() is None
+    assert "waits for a reply of node 1" in recovery.waits_for()
+    recovery.on_reply(1, RecoveryReply(6, 5, 9, True, THREE))
+    assert recovery.may_follow() == 6
+
+
 @pytest.mark.parametrize(("voters", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3), (7, 4)])
 def test_so_many_must_remember_that_every_old_majority_has_one_of_them(
     voters: int, needed: int

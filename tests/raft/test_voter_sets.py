@@ -352,6 +352,13 @@ def test_next_set() -> None:
     assert after(files={4: four}) is None, "1 and 4 are no majority of either set"
     assert after(files={2: four, 3: four}) is None, "4 does not vote by its own file"
     assert after(caught_up=voters()) is None
+    assert after(recovering=voters(4)) is None, "4 does not vote yet"
+    assert after(recovering=voters(2, 3)) is None, "only 1 of the current voters votes"
+    assert after(recovering=voters(3)) == VoterSet(2, four)
+    two = voters(1, 2)
+    assert after(two, files={2: two}, recovering=voters(2)) is None, (
+        "both votes are needed after the removal"
+    )
     assert after(voters(1, 2), files={2: voters(1, 2)}) == VoterSet(2, voters(1, 2)), (
         "a dead voter is removed without its consent"
     )
@@ -372,6 +379,16 @@ def test_what_a_change_waits_for() -> None:
         found({4: four}) == "of the voters [1, 2, 3], only [1] run with this file; a majority must"
     )
     assert found({2: four, 4: four}) is None
+    assert obstacle(
+        1, four, current, files={2: four, 4: four}, caught_up=FOUR, recovering=voters(2, 3)
+    ) == ("of the voters [1, 2, 3], [2, 3] do not vote yet: they started with an empty log")
+
+
+@pytest.mark.parametrize("seed", [29, 33, 35])
+def test_a_voter_set_never_needs_the_vote_of_a_node_that_is_still_in_recovery(seed: int) -> None:
+    """The leader of one voter added a second one before that one voted. After a restart of both,
+    neither could be elected, for good."""
+    World(seed, nodes=3, observers=2, changes=True).run()
 
 
 THREE, FOUR = voters(1, 2, 3), voters(1, 2, 3, 4)
