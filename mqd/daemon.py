@@ -38,6 +38,7 @@ from mqd.io.clock import Clock, SystemClock
 from mqd.io.disk import Disk, OsDisk, raise_descriptor_limit
 from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.garbage import Garbage
+from mqd.io.memory import memory_bytes
 from mqd.io.net import Listener, Network, OsNetwork
 from mqd.limits import DESCRIPTORS_OTHERS, DISK_RESERVE_BYTES
 from mqd.log import disk_serials, known_directories, last_registration
@@ -59,6 +60,7 @@ from mqd.log.last_registration import (
     store_last_registration,
 )
 from mqd.log.log_config import LogConfig
+from mqd.log.producer_memory import producers_max
 from mqd.log.service import LogService
 from mqd.logs import write_line
 from mqd.protocol.files import MetaProperties
@@ -216,6 +218,7 @@ class _Daemon:
             claim=lambda: MetaProperties(self.peers.cluster_id, self.me.id, seams.entropy.uuid()),
             retention_check_interval_ms=self.config.integer("log.retention.check.interval.ms"),
             producer_id_expiration_ms=self.config.integer("producer.id.expiration.ms"),
+            producers_max=producers_max(self.config["producer.state.memory.bytes"], memory_bytes()),
             descriptors=descriptors_for_logs,
             checkpoint_seconds=self.config.integer("log.flush.offset.checkpoint.interval.ms")
             / 1000,

@@ -142,6 +142,15 @@ PRODUCER_BATCHES_CACHED = 5
 with idempotence.
 """
 PRODUCERS_PER_PARTITION_MAX = 100_000
+PRODUCER_BYTES = 1_280
+"""What a partition remembers of a producer id with five batches, by `tracemalloc`; 450 with one."""
+PRODUCERS_MEMORY_SHARE = 16
+PRODUCERS_MEMORY_BYTES_MIN = 64 * MIB
+"""Default of `producer.state.memory.bytes`: a sixteenth of the memory, and no less than this."""
+PRODUCERS_PER_SLICE = 5_000
+"""Visited in one step of the event loop: 4 ms."""
+PRODUCER_SNAPSHOTS_PENDING_MAX = 2
+"""Snapshots of one partition that wait for a sync. An older one only shortens a recovery."""
 PRODUCERS_REPEATING_MAX = 5_000
 """Of so many producers of a partition, those that were seen last, a snapshot holds all of these
 batches, of the others the last one. A worker thread encodes it; the event loop copies a table of

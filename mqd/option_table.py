@@ -1589,6 +1589,14 @@ _TABLE: Final = (
         minimum=1,
     ),
     _node(
+        "producer.state.memory.bytes",
+        LONG,
+        None,
+        DONE,
+        "Memory bound of the state of all idempotent producers; not set: 1/16 of the node's memory",
+        minimum=limits.MIB,
+    ),
+    _node(
         "producer.purgatory.purge.interval.requests",
         INT,
         1000,

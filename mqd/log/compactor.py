@@ -294,10 +294,7 @@ class Compactor:
                 keys,
                 end,
                 Transactions(aborted, log.segments[0].base_offset),
-                {
-                    entry.producer_id: (entry.last_offset, entry.producer_epoch)
-                    for entry in log.producers.entries()
-                },
+                await self._disk.offload(log.producers.freeze().last_batches),
                 delete_retention_ms=log.config.delete_retention_ms,
                 now_ms=self._clock.wall_ms(),
             )

@@ -15,9 +15,11 @@ import trio
 
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
+from mqd.limits import PRODUCER_SNAPSHOTS_PENDING_MAX
 from mqd.log.cleaner import plan_retention
 from mqd.log.descriptors import Descriptors
 from mqd.log.partition_log import PartitionLog
+from mqd.log.producer_memory import kept_per_partition
 from mqd.log.producers import ProducerSnapshot
 from mqd.log.reading import storage_error
 from mqd.log.registry import LogRegistry
@@ -38,6 +40,9 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 60.0
 """Kafka's `log.flush.offset.checkpoint.interval.ms`, for recovery points and log starts."""
 CHECKPOINT_SECONDS_MIN = 0.1
+PRODUCERS_CHECK_SECONDS = 1.0
+"""A flood adds about 20,000 producer ids in this time, 25 MB."""
+PRODUCERS_WARN_SECONDS = 60.0
 HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
 
@@ -57,6 +62,7 @@ class Housekeeping:
         on_log_start_moved: Callable[[PartitionLog], None],
         retention_check_interval_ms: int,
         producer_id_expiration_ms: int,
+        producers_max: int,
         checkpoint_seconds: float,
     ) -> None:
         self._disk = disk
@@ -68,6 +74,9 @@ class Housekeeping:
         self._on_log_start_moved = on_log_start_moved
         self._retention_seconds = retention_check_interval_ms / 1000
         self._producer_expiry_ms = producer_id_expiration_ms
+        self._producers_max = producers_max
+        self.forgotten_producers = 0
+        """Producer ids that were forgotten because there were too many."""
         self.checkpoint_seconds = max(CHECKPOINT_SECONDS_MIN, checkpoint_seconds)
         self.flush_due: dict[PartitionLog, float] = {}
         """Log -> when to sync it (monotonic seconds)."""
@@ -113,6 +122,39 @@ class Housekeeping:
         while True:
             await trio.sleep(HIGH_WATERMARK_SECONDS)
             await self.store(HIGH_WATERMARK_CHECKPOINT)
+
+    async def run_producer_bound(self) -> None:
+        """Keep the number of producer ids within its bound, until cancelled."""
+        warn_at = self._clock.monotonic()
+        before = 0
+        while True:
+            await trio.sleep(PRODUCERS_CHECK_SECONDS)
+            await self.forget_producers()
+            now = self._clock.monotonic()
+            if self.forgotten_producers > before and now >= warn_at:
+                logger.warning(
+                    "too many producer ids, forgetting the least recently used ones: their "
+                    "retries may be appended twice; find the client that opens a producer for "
+                    "each batch, or raise producer.state.memory.bytes forgotten=%d max=%d",
+                    self.forgotten_producers - before,
+                    self._producers_max,
+                )
+                before, warn_at = self.forgotten_producers, now + PRODUCERS_WARN_SECONDS
+
+    async def forget_producers(self) -> None:
+        """Bring the number of producer ids back within its bound. Followers do the same on their
+        own: what a replica remembers of a producer is not replicated."""
+        logs = list(self._registry.logs.values())
+        kept = kept_per_partition((len(log.producers) for log in logs), self._producers_max)
+        if kept is None:
+            return
+        for log in logs:
+            count = len(log.producers)
+            if count > kept:
+                for _ in log.producers.forget_oldest(kept):
+                    await trio.lowlevel.checkpoint()
+                self.forgotten_producers += max(0, count - len(log.producers))
+                await trio.lowlevel.checkpoint()
 
     async def run(self) -> None:
         """All other work, until cancelled."""
@@ -206,6 +248,7 @@ class Housekeeping:
         log.on_rolled(new_segment(self._disk, log.path, base_offset, self._clock.wall_ms()))
         append_indexes(self._disk, log.path, old)
         log.snapshots.append((base_offset, snapshot))
+        del log.snapshots[:-PRODUCER_SNAPSHOTS_PENDING_MAX]
         log.new_files = True
         self._syncer.request(log, whole=False)
         self._descriptors.close_older(log)
@@ -222,7 +265,8 @@ class Housekeeping:
         now_ms = self._clock.wall_ms()
         plans: dict[PartitionLog, tuple[Offset, str]] = {}
         for log in self._cleanable():
-            log.producers.expire(now_ms, self._producer_expiry_ms)
+            for _ in log.producers.expire(now_ms, self._producer_expiry_ms):
+                await trio.lowlevel.checkpoint()
             count, reason = plan_retention(log, now_ms)
             if not log.durability.may_roll:
                 count = min(count, len(log.segments) - 1)

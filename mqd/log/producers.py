@@ -35,11 +35,17 @@ are forgotten, as Apache Kafka does. Their outcome is certain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import PRODUCER_BATCHES_CACHED, PRODUCERS_PER_PARTITION_MAX, PRODUCERS_REPEATING_MAX
+from mqd.limits import (
+    PRODUCER_BATCHES_CACHED,
+    PRODUCERS_PER_PARTITION_MAX,
+    PRODUCERS_PER_SLICE,
+    PRODUCERS_REPEATING_MAX,
+)
 from mqd.protocol.batch import TRANSACTIONAL_MASK, Buffer, parse_header
 from mqd.protocol.files import AbortedTransaction, ProducerSnapshotEntry, encode_producer_snapshot
 from mqd.protocol.markers import is_transaction_seal, parse_end_marker
@@ -146,6 +152,16 @@ class ProducerSnapshot:
     def rows(self) -> list[ProducerSnapshotEntry]:
         """The batches that may come again, those of a producer in a row, the newest last."""
         return _snapshot_rows(self._producers)
+
+    def last_batches(self) -> dict[int, tuple[Offset, int]]:
+        """(last offset, epoch) by producer id, -1 for a producer without batches."""
+        return {
+            producer_id: (
+                producer.batches[-1][3] if producer.batches else NO_OFFSET,
+                producer.epoch,
+            )
+            for producer_id, producer in self._producers.items()
+        }
 
     def encoded(self) -> bytes:
         """The bytes of the snapshot file. Slow with many producers: for a worker thread."""
@@ -420,19 +436,7 @@ class Producers:
         attributes: int,
     ) -> None:
         """A batch of this producer is in the log. Control batches are not for here: `end`."""
-        producers = self._producers
-        producer = producers.pop(producer_id, None)
-        if producer is None:
-            producer = _Producer(epoch, self._generation)
-            if len(producers) >= PRODUCERS_PER_PARTITION_MAX:
-                self._make_room()
-        else:
-            if producer.generation != self._generation:
-                producer = producer.copy(self._generation)
-            if epoch != producer.epoch:
-                producer.epoch = epoch
-                producer.batches.clear()
-        producers[producer_id] = producer
+        producer = self._changing(producer_id, epoch)
         if attributes & TRANSACTIONAL_MASK:
             self.guards.pop(producer_id, None)
             if producer.current_txn_first_offset == NO_OFFSET:
@@ -465,19 +469,7 @@ class Producers:
 
         Of an aborted transaction: what readers must be told.
         """
-        producers = self._producers
-        producer = producers.pop(producer_id, None)
-        if producer is None:
-            producer = _Producer(epoch, self._generation)
-            if len(producers) >= PRODUCERS_PER_PARTITION_MAX:
-                self._make_room()
-        else:
-            if producer.generation != self._generation:
-                producer = producer.copy(self._generation)
-            if epoch != producer.epoch:
-                producer.epoch = epoch
-                producer.batches.clear()
-        producers[producer_id] = producer
+        producer = self._changing(producer_id, epoch)
         producer.coordinator_epoch = coordinator_epoch
         producer.last_timestamp = timestamp
         self.guards.pop(producer_id, None)
@@ -495,6 +487,23 @@ class Producers:
         return AbortedTransaction(
             producer_id, first_offset, offset, next(iter(self.open), offset + 1)
         )
+
+    def _changing(self, producer_id: int, epoch: int) -> _Producer:
+        """The producer as the most recently used one, in `epoch`, and part of no snapshot."""
+        producers = self._producers
+        producer = producers.pop(producer_id, None)
+        if producer is None:
+            producer = _Producer(epoch, self._generation)
+            if len(producers) >= PRODUCERS_PER_PARTITION_MAX:
+                self._make_room()
+        else:
+            if producer.generation != self._generation:
+                producer = producer.copy(self._generation)
+            if epoch != producer.epoch:
+                producer.epoch = epoch
+                producer.batches.clear()
+        producers[producer_id] = producer
+        return producer
 
     def seal(self, producer_id: int, epoch: int, timestamp: int) -> None:
         """A seal is in the log: older epochs of this producer append no more; its
@@ -536,14 +545,18 @@ class Producers:
                 del self._producers[producer_id]
                 return
 
-    def expire(self, now_ms: int, idle_ms_max: int) -> None:
-        """Forget producers that have sent nothing for so long and have no transaction open, and
-        guards that nobody waits for.
+    def expire(self, now_ms: int, idle_ms_max: int) -> Iterator[None]:
+        """Forget idle producers without an open transaction, and guards without a waiting batch.
+        Yields between two slices; the producers may change meanwhile.
 
-        By this node's clock: records may be stamped with times of long ago, and their producer be
-        about to repeat a batch.
+        Idle by this node's clock: timestamps of records may be old although their producer is
+        active.
         """
-        for producer_id, producer in list(self._producers.items()):
+        for place, (producer_id, producer) in enumerate(list(self._producers.items()), 1):
+            if place % PRODUCERS_PER_SLICE == 0:
+                yield
+            if self._producers.get(producer_id) is not producer:
+                continue
             behind = producer.batches[-1][3] if producer.batches else NO_OFFSET
             if producer.idle_behind != behind:
                 producer.idle_behind, producer.idle_since_ms = behind, now_ms
@@ -556,11 +569,27 @@ class Producers:
             if now_ms - guard.since_ms > idle_ms_max:
                 del self.guards[producer_id]
 
-    def entries(self) -> list[ProducerSnapshotEntry]:
-        """The last batch of each producer: what DescribeProducers tells."""
-        return [
-            _last_entry(producer_id, producer) for producer_id, producer in self._producers.items()
-        ]
+    def forget_oldest(self, kept: int) -> Iterator[None]:
+        """Forget the least recently used producers until `kept` are left; those in a transaction
+        stay. Yields between two slices; the producers may change meanwhile.
+        """
+        oldest = list(islice(self._producers.items(), max(0, len(self._producers) - kept)))
+        for place, (producer_id, producer) in enumerate(oldest, 1):
+            if place % PRODUCERS_PER_SLICE == 0:
+                yield
+            if (
+                self._producers.get(producer_id) is producer
+                and producer.current_txn_first_offset == NO_OFFSET
+            ):
+                del self._producers[producer_id]
+
+    def entries(self) -> Iterator[ProducerSnapshotEntry]:
+        """The last batch of each producer, for DescribeProducers. A producer that changes during
+        the iteration may appear in its new state."""
+        return (
+            _last_entry(producer_id, producer)
+            for producer_id, producer in list(self._producers.items())
+        )
 
     def snapshot(self) -> list[ProducerSnapshotEntry]:
         """What a snapshot holds: the batches that may come again, those of a producer in a

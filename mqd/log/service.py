@@ -25,6 +25,7 @@ import trio
 from mqd.errors import NO_DESCRIPTORS, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
+from mqd.limits import PRODUCER_BYTES, PRODUCERS_MEMORY_BYTES_MIN
 from mqd.log.closing import close_directory
 from mqd.log.compactor import Compactor
 from mqd.log.descriptors import Descriptors
@@ -67,6 +68,7 @@ class LogService:
         claim: Callable[[], MetaProperties] | None = None,
         retention_check_interval_ms: int = 300_000,
         producer_id_expiration_ms: int = 86_400_000,
+        producers_max: int = PRODUCERS_MEMORY_BYTES_MIN // PRODUCER_BYTES,
         descriptors: int = 1 << 20,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         kept: bool = True,
@@ -111,6 +113,7 @@ class LogService:
             on_log_start_moved=on_log_start_moved,
             retention_check_interval_ms=retention_check_interval_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
+            producers_max=producers_max,
             checkpoint_seconds=checkpoint_seconds,
         )
         self.reader = Reader(self._descriptors, self.registry.fence)
@@ -201,6 +204,7 @@ class LogService:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._syncer.run)
             nursery.start_soon(self.housekeeping.run)
+            nursery.start_soon(self.housekeeping.run_producer_bound)
             nursery.start_soon(self.housekeeping.run_high_watermarks)
             nursery.start_soon(self.compactor.run)
 

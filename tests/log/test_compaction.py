@@ -339,7 +339,7 @@ async def written_and_cleaned(home: Path, seed: int, data: st.DataObject) -> Non
             roll(harness, log)
         await settle(harness, log)
         harness.clock.now_ms += data.draw(st.integers(0, 200), "ms")
-        producers = log.producers.entries()
+        producers = list(log.producers.entries())
         while await harness.service.compactor.clean_one():
             pass
         assert not harness.service.compactor.uncleanable

@@ -142,7 +142,7 @@ async def test_a_snapshot_of_before_is_not_left_beside_a_log_that_began_anew(
         follow(h, log, batch(b"x"), 100)
     await h.restart()
     again = h.service.logs[PARTITION]
-    assert not again.producers.entries()
+    assert not list(again.producers.entries())
     assert again.last_stable_offset(again.log_end_offset) == 101
 
 
@@ -163,11 +163,11 @@ async def test_what_was_cut_off_is_no_repeat(tmp_path: Path) -> None:
         gate, disk.gate = disk.gate, None
         gate.set()
         await wait_until(lambda: log.durability.unsynced_truncation is None)
-        right = log.producers.entries()
+        right = list(log.producers.entries())
         disk.free = 10  # this node leads, and its disk is full for a moment
         h.append(log, batch(b"z" * 50, producer_id=5, sequence=0), epoch=3)
         assert h.service.flush()
-        assert log.producers.entries() == right
+        assert list(log.producers.entries()) == right
         disk.free = 1 << 40
         await wait_until(lambda: log.durability.unsynced_truncation is None)
         assert not h.append(log, batch(b"b" * 100, producer_id=1, sequence=1), epoch=3).duplicate

@@ -126,7 +126,7 @@ async def test_what_is_appended_is_what_the_leader_has(
     assert content(ours) == data and len(ours.segments) > 2
     assert ours.log_end_offset == ours.written_end_offset == theirs.log_end_offset
     assert ours.epochs.entries() == theirs.epochs.entries() == [(1, 0), (2, 8), (3, 16)]
-    assert ours.producers.entries() == theirs.producers.entries()
+    assert list(ours.producers.entries()) == list(theirs.producers.entries())
     assert follower.read_all(ours, 200) == leader.read_all(theirs)
     again = follower.append(ours, batch(b"000" * 8, b"x", producer_id=1, sequence=10), epoch=9)
     assert again.duplicate and again.base_offset == 22
@@ -304,7 +304,7 @@ async def test_a_full_disk_takes_the_stretch_back(leader: Harness, follower: Har
     data = content(written(leader))
     ours = follower.open()
     first = append(follower, ours, data, batches_max=3)
-    entries, epochs = ours.producers.entries(), ours.epochs.entries()
+    entries, epochs = list(ours.producers.entries()), ours.epochs.entries()
     disk = follower.disk
     assert isinstance(disk, FaultyDisk)
     disk.free = 150
@@ -316,7 +316,7 @@ async def test_a_full_disk_takes_the_stretch_back(leader: Harness, follower: Har
         and ours.failure is not None
         and ours.failure.is_retriable
     )
-    assert (ours.producers.entries(), ours.epochs.entries()) == (entries, epochs)
+    assert (list(ours.producers.entries()), ours.epochs.entries()) == (entries, epochs)
     with pytest.raises(MqError) as caught:
         append(follower, ours, data[first:])
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -380,7 +380,7 @@ async def test_a_cut_below_the_start_begins_anew(follower: Harness) -> None:
     follower.service.delete_records(log, 10)
     follower.service.truncate_to(log, 5)
     assert (log.log_start_offset, log.log_end_offset, log.checkpointed_high_watermark) == (5, 5, 5)
-    assert not log.producers.entries() and not log.epochs.entries()
+    assert not list(log.producers.entries()) and not log.epochs.entries()
 
 
 async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(

@@ -97,7 +97,10 @@ def test_a_snapshot_knows_the_last_five_batches_of_each_producer(
         sequences[producer_id] += count
         offset += count
     again = Producers(decode_producer_snapshot(encode_producer_snapshot(producers.snapshot())))
-    assert again.entries() == producers.entries() and again.snapshot() == producers.snapshot()
+    assert (
+        list(again.entries()) == list(producers.entries())
+        and again.snapshot() == producers.snapshot()
+    )
     for producer_id, known in written.items():
         epoch = epochs[producer_id]
         for sequence, first, count in known[-5:]:
@@ -128,11 +131,11 @@ def test_a_snapshot_of_apache_kafka_knows_the_last_batch_of_each_producer(
         last[producer_id] = (sequences[producer_id], offset, count)
         sequences[producer_id] += count
         offset += count
-    assert (
-        list({row.producer_id: row for row in producers.snapshot()}.values()) == producers.entries()
+    assert list({row.producer_id: row for row in producers.snapshot()}.values()) == list(
+        producers.entries()
     )
     again = Producers(producers.entries())
-    assert again.entries() == producers.entries()
+    assert list(again.entries()) == list(producers.entries())
     for producer_id, (sequence, first, count) in last.items():
         assert again.check(producer_id, 0, sequence, count - 1) == (first, first + count - 1, first)
         assert again.check(producer_id, 0, sequences[producer_id], 0) is None
@@ -150,12 +153,12 @@ def test_transactions_leave_their_first_offset_until_the_marker() -> None:
     producers = Producers()
     producers.replay(PID, 0, 0, 10, 1, 5, TRANSACTIONAL_MASK)
     producers.replay(PID, 0, 2, 12, 0, 6, TRANSACTIONAL_MASK)
-    assert producers.entries()[0].current_txn_first_offset == 10
+    assert next(iter(producers.entries())).current_txn_first_offset == 10
     for now_ms in (0, 1 << 50):
-        producers.expire(now_ms, 10)
+        list(producers.expire(now_ms, 10))
     assert len(producers) == 1, "an open transaction is not forgotten"
     producers.end(PID, 0, 3, 13, 7, committed=True)
-    assert producers.entries()[0].current_txn_first_offset == -1
+    assert next(iter(producers.entries())).current_txn_first_offset == -1
     assert producers.check(PID, 0, 3, 0) is None
 
 
@@ -166,11 +169,11 @@ def test_expiry_and_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     for producer_id in range(5):
         producers.replay(producer_id, 0, 0, producer_id, 0, 100 + producer_id, 0)
     assert [entry.producer_id for entry in producers.entries()] == [2, 3, 4]
-    producers.expire(1000, 10)
+    list(producers.expire(1000, 10))
     producers.replay(3, 0, 1, 5, 0, 0, 0)
-    producers.expire(1010, 10)
+    list(producers.expire(1010, 10))
     assert len(producers) == 3
-    producers.expire(1011, 10)
+    list(producers.expire(1011, 10))
     assert [entry.producer_id for entry in producers.entries()] == [3], (
         "it has sent something since, whatever its time stamp says"
     )
@@ -218,6 +221,6 @@ def test_a_frozen_snapshot_stays_as_it_was_and_copies_no_producer() -> None:
     producers.replay(9, 0, 0, 7, 0, 3000, 0)
     assert frozen.rows() == before != producers.snapshot()
     assert decode_producer_snapshot(frozen.encoded()) == before
-    producers.expire(0, 10)
-    producers.expire(100, 10)
+    list(producers.expire(0, 10))
+    list(producers.expire(100, 10))
     assert len(producers) == 0 and frozen.rows() == before

@@ -197,7 +197,7 @@ def test_a_marker_s_epoch_is_the_producer_s_from_there_on() -> None:
     confirmed(producers, epoch=5, bumps=True)
     assert code_of(producers, 5, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert code_of(producers, 5, 0) is ErrorCode.NONE
-    (entry,) = producers.entries()
+    (entry,) = list(producers.entries())
     assert (
         entry.producer_epoch,
         entry.last_sequence,
@@ -242,5 +242,5 @@ def test_who_is_in_a_transaction_is_never_forgotten(monkeypatch: pytest.MonkeyPa
     assert producers.in_transaction(PID, 0)
     producers.guard(8, 0, 0, False, 5)
     for now_ms in (0, 1 << 40):
-        producers.expire(now_ms, 10)
+        list(producers.expire(now_ms, 10))
     assert [entry.producer_id for entry in producers.entries()] == [PID] and not producers.guards

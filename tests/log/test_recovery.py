@@ -660,7 +660,7 @@ async def test_after_a_power_cut_a_log_without_its_first_segment_starts_empty_un
         assert (log.log_start_offset, log.log_end_offset) == (int(second.stem), 30)
     else:
         assert (log.log_start_offset, log.log_end_offset) == (0, 0)
-        assert len(segment_files(tmp_path)) == 1 and log.producers.entries() == []
+        assert len(segment_files(tmp_path)) == 1 and list(log.producers.entries()) == []
         assert f"offsets 0 to {int(second.stem) - 1} are missing at the beginning" in caplog.text
         harness.write(log, batch(b"again"), epoch=3)
         assert values(harness, log) == [b"again"]

@@ -151,7 +151,9 @@ def test_producers_are_the_same_on_both_sides(tmp_path: Path) -> None:
     for number in range(12):
         a.append(b"v", b"w", producer_id=7 + number % 2, sequence=2 * (number // 2))
     settle(replicas, a)
-    assert a.content() == b.content() and a.log.producers.entries() == b.log.producers.entries()
+    assert a.content() == b.content() and list(a.log.producers.entries()) == list(
+        b.log.producers.entries()
+    )
     hear(replicas, 2, 2, (1, 2))
     again = b.harness.append(b.log, batch(b"v", b"w", producer_id=8, sequence=10), epoch=2)
     assert again.duplicate and again.base_offset == 22
@@ -252,7 +254,7 @@ class Failovers(RuleBasedStateMachine):
             [entry for entry in one if entry[1] < self.leader.log.log_end_offset] for one in entries
         ]
         assert known[0] == known[1] == known[2]
-        producers = [replica.log.producers.entries() for replica in self.replicas]
+        producers = [list(replica.log.producers.entries()) for replica in self.replicas]
         assert producers[0] == producers[1] == producers[2]
         values = dict(self.leader.values())
         assert {offset: values.get(offset) for offset in self.committed} == self.committed

@@ -59,7 +59,7 @@ async def _partition(context: Context, topic: str, index: int) -> Mapping[str, A
             "coordinator_epoch": producer.coordinator_epoch,
             "current_txn_start_offset": producer.current_txn_first_offset,
         }
-        for producer in list(partition.log.producers.entries())
+        for producer in partition.log.producers.entries()
     )
     return {
         "partition_index": index,

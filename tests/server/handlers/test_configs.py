@@ -193,6 +193,7 @@ BOUNDS = (
     "max.incremental.fetch.session.cache.slots",
     "memory.budget.bytes",
     "metadata.image.max.bytes",
+    "producer.state.memory.bytes",
     "socket.request.max.bytes",
     "transaction.coordinator.memory.bytes",
 )

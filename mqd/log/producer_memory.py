@@ -1,0 +1,46 @@
+"""The bound on the memory of producer states, over all partitions of a node. Pure.
+
+A client may use a new producer id for each batch. Apache Kafka remembers every id for
+`producer.id.expiration.ms`, without a bound. Here a node forgets the least recently used ids when
+there are too many: first in the partitions with the most, so that a flood in one partition does
+not affect the others.
+
+A forgotten producer continues: an unknown producer id may begin with any sequence number. But a
+retry of a batch that was sent before may be appended twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqd.limits import PRODUCER_BYTES, PRODUCERS_MEMORY_BYTES_MIN, PRODUCERS_MEMORY_SHARE
+
+FORGET_DOWN_TO = 0.9
+"""Share of the bound that is used afterwards, so that a flood does not make every check forget."""
+
+
+def producers_max(chosen: object, machine: int) -> int:
+    """The number of producer ids of a node. `chosen`: `producer.state.memory.bytes` if it is set;
+    `machine`: the memory of the machine or container, in bytes.
+    """
+    if not isinstance(chosen, int):
+        chosen = max(machine // PRODUCERS_MEMORY_SHARE, PRODUCERS_MEMORY_BYTES_MIN)
+    return chosen // PRODUCER_BYTES
+
+
+def kept_per_partition(counts: Iterable[int], most: int) -> int | None:
+    """The number of producers that each partition may keep, so that all partitions together stay
+    within `most`. None: nothing to forget.
+
+    `counts`: producers of each partition.
+    """
+    ascending = sorted(counts)
+    if sum(ascending) <= most:
+        return None
+    left = int(most * FORGET_DOWN_TO)
+    for position, count in enumerate(ascending):
+        level = left // (len(ascending) - position)
+        if count > level:
+            return level
+        left -= count
+    raise AssertionError("unreachable: the sum is above the bound")
