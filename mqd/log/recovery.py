@@ -651,7 +651,9 @@ class _Loader:
                 known.log_start_offset,
                 first - 1,
             )
-        if self.segments and start > max(end, known.high_watermark):
+        # A gap below the checkpointed start proves that segments were removed up to it. Then the
+        # records between the end and the start were lost in the power cut that undid a removal.
+        if self.segments and start > max(end, known.high_watermark) and not self.brought_back:
             self.report.ignored_log_start = start
             logger.error(
                 "ignoring a checkpointed log start beyond the "

@@ -667,6 +667,23 @@ async def test_after_a_power_cut_a_log_without_its_first_segment_starts_empty_un
     harness.kill()
 
 
+async def test_after_a_power_cut_a_log_that_lost_its_end_and_got_back_removed_segments_restarts(
+    tmp_path: Path,
+) -> None:
+    """Retention removed all segments below 35; the power cut undid the removal of the second one,
+    and took the records from 30 on."""
+    harness = await filled(tmp_path)
+    (tmp_path / "log-start-offset-checkpoint").write_bytes(
+        encode_offset_checkpoint({PARTITION: 35})
+    )
+    segment_files(tmp_path)[2].unlink()
+    harness.new_service(kept=False)
+    await harness.service.start()
+    log = harness.open(SMALL)
+    assert (log.log_start_offset, log.log_end_offset) == (35, 35) and len(log.segments) == 1
+    harness.kill()
+
+
 @pytest.mark.parametrize("checkpoint", [None, 100])
 async def test_after_a_power_cut_a_log_that_began_at_the_leaders_start_is_whole(
     tmp_path: Path, checkpoint: int | None
