@@ -6,6 +6,7 @@ Data goes to standard output, everything else to standard error. Exit codes: 0 s
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import sys
@@ -34,6 +35,8 @@ DEFAULT_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 3.0
 """For one node to accept a connection and respond: a frozen node delays the others no longer."""
 FORMATS = ("table", "json", "jsonl", "yaml")
+ALIASES = {"ls": "list"}
+"""Other names of commands, in groups that have the command."""
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 ResultT = TypeVar("ResultT")
@@ -51,12 +54,28 @@ class LazyGroup(click.Group):
         return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = self._without_alias(cmd_name)
         if cmd_name not in self._lazy:
             return None
         module, attribute = self._lazy[cmd_name][0].split(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Raises UsageError with the command that was probably meant."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name, self._lazy, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise click.UsageError(f"No such command '{name}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _without_alias(self, name: str) -> str:
+        alias = ALIASES.get(name, name)
+        return alias if alias in self._lazy else name
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -200,9 +219,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             metavar="SECONDS",
-            help="Timeout of each request; for `cluster info`, `broker list`, `partition list` and "
-            "plans of"
-            " moves, of the whole command. [default: 15]",
+            help="Timeout of each request to the cluster. [default: 15]",
         ),
         _output_option,
         click.option(

@@ -19,7 +19,10 @@ _WORDS: dict[str, Literal["beginning", "end"]] = {
     "now": "end",
 }
 
-HELP = "beginning, end, an offset, -N (the last N), @TIME (ms since 1970, ISO 8601, or -15m ago)"
+HELP = (
+    "beginning (or earliest), end (or latest), an offset, -N (the last N), "
+    "@TIME (ms since 1970, ISO 8601, or -15m ago)"
+)
 
 
 class Place(NamedTuple):

@@ -38,6 +38,22 @@ def test_cluster_info(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert "cluster id" in table and "\x1b" not in table and "NODE  HOST" in table
 
 
+def test_a_mistyped_command_gets_a_suggestion(mqctl: Callable[..., Ran]) -> None:
+    ran = mqctl("topc", "list")
+    assert ran.code == 2 and "No such command 'topc'. Did you mean 'topic'?" in ran.err
+    ran = mqctl("group", "describ", "billing")
+    assert ran.code == 2 and "No such command 'describ'. Did you mean 'describe'?" in ran.err
+    ran = mqctl("xyz")
+    assert ran.code == 2 and "No such command 'xyz'." in ran.err and "Did you" not in ran.err
+
+
+def test_ls_is_list(mqctl: Callable[..., Ran], served: Loopback) -> None:
+    served.inside(lambda: served.cluster.add_topic("a", 2))
+    assert mqctl("topic", "ls").out == mqctl("topic", "list").out != ""
+    ran = mqctl("produce", "ls", "--help")
+    assert ran.code == 0, "produce takes a topic: no alias"
+
+
 def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert mqctl("topic", "list").err == "no topics\n"
     ran = mqctl("topic", "create", "a", "b", "-p", "3", "-c", "x=1", "-o", "yaml")
