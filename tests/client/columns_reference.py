@@ -160,7 +160,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
 
 def some_records(dice: random.Random, count: int, base: int, *, gaps: bool) -> list[Record]:
     """Records of every shape: nulls, empty and long fields, with and without headers."""
-    records = []
+    records: list[Record] = []
     offset = base
     for _ in range(count):
         offset += dice.choice((1, 1, 2, 70)) if gaps and records else 1 if records else 0
@@ -206,7 +206,7 @@ def with_records(batch: bytes, change: Any) -> bytes:
     return bytes(made)
 
 
-def with_header(batch: bytes, **fields: int) -> bytes:
+def with_header(batch: bytes | bytearray, **fields: int) -> bytes:
     """The batch with other header fields, sealed."""
     made = bytearray(batch)
     HEADER.pack_into(made, 0, *parse_header(batch)._replace(**fields))

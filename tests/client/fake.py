@@ -213,7 +213,7 @@ class FakePartition:
     def in_sync(self) -> list[int]:
         return self.held if self.isr is None else self.isr
 
-    def append(self, data: bytes | memoryview) -> tuple[int, int]:
+    def append(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
         """(error code, base offset)"""
         batch = bytearray(data)
         header = parse_header(batch)
@@ -358,9 +358,7 @@ class FakeBroker(FakeCoordinator):
         or a function of (broker, request).
         """
         for action in actions:
-            self.actions[key].append(
-                action if callable(action) else lambda broker, request, action=action: action
-            )
+            self.actions[key].append(action if callable(action) else lambda *_, a=action: a)
 
     def hang_up_all(self) -> None:
         for stream in self.streams:
@@ -495,7 +493,8 @@ class FakeBroker(FakeCoordinator):
         }
 
     def _name(self, row: Any, attribute: str = "name") -> str:
-        return row[attribute] or next(
+        given: str = row[attribute]
+        return given or next(
             name for name, topic_id in self.cluster.ids.items() if topic_id == row.topic_id
         )
 
@@ -541,7 +540,8 @@ class FakeBroker(FakeCoordinator):
                 found.partitions.add(tp)
             elif tp not in found.partitions:
                 return int(ErrorCode.INVALID_TXN_STATE), -1
-        return self.cluster.partition(tp).append(records)
+        appended: tuple[int, int] = self.cluster.partition(tp).append(records)
+        return appended
 
     async def _on_22(self, request: Any) -> Answer:
         if request.transactional_id is not None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mqd.client.accumulator import Accumulator, Batch, Sequences, record_bytes
@@ -12,14 +14,14 @@ ERROR = error_from_wire(19, "t")
 
 
 def queue(**options: float) -> Accumulator:
-    given = {
+    given: dict[str, Any] = {
         "batch_bytes": 1000,
         "request_bytes": 2000,
         "buffer_bytes_max": 10_000,
         "linger_s": 1.0,
         "delivery_timeout_s": 10.0,
     } | options
-    return Accumulator(**given)  # type: ignore[arg-type]
+    return Accumulator(**given)
 
 
 def put(
@@ -28,7 +30,7 @@ def put(
     return accumulator.append(tp, Record(0, 0, None, b"x"), size, now)
 
 
-def drained(accumulator: Accumulator, now: float, **options: bool) -> list[Batch]:
+def drained(accumulator: Accumulator, now: float, **options: Any) -> list[Batch]:
     ready, _ = accumulator.drain(now, lambda tp: 1, **options)
     return ready.get(1, [])
 

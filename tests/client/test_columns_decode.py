@@ -6,6 +6,7 @@ import random
 import struct
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from mqd.client import columns_decode, columns_headers, columns_rows, columns_starts
 from mqd.client.columns import COLUMNS, Aborted, decode, schema
+from mqd.client.columns_buffers import gather
 from mqd.client.errors import ClientError
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch import Codec, Record, build_batch, parse_header, write_varint
@@ -40,7 +42,7 @@ def segments(draw: st.DrawFn) -> bytes:
     data = bytearray()
     base = draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, 3))):
-        records = []
+        records: list[Record] = []
         for _ in range(draw(st.integers(1, 5))):
             step = draw(st.integers(1, 200)) if records else 0
             offset = (records[-1].offset if records else base) + step
@@ -68,7 +70,7 @@ def test_equals_the_walk(data: bytes, more: st.DataObject) -> None:
     start, end = sorted((more.draw(around), more.draw(around)))
     names = more.draw(st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1))
     rows_max = more.draw(st.integers(1, 20))
-    options = {"start": start, "end": end, "columns": names}
+    options: dict[str, Any] = {"start": start, "end": end, "columns": names}
     assert decoded(data, rows_max=rows_max, **options) == walked(data, **options)
 
 
@@ -116,12 +118,11 @@ def test_schema_and_column_order() -> None:
 
 def test_columns_that_are_not_requested_cost_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     copies = 0
-    gather = columns_rows.gather
 
-    def counted(*args: object) -> object:
+    def counted(*args: Any) -> pa.Array:
         nonlocal copies
         copies += 1
-        return gather(*args)  # type: ignore[arg-type]
+        return gather(*args)
 
     monkeypatch.setattr(columns_rows, "gather", counted)
     data = some_batches(random.Random(3), (50,), codec=Codec.NONE)
@@ -141,8 +142,8 @@ def test_start_and_end_skip_whole_batches() -> None:
 
 def test_empty_batches_of_a_cleaner() -> None:
     for codec in (0, 1, 4):
-        empty = build_batch([(b"k", b"v")], base_offset=2)[:61]
-        empty = with_header(empty, batch_length=49, records_count=0, attributes=codec)
+        header = build_batch([(b"k", b"v")], base_offset=2)[:61]
+        empty = with_header(header, batch_length=49, records_count=0, attributes=codec)
         data = build_batch([(b"a", b"b")]) + empty + build_batch([(b"c", b"d")], base_offset=3)
         want = walked(bytes(data))
         assert want is not None and [row["offset"] for row in want] == [0, 3]
@@ -320,9 +321,9 @@ def test_damaged_headers_of_batches() -> None:
     assert decoded(batch + with_header(batch, base_offset=0)) is None  # offsets fall
     assert decoded(batch + batch) is None
     for flip in range(16, len(batch), 7):
-        changed = bytearray(batch)
-        changed[flip] ^= 4
-        assert decoded(bytes(changed)) is None, flip  # a false CRC, or no batch
+        damaged = bytearray(batch)
+        damaged[flip] ^= 4
+        assert decoded(bytes(damaged)) is None, flip  # a false CRC, or no batch
 
 
 def _with_body(batch: bytes, body: bytes) -> bytes:
@@ -543,7 +544,7 @@ def test_both_finders_give_the_same_positions(monkeypatch: pytest.MonkeyPatch) -
             body = bytes(byte & 0x1E for byte in body)
         array = np.frombuffer(body, np.uint8)
         spans = [columns_starts.Span(0, len(body), dice.randrange(1, 5), finished=False)]
-        found = []
+        found: list[tuple[list[int], list[int]] | None] = []
         for records_min in (0, 1 << 60):
             monkeypatch.setattr(columns_starts, "FORTH_RECORDS_MIN", records_min)
             try:
@@ -577,7 +578,7 @@ def test_runs_of_one_size_are_found_as_one_by_one(monkeypatch: pytest.MonkeyPatc
             del body[dice.randrange(len(body)) :]
         array = np.frombuffer(body, np.uint8)
         spans = [columns_starts.Span(0, len(body), records)]
-        found = []
+        found: list[tuple[list[int], list[int]] | None] = []
         for run_min in (16, 1 << 60):
             monkeypatch.setattr(columns_starts, "RUN_RECORDS_MIN", run_min)
             try:

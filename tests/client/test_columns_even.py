@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from mqd.client import columns_encode
 from mqd.client.columns import encode
 from mqd.client.columns_even import EvenRecords
 from mqd.protocol.batch import Codec, check_records
@@ -21,10 +21,10 @@ def _column(size: int | None, count: int, dice: random.Random) -> pa.Array:
     return pa.array([dice.randbytes(size) for _ in range(count + 2)], pa.binary()).slice(1, count)
 
 
-def _general(monkeypatch: pytest.MonkeyPatch, **arguments: object) -> list[bytes]:
+def _general(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> list[bytes]:
     with monkeypatch.context() as patch:
-        patch.setattr(columns_encode.EvenRecords, "of", lambda *_: None)
-        return [bytes(batch.data) for batch in encode(**arguments)]  # type: ignore[arg-type]
+        patch.setattr(EvenRecords, "of", lambda *_: None)
+        return [bytes(batch.data) for batch in encode(**arguments)]
 
 
 @pytest.mark.parametrize("key_size", [None, 0, 12, 64])

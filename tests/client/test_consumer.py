@@ -164,7 +164,7 @@ async def test_damage_is_an_error_and_others_go_on(nursery: trio.Nursery) -> Non
     first.batches[1][-2] ^= 1  # in a value, where only the checksum can tell
     async with consuming(cluster, dict.fromkeys((A0, A1), "beginning"), end="end") as (_, consumer):
         found: dict[int, int] = {}
-        errors = []
+        errors: list[ClientError] = []
         while sum(found.values()) < 30 or not errors:
             try:
                 batch = await consumer.next()
@@ -189,13 +189,15 @@ async def test_damage_is_an_error_also_while_more_is_being_fetched(
     fill(partition, 20)
     partition.batches[1] = partition.batches[1][:-1] + b"?"
     async with consuming(cluster, {A0: "beginning"}) as (_, consumer):
-        assert (await consumer.next()).next_offset == 10
+        fetched = await consumer.next()
+        assert fetched is not None and fetched.next_offset == 10
         with pytest.raises(ClientError, match="damaged at offset 10"):
             await consumer.next()
         fill(partition, 10)
         await trio.sleep(1)
         await consumer.seek(A0, 20)
-        assert (await consumer.next()).next_offset == 30
+        fetched = await consumer.next()
+        assert fetched is not None and fetched.next_offset == 30
 
 
 async def test_a_refusal_reaches_the_user(nursery: trio.Nursery) -> None:

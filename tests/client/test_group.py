@@ -476,7 +476,7 @@ def test_what_is_wanted_back_before_the_user_took_it_is_not_taken() -> None:
     )
     it.now += 5.0
     it.beat(2, [0, 2])
-    assert it.member.change == change and it.member.change_done(change, it.now) == (A[2],)
+    assert (it.member.change, it.member.change_done(change, it.now)) == (change, (A[2],))
     assert it.member.owned == {A[0], A[2]} and it.member.change is None
     assert it.beat(3)["topic_partitions"] == [{"topic_id": ID, "partitions": [0, 2]}]
 

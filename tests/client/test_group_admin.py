@@ -135,12 +135,10 @@ async def test_offsets_are_set_read_and_forgotten_and_lag_is_counted(
                 (15, True),
                 (None, True),
             ]
-            refused = await admin.alter_group_offsets("g", {A0: 0})
-            assert refused[A0] is not None and refused[A0].code is ErrorCode.UNKNOWN_MEMBER_ID
-            refused = await admin.delete_group_offsets("g", [A0])
-            assert (
-                refused[A0] is not None and refused[A0].code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            )
+            refused = (await admin.alter_group_offsets("g", {A0: 0}))[A0]
+            assert refused is not None and refused.code is ErrorCode.UNKNOWN_MEMBER_ID
+            refused = (await admin.delete_group_offsets("g", [A0]))[A0]
+            assert refused is not None and refused.code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         del cluster.topics["a"]
         assert [(each.tp, each.end, each.lag) for each in await admin.group_lag("g")] == [
             (A0, None, None)

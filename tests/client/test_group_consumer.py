@@ -73,7 +73,7 @@ class Reader:
 
     async def run(self) -> None:
         with self.scope:
-            options = {
+            options: dict[str, Any] = {
                 "reset": "beginning",
                 "auto_commit": False,
                 "on_assigned": self.assigned,

@@ -5,6 +5,7 @@ cancelled wait, room only for what came.
 from __future__ import annotations
 
 import struct
+from functools import partial
 
 import pytest
 import trio
@@ -144,7 +145,7 @@ async def test_what_others_ask_meanwhile_goes_out_whole_behind_what_is_being_sen
 ) -> None:
     line, peer = lines()
     for wanted in (True, False, False):  # the first one sends; it has not left when the others come
-        nursery.start_soon(lambda wanted=wanted: line.ask(api(METADATA), 0, b"?", wanted=wanted))
+        nursery.start_soon(partial(line.ask, api(METADATA), 0, b"?", wanted=wanted))
     await trio.testing.wait_all_tasks_blocked()
     assert len(peer._incoming) == 3 * len(struct.pack(">ihhih", 13, 3, 0, 0, 2) + b"me?")
     await peer.send_all(b"".join(frame(number, b"") for number in range(3)))

@@ -12,6 +12,8 @@ queue             partitions with the sequences that are not acknowledged; `*` w
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mqd.client.errors import ClientError
@@ -118,8 +120,12 @@ GOLDEN = {
 
 
 def queue_of(**options: int) -> RawQueue:
-    given = {"in_flight_max": 5, "request_bytes": 1 << 20, "buffer_bytes_max": 1 << 20} | options
-    queue = RawQueue(delivery_timeout_s=60, **given)
+    given: dict[str, Any] = {
+        "in_flight_max": 5,
+        "request_bytes": 1 << 20,
+        "buffer_bytes_max": 1 << 20,
+    }
+    queue = RawQueue(delivery_timeout_s=60, **(given | options))
     queue.restart(7, 0)
     return queue
 

@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -107,9 +108,8 @@ def test_errors_arrive_as_they_are(served: Loopback) -> None:
 
 
 def test_leaving_a_producer_with_an_error_does_not_flush(served: Loopback) -> None:
-    served.inside(
-        lambda: (served.cluster.add_topic("a"), served.cluster.one.script(PRODUCE, Hang()))
-    )
+    served.inside(lambda: served.cluster.add_topic("a"))
+    served.inside(lambda: served.cluster.one.script(PRODUCE, Hang()))
     with connect(served.address) as client:
         with pytest.raises(KeyError), client.producer() as producer:
             delivery = producer.enqueue("a", b"x")
@@ -149,11 +149,12 @@ def heeds_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def interrupt(*_: object) -> None:
-    """Ctrl-C, from the broker's thread."""
+def interrupt(answer: Any = None) -> Any:
+    """Ctrl-C, from the broker's thread; then the broker's answer."""
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGINT)
+    return answer
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
@@ -174,7 +175,7 @@ def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> Non
         assert consumer.next(timeout_s=10) is not None
         served.inside(
             lambda: served.cluster.one.script(
-                OFFSET_COMMIT, lambda *_: (interrupt(), again)[1], *[again] * 5
+                OFFSET_COMMIT, lambda *_: interrupt(again), *[again] * 5
             )
         )
         served.inside(lambda: served.cluster.one.script(FETCH, lambda *_: interrupt()))
@@ -186,9 +187,7 @@ def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> Non
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_while_something_is_opened(served: Loopback) -> None:
     """It is not waited for: the coordinator does not answer."""
-    served.inside(
-        lambda: served.cluster.one.script(INIT_PRODUCER_ID, lambda *_: (interrupt(), Hang())[1])
-    )
+    served.inside(lambda: served.cluster.one.script(INIT_PRODUCER_ID, lambda *_: interrupt(Hang())))
     began = time.monotonic()
     with (
         pytest.raises(KeyboardInterrupt),
@@ -249,8 +248,8 @@ def test_a_wrong_argument_is_a_value_error_and_harms_nothing(served: Loopback) -
             raise AssertionError
         with (
             pytest.raises(TypeError, match="unexpected keyword argument"),
-            client.producer(linger=1),
-        ):  # type: ignore[call-arg]
+            client.producer(linger=1),  # type: ignore[call-arg]  # the wrong name is the test
+        ):
             raise AssertionError
         with client.producer() as producer:
             assert producer.send("a", b"x").offset == 0

@@ -210,12 +210,12 @@ def test_what_is_out_of_turn_is_refused() -> None:
 
 def test_an_id_that_is_refused_is_of_no_use() -> None:
     it = Transactions("t", 60_000)
-    with pytest.raises(ClientError):
-        it.on_init(answer(22, error_code=int(ErrorCode.CONCURRENT_TRANSACTIONS)))
-    assert it.phase is Phase.NEW
-    with pytest.raises(ClientError):
-        it.on_init(answer(22, error_code=int(ErrorCode.INVALID_TRANSACTION_TIMEOUT)))
-    assert it.phase is Phase.DEAD
+    phases = []
+    for code in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_TRANSACTION_TIMEOUT):
+        with pytest.raises(ClientError):
+            it.on_init(answer(22, error_code=int(code)))
+        phases.append(it.phase)
+    assert phases == [Phase.NEW, Phase.DEAD]
 
 
 def test_every_phase_is_in_the_table_and_dead_is_dead() -> None:
