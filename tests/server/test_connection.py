@@ -15,7 +15,7 @@ from mqd.errors import ProtocolError
 from mqd.io.disk import FileRange, OsDisk
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Ready, Socket
 from mqd.limits import IN_FLIGHT_REQUESTS_MAX, RECEIVE_ARENA_BYTES, SENDFILE_BYTES_MIN
-from mqd.server.connection import Arena, Connection, Slot
+from mqd.server.connection import Arena, Connection, Dispatcher, Slot
 from mqd.server.memory import Answers, FramePool
 
 
@@ -79,7 +79,7 @@ class ScriptedOwner:
     def __init__(self, *, echo: bool = True) -> None:
         self.arena = Arena(RECEIVE_ARENA_BYTES)
         self.poller: Poller = ScriptedPoller()  # type: ignore[assignment]
-        self.dispatcher = self
+        self.dispatcher: Dispatcher = self
         self.now = 0.0
         self.now_ms = 0
         self.turns = 0
@@ -94,6 +94,9 @@ class ScriptedOwner:
         self.connection = Connection(self, self.sock, "client", 0.0)
 
     def introduced(self, connection: Connection) -> None: ...
+
+    def bug(self, connection: Connection, api: str) -> None:
+        raise AssertionError(f"an exception in {api}")
 
     def dispatch(
         self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int

@@ -147,9 +147,12 @@ async def test_peers_are_served_more(tmp_path: Path) -> None:
         node.raft.begin_introduction = lambda address: SimpleNamespace(
             node_id=2, incarnation=None, refusal=None
         )
-        node.raft.receive_introduction = lambda visit, body, correlation_id: (
-            heard.append(("hello", bytes(body))) or b""
-        )
+
+        def receive_introduction(visit: Any, body: bytes, correlation_id: int) -> bytes:
+            heard.append(("hello", bytes(body)))
+            return b""
+
+        node.raft.receive_introduction = receive_introduction
         node.raft.receive = lambda node_id, body, incarnation: heard.append(
             (str(node_id), bytes(body))
         )
@@ -623,6 +626,6 @@ async def test_whoever_comes_back_to_a_node_out_of_contact_stays_for_longer_each
                 mock_clock.jump(0.125)
             stays.append((came_at - lost_at, left_at - came_at))
             client = await node.connect()
-        assert stays[0] == (0, 0)
+        assert stays[0] == (0.0, 0.0)
         assert all(stay == pytest.approx(max(1, came), abs=0.2) for came, stay in stays[1:]), stays
         assert len(stays) == 7

@@ -27,10 +27,10 @@ def resumes_until_all_is_answered(
     assert bytes(owner.sock.sent) == b"".join(requests)
 
 
-def test_a_connection_whose_slice_is_over_resumes_later() -> None:
+def test_a_connection_whose_slice_is_over_resumes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     owner = ScriptedOwner()
     later: list[object] = []
-    owner.resume_later = later.append  # type: ignore[method-assign]
+    monkeypatch.setattr(owner, "resume_later", later.append)
     owner.slice_is_over = True
     requests = [b"request%d" % number for number in range(3 * IN_FLIGHT_REQUESTS_MAX)]
     owner.sock.incoming = [b"".join(map(frame, requests))]

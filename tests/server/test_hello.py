@@ -95,13 +95,11 @@ def test_bodies_are_what_stands_behind_the_client_id(
     node: Any, raft: Raft, connection: Any, client_id: bytes | None
 ) -> None:
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"hello", client_id))
-    assert connection.peer_node is None
+    introduced_as = [connection.peer_node]
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"proof", client_id, 2))
-    assert (
-        connection.peer_node == 3
-        and connection.answers == [b"answer 1", b"answer 2"]
-        and not connection.finished
-    )
+    introduced_as.append(connection.peer_node)
+    assert introduced_as == [None, 3]
+    assert connection.answers == [b"answer 1", b"answer 2"] and not connection.finished
     handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"vote", client_id))
     handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"", client_id))
     assert raft.heard == [

@@ -28,7 +28,7 @@ class Row(dict[str, Any]):
 
 @given(st.lists(st.integers(0, 3 * PORTION_ROWS), max_size=20))
 def test_portions_are_all_rows_in_their_order(sizes: list[int]) -> None:
-    topics = [
+    topics: list[Any] = [
         Row(name=f"t{number}", partitions=list(range(size))) for number, size in enumerate(sizes)
     ]
     portions = list(in_portions(topics))

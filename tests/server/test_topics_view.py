@@ -84,7 +84,10 @@ class Cluster:
 
 def test_nothing_is_looked_up_twice_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch)
-    assert cluster.view.racks("a") == [{"r1", "r2"}] * 3 and cluster.view.digest("missing") == b""
+    assert (
+        cluster.view.racks("a") == [frozenset({"r1", "r2"})] * 3
+        and cluster.view.digest("missing") == b""
+    )
     assert cluster.look() == []
     cluster.update("a", PartitionUpdate(1, leader=TWO))
     cluster.update("b", PartitionUpdate(2, isr=(ONE,)))

@@ -4,9 +4,9 @@ that pass through their bytes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
-from inspect import isawaitable, isgenerator
+from inspect import isawaitable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,19 +51,18 @@ class FakeNode(SimpleNamespace):
         decoded = api.decode_request(version, api.encode_request(version, request))
         header = RequestHeader(api.key, version, 7, "test", 0)
         now = trio.current_time()
+        node: Any = self  # it has of a Node what these handlers need
         context = Context(
-            node=self, header=header, listener=listener, peer="test", now=now, peer_node=peer_node
-        )  # type: ignore[arg-type]
+            node=node, header=header, listener=listener, peer="test", now=now, peer_node=peer_node
+        )
         try:
-            answer = handler.handle(context, decoded)
-            if isgenerator(answer):
-                answer = all_slices(answer)
-            elif isawaitable(answer):
+            answer: Any = handler.handle(context, decoded)
+            if isawaitable(answer):
                 answer = await answer
         except MqError as error:
             answer = handler.failed(decoded, error)
-            if isgenerator(answer):
-                answer = all_slices(answer)
+        if isinstance(answer, Generator):
+            answer = all_slices(answer)
         assert isinstance(answer, Mapping)
         return api.decode_response(version, api.encode_response(version, answer))
 

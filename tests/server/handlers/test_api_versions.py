@@ -54,7 +54,7 @@ async def test_what_is_offered_is_what_is_served(tmp_path: Path) -> None:
         for kind, names in ((CLIENT, ("produce", *SERVED)), (PEER, (*SERVED, *SERVED_TO_PEERS))):
             answer = await versions(await node.connect(kind))
             keys = [row.api_key for row in answer.api_keys]
-            served = [api for name in ("fetch", *names) if (api := apis.by_name(name)) is not None]
+            served = [apis.by_name(name) for name in ("fetch", *names)]
             assert keys == sorted(api.key for api in served)
             for row in answer.api_keys:
                 api = apis.by_key(row.api_key)

@@ -221,13 +221,10 @@ async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None
 
 async def test_what_only_nodes_may_ask() -> None:
     async with running_node() as node:
-        for name, version, fields in (
-            ("alter_partition", 3, {"broker_id": 1, "broker_epoch": 1, "topics": []}),
-            ("report_offline_replicas", 0, {"broker_id": 1, "broker_epoch": 1, "topics": []}),
-        ):
-            assert (
-                await node.ask(name, version, **fields)
-            ).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        fields: dict[str, Any] = {"broker_id": 1, "broker_epoch": 1, "topics": []}
+        for name, version in (("alter_partition", 3), ("report_offline_replicas", 0)):
+            answer = await node.ask(name, version, **fields)
+            assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def test_a_large_reassignment_is_several_decisions_and_names_each_partition_once() -> None:

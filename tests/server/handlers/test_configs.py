@@ -48,7 +48,8 @@ async def alter(
 async def test_every_key_is_listed() -> None:
     async with running_node() as node:
         await node.create("t")
-        for keys in (None, []):
+        both: tuple[list[str] | None, ...] = (None, [])
+        for keys in both:
             assert {row.name for row in (await describe(node, TOPIC, "t", keys)).configs} == set(
                 TOPIC_OPTIONS
             )
@@ -65,14 +66,10 @@ async def test_every_key_is_listed() -> None:
 async def test_sources_synonyms_types_and_documentation(version: int) -> None:
     async with running_node(log_segment_bytes="3000000") as node:
         await node.create("t", retention_ms="77")
-        answer = await describe(
-            node,
-            TOPIC,
-            "t",
-            version=version,
-            include_synonyms=True,
-            **({"include_documentation": True} if version >= 3 else {}),
-        )
+        fields: dict[str, Any] = {"include_synonyms": True}
+        if version >= 3:
+            fields["include_documentation"] = True
+        answer = await describe(node, TOPIC, "t", version=version, **fields)
         assert (answer.error_code, answer.error_message) == (0, "")
         rows = {row.name: row for row in answer.configs}
         retention, segment = rows["retention.ms"], rows["segment.bytes"]

@@ -12,8 +12,11 @@ from trio.testing import MockClock
 from mqd.coordinator.partitioning import partition_for
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX
 from mqd.server.context import CLIENT, PEER
+from mqd.types import NodeId
 from tests.controller.cluster import CLUSTER
 from tests.server.handlers.node import running_node
+
+ONE, TWO = NodeId(1), NodeId(2)
 
 
 @pytest.mark.parametrize(
@@ -61,14 +64,10 @@ async def test_a_coordinator_is_found_when_its_topic_is_there(
                 ).coordinators
                 assert [row.key for row in rows] == list(keys)
             else:
-                rows = [
-                    await node.ask(
-                        "find_coordinator",
-                        version,
-                        key=keys[0],
-                        **({"key_type": key_type} if version else {}),
-                    )
-                ]
+                fields: dict[str, Any] = {"key": keys[0]}
+                if version:
+                    fields["key_type"] = key_type
+                rows = [await node.ask("find_coordinator", version, **fields)]
             return [(row.error_code, row.node_id, row.host, row.port) for row in rows]
 
         assert await find("g") == [(15, -1, "", -1)]
@@ -165,7 +164,7 @@ async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
             answer = await node.ask(
                 "broker_registration", version, listener=PEER, peer_node=2, **registration(2)
             )
-            assert (answer.error_code, answer.broker_epoch) == (0, node.image.brokers[2].epoch)
+            assert (answer.error_code, answer.broker_epoch) == (0, node.image.brokers[TWO].epoch)
         beat = {
             "broker_id": 2,
             "broker_epoch": answer.broker_epoch,
@@ -179,11 +178,8 @@ async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
                 answer.is_fenced,
                 answer.should_shut_down,
             ) == (0, True, False, False)
-        assert (
-            node.image.brokers[2].host,
-            node.image.brokers[2].port,
-            node.image.brokers[2].rack,
-        ) == ("localhost", 9091, "r")
+        broker = node.image.brokers[TWO]
+        assert (broker.host, broker.port, broker.rack) == ("localhost", 9091, "r")
         block = await node.ask(
             "allocate_producer_ids",
             0,
@@ -261,12 +257,13 @@ async def test_clients_may_not_ask_as_nodes() -> None:
 @pytest.mark.parametrize("peer_node", [None, 2])
 async def test_a_node_speaks_for_itself_only(peer_node: int | None) -> None:
     async with running_node() as node:
-        before = node.image.brokers[1]
+        before = node.image.brokers[ONE]
         me: dict[str, Any] = {"listener": PEER, "peer_node": peer_node}
         assert (await node.ask("broker_registration", 4, **me, **registration(1))).error_code == 31
-        beat = {"broker_id": 1, "broker_epoch": before.epoch, "want_shut_down": True}
+        beat: dict[str, Any] = {"broker_id": 1, "broker_epoch": before.epoch}
+        beat |= {"want_shut_down": True}
         assert (await node.ask("broker_heartbeat", 1, **me, **beat)).error_code == 31
         assert (
             await node.ask("allocate_producer_ids", 0, **me, broker_id=1, broker_epoch=before.epoch)
         ).error_code == 31
-        assert node.image.brokers[1] == before
+        assert node.image.brokers[ONE] == before

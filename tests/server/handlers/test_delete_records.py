@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ async def delete(
     return row.error_code, row.low_watermark
 
 
-async def three_records(node: Rig, **configs: str) -> Client:
+async def three_records(node: Rig, **configs: Any) -> Client:
     node.create("t", **configs)
     client = await node.connect()
     for value in (b"a", b"b", b"c"):

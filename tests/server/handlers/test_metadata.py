@@ -129,7 +129,7 @@ async def test_a_missing_topic_is_not_created_when_client_or_node_object(
 async def test_authorized_operations_when_asked() -> None:
     async with running_node() as node:
         await node.create("a")
-        asked = {
+        asked: dict[str, Any] = {
             "include_cluster_authorized_operations": True,
             "include_topic_authorized_operations": True,
         }
