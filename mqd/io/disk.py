@@ -241,7 +241,7 @@ class OsDisk:
         if group_readable:
             self._file_mode, self._directory_mode = 0o640, 0o750
 
-    def open(self, path: Path, *, create: bool = False) -> OsFile:
+    def open(self, path: Path, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return OsFile(path, os.open(path, flags, self._file_mode))
 
@@ -330,7 +330,7 @@ class OsDisk:
         status = os.statvfs(path)
         return status.f_blocks * status.f_frsize
 
-    def lock(self, path: Path) -> OsFile:
+    def lock(self, path: Path) -> File:
         import fcntl
 
         file = self.open(path, create=True)

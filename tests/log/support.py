@@ -8,23 +8,19 @@ import errno
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
 from uuid import UUID
 from weakref import WeakSet
 
 import trio
 
 from mqd.errors import StorageError
-from mqd.io.disk import File, OsDisk, OsFile
+from mqd.io.disk import ArgumentsT, File, OsDisk, ResultT
 from mqd.log.appending import Appended
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
 from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
 from mqd.types import TopicPartition
-
-ResultT = TypeVar("ResultT")
-ArgumentsT = TypeVarTuple("ArgumentsT")
 
 NOW = 1_760_000_000_000
 TOPIC_ID = UUID(int=0x1234567890ABCDEF1234567890ABCDEF)
@@ -47,7 +43,7 @@ class HandClock:
 class FaultyFile:
     """An OsFile whose disk may be full or broken."""
 
-    def __init__(self, disk: FaultyDisk, file: OsFile) -> None:
+    def __init__(self, disk: FaultyDisk, file: File) -> None:
         self._disk = disk
         self._file = file
         self.path = file.path
@@ -104,7 +100,7 @@ class FaultyDisk(OsDisk):
         """After so many more writes one fails, once."""
         self.syncs = 0
 
-    def open(self, path: Path, *, create: bool = False) -> File:  # type: ignore[override]
+    def open(self, path: Path, *, create: bool = False) -> File:
         self.take_descriptor()
         file = FaultyFile(self, super().open(path, create=create))
         self.files.add(file)
@@ -123,7 +119,7 @@ class FaultyDisk(OsDisk):
         self.take_descriptor()
         return super().read_bytes(path)
 
-    def lock(self, path: Path) -> OsFile:
+    def lock(self, path: Path) -> File:
         file = OsDisk().lock(path)
         return file
 

@@ -45,7 +45,7 @@ class SlowDisk(FaultyDisk):
         return file
 
 
-def follow(h: Harness, log: PartitionLog, data: bytes, base: int, epoch: int = 1) -> None:
+def follow(h: Harness, log: PartitionLog, data: bytearray, base: int, epoch: int = 1) -> None:
     view = bytearray(data)
     struct.pack_into(">q", view, 0, base)
     struct.pack_into(">i", view, 12, epoch)
@@ -106,7 +106,8 @@ async def test_a_log_that_begins_anew_below_a_cut_begins_segments_again(tmp_path
 async def test_a_cut_that_waits_for_space_is_synced_after_its_options_changed(
     tmp_path: Path,
 ) -> None:
-    h = Harness(tmp_path / "f")
+    disk = FaultyDisk()
+    h = Harness(tmp_path / "f", disk=disk)
     await h.service.start()
     log = h.open()
     h.write(log, batch(), epoch=4)
@@ -114,10 +115,10 @@ async def test_a_cut_that_waits_for_space_is_synced_after_its_options_changed(
     async with h.running():
         await durable(h, log)
         h.service.truncate_to(log, 1)
-        h.disk.free = 0
+        disk.free = 0
         await wait_until(lambda: h.service.housekeeping.flush_due)
         h.service.update_config(log, LogConfig(retention_ms=5))
-        h.disk.free = 1 << 40
+        disk.free = 1 << 40
         with trio.fail_after(8):
             await wait_until(lambda: log.durability.unsynced_truncation is None)
 

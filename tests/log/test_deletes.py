@@ -113,6 +113,7 @@ async def test_what_a_sync_writes_of_a_deleted_log_is_not_left_beside_the_next_o
         h.write(fresh, batch(), epoch=0)
         h.service.request_sync(fresh)
         gate, disk.gate = disk.gate, None
+        assert gate is not None
         gate.set()
         await wait_until(lambda: fresh.durability.end_offset)
     assert not list(fresh.path.glob("*.snapshot"))

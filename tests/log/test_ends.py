@@ -214,7 +214,7 @@ async def test_the_same_end_with_another_batch_is_a_loss(node: Node) -> None:
     node.write(3)
     await node.checkpoint()
     await node.next_life()
-    assert not node.is_lost
+    lost = [node.is_lost]
     node.harness.kill()
     other = Node(node.home.parent / "other")
     await other.begin(LogConfig())
@@ -223,10 +223,8 @@ async def test_the_same_end_with_another_batch_is_a_loss(node: Node) -> None:
     name = f"{0:020d}.log"
     (node.home / "orders-0" / name).write_bytes((other.home / "orders-0" / name).read_bytes())
     await node.next_life()
-    assert (
-        node.is_lost
-        and "found there: end offset 3, leader epoch 0" in node.service.fenced[PARTITION]
-    )
+    assert [*lost, node.is_lost] == [False, True]
+    assert "found there: end offset 3, leader epoch 0" in node.service.fenced[PARTITION]
 
 
 async def test_after_a_power_cut_and_without_proof_nothing_is_compared(node: Node) -> None:

@@ -43,9 +43,10 @@ def test_assign_is_quiet_when_known_and_replaces_epochs_without_records() -> Non
 def test_truncation_at_both_ends() -> None:
     epochs = LeaderEpochs([(1, 0), (2, 10), (4, 20)])
     epochs.truncate_from_end(30)
-    assert not epochs.dirty
+    dirty = [epochs.dirty]
     epochs.truncate_from_end(20)
-    assert epochs.entries() == [(1, 0), (2, 10)] and epochs.latest == 2 and epochs.dirty
+    assert epochs.entries() == [(1, 0), (2, 10)] and epochs.latest == 2
+    assert [*dirty, epochs.dirty] == [False, True]
     epochs.truncate_from_start(12)
     assert epochs.entries() == [(2, 12)]
     epochs.truncate_from_end(0)

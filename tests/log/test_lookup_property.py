@@ -95,7 +95,7 @@ async def filled(
     log = harness.open(LogConfig(index_interval_bytes=interval, segment_bytes=segment_bytes))
     for one in written:
         rows = [Record(0, NOW + time, b"k", one.value, ()) for time in one.times]
-        harness.write(log, memoryview(bytearray(build_batch(rows, codec=one.codec))))
+        harness.write(log, build_batch(rows, codec=one.codec))
     return harness, log
 
 

@@ -16,7 +16,7 @@ from mqd.client.cluster import ClusterClient
 from mqd.client.consumer import open_consumer
 from mqd.client.producer import open_producer
 from mqd.controller.image import PartitionImage
-from mqd.log.last_registration import NO_BROKER_EPOCH
+from mqd.log.last_registration import NO_BROKER_EPOCH, previous_broker_epoch
 from mqd.testing import Cluster, run
 from mqd.types import NodeId, TopicPartition
 
@@ -58,7 +58,7 @@ async def consume(client: ClusterClient, count: int) -> list[int]:
 def vouched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The broker epochs that nodes found in their files when they started."""
     found: list[int] = []
-    ask = daemon.previous_broker_epoch
+    ask = previous_broker_epoch
 
     def asked(*args: Any, **options: Any) -> int:
         found.append(ask(*args, **options))

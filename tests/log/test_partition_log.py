@@ -10,7 +10,7 @@ import pytest
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import RECORDS_COMPRESSED_MAX, SEGMENTS_UNSYNCED_MAX
-from mqd.log.appending import plan_append
+from mqd.log.appending import Appended, plan_append
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
@@ -29,7 +29,7 @@ def plan(
     epoch: int = 3,
     client: bool = True,
     now_ms: int = NOW,
-):  # type: ignore[no-untyped-def]
+) -> Appended:
     return plan_append(
         log, memoryview(bytearray(data)), leader_epoch=epoch, now_ms=now_ms, client=client
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from struct import pack_into
+from typing import Any
 
 import pytest
 
@@ -57,8 +58,8 @@ def test_a_batch_gets_the_codec_of_its_topic_and_keeps_all_else(wanted: str, cod
 
 
 def test_levels() -> None:
-    def size(**levels: int | str) -> int:
-        return len(recompressed(sent(), LogConfig(**levels)))  # type: ignore[arg-type]
+    def size(**levels: Any) -> int:
+        return len(recompressed(sent(), LogConfig(**levels)))
 
     for name, levels in (("gzip", (1, -1, 9)), ("lz4", (1, 9, 17)), ("zstd", (-131_072, 3, 22))):
         sizes = [

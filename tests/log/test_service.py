@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,7 +17,7 @@ import trio.testing
 
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import SystemClock
-from mqd.io.disk import OsDisk
+from mqd.io.disk import ArgumentsT, OsDisk, ResultT
 from mqd.limits import DISK_RESERVE_BYTES, POSITIONS_CACHED
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
@@ -81,15 +83,15 @@ async def test_one_turn_is_one_write_a_log(
 ) -> None:
     logs = [harness.open(partition=TopicPartition("orders", index)) for index in range(2)]
     writes = []
+
+    def counted(append: Callable[[list[Any]], int], views: list[Any]) -> int:
+        writes.append(len(views))
+        return append(views)
+
     for log in logs:
         file = log.active.file
         assert file is not None
-        original = file.append
-        monkeypatch.setattr(
-            file,
-            "append",
-            lambda views, original=original: writes.append(len(views)) or original(views),
-        )
+        monkeypatch.setattr(file, "append", partial(counted, file.append))
     for _ in range(3):
         for log in logs:
             harness.append(log)
@@ -839,8 +841,11 @@ async def test_an_orderly_stop_makes_several_logs_durable_at_a_time(tmp_path: Pa
             self.three = trio.Event()
 
         async def offload(
-            self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None
-        ) -> Any:
+            self,
+            call: Callable[[*ArgumentsT], ResultT],
+            *args: *ArgumentsT,
+            limiter: trio.CapacityLimiter | None = None,
+        ) -> ResultT:
             if self.meets:
                 self.calls += 1
                 if self.calls == 3:

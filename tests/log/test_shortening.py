@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mqd.errors import StorageError
+from mqd.io.disk import File
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog, Replacement
 from mqd.log.replacing import CLEANED_SUFFIX, FILES, put_in_place, stage
@@ -24,7 +25,7 @@ from mqd.protocol.files import (
     segment_file_name,
 )
 from tests.log.compacting import roll, settle
-from tests.log.support import PARTITION, FaultyDisk, FaultyFile, Harness, batch
+from tests.log.support import PARTITION, FaultyDisk, Harness, batch
 
 CONFIG = LogConfig(segment_bytes=300, index_interval_bytes=1, file_delete_delay_ms=0)
 COUNT = 9
@@ -251,7 +252,7 @@ async def test_a_directory_without_room_for_longer_names_is_cut_all_the_same(
 class FullDisk(FaultyDisk):
     """Without space there is no room for a new file, either."""
 
-    def open(self, path: Path, *, create: bool = False) -> FaultyFile:
+    def open(self, path: Path, *, create: bool = False) -> File:
         if create and not self.free and not path.exists():
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return super().open(path, create=create)
