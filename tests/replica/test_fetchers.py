@@ -8,13 +8,13 @@ import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from mqd.client.errors import ConnectionBroken
+from mqd.io.disk import ArgumentsT, ResultT
 from mqd.io.entropy import RandomEntropy
 from mqd.log.log_config import LogConfig
 from mqd.log.reading import storage_error
@@ -340,8 +340,11 @@ class SlowDisk(FaultyDisk):
         self.slow = slow
 
     async def offload(
-        self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None
-    ) -> Any:  # type: ignore[override]
+        self,
+        call: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> ResultT:
         plan = getattr(call, "__self__", None)
         if isinstance(plan, SyncPlan) and plan.log.directory == self.slow:
             await trio.sleep(5)
@@ -379,8 +382,11 @@ class FullDisk(FaultyDisk):
         self.refused = 0
 
     async def offload(
-        self, call: Any, *args: Any, limiter: trio.CapacityLimiter | None = None
-    ) -> Any:  # type: ignore[override]
+        self,
+        call: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> ResultT:
         await trio.lowlevel.checkpoint()
         if isinstance(plan := getattr(call, "__self__", None), SyncPlan) and self.is_full:
             self.refused += 1

@@ -93,7 +93,8 @@ def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_
                     await producer.flush()
             controller = cluster.daemon(1).raft.status().leader_id
             victim = next(one for one in cluster.nodes if one != controller)
-            node, told = cluster.nodes[victim], []
+            node = cluster.nodes[victim]
+            told: list[str] = []
             node.kill()
             log = next(path for path in cluster.disk(victim).files("t-0") if path.suffix == ".log")
             cluster.disk(victim).corrupt(log, 70)

@@ -185,8 +185,8 @@ async def test_a_partition_that_is_deleted_while_others_are_looked_at_is_not_los
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     monkeypatch.setattr(service, "_CHECKED_AT_ONCE", 2)
-    told: list[TopicPartition] = []
-    replicas.replica.on_offline = told.append
+    told: list[tuple[UUID, int]] = []
+    replicas.replica.on_offline = lambda *partition: told.append(partition)
     replicas.held("first")
     replicas.held("then")
     async with trio.open_nursery() as nursery:

@@ -11,7 +11,7 @@ THREE = NodeId(3)
 
 
 def test_a_list_names_partitions_and_nodes() -> None:
-    assert throttled_partitions(["0:3", "1:4", " 2:3 "], THREE) == {0, 2}
+    assert throttled_partitions(["0:3", "1:4", " 2:3 "], THREE) == frozenset({0, 2})
     assert throttled_partitions(["0:4", "*"], THREE) is EVERY_PARTITION
     assert throttled_partitions([], THREE) == frozenset()
     for wrong in ("7", "a:3", "0:b", ""):

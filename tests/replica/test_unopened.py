@@ -74,13 +74,14 @@ async def activate(starting: Starting, *changes: Any) -> None:
     replica, opens = starting.replica, starting.replica.apply
 
     def opens_first(*args: Any) -> None:
-        replica.apply = opens  # type: ignore[method-assign]
+        patch.undo()
         opens(*args)
         assert 0 < len(replica.partitions()) < starting.partitions
         for change in changes:
             starting.change(change)
 
-    replica.apply = opens_first  # type: ignore[method-assign]
+    patch = pytest.MonkeyPatch()
+    patch.setattr(replica, "apply", opens_first)
     await starting.publisher.activate(starting.image)
 
 
