@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mqd.controller.features import (
@@ -20,14 +22,14 @@ NAME = "transaction.version"
 
 
 def update(
-    replica: Replica, level: int, kind: int = UpgradeType.UPGRADE, name: str = NAME, **more: bool
+    replica: Replica, level: int, kind: int = UpgradeType.UPGRADE, name: str = NAME, **more: Any
 ) -> None:
     replica.run(decide_update_features, UpdateFeatures((FeatureUpdate(name, level, kind),), **more))
 
 
-def refusal(replica: Replica, *args: object) -> str:
+def refusal(replica: Replica, *args: Any) -> str:
     with pytest.raises(MqError) as refused:
-        update(replica, *args)  # type: ignore[arg-type]
+        update(replica, *args)
     assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
     return refused.value.message
 

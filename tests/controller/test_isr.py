@@ -5,6 +5,7 @@ way of the service.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -39,7 +40,7 @@ def replica() -> Replica:
 
 
 def ask(
-    replica: Replica, *isr: int, epochs: dict[int, int] | None = None, **fields: object
+    replica: Replica, *isr: int, epochs: dict[int, int] | None = None, **fields: Any
 ) -> IsrAltered:
     brokers = replica.image.brokers
     members = tuple(
@@ -47,9 +48,8 @@ def ask(
         for n in isr
     )
     partition = replica.image.topics["t"].partitions[0]
-    wish = IsrWish(TOPIC, 0, partition.leader_epoch, partition.partition_epoch, members)._replace(
-        **fields
-    )  # type: ignore[arg-type]
+    wish = IsrWish(TOPIC, 0, partition.leader_epoch, partition.partition_epoch, members)
+    wish = wish._replace(**fields)
     (result,) = replica.run(
         decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish,))
     )
@@ -86,10 +86,10 @@ def test_a_leader_changes_its_isr(replica: Replica) -> None:
     ],
 )
 def test_wishes_that_are_refused(
-    replica: Replica, isr: tuple[int, ...], fields: dict[str, object], code: ErrorCode
+    replica: Replica, isr: tuple[int, ...], fields: dict[str, Any], code: ErrorCode
 ) -> None:
     before = replica.image.snapshot()
-    result = ask(replica, *isr, **fields)  # type: ignore[arg-type]
+    result = ask(replica, *isr, **fields)
     assert result.error_code is code
     assert (
         code in (ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA) or replica.image.snapshot() == before
@@ -105,7 +105,7 @@ def test_a_refusal_of_who_is_not_there_is_final(replica: Replica) -> None:
     replica.run(decide_expire, ExpireSessions(((THREE, epochs[THREE]),)))
     fenced = replica.image.topics["t"].partitions[0]
     assert fenced.isr == (ONE, TWO) and fenced.partition_epoch == before.partition_epoch + 1
-    proposal = {"partition_epoch": fenced.partition_epoch}
+    proposal: dict[str, Any] = {"partition_epoch": fenced.partition_epoch}
     assert ask(replica, 1, 2, 3, **proposal).error_code is ErrorCode.INELIGIBLE_REPLICA
     refused = replica.image.topics["t"].partitions[0]
     assert refused == replace(fenced, partition_epoch=fenced.partition_epoch + 1)
