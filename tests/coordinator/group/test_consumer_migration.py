@@ -259,7 +259,8 @@ def test_who_has_not_heard_of_its_target_keeps_what_it_has_when_the_group_is_cla
     group = Mixed()
     classic = group.classic_alone()
     group.join("m1")
-    assert len(group.state.targets[classic][group.topics.topic_id("a")]) == 2
+    topic_id = group.topics.topic_id("a")
+    assert topic_id is not None and len(group.state.targets[classic][topic_id]) == 2
     group.leave("m1")
     kept = group.harness.shard.state.group(GROUP)
     assert isinstance(kept, ClassicGroup)
@@ -325,7 +326,8 @@ def test_a_group_with_an_assignor_that_says_more_is_not_turned() -> None:
 @pytest.mark.parametrize("kind", ["connect", "consumer"])
 def test_what_is_not_the_embedded_protocol_is_not_turned(kind: str) -> None:
     group = Mixed()
-    request = {"protocol_type": kind, "protocols": [{"name": "p", "metadata": b"\0"}]}
+    protocol = {"name": "p", "metadata": b"\0"}
+    request: dict[str, Any] = {"protocol_type": kind, "protocols": [protocol]}
     answer = group.join_classic(**request)
     more = {"protocol_type": kind, "protocol_name": "p"}
     group.harness.call(

@@ -389,6 +389,7 @@ class World:
             ):
                 break  # after more than the ten seconds in which new topics may go unseen
         else:
+            assert state is not None
             raise AssertionError(state.state_name(), [member.__dict__ for member in self.members])
         assert {member.member_id for member in self.members} == set(state.members)
         wanted = {name for member in state.members.values() for name in member.topic_names}

@@ -720,7 +720,7 @@ def test_a_group_with_many_offsets_is_deleted_in_batches_that_fit(
     commit_to_many(group, topics)
     commit(group, (0, 1), group_id="h")
     sizes = portions(group)
-    unfinished = []
+    unfinished: list[list[bool]] = []
     while not unfinished or any(unfinished[-1]):
         rows = group.call("DeleteGroups", 2, {"groups_names": ["g", "h"]})["results"]
         unfinished.append([row.get("unfinished", False) for row in rows])

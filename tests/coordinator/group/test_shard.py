@@ -142,11 +142,10 @@ def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_
     assert listed(groups) == [(GROUP, "consumer", "Empty", "consumer")]
     before = len(groups.log)
     ticket = groups.join()
-    kinds = [
-        (entry.key, entry.value is None)
-        for record, _ in groups.log[before:]
-        if (entry := decode(record)) is not None
-    ]  # type: ignore[arg-type]
+    appended = [record for record, _ in groups.log[before:] if isinstance(record, tuple)]
+    assert len(appended) == len(groups.log) - before, "no end of a transaction"
+    entries = [entry for record in appended if (entry := decode(record)) is not None]
+    kinds = [(entry.key, entry.value is None) for entry in entries]
     assert [deleted for _, deleted in kinds] == [True] * (len(kinds) - 1) + [False]
     assert kinds[-1][0] == GroupMetadataKey(GROUP)
     groups.advance(3)

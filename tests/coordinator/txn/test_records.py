@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
+from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import CoordinatorRecord
-from mqd.coordinator.txn.records import RecordFormatError, decode, encode, tombstone, value_version
+from mqd.coordinator.txn.records import decode, encode, tombstone, value_version
 from mqd.coordinator.txn.state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from mqd.coordinator.shard import Producer
-from mqd.coordinator.txn import records, shard
+from mqd.coordinator.txn import records
 from mqd.coordinator.txn.operations import (
     InitializeProducer,
     ListTransactions,
     PartitionsSealed,
     SealPartitions,
+    check,
 )
 from mqd.coordinator.txn.state import EPOCH_MAX, TWO_PHASE_TIMEOUT_MS, ProducerIdWanted, Transaction
 from mqd.errors import ErrorCode
@@ -65,8 +66,9 @@ class TwoPhase(Transactions):
             self.keep(writer, two_phase=two_phase)
         self.seal()
         answer = self.keep(writer, two_phase=two_phase)
-        assert (answer["ongoing_txn_producer_id"], answer["ongoing_txn_producer_epoch"]) == writer
-        return writer, Producer(answer["producer_id"], answer["producer_epoch"])
+        found = Producer(answer["ongoing_txn_producer_id"], answer["ongoing_txn_producer_epoch"])
+        assert found == writer
+        return found, Producer(answer["producer_id"], answer["producer_epoch"])
 
 
 @pytest.fixture(params=[0, 2])
@@ -200,7 +202,8 @@ def test_the_preparation_outlives_the_coordinator(txn: TwoPhase) -> None:
 def test_recovery_makes_a_new_owner_and_leaves_the_one_before_behind(txn: TwoPhase) -> None:
     writer, owner = txn.prepared()
     answer = txn.keep()
-    assert (answer["ongoing_txn_producer_id"], answer["ongoing_txn_producer_epoch"]) == writer
+    found = Producer(answer["ongoing_txn_producer_id"], answer["ongoing_txn_producer_epoch"])
+    assert found == writer
     newest = Producer(answer["producer_id"], answer["producer_epoch"])
     assert newest == (owner.producer_id, owner.producer_epoch + 1)
     for stranger in (writer, owner):
@@ -336,12 +339,13 @@ def test_an_older_reader_takes_it_for_a_transaction_that_never_times_out() -> No
     "wish", [{"two_phase": True}, {"keep": True}, {"two_phase": True, "keep": True}]
 )
 def test_without_the_option_it_is_refused_as_apache_kafka_does(
-    monkeypatch: pytest.MonkeyPatch, wish: dict[str, bool]
+    monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
 ) -> None:
+    options: Any = Options()
     monkeypatch.setitem(OPTIONS, "transaction.two.phase.commit.enable", False)
     with refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
-        shard.check(InitializeProducer("t", TIMEOUT_MS, **wish), Options())  # type: ignore[arg-type]
-    shard.check(InitializeProducer("t", TIMEOUT_MS), Options())  # type: ignore[arg-type]
+        check(InitializeProducer("t", TIMEOUT_MS, **wish), options)
+    check(InitializeProducer("t", TIMEOUT_MS), options)
 
 
 def test_administrators_see_what_is_prepared_and_who_may_end_it(txn: TwoPhase) -> None:

@@ -50,9 +50,10 @@ class Transactions(Harness[TransactionShard]):
     def __init__(self, version: int = 2) -> None:
         self.version = version
         self.spare_ids = iter(range(4000, 10**9))
+        topics: Any = None  # a shard of transactions never looks up a topic
         super().__init__(
-            lambda: TransactionShard(None, Options(), 0, transaction_version=lambda: self.version)
-        )  # type: ignore[arg-type]
+            lambda: TransactionShard(topics, Options(), 0, transaction_version=lambda: self.version)
+        )
 
     def ask_now(self, op: Any) -> Any:
         return self.answer(self.operate(op))
