@@ -11,9 +11,10 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import trio
+
+from mqd.io.disk import ArgumentsT, ResultT
 
 
 class PowerCut(BaseException):
@@ -171,6 +172,9 @@ class MemoryDisk:
         return "boot"
 
     async def offload(
-        self, call: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None
-    ) -> Any:
+        self,
+        call: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> ResultT:
         return await trio.to_thread.run_sync(call, *args, limiter=limiter)

@@ -743,8 +743,6 @@ def main() -> None:
             world.crashes,
             len(world.acknowledged),
             world.wipes,
-        )
-        numbers += (
             world.gone,
             world.gone_leaders,
             len(world.sets) - 1,

@@ -90,7 +90,7 @@ def test_any_damage_is_a_protocol_error(message: Message, data: st.DataObject) -
     body = bytearray(encode_message(message))
     body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(ProtocolError):
-        decode_message(body)
+        decode_message(bytes(body))
     with pytest.raises(ProtocolError):
         decode_message(bytes(body[: data.draw(st.integers(0, len(body) - 1))]))
 

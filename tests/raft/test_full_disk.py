@@ -5,6 +5,7 @@ go on, and it heals by itself.
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from mqd.raft.codec import COMMAND
 from mqd.raft.journal import Journal, open_journal
 from mqd.raft.service import OutcomeUnknown
 from tests.raft.memory_disk import MemoryDisk, MemoryFile
-from tests.raft.test_service import Log, alone, until
+from tests.raft.test_service import Log, alone, is_ready, until
 
 RAFT = Path("raft")
 RESERVE = RAFT / "reserve"
@@ -145,12 +146,14 @@ def test_what_a_sync_without_space_left_is_replaced_as_a_whole() -> None:
 def test_the_reserve_is_given_up_step_by_step_and_grows_back() -> None:
     disk = SmallDisk(8 << 20)
     journal = opened(disk, reserve_bytes=limits.RAFT_RESERVE_BYTES)
-    assert disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES and not journal.short_of_space
+    short = [journal.short_of_space]
+    assert disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES
     disk.fill()
     for _ in range(20):
         append(journal, bytes(10_000))
         journal.flush()
-    assert journal.short_of_space and journal.durable_index == 21
+    short.append(journal.short_of_space)
+    assert short == [False, True] and journal.durable_index == 21
     assert (
         disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES - 13 * limits.RAFT_RESERVE_STEP_BYTES
     )
@@ -160,12 +163,14 @@ def test_the_reserve_is_given_up_step_by_step_and_grows_back() -> None:
     )
     journal.close()
     journal = opened(disk, reserve_bytes=limits.RAFT_RESERVE_BYTES)
-    assert journal.short_of_space and journal.last_index == 21
+    short = [journal.short_of_space]
+    assert journal.last_index == 21
     disk.capacity = 8 << 20
     journal.on_timer()
     assert journal.dirty
     journal.flush()
-    assert not journal.short_of_space and disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES
+    short.append(journal.short_of_space)
+    assert short == [True, False] and disk.open(RESERVE).size() == limits.RAFT_RESERVE_BYTES
 
 
 def test_without_descriptors_it_waits_as_without_space_and_keeps_its_reserve() -> None:
@@ -197,7 +202,7 @@ async def test_restarts_and_commands_go_on_while_the_disk_is_full() -> None:
         raft = alone(RAFT, machine, disk=disk)
         async with trio.open_nursery() as nursery:
             await nursery.start(raft.run)
-            await until(lambda raft=raft: raft.status().ready)
+            await until(partial(is_ready, raft))
             await raft.propose(b"%d" % life)
             disk.fill()
             await raft.propose(b"full %d" % life)

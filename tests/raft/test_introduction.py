@@ -185,7 +185,7 @@ def test_a_listener_without_the_secret_is_found_out() -> None:
             call.name(b"\0\0\0\5\0" + answer)
 
 
-def test_a_listener_must_prove_its_identity_too() -> None:
+def test_a_listener_must_prove_its_identity_too(monkeypatch: pytest.MonkeyPatch) -> None:
     call, visit = keeper(2).call(1), keeper(1).answer(Calling(), 0.0)
     welcome = hear(visit, call.name(hear(visit, call.prove(hear(visit, call.hello())))))
     for changed in (
@@ -200,9 +200,11 @@ def test_a_listener_must_prove_its_identity_too() -> None:
     call = keeper(2).call(1)
     proven = hear(other, call.prove(hear(other, call.hello())))
     named = call.name(proven)
-    other._keeper.identity = lambda receiver: encode_identity(
-        Identity(3, receiver, UUID(int=1), position())
-    )  # type: ignore[method-assign]
+    monkeypatch.setattr(
+        other._keeper,
+        "identity",
+        lambda receiver: encode_identity(Identity(3, receiver, UUID(int=1), position())),
+    )
     with pytest.raises(Refused, match="node 3 listens at the address of node 1"):
         call.finish(hear(other, named))
 
@@ -240,10 +242,9 @@ def test_a_stranger_learns_neither_names_nor_anything_to_try_secrets_on() -> Non
 def test_every_identity_of_bounded_size_fits_the_frames_of_strangers() -> None:
     largest = frozenset(range(2**31 - 51, 2**31 - 1))
     data = encode_identity(Identity(1, 2, UUID(int=3), position(largest, voters=largest)))
-    assert (
-        decode_identity(data).position.file == largest
-        and len(data) + 32 + 14 <= STRANGER_FRAME_BYTES_MAX
-    )
+    decoded = decode_identity(data).position
+    assert decoded is not None and decoded.file == largest
+    assert len(data) + 32 + 14 <= STRANGER_FRAME_BYTES_MAX
     for bad in (data[:20], data[:-1], data + b"x", data[:25] + b"\0\0\0\0\0\0" + data[31:]):
         with pytest.raises(ProtocolError):
             decode_identity(bad)

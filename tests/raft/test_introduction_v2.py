@@ -66,7 +66,8 @@ def test_this_release_calls_the_one_before() -> None:
 def test_this_release_answers_the_one_before() -> None:
     visit = keeper(1).answer(Calling(), 0.0)
     assert hear(visit, HELLO) == CHALLENGE
-    assert visit.node_id is None
+    claimed = visit.node_id
+    assert claimed is None
     assert hear(visit, PROOF, 1) == WELCOME
     assert (visit.node_id, visit.incarnation, visit.position, visit.version) == (
         2,

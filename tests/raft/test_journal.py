@@ -426,10 +426,11 @@ def test_a_vote_for_an_earlier_term_than_the_log_is_no_vote() -> None:
 def test_quiet_journals_are_marked_once() -> None:
     disk = MemoryDisk()
     journal = filled(disk)
-    journal.on_timer()
-    assert not journal.dirty
-    journal.on_timer()
-    assert journal.dirty
+    dirty = []
+    for _ in range(2):
+        journal.on_timer()
+        dirty.append(journal.dirty)
+    assert dirty == [False, True]
     journal.flush()
     for _ in range(3):
         journal.on_timer()

@@ -142,7 +142,8 @@ def test_a_vote_is_on_disk_before_it_leaves() -> None:
     ours.deliver(1, 2, asked)
     ours.disks[2].crash()
     ours.start(2)
-    assert (ours.journals[2].term, ours.journals[2].vote) == (1, 1)
+    journal = ours.journals[2]
+    assert (journal.term, journal.vote) == (1, 1)
 
 
 def test_leadership_is_handed_over() -> None:

@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from struct import unpack_from
 from typing import Any
@@ -66,8 +67,12 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
             await trio.sleep(0.002)
 
 
+def is_ready(raft: RaftService) -> bool:
+    return raft.status().ready
+
+
 def alone(
-    directory: Path, machine: Log, *, disk: Disk | None = None, **options: object
+    directory: Path, machine: Log, *, disk: Disk | None = None, **options: Any
 ) -> RaftService:
     return RaftService(
         node_id=1,
@@ -79,7 +84,7 @@ def alone(
         entropy=RandomEntropy(),
         network=OsNetwork(),
         machine=machine,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
 
 
@@ -92,7 +97,7 @@ async def test_a_quorum_of_one(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             began = trio.current_time()
             await nursery.start(raft.run)
-            await until(lambda raft=raft: raft.status().ready)
+            await until(partial(is_ready, raft))
             assert trio.current_time() - began < 1.0  # 15 ms on a quiet machine
             assert seen[-1].role is Role.LEADER and seen[-1].ready and seen[-1].leader_id == 1
             assert machine.commands == [b"a", b"b"] * life
@@ -600,10 +605,14 @@ async def test_leadership_is_handed_over_in_less_than_200_ms(tmp_path: Path) -> 
         }
         for i in (1, 2, 3):
             await voters.start(i)
+
+        def has_both(service: RaftService) -> bool:
+            return len(service.status().connected) == 2
+
         took = []
         for _ in range(5):
             leader = await voters.wait_leader()
-            await until(lambda leader=leader: len(voters.services[leader].status().connected) == 2)
+            await until(partial(has_both, voters.services[leader]))
             await voters.services[leader].propose(b"x")
             began = trio.current_time()
             assert await voters.services[leader].transfer_leadership()

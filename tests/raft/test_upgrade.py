@@ -237,7 +237,7 @@ class ServiceOfTheReleaseBefore(RaftService):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._introductions.dialing.uses_2 = lambda _peer: True  # type: ignore[method-assign]
+        self._introductions.dialing.uses_2 = lambda peer: True  # type: ignore[method-assign]
         self._doorkeeper.allows_2 = self._allows_introduction_2
 
     def _allows_introduction_2(self) -> bool:
