@@ -19,9 +19,9 @@ from typing import Any
 
 from mqd.errors import MqError
 from mqd.io.disk import OsDisk
-from mqd.log import known_directories
+from mqd.log.disk import known_directories
+from mqd.log.disk.known_directories import load_known_directories
 from mqd.log.epochs import LeaderEpochs
-from mqd.log.known_directories import load_known_directories
 from mqd.protocol.batch import BatchHeader, Codec, crc_of, iterate_records
 from mqd.protocol.files import (
     CLEAN_SHUTDOWN,

@@ -41,15 +41,14 @@ from mqd.io.garbage import Garbage
 from mqd.io.memory import memory_bytes
 from mqd.io.net import Listener, Network, OsNetwork
 from mqd.limits import DESCRIPTORS_OTHERS, DISK_RESERVE_BYTES
-from mqd.log import disk_serials, known_directories, last_registration
-from mqd.log.compactor import CompactorOptions
-from mqd.log.disk_serials import load_disk_serials, older_copies, store_disk_serials
-from mqd.log.known_directories import (
+from mqd.log.disk import disk_serials, known_directories, last_registration
+from mqd.log.disk.disk_serials import load_disk_serials, older_copies, store_disk_serials
+from mqd.log.disk.known_directories import (
     KnownDirectories,
     load_known_directories,
     store_known_directories,
 )
-from mqd.log.last_registration import (
+from mqd.log.disk.last_registration import (
     NO_BROKER_EPOCH,
     LastRegistration,
     forget_last_registration,
@@ -60,6 +59,7 @@ from mqd.log.last_registration import (
     store_last_registration,
 )
 from mqd.log.log_config import LogConfig
+from mqd.log.manager.compactor import CompactorOptions
 from mqd.log.producer_memory import producers_max
 from mqd.log.service import LogService
 from mqd.logs import write_line

@@ -64,7 +64,7 @@ class Register:
     previous_broker_epoch: int = NO_EPOCH
     """Epoch of the registration since which nothing that this node wrote can have been lost."""
     disk_serial: int = 0
-    """What its disks said when it started (log/ends.py)."""
+    """What its disks said when it started (log/disk/log_end_checkpoint.py)."""
 
 
 def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decision[Record]:

@@ -119,8 +119,8 @@ class BrokerImage:
     before it could write this one down, has everything still.
     """
     disk_serial: int = 0
-    """What its disks said at least (log/ends.py): one that comes with less has an older
-    copy of a disk, and vouches for nothing.
+    """The disk serial that it has reported (log/disk/log_end_checkpoint.py). A broker
+    that registers with a lower one has an older copy of a disk, and cannot vouch for its logs.
     """
 
 

@@ -171,8 +171,8 @@ class ShutDownBroker:
 
 @dataclass(frozen=True, slots=True)
 class NoteDiskSerial:
-    """The disks of a broker say at least this serial by now (log/ends.py): older copies of
-    them say less. Metadata version 2.
+    """The disks of a broker have at least this serial (log/disk/log_end_checkpoint.py). An older
+    copy of a disk has a lower one. Metadata version 2.
     """
 
     node_id: NodeId

@@ -248,8 +248,8 @@ class ControllerService:
         self._sessions = Sessions(config.integer("broker.session.timeout.ms") / 1000)
         self.previous_broker_epoch = previous_broker_epoch
         self.disk_serial: Callable[[], int] = lambda: 0
-        """What all disks of this node say by now (log/ends.py), and what those of its last
-        registration said at its start.
+        """The disk serial of this node now (log/disk/log_end_checkpoint.py). `disk_serial_found` is
+        the one that its start found on the disks of its last registration.
         """
         self.disk_serial_found = 0
         self._broker_epoch = NO_EPOCH

@@ -12,7 +12,7 @@ from typing import Final
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import RECORDS_COMPRESSED_MAX
 from mqd.log.log_config import LogConfig
-from mqd.log.looking import Looking
+from mqd.log.record_inspection import Looking
 from mqd.protocol.batch import (
     CODEC_MASK,
     CONTROL_MASK,

@@ -1,8 +1,8 @@
 """Appends to a log: checks a batch, gives it its offsets and queues it. A core, and the hot path.
 
 A leader's batch is judged by the 61 bytes of its header and its CRC. Its records are not decoded,
-with two exceptions: keys, for a compacted topic (looking.py), and another codec than the topic's
-(recompression.py). A follower queues its leader's batches unchanged.
+with two exceptions: keys, for a compacted topic (record_inspection.py), and another codec than the
+topic's (recompression.py). A follower queues its leader's batches unchanged.
 """
 
 from __future__ import annotations

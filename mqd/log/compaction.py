@@ -1,10 +1,10 @@
 """Compaction: of each key the newest record stays. What may be cleaned, what is cleaned together,
 and what stays of a batch. A core.
 
-A log is clean up to `PartitionLog.cleaned_to`, and dirty behind it. A pass reads the dirty part and
-notes the newest offset of each key (keymap.py), as far as the map holds; then it reads the log from
-its start to where the map ends and writes it anew without what is older. What stays keeps its
-offset: a compacted log has gaps. The rules are Apache Kafka's, so that both leave the same:
+A log is clean below `PartitionLog.cleaned_to` and dirty from there on. A pass reads the dirty part
+and stores the newest offset of each key (offset_map.py), until the map is full. Then it rewrites
+the log from its start to the end of the map, without the older records. Records keep their offsets,
+so a compacted log has gaps. The rules are Apache Kafka's, so both keep the same records:
 
 - Only whole segments below the last stable offset, not the active one, nor one with a record
   younger than `min.compaction.lag.ms`.
@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mqd.limits import DECOMPRESSED_BYTES_MAX
-from mqd.log.keymap import KeyMap
 from mqd.log.log_config import FOREVER_MS, LogConfig
+from mqd.log.offset_map import KeyMap
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.protocol.batch import HEADER_BYTES, BatchHeader, record_bytes

@@ -31,12 +31,12 @@ from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import POSITIONS_CACHED
+from mqd.log.disk.log_end_checkpoint import LogEnd
 from mqd.log.durability import Durability
-from mqd.log.ends import LogEnd
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.log_config import LogConfig
-from mqd.log.looking import Looking
 from mqd.log.producers import Producers, ProducerSnapshot
+from mqd.log.record_inspection import Looking
 from mqd.log.roll_policy import RollPolicy
 from mqd.log.segment import Segment
 from mqd.protocol.files import AbortedTransaction
@@ -70,7 +70,7 @@ class Queued:
 
 class Replacement:
     """A cleaned segment takes the place of others. Its files are complete, under names with which a
-    start continues (replacing.py)."""
+    start continues (disk/segment_swap.py)."""
 
     __slots__ = ("cleaned", "is_in_place", "old")
 
@@ -147,7 +147,7 @@ class PartitionLog:
         self.written_end_offset: Offset = end
         self.durability = Durability(end)
         self.noted: LogEnd | None = None
-        """The line of the checkpoint of ends on disk (ends.py)."""
+        """The line of the checkpoint of ends on disk (disk/log_end_checkpoint.py)."""
         self.noted_end: Offset = 0
         """The largest end which that checkpoint may name: a cut below it leaves the mark first."""
         self.end_is_void = False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import KIB
-from mqd.log.looking import bytes_max
+from mqd.log.record_inspection import bytes_max
 from mqd.protocol.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,

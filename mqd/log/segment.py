@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from mqd.log.aborted import AbortedIndex
 from mqd.log.index import OffsetIndex, TimeIndex
+from mqd.log.transaction_index import AbortedIndex
 from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from mqd.protocol.files import RELATIVE_OFFSET_MAX, AbortedTransaction, BadBatch
 from mqd.types import NO_TIMESTAMP, Offset
@@ -74,7 +74,7 @@ class Segment:
         """Of an older segment, None until somebody asks."""
         self.suffix = ""
         """What the names of its files end in as long as it is being put in the place of
-        others (replacing.py).
+        others (disk/segment_swap.py).
         """
         self._bytes_since_index = 0
 

@@ -1,7 +1,7 @@
 """The logs of a node: connects the parts, starts and stops them, and reports what is durable.
 
-The parts: registry.py (the logs), writing.py (appends), reading.py, truncation.py, syncs.py,
-housekeeping.py (retention, checkpoints) and compactor.py.
+The parts are in mqd/log/manager: registry.py (the logs), writing.py (appends), reading.py,
+truncation.py, syncer.py, housekeeping.py (retention, checkpoints) and compactor.py.
 
 All slow work is in worker threads: fdatasync (one cycle for each directory takes all logs that wait
 for it: group commit), small files, recovery, removals.
@@ -26,22 +26,22 @@ from mqd.errors import NO_DESCRIPTORS, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.limits import PRODUCER_BYTES, PRODUCERS_MEMORY_BYTES_MIN
-from mqd.log.closing import close_directory
-from mqd.log.compactor import Compactor
-from mqd.log.descriptors import Descriptors
-from mqd.log.directory import LogDirectory, LogStatistics
-from mqd.log.ends_plan import is_news
-from mqd.log.housekeeping import CHECKPOINT_SECONDS, Housekeeping
+from mqd.log.disk.directory import LogDirectory, LogStatistics
+from mqd.log.disk.file_truncation import remove_outdated
+from mqd.log.disk.log_end_plan import is_news
+from mqd.log.disk.sync_plan import SyncPlan
 from mqd.log.log_config import LogConfig
+from mqd.log.manager.clean_shutdown import close_directory
+from mqd.log.manager.compactor import Compactor
+from mqd.log.manager.delayed_deletes import Removals
+from mqd.log.manager.descriptors import Descriptors
+from mqd.log.manager.housekeeping import CHECKPOINT_SECONDS, Housekeeping
+from mqd.log.manager.reading import Reader, storage_error
+from mqd.log.manager.registry import LogRegistry
+from mqd.log.manager.syncer import Syncer
+from mqd.log.manager.truncation import Truncation
+from mqd.log.manager.writing import Writer
 from mqd.log.partition_log import LogFailure, PartitionLog
-from mqd.log.reading import Reader, storage_error
-from mqd.log.registry import LogRegistry
-from mqd.log.removals import Removals
-from mqd.log.shortening import remove_outdated
-from mqd.log.sync_plan import SyncPlan
-from mqd.log.syncs import Syncer
-from mqd.log.truncation import Truncation
-from mqd.log.writing import Writer
 from mqd.protocol.files import (
     CLEANER_CHECKPOINT,
     MetaProperties,
@@ -77,7 +77,7 @@ class LogService:
         """`claim` returns the content for a missing `meta.properties`. None: none is written.
         `descriptors`: how many files the logs may hold open. `kept`: whether all written data is
         still there (`Disk.boot_id`). `ran_on`: whether that is proven, so that a log which lacks
-        something is lost (ends.py).
+        something is lost (disk/log_end_checkpoint.py).
         """
         assert directories
         self._disk = disk

@@ -1,5 +1,5 @@
 """Commands on three replicas of one partition: mqd/replica/follower.py, mqd/log/epochs.py and
-mqd/log/truncation.py, with logs on a disk.
+mqd/log/manager/truncation.py, with logs on a disk.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+from mqd.log.disk.sync_plan import plan_sync
 from mqd.log.partition_log import PartitionLog
-from mqd.log.sync_plan import plan_sync
 from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
 from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.testing.disk import ProcessDisk

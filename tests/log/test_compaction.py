@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mqd.log.compaction import Indexing, Rewriting, Transactions, group_segments
-from mqd.log.keymap import KeyMap
+from mqd.log.disk.producer_snapshots import replay_batch
 from mqd.log.log_config import LogConfig
+from mqd.log.offset_map import KeyMap
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
-from mqd.log.snapshots import replay_batch
 from mqd.protocol.batch import (
     BatchHeader,
     Codec,

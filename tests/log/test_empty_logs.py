@@ -12,7 +12,7 @@ import trio
 from mqd.client.admin import Admin
 from mqd.client.consumer import open_consumer
 from mqd.client.producer import open_producer
-from mqd.log.sync_plan import plan_sync
+from mqd.log.disk.sync_plan import plan_sync
 from mqd.testing import Cluster, run
 from mqd.types import TopicPartition
 from tests.log.support import Harness, batch

@@ -533,7 +533,7 @@ async def test_a_log_that_cannot_begin_anew_for_lack_of_space_stays(
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("mqd.log.directory.new_segment", full)
+    monkeypatch.setattr("mqd.log.disk.directory.new_segment", full)
     with pytest.raises(StorageError) as caught:
         follower.service.reset(log, 50)
     assert caught.value.out_of_space

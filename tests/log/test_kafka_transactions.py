@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from mqd.log.aborted import AbortedIndex
+from mqd.log.transaction_index import AbortedIndex
 from mqd.protocol.batch import LEADER_EPOCH_POSITION, MAGIC_POSITION, iterate_batches
 from mqd.protocol.files import AbortedTransaction, decode_txn_index, encode_txn_index
 from mqd.protocol.markers import build_end_marker, parse_end_marker

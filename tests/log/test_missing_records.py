@@ -16,7 +16,7 @@ from mqd.client.cluster import ClusterClient
 from mqd.client.consumer import open_consumer
 from mqd.client.producer import open_producer
 from mqd.controller.image import PartitionImage
-from mqd.log.last_registration import NO_BROKER_EPOCH, previous_broker_epoch
+from mqd.log.disk.last_registration import NO_BROKER_EPOCH, previous_broker_epoch
 from mqd.testing import Cluster, run
 from mqd.types import NodeId, TopicPartition
 

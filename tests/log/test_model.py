@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mqd.errors import MqError
+from mqd.log.disk.sync_plan import plan_sync
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
-from mqd.log.sync_plan import plan_sync
 from mqd.protocol.batch import Codec, parse_header
 from tests.log.support import PARTITION, Harness, batch
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mqd.client.admin import Admin
-from mqd.log.housekeeping import CHECKPOINT_SECONDS
+from mqd.log.manager.housekeeping import CHECKPOINT_SECONDS
 from mqd.testing import Cluster, run
 from mqd.testing.disk import Directory, MemoryDisk
 from tests.log.test_missing_records import ORDERS, consume, partition, produce

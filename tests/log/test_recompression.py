@@ -9,8 +9,8 @@ import pytest
 
 from mqd.errors import ErrorCode, MqError
 from mqd.log.log_config import LogConfig
-from mqd.log.looking import bytes_max
 from mqd.log.recompression import is_small, is_wanted, recompressed
+from mqd.log.record_inspection import bytes_max
 from mqd.protocol.batch import (
     ATTRIBUTES_POSITION,
     Codec,

@@ -15,9 +15,9 @@ import pytest
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCER_BATCHES_CACHED
+from mqd.log.disk.sync_plan import plan_sync
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
-from mqd.log.sync_plan import plan_sync
 from tests.log.support import NOW, PARTITION, FaultyDisk, Harness, batch, wait_until
 
 CONFIG = LogConfig(segment_bytes=100_000, index_interval_bytes=100, file_delete_delay_ms=0)

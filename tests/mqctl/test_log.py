@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from mqctl.__main__ import cli
 from mqctl.app import Failure
 from mqd.io.disk import OsDisk
-from mqd.log.known_directories import KnownDirectories
+from mqd.log.disk.known_directories import KnownDirectories
 from mqd.log.log_config import LogConfig
 from mqd.protocol.batch import Codec, Record, build_batch
 from mqd.protocol.files import CLEANER_CHECKPOINT

@@ -13,10 +13,10 @@ from typing import Any
 import trio
 
 from mqd.io.entropy import RandomEntropy
+from mqd.log.disk.sync_plan import plan_sync
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
-from mqd.log.sync_plan import plan_sync
 from mqd.protocol.batch import iterate_batches, iterate_records
 from mqd.protocol.hot_fetch import FetchPartition, FetchRequest, decode_fetch_request
 from mqd.protocol.hot_follower import VERSION, FetchAnswer, FetchedPartition

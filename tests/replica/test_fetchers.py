@@ -16,9 +16,9 @@ import trio.testing
 from mqd.client.errors import ConnectionBroken
 from mqd.io.disk import ArgumentsT, ResultT
 from mqd.io.entropy import RandomEntropy
+from mqd.log.disk.sync_plan import SyncPlan
 from mqd.log.log_config import LogConfig
-from mqd.log.reading import storage_error
-from mqd.log.sync_plan import SyncPlan
+from mqd.log.manager.reading import storage_error
 from mqd.protocol.batch import build_batch
 from mqd.protocol.hot_fetch import FetchRequest, encode_fetch_response_parts
 from mqd.protocol.hot_follower import VERSION

@@ -498,7 +498,7 @@ async def test_a_bug_in_a_core_stops_the_node(
         async with rig(tmp_path) as node:
             node.create("t")
             client = await node.connect()
-            monkeypatch.setattr("mqd.log.writing.plan_append", broken)
+            monkeypatch.setattr("mqd.log.manager.writing.plan_append", broken)
             client.post("produce", 9, node.produce_body("t", batch()))
             await settle()
 

@@ -27,12 +27,12 @@ from mqd.coordinator.txn.operations import SealPartitions
 from mqd.coordinator.txn.service import MarkerSender
 from mqd.coordinator.txn.shard import TransactionShard
 from mqd.errors import ErrorCode, MqError
-from mqd.log import writing
 from mqd.log.appending import plan_append_as_follower
+from mqd.log.disk.sync_plan import SyncPlan
+from mqd.log.manager import writing
+from mqd.log.manager.reading import Reader
 from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers
-from mqd.log.reading import Reader
-from mqd.log.sync_plan import SyncPlan
 from mqd.raft.codec import AppendEntries
 from mqd.raft.node import RaftNode
 from mqd.raft.service import RaftService

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mqd.log import compactor, housekeeping, recovery
-from mqd.log.cleaner import plan_retention
 from mqd.log.compaction import Indexing, Rewriting, Transactions
-from mqd.log.keymap import KeyMap
+from mqd.log.disk import recovery
+from mqd.log.disk.recovery import Known
+from mqd.log.disk.segment_rewrite import SegmentRewrite
+from mqd.log.manager import compactor, housekeeping
+from mqd.log.offset_map import KeyMap
 from mqd.log.partition_log import PartitionLog
-from mqd.log.recovery import Known
-from mqd.log.rewriting import SegmentRewrite
+from mqd.log.retention import plan_retention
 from mqd.replica.service import ReplicaService
 from mqd.server.handlers import delete_records
 from mqd.server.partitions import leading
@@ -58,7 +59,7 @@ def crash_taken_for_an_orderly_stop() -> Patches:
     def known(clean: bool, *rest: Any) -> Known:
         return Known(True, *rest)
 
-    from mqd.log import directory
+    from mqd.log.disk import directory
 
     yield directory, "Known", known
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Generator, Mapping
 from typing import Any
 
 from mqd.errors import ErrorCode, MqError
-from mqd.log.lookup import FoundRecord
+from mqd.log.disk.lookup import FoundRecord
 from mqd.protocol.bricks import Slices, all_slices
 from mqd.replica.partition import Partition
 from mqd.server.context import Context

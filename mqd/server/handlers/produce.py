@@ -31,8 +31,8 @@ import trio
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import DECODED_AT_ONCE_ROWS, KIB, MIB, PRODUCED_AT_ONCE_BYTES_MAX
-from mqd.log.looking import is_large
 from mqd.log.recompression import PRODUCER, is_small, is_wanted, recompressed
+from mqd.log.record_inspection import is_large
 from mqd.protocol.batch import (
     CODEC_MASK,
     CODEC_POSITION,

@@ -1,0 +1,277 @@
+"""Finds batches by offset (Fetch) and records by time (ListOffsets).
+
+A fetch that continues where another fetch or a write ended finds its position in
+`PartitionLog.positions` and reads nothing. Any other fetch reads one window of batch headers. Only a
+lookup by time decodes records, and only those of the batch that holds the answer, within the bounds
+of record_inspection.py. It may walk many headers, so it runs in slices.
+
+`opened` opens the file and the indexes of a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqd.log.partition_log import PartitionLog
+from mqd.log.record_inspection import first_record_since
+from mqd.log.segment import Segment
+from mqd.protocol.batch import BatchHeader
+from mqd.protocol.bricks import WHOLE_SLICE, Slices
+from mqd.protocol.files import scan_batches
+from mqd.types import NO_TIMESTAMP, Offset
+
+if TYPE_CHECKING:
+    from mqd.io.disk import FileRange
+
+
+class Read(NamedTuple):
+    """Whole batches as ranges of files; to be sent while the ranges are held."""
+
+    ranges: list[FileRange]
+    first_offset: Offset
+    """The offset asked for; the first batch may begin before it."""
+    next_offset: Offset
+    """Where to go on: the end of the last batch, or `first_offset` when there is none."""
+    size: int
+
+
+Opened = Callable[[PartitionLog, Segment], None]
+
+
+def find_range(
+    log: PartitionLog,
+    offset: Offset,
+    max_bytes: int,
+    limit_offset: Offset,
+    min_one: bool,
+    opened: Opened,
+) -> tuple[Segment, int, int, Offset] | None:
+    """(segment, start, end, next offset): whole batches from the one that holds `offset` on, or
+    None when none may be given.
+
+    They lie in one segment, below `limit_offset` and the written end, and within `max_bytes` but
+    for the first (`min_one`). BadBatch when the file is not what it was.
+    """
+    limit = limit_offset if limit_offset < log.written_end_offset else log.written_end_offset
+    if offset >= limit:
+        return None
+    positions = log.positions
+    place = positions.get(offset)
+    if place is None:
+        place = _seek(log, offset, opened)
+        if place is None:
+            return None
+    segment, start = place
+    if segment.file is None:
+        opened(log, segment)
+    if limit >= segment.next_offset:
+        end, next_offset = segment.size, segment.next_offset
+    elif (border := positions.get(limit)) is not None and border[0] is segment:
+        end, next_offset = border[1], limit
+    else:
+        end, next_offset = -1, limit
+    if end < 0 or end - start > max_bytes:
+        if segment.index is None:
+            opened(log, segment)
+        end, next_offset = segment.cut(start, max_bytes, limit, min_one)
+        if end > start and next_offset < segment.next_offset:
+            log.remember(next_offset, segment, end)
+    if end <= start:
+        return None
+    if next_offset == segment.next_offset and segment is not log.active:
+        log.remember(next_offset, log.segments[log.segment_index(next_offset)], 0)
+    return segment, start, end, next_offset
+
+
+def _seek(log: PartitionLog, offset: Offset, opened: Opened) -> tuple[Segment, int] | None:
+    for segment in log.segments_from(offset):
+        opened(log, segment)
+        position = segment.seek(offset)
+        if position is not None:
+            return segment, position
+    return None
+
+
+# -- by time
+
+
+class FoundRecord(NamedTuple):
+    """A record that ListOffsets names. `timestamp` in ms."""
+
+    offset: Offset
+    timestamp: int
+    leader_epoch: int
+
+
+HEADERS_AT_ONCE = 500
+"""Headers between two pauses of a lookup by time: some milliseconds where each needs a read."""
+
+
+def offset_for_timestamp(
+    log: PartitionLog, timestamp: int, limit_offset: Offset, opened: Opened
+) -> Slices[FoundRecord | None]:
+    """The first record whose timestamp is `timestamp` or later, between the log start and
+    `limit_offset` (exclusive).
+
+    In slices. The log may change in each pause: segments are removed, cleaned and closed. So
+    nothing but an offset is kept over a pause, and a copy of a batch. Whether the caller may still
+    read this log it checks itself, before it resumes.
+    """
+    return (yield from _first_since(log, log.log_start_offset, timestamp, limit_offset, opened))
+
+
+def record_with_max_timestamp(
+    log: PartitionLog, limit_offset: Offset, opened: Opened
+) -> Slices[FoundRecord | None]:
+    """The first record with the largest timestamp of all below `limit_offset`.
+
+    In slices, as `offset_for_timestamp`.
+    """
+    best: Segment | None = None
+    for segment in log.segments_from(log.log_start_offset):
+        if (
+            segment.size
+            and segment.base_offset < limit_offset
+            and (best is None or segment.max_timestamp > best.max_timestamp)
+        ):
+            best = segment
+    if best is None:
+        return None
+    found = yield from _first_since(
+        log, best.max_timestamp_offset, best.max_timestamp, limit_offset, opened
+    )
+    # the youngest batch is at or beyond the limit, or before the log start: look at what is between
+    while found is None:
+        start_offset = log.log_start_offset
+        youngest = yield from _largest_timestamp(log, limit_offset, opened)
+        if youngest < 0:
+            return None
+        found = yield from _first_since(log, start_offset, youngest, limit_offset, opened)
+        if log.log_start_offset == start_offset:
+            break
+    return found
+
+
+def _first_since(
+    log: PartitionLog, offset: Offset, timestamp: int, limit_offset: Offset, opened: Opened
+) -> Slices[FoundRecord | None]:
+    """The first record from the batch of `offset` on that is not older than `timestamp`."""
+    while True:
+        walked = _walk_until(
+            log, max(offset, log.log_start_offset), timestamp, limit_offset, opened
+        )
+        if walked is None:
+            return None
+        offset, batch = walked
+        if batch is None:
+            yield WHOLE_SLICE
+            continue
+        _position, header, view = batch
+        found = yield from first_record_since(
+            view,
+            header,
+            timestamp,
+            log.log_start_offset,
+            limit_offset,
+            log.config.max_message_bytes,
+        )
+        if found is not None:
+            return FoundRecord(*found, header.partition_leader_epoch)
+
+
+_Batch = tuple[int, BatchHeader, memoryview]
+
+
+def _walk_until(
+    log: PartitionLog, offset: Offset, timestamp: int, limit_offset: Offset, opened: Opened
+) -> tuple[Offset, _Batch | None] | None:
+    """One step from the batch of `offset` on: (where to continue, the first batch that is not older
+    than `timestamp`, if it was reached).
+
+    None: there is no such batch below `limit_offset`.
+    """
+    for segment in log.segments_from(offset):
+        if max(segment.base_offset, offset) >= limit_offset:
+            return None
+        if not segment.size or segment.max_timestamp < timestamp or segment.next_offset <= offset:
+            continue
+        opened(log, segment)
+        assert segment.file is not None and segment.time_index is not None
+        since = max(offset, segment.time_index.offset_before(timestamp))
+        walked = 0
+        for start, end, base_offset, last_offset, max_timestamp in segment.walk(
+            _place(log, segment, offset, since)
+        ):
+            if base_offset >= limit_offset:
+                return None
+            if last_offset >= since and max_timestamp >= timestamp:
+                return last_offset + 1, next(scan_batches(segment.file.read_at, start, end))
+            walked += last_offset >= offset
+            if walked >= HEADERS_AT_ONCE and end < segment.size:
+                log.remember(last_offset + 1, segment, end)
+                return last_offset + 1, None
+        return segment.next_offset, None
+    return None
+
+
+def _largest_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) -> Slices[int]:
+    """Of the batches from the log start on that end below `limit_offset`, ms; -1 when there
+    is none.
+    """
+    offset = log.log_start_offset
+    largest = NO_TIMESTAMP
+    for segment in log.segments_from(offset):
+        if segment.size and offset <= segment.base_offset and segment.next_offset <= limit_offset:
+            largest = max(largest, segment.max_timestamp)
+    while (
+        walked := _walk_younger(
+            log, max(offset, log.log_start_offset), largest, limit_offset, opened
+        )
+    ) is not None:
+        offset, largest = walked
+        yield WHOLE_SLICE
+    return largest
+
+
+def _walk_younger(
+    log: PartitionLog, offset: Offset, largest: int, limit_offset: Offset, opened: Opened
+) -> tuple[Offset, int] | None:
+    """One step from the batch of `offset` on: (where to continue, the largest timestamp up
+    to there and `largest`). None at the end.
+    """
+    for segment in log.segments_from(offset):
+        if max(segment.base_offset, offset) >= limit_offset:
+            return None
+        if not segment.size or segment.max_timestamp <= largest or segment.next_offset <= offset:
+            continue
+        opened(log, segment)
+        assert segment.time_index is not None
+        indexed, indexed_offset = segment.time_index.last_before(limit_offset)
+        since = offset
+        if indexed >= 0 and indexed_offset >= offset:  # no batch up to there is younger
+            largest, since = max(largest, indexed), indexed_offset + 1
+        walked = 0
+        for _start, end, _base_offset, last_offset, max_timestamp in segment.walk(
+            _place(log, segment, offset, since)
+        ):
+            if last_offset >= limit_offset:
+                return limit_offset, largest
+            if last_offset >= since:
+                largest = max(largest, max_timestamp)
+            walked += last_offset >= offset
+            if walked >= HEADERS_AT_ONCE and end < segment.size:
+                log.remember(last_offset + 1, segment, end)
+                return last_offset + 1, largest
+        return segment.next_offset, largest
+    return None
+
+
+def _place(log: PartitionLog, segment: Segment, offset: Offset, since: Offset) -> int:
+    """Where to begin to walk for `since` in a segment that is open: by the index, or where
+    the step before stopped, at `offset`.
+    """
+    assert segment.index is not None
+    indexed = segment.index.position_of(since)
+    stopped = log.positions.pop(offset, None)
+    return max(indexed, stopped[1]) if stopped is not None and stopped[0] is segment else indexed

@@ -1,0 +1,173 @@
+"""Producers of a log as of some offset, from a snapshot and the batches behind it; and what
+such a replay finds aborted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqd.log.disk.segment_files import load_aborted, open_segment, store_aborted
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
+from mqd.log.producers import Producers, replay_marker
+from mqd.log.segment import Segment
+from mqd.log.transaction_index import AbortedIndex
+from mqd.protocol.batch import BatchHeader
+from mqd.protocol.files import (
+    SNAPSHOT_SUFFIX,
+    AbortedTransaction,
+    FileFormatError,
+    decode_producer_snapshot,
+    parse_segment_file_name,
+    scan_batches,
+    segment_file_name,
+)
+from mqd.types import Offset
+
+if TYPE_CHECKING:
+    from mqd.io.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+
+def batches_from(
+    disk: Disk, path: Path, segments: list[Segment], offset: Offset, config: LogConfig
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each batch from `offset` on, and its header."""
+    for segment in segments:
+        if segment.next_offset > offset and segment.size:
+            open_segment(disk, path, segment, config)
+            assert segment.file is not None
+            start = segment.seek(offset)
+            if start is not None:
+                for _position, header, view in scan_batches(
+                    segment.file.read_at, start, segment.size
+                ):
+                    yield header, view
+
+
+def replay_batch(
+    producers: Producers, header: BatchHeader, view: memoryview
+) -> AbortedTransaction | None:
+    """A batch is in the log. What it ends, where it is a marker that aborts."""
+    if header.producer_id < 0:
+        return None
+    if header.is_control:
+        return replay_marker(producers, view, header.last_offset)
+    producers.replay(
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.base_offset,
+        header.last_offset_delta,
+        header.max_timestamp,
+        header.attributes,
+    )
+    return None
+
+
+def have_aborted(
+    disk: Disk, path: Path, segments: list[Segment], segment: Segment, config: LogConfig
+) -> AbortedIndex:
+    """The aborted transactions of one of `segments`: as they are in memory or in its file, or found
+    anew where that makes no sense.
+
+    OSError; BadBatch where the log cannot be read.
+    """
+    if segment.aborted is None:
+        try:
+            segment.aborted = load_aborted(disk, path, segment)
+        except FileFormatError as error:
+            logger.warning(
+                "transaction index rebuilt path=%s segment=%d reason=%s",
+                path,
+                segment.base_offset,
+                error,
+            )
+            segment.aborted = _find_aborted(disk, path, segments, segment, config)
+            store_aborted(disk, path, segment)
+    return segment.aborted
+
+
+def _find_aborted(
+    disk: Disk, path: Path, segments: list[Segment], segment: Segment, config: LogConfig
+) -> AbortedIndex:
+    producers, start = newest_snapshot(disk, path, segment.base_offset)
+    found = AbortedIndex()
+    for header, view in batches_from(
+        disk, path, segments[: segments.index(segment) + 1], start, config
+    ):
+        if header.base_offset >= start:
+            aborted = replay_batch(producers, header, view)
+            if aborted is not None and aborted.last_offset >= segment.base_offset:
+                found.extend((aborted,))
+    return found
+
+
+def newest_snapshot(disk: Disk, path: Path, end_offset: Offset) -> tuple[Producers, Offset]:
+    """The newest good snapshot that is not beyond `end_offset`, and its offset; producers
+    that know nothing where there is none.
+    """
+    for offset in snapshot_offsets(disk, path):
+        if offset <= end_offset:
+            snapshot = load_snapshot(disk, path, offset)
+            if snapshot is not None:
+                return snapshot, offset
+    return Producers(), 0
+
+
+def snapshot_offsets(disk: Disk, path: Path) -> list[Offset]:
+    """Offsets of the producer snapshots in a partition's directory, newest first."""
+    parsed = map(parse_segment_file_name, disk.list(path))
+    return sorted(
+        (one[0] for one in parsed if one is not None and one[1] == SNAPSHOT_SUFFIX), reverse=True
+    )
+
+
+def remove_snapshots(disk: Disk, path: Path, segments: list[Segment]) -> None:
+    """Remove producer snapshots that nobody will use: beyond the end, and all but the
+    newest that no segment begins with.
+    """
+    for outdated in outdated_snapshots(disk, path, segments, segments[-1].next_offset):
+        disk.remove(outdated)
+
+
+def outdated_snapshots(disk: Disk, path: Path, segments: list[Segment], end: Offset) -> list[Path]:
+    """Those that `remove_snapshots` removes from a log of these segments that ends at `end`."""
+    bases = {segment.base_offset for segment in segments}
+    found = []
+    newest = True
+    for offset in snapshot_offsets(disk, path):
+        if offset > end or not (newest or offset in bases):
+            found.append(path / segment_file_name(offset, SNAPSHOT_SUFFIX))
+        else:
+            newest = False
+    return found
+
+
+def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
+    """None when the file is damaged."""
+    try:
+        return Producers(
+            decode_producer_snapshot(
+                disk.read_bytes(path / segment_file_name(offset, SNAPSHOT_SUFFIX))
+            )
+        )
+    except FileFormatError:
+        return None
+
+
+def producers_at(disk: Disk, log: PartitionLog, end: Offset) -> Producers:
+    """Producers as of `end`, which is written: the newest good snapshot up to there, and
+    the batches behind it. OSError; BadBatch.
+    """
+    producers, start = newest_snapshot(disk, log.path, end)
+    for header, view in batches_from(disk, log.path, log.segments, start, log.config):
+        if header.base_offset >= end:
+            break
+        if header.base_offset >= start:
+            replay_batch(producers, header, view)
+    return producers

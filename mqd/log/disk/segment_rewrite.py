@@ -1,0 +1,217 @@
+"""The work of a pass of the cleaner, for worker threads, in slices: reading the dirty part, and
+writing segments anew.
+
+Each of the two functions is a generator; a slice is one `next`, which tells how many bytes were
+read and written. A slice ends after so many records or bytes; a batch is handled as a whole.
+Memory: one chunk or one batch, unpacked, what is to be written of it, and the indexes of one
+segment.
+
+Nothing here looks at the log itself, which may change between slices: it works on what it was
+given, and reads files by names that may be gone by then. Whoever runs it asks after each slice
+whether it is still wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqd.errors import PASSING_ERRNOS, MqError
+from mqd.limits import CLEANED_RECORDS_PER_SLICE
+from mqd.log.compaction import Indexing, Rewriting
+from mqd.log.disk.segment_swap import CLEANED_SUFFIX, drop_files
+from mqd.log.log_config import LogConfig
+from mqd.log.segment import Segment
+from mqd.log.transaction_index import AbortedIndex
+from mqd.protocol.batch import BatchHeader, crc_of, parse_header
+from mqd.protocol.files import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    BadBatch,
+    encode_txn_index,
+    scan_batches,
+    segment_file_name,
+)
+from mqd.types import Offset
+
+if TYPE_CHECKING:
+    from mqd.io.disk import Disk
+
+_SEGMENT_BYTES_MAX = 2**31 - 1
+"""Positions in an index have four bytes."""
+
+
+class Uncleanable(Exception):
+    """What a log holds cannot be cleaned, and could not the next time."""
+
+
+class Source(NamedTuple):
+    """A segment as it was when the work was given."""
+
+    base_offset: Offset
+    size: int
+    position: int = 0
+    """Where to begin."""
+
+
+def sources_of(segments: Sequence[Segment]) -> list[Source]:
+    return [Source(segment.base_offset, segment.size) for segment in segments]
+
+
+def index_dirty(
+    disk: Disk, path: Path, sources: Sequence[Source], indexing: Indexing, chunk_bytes: int
+) -> Iterator[int]:
+    """Put the keys of these segments into the map, until it is full. Uncleanable, OSError."""
+    records = size = 0
+    for header, view, _is_last in _batches(disk, path, sources, chunk_bytes):
+        try:
+            if not indexing.add(header, view):
+                break
+        except MqError as error:
+            raise Uncleanable(
+                f"{path}: the batch at offset {header.base_offset} cannot be read: {error.message}"
+            ) from error
+        records += header.records_count
+        size += len(view)
+        if records >= CLEANED_RECORDS_PER_SLICE or size >= chunk_bytes:
+            yield size
+            records = size = 0
+    yield size
+
+
+class SegmentRewrite:
+    """Neighbouring segments become one, under names that do not count yet: see the head of this
+    file and disk/segment_swap.py.
+
+    `with_transactions`: whether one of them has a file of aborted transactions, which the new one's
+    must replace.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        sources: Sequence[Source],
+        next_offset: Offset,
+        rewriting: Rewriting,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        chunk_bytes: int,
+        with_transactions: bool,
+    ) -> None:
+        self.segment = Segment(sources[0].base_offset, now_ms)
+        self.changed = len(sources) > 1
+        """Whether the result differs from what is there."""
+        self._disk = disk
+        self._path = path
+        self._sources = sources
+        self._next_offset = next_offset
+        self._rewriting = rewriting
+        self._interval = config.index_interval_bytes
+        self._chunk_bytes = chunk_bytes
+        self._with_transactions = with_transactions
+
+    def slices(self) -> Iterator[int]:
+        """Until all files are written and durable.
+
+        Uncleanable; OSError, and what was written is to be dropped.
+        """
+        segment, disk = self.segment, self._disk
+        segment.file = file = disk.open(self._name(LOG_SUFFIX), create=True)
+        file.truncate(0)
+        records = read = 0
+        kept: list[memoryview | bytearray] = []
+        kept_bytes = 0
+        for header, view, is_last in _batches(disk, self._path, self._sources, self._chunk_bytes):
+            try:
+                left = self._rewriting.rewrite(header, view, keep=is_last)
+            except MqError as error:
+                raise Uncleanable(
+                    f"{self._path}: the batch at offset {header.base_offset} cannot be read: "
+                    f"{error.message}"
+                ) from error
+            records += header.records_count
+            read += len(view)
+            if left is not view:
+                self.changed = True
+            if left is not None:
+                self._add(header, left)
+                kept.append(left)
+                kept_bytes += len(left)
+            if records >= CLEANED_RECORDS_PER_SLICE or read >= self._chunk_bytes:
+                written, kept = file.append(kept) if kept else 0, []
+                yield read + written
+                records = read = kept_bytes = 0
+        if kept:
+            file.append(kept)
+            yield read + kept_bytes
+        if not self.changed:
+            drop_files(disk, self._path, segment.base_offset)
+            self._rewriting.transactions.kept.clear()
+            return
+        file.sync()
+        yield 0
+        self._write_indexes()
+        yield 0
+
+    def _add(self, header: BatchHeader, left: memoryview | bytearray) -> None:
+        segment = self.segment
+        if segment.size + len(left) > _SEGMENT_BYTES_MAX:
+            raise Uncleanable(
+                f"{self._path}: segment {segment.base_offset} would grow beyond "
+                f"{_SEGMENT_BYTES_MAX} bytes"
+            )
+        segment.add(header.last_offset, len(left), parse_header(left).max_timestamp, self._interval)
+
+    def _write_indexes(self) -> None:
+        segment, disk = self.segment, self._disk
+        segment.seal()
+        segment.next_offset = self._next_offset
+        assert segment.index is not None and segment.time_index is not None
+        files = [
+            (INDEX_SUFFIX, segment.index.encode()),
+            (TIME_INDEX_SUFFIX, segment.time_index.encode()),
+        ]
+        aborted = self._rewriting.transactions.kept
+        segment.aborted = AbortedIndex(aborted)
+        if aborted or self._with_transactions:
+            files.append((TXN_INDEX_SUFFIX, encode_txn_index(aborted)))
+        self._rewriting.transactions.kept = []
+        for suffix, data in files:
+            file = disk.open(self._name(suffix), create=True)
+            file.truncate(0)
+            file.append([data])
+            file.sync()
+        disk.sync_directory(self._path)
+
+    def _name(self, suffix: str) -> Path:
+        return self._path / segment_file_name(self.segment.base_offset, suffix + CLEANED_SUFFIX)
+
+
+def _batches(
+    disk: Disk, path: Path, sources: Sequence[Source], chunk_bytes: int
+) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
+    """(header, bytes, whether it is the last of all) of each batch. Its CRC is right: what is
+    rewritten gets another, which must not cover up damage. Uncleanable; OSError for what passes.
+    """
+    last = max((number for number, source in enumerate(sources) if source.size), default=0)
+    for number, source in enumerate(sources):
+        name = path / segment_file_name(source.base_offset, LOG_SUFFIX)
+        try:
+            file = disk.open(name)
+            for position, header, view in scan_batches(
+                file.read_at, source.position, source.size, chunk_bytes
+            ):
+                if crc_of(view, 0, len(view)) != header.crc:
+                    raise BadBatch(position, "the CRC-32C is wrong")
+                yield header, view, number == last and position + len(view) == source.size
+        except BadBatch as bad:
+            raise Uncleanable(f"{name} {bad}") from bad
+        except OSError as error:
+            if error.errno in PASSING_ERRNOS:
+                raise
+            raise Uncleanable(f"{name}: {error.strerror or error}") from error

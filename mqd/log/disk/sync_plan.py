@@ -1,0 +1,149 @@
+"""What one sync of a log does: planned on the event loop, carried out in a worker thread.
+
+Then the loop gets the plan back (`LogService.after_sync`). A plan holds references to the files
+that it syncs, so a segment that is deleted meanwhile stays open until the thread is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqd.errors import PASSING_ERRNOS, StorageError
+from mqd.log.disk.segment_files import open_segment
+from mqd.log.durability import NO_TRUNCATION
+from mqd.log.partition_log import PartitionLog
+from mqd.log.producers import ProducerSnapshot
+from mqd.protocol.files import (
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    encode_leader_epochs,
+    segment_file_name,
+)
+from mqd.types import Offset
+
+if TYPE_CHECKING:
+    from mqd.io.disk import Disk, File
+    from mqd.log.segment import Segment
+
+
+@dataclass(slots=True)
+class SyncPlan:
+    """What makes one log durable up to `end_offset`."""
+
+    log: PartitionLog
+    end_offset: Offset
+    cuts: int
+    files: list[File] = field(default_factory=list)
+    indexes: list[Path] = field(default_factory=list)
+    """Small files beside the segments, synced if they exist."""
+    writes: list[tuple[Path, bytes]] = field(default_factory=list)
+    directories: list[Path] = field(default_factory=list)
+    snapshots: list[tuple[Offset, ProducerSnapshot]] = field(default_factory=list)
+    aborted: list[Segment] = field(default_factory=list)
+    """Segments whose transaction index is among `writes`."""
+
+    def add_aborted(self, segment: Segment) -> None:
+        """Write the transaction index of a segment, if it has changed."""
+        if segment.aborted is not None and segment.aborted.stale:
+            self.aborted.append(segment)
+            self.writes.append(
+                (
+                    self.log.path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX),
+                    segment.aborted.encode(),
+                )
+            )
+
+    def run(self, disk: Disk) -> None:
+        """In a worker thread. OSError: it is unknown what is durable. StorageError: there was no
+        space for the small files, and nothing else is wrong."""
+        for file in self.files:
+            file.sync()
+        for path in self.indexes:
+            with suppress(FileNotFoundError):
+                disk.open(path).sync()
+        for path, data in chain(self.writes, self._snapshots()):
+            try:
+                disk.write_atomic(path, data)
+            except FileNotFoundError:
+                pass  # the log was deleted or reset meanwhile; `after_sync` notices that, too
+            except OSError as error:
+                if error.errno not in PASSING_ERRNOS:
+                    raise
+                raise StorageError(
+                    f"{path}: {error.strerror or error}", out_of_space=True
+                ) from error
+        for path in self.directories:
+            with suppress(FileNotFoundError):
+                disk.sync_directory(path)
+
+    def _snapshots(self) -> Iterator[tuple[Path, bytes]]:
+        """Those of records that were truncated meanwhile are not written: a start would trust
+        them."""
+        for offset, snapshot in self.snapshots:
+            data = snapshot.encoded()  # slow: check for truncations after it
+            if offset <= self.log.durability.lowest_truncation:
+                yield self.log.path / segment_file_name(offset, SNAPSHOT_SUFFIX), data
+
+    def outdated(self) -> list[Offset]:
+        """Outdated snapshots that may have been written all the same. They must be removed."""
+        return [
+            offset for offset, _ in self.snapshots if offset > self.log.durability.lowest_truncation
+        ]
+
+    def give_back(self) -> None:
+        """There was no space: the next plan includes this work again."""
+        log = self.log
+        log.epochs.dirty = True
+        log.new_files = log.new_files or bool(self.directories)
+        if self.cuts == log.cuts:
+            log.snapshots[:0] = self.snapshots
+        for segment in self.aborted:
+            if segment.aborted is not None:
+                segment.aborted.stale = True
+
+
+def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
+    """Everything that is written (`whole`), or only the full segments, as a roll requests.
+
+    Includes epochs and producer snapshots, so that the recovery point never passes state that only
+    they hold.
+    """
+    end = log.written_end_offset if whole else log.active.base_offset
+    plan = SyncPlan(log, end, log.cuts)
+    durability = log.durability
+    durability.lowest_truncation = NO_TRUNCATION
+    truncated_end = durability.unsynced_truncation
+    if end > durability.synced_end_offset or (truncated_end is not None and end >= truncated_end):
+        first_offset = durability.synced_end_offset - (1 if durability.write_was_undone else 0)
+        for segment in log.segments_from(first_offset):
+            if segment.base_offset >= end:
+                break
+            open_segment(disk, log.path, segment, log.config)
+            assert segment.file is not None
+            plan.files.append(segment.file)
+            if segment is not log.active:
+                for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                    plan.indexes.append(log.path / segment_file_name(segment.base_offset, suffix))
+            # Also for the active segment: if nothing more is written to it, no later plan
+            # includes it.
+            plan.add_aborted(segment)
+    if log.epochs.dirty:
+        plan.writes.append(
+            (log.path / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(log.epochs.entries()))
+        )
+        log.epochs.dirty = False
+    plan.snapshots, log.snapshots = log.snapshots, []
+    if log.new_files:
+        log.new_files = False
+        plan.indexes.append(log.path / PARTITION_METADATA)
+        plan.directories = [log.path, log.directory]
+    return plan

@@ -1,0 +1,328 @@
+"""Regular work on the logs of a node: due flushes, retention, checkpoints, removals of old files.
+
+One task does it all, and sleeps until the next deadline or a call of `wake`. High watermarks have
+their own task, because they are written more often.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from uuid import UUID
+
+import trio
+
+from mqd.io.clock import Clock
+from mqd.io.disk import Disk
+from mqd.limits import PRODUCER_SNAPSHOTS_PENDING_MAX
+from mqd.log.disk.file_truncation import retire_oldest
+from mqd.log.disk.segment_files import append_indexes, new_segment
+from mqd.log.manager.delayed_deletes import Removals
+from mqd.log.manager.descriptors import Descriptors
+from mqd.log.manager.reading import storage_error
+from mqd.log.manager.registry import LogRegistry
+from mqd.log.manager.syncer import Syncer, store_checkpoint, store_ends
+from mqd.log.partition_log import PartitionLog
+from mqd.log.producer_memory import kept_per_partition
+from mqd.log.producers import ProducerSnapshot
+from mqd.log.retention import plan_retention
+from mqd.protocol.files import (
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
+from mqd.types import Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 60.0
+"""Kafka's `log.flush.offset.checkpoint.interval.ms`, for recovery points and log starts."""
+CHECKPOINT_SECONDS_MIN = 0.1
+PRODUCERS_CHECK_SECONDS = 1.0
+"""A flood adds about 20,000 producer ids in this time, 25 MB."""
+PRODUCERS_WARN_SECONDS = 60.0
+HIGH_WATERMARK_SECONDS = 5.0
+"""Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
+
+
+class Housekeeping:
+    """See the head of this file."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        registry: LogRegistry,
+        descriptors: Descriptors,
+        syncer: Syncer,
+        removals: Removals,
+        *,
+        on_log_start_moved: Callable[[PartitionLog], None],
+        retention_check_interval_ms: int,
+        producer_id_expiration_ms: int,
+        producers_max: int,
+        checkpoint_seconds: float,
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._registry = registry
+        self._descriptors = descriptors
+        self._syncer = syncer
+        self._removals = removals
+        self._on_log_start_moved = on_log_start_moved
+        self._retention_seconds = retention_check_interval_ms / 1000
+        self._producer_expiry_ms = producer_id_expiration_ms
+        self._producers_max = producers_max
+        self.forgotten_producers = 0
+        """Producer ids that were forgotten because there were too many."""
+        self.checkpoint_seconds = max(CHECKPOINT_SECONDS_MIN, checkpoint_seconds)
+        self.flush_due: dict[PartitionLog, float] = {}
+        """Log -> when to sync it (monotonic seconds)."""
+        self.disk_serial = 0
+        """The serial that the log end checkpoints of all directories have (log_end_checkpoint.py).
+        The heartbeat reports it to the controller."""
+        self.on_ends_stored: Callable[[Mapping[UUID, int]], None] = lambda serials: None
+        """Gets the disk serial of each directory, by id, in a worker thread. Set after `start`."""
+        self.retired_segments = 0
+        self._wanted = trio.Event()
+        self._storing = trio.Lock()
+        """Two tasks must not write the same file at the same time."""
+        self._log_starts_moved = False
+        self._recovery_points_moved = False
+
+    def wake(self) -> None:
+        """Something is due earlier than the task knows."""
+        self._wanted.set()
+
+    def flush_later(self, log: PartitionLog, seconds: float) -> None:
+        """Have the log synced after so many seconds."""
+        self.flush_due[log] = self._clock.monotonic() + seconds
+        self.wake()
+
+    def forget(self, log: PartitionLog) -> bool:
+        """Cancel the flush of a log. Returns whether one was due."""
+        return self.flush_due.pop(log, None) is not None
+
+    def log_start_moved(self) -> None:
+        """Have the log starts written, and their segments removed, soon."""
+        self._log_starts_moved = True
+        self.wake()
+
+    def check_recovery_point(self, log: PartitionLog) -> None:
+        """Have the recovery points written soon if the one on disk may be too high. Until then the
+        log begins no segment."""
+        if log.durability.recovery_point_is_too_high:
+            self._recovery_points_moved = True
+            self.wake()
+
+    async def run_high_watermarks(self) -> None:
+        """Write them until cancelled."""
+        while True:
+            await trio.sleep(HIGH_WATERMARK_SECONDS)
+            await self.store(HIGH_WATERMARK_CHECKPOINT)
+
+    async def run_producer_bound(self) -> None:
+        """Keep the number of producer ids within its bound, until cancelled."""
+        warn_at = self._clock.monotonic()
+        before = 0
+        while True:
+            await trio.sleep(PRODUCERS_CHECK_SECONDS)
+            await self.forget_producers()
+            now = self._clock.monotonic()
+            if self.forgotten_producers > before and now >= warn_at:
+                logger.warning(
+                    "too many producer ids, forgetting the least recently used ones: their "
+                    "retries may be appended twice; find the client that opens a producer for "
+                    "each batch, or raise producer.state.memory.bytes forgotten=%d max=%d",
+                    self.forgotten_producers - before,
+                    self._producers_max,
+                )
+                before, warn_at = self.forgotten_producers, now + PRODUCERS_WARN_SECONDS
+
+    async def forget_producers(self) -> None:
+        """Bring the number of producer ids back within its bound. Followers do the same on their
+        own: what a replica remembers of a producer is not replicated."""
+        logs = list(self._registry.logs.values())
+        kept = kept_per_partition((len(log.producers) for log in logs), self._producers_max)
+        if kept is None:
+            return
+        for log in logs:
+            count = len(log.producers)
+            if count > kept:
+                for _ in log.producers.forget_oldest(kept):
+                    await trio.lowlevel.checkpoint()
+                self.forgotten_producers += max(0, count - len(log.producers))
+                await trio.lowlevel.checkpoint()
+
+    async def run(self) -> None:
+        """All other work, until cancelled."""
+        checkpoint_at = self._clock.monotonic() + self.checkpoint_seconds
+        retention_at = self._clock.monotonic() + self._retention_seconds
+        while True:
+            self._wanted = trio.Event()
+            now = self._clock.monotonic()
+            for log in [log for log, due in self.flush_due.items() if due <= now]:
+                del self.flush_due[log]
+                self._syncer.request(log)
+            if retention_at <= now:
+                retention_at = now + self._retention_seconds
+                await self.retain()
+            if self._log_starts_moved:
+                self._log_starts_moved = False
+                await self.store(LOG_START_CHECKPOINT)
+                await self.retain()
+            if checkpoint_at <= now:
+                checkpoint_at = now + self.checkpoint_seconds
+                await self.store(LOG_START_CHECKPOINT)
+                self._recovery_points_moved = True
+            if self._recovery_points_moved:
+                await self.checkpoint_recovery_points()
+            await self._removals.remove(now)
+            deadlines = [*self.flush_due.values(), *self._removals.deadlines()]
+            wake_at = min([checkpoint_at, retention_at, *deadlines])
+            with trio.move_on_after(max(0.0, wake_at - self._clock.monotonic())):
+                await self._wanted.wait()
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def checkpoint_high_watermark(self, partition: TopicPartition, high_watermark: Offset) -> None:
+        """Note the high watermark of a partition. It is written within seconds, and at the latest
+        by an orderly stop."""
+        log = self._registry.logs.get(partition)
+        if log is not None:
+            log.checkpointed_high_watermark = min(high_watermark, log.written_end_offset)
+
+    def recovered_high_watermark(self, partition: TopicPartition) -> Offset:
+        """The last checkpointed high watermark, within the log. 0 if there is no log."""
+        log = self._registry.logs.get(partition)
+        return log.checkpointed_high_watermark if log is not None else 0
+
+    async def checkpoint_recovery_points(self) -> None:
+        """Write up to where each log is durable. A log that was truncated below its old recovery
+        point begins no segment until this is done."""
+        self._recovery_points_moved = False
+        registry = self._registry
+        logs = registry.logs.values()
+        stale = list(registry.stale_recovery_points)
+        if any(log.cleaned_to is not None for log in logs):
+            # A start does not look for gaps below the recovery point.
+            await self.store(CLEANER_CHECKPOINT)
+        await self.store(RECOVERY_POINT_CHECKPOINT)
+        self.disk_serial = await store_ends(
+            self._disk, registry.directories.values(), logs, self.disk_serial, self._not_stored
+        )
+        await self.report_serials()
+        for partition in stale:
+            registry.stale_recovery_points.pop(partition, None)
+
+    async def report_serials(self) -> None:
+        """The checkpoints of ends are on disk."""
+        directories = self._registry.directories.values()
+        serials = {one.id: one.serial for one in directories if one.id is not None}
+        await self._disk.offload(self.on_ends_stored, serials)
+
+    async def store(self, name: str) -> None:
+        """Write one kind of checkpoint in every directory that is online."""
+        registry = self._registry
+        async with self._storing:
+            await store_checkpoint(
+                self._disk,
+                name,
+                registry.directories.values(),
+                registry.logs.values(),
+                self._not_stored,
+            )
+
+    def _not_stored(self, path: Path, error: OSError) -> None:
+        failure = storage_error(f"cannot write {path}", error)
+        self._registry.fail_unless_retriable(path.parent, failure)
+
+    # -- segments -------------------------------------------------------------------------------
+
+    def roll(self, log: PartitionLog, base_offset: Offset, snapshot: ProducerSnapshot) -> None:
+        """Begin a segment. `snapshot`: the producers as of `base_offset`."""
+        old = log.active
+        self._descriptors.check_room()
+        log.on_rolled(new_segment(self._disk, log.path, base_offset, self._clock.wall_ms()))
+        append_indexes(self._disk, log.path, old)
+        log.snapshots.append((base_offset, snapshot))
+        del log.snapshots[:-PRODUCER_SNAPSHOTS_PENDING_MAX]
+        log.new_files = True
+        self._syncer.request(log, whole=False)
+        self._descriptors.close_older(log)
+        self._descriptors.opened(log, old)
+
+    async def retain(self) -> None:
+        """Remove what retention and log starts allow, roll segments that are old enough, forget
+        producers that are idle for long.
+
+        Log starts are written before any file is renamed. After a power cut, a renamed file may be
+        back under its old name. A start must not take the gap between two segments for lost
+        records.
+        """
+        now_ms = self._clock.wall_ms()
+        plans: dict[PartitionLog, tuple[Offset, str]] = {}
+        for log in self._cleanable():
+            for _ in log.producers.expire(now_ms, self._producer_expiry_ms):
+                await trio.lowlevel.checkpoint()
+            count, reason = plan_retention(log, now_ms)
+            if not log.durability.may_roll:
+                count = min(count, len(log.segments) - 1)
+            if count:
+                end = log.segments[count - 1].next_offset
+                plans[log] = (end, reason)
+                self._move_log_start(log, end)
+            await trio.lowlevel.checkpoint()
+        if self._log_starts_moved:
+            self._log_starts_moved = False
+            await self.store(LOG_START_CHECKPOINT)
+        for log in self._cleanable():
+            end, reason = plans.get(log, (0, ""))
+            self._remove_segments(log, end, reason, now_ms)
+            await trio.lowlevel.checkpoint()
+
+    def _cleanable(self) -> Iterator[PartitionLog]:
+        """Logs that are open and idle when the caller comes to them. A log that was deleted since
+        has failed. Another one may have its name."""
+        for log in list(self._registry.logs.values()):
+            if log.opened and log.failure is None and not log.queue:
+                yield log
+
+    def _move_log_start(self, log: PartitionLog, offset: Offset) -> None:
+        if offset > log.log_start_offset:
+            log.advance_log_start(offset)
+            self._log_starts_moved = True
+            self._on_log_start_moved(log)
+
+    def _remove_segments(self, log: PartitionLog, end: Offset, reason: str, now_ms: int) -> None:
+        """Take the segments below `end` out of the log, and roll the active one if it is due."""
+        active = log.active
+        try:
+            if log.durability.may_roll and (
+                (active.size and active.next_offset <= end)
+                or log.roll.is_too_old(active, log.config, now_ms)
+            ):
+                self.roll(log, log.log_end_offset, log.producers.freeze())
+            count = sum(segment.next_offset <= end for segment in log.segments[:-1])
+            if count:
+                self.retire(log, count, reason)
+        except OSError as error:
+            failure = storage_error(f"cannot clean {log.path}", error)
+            self._registry.fail_unless_retriable(log.directory, failure)
+
+    def retire(self, log: PartitionLog, count: int, reason: str) -> None:
+        """Take the oldest segments out of the log. Their files are removed after
+        `file.delete.delay.ms`."""
+        end = log.segments[count - 1].next_offset
+        logger.info(
+            "removing segments partition=%s count=%d up_to=%d reason=%s",
+            log.topic_partition,
+            count,
+            end,
+            reason,
+        )
+        self.retired_segments += count
+        retired = retire_oldest(self._disk, log, count)
+        self._removals.add_all(retired, log.config.file_delete_delay_ms)

@@ -1,0 +1,411 @@
+"""The checkpoint of ends: what a start finds is compared with it; a rollback is found, and
+no honest change is taken for one.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import trio
+from hypothesis import given, strategies as st
+
+from mqd.errors import MqError
+from mqd.log.disk import log_end_plan
+from mqd.log.disk.log_end_checkpoint import (
+    NAME,
+    NO_CRC,
+    VOID,
+    Ends,
+    LogEnd,
+    decode_ends,
+    encode_ends,
+    load_ends,
+    why_lost,
+)
+from mqd.log.log_config import LogConfig
+from mqd.log.service import LogService
+from mqd.protocol.batch import parse_header
+from mqd.protocol.files import FileFormatError
+from mqd.types import NO_EPOCH, TopicPartition
+from tests.log.support import PARTITION, TOPIC_ID, Harness, batch
+
+SMALL = LogConfig(segment_bytes=400, file_delete_delay_ms=0)
+NAMES = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
+OFFSETS = st.integers(0, 2**63 - 1)
+LINES = st.one_of(
+    st.builds(LogEnd, st.uuids(), OFFSETS, st.integers(-1, 2**31 - 1), st.integers(0, 2**32 - 1)),
+    st.builds(LogEnd, st.uuids(), OFFSETS, st.just(NO_EPOCH), st.just(NO_CRC)),
+)
+
+
+# -- the file
+
+
+PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, 2**31 - 1))
+
+
+@given(
+    st.builds(
+        Ends, OFFSETS, st.integers(0, 2**32 - 1), st.dictionaries(PARTITIONS, LINES, max_size=4)
+    )
+)
+def test_round_trip(written: Ends) -> None:
+    assert decode_ends(encode_ends(written)) == written
+
+
+@given(st.binary(max_size=80), st.data())
+def test_other_bytes_are_refused(data: bytes, draw: st.DataObject) -> None:
+    written = encode_ends(Ends(3, 5, {PARTITION: LogEnd(TOPIC_ID, 42, 1, 77)}))
+    for bad in (data, written[: draw.draw(st.integers(0, len(written) - 1))], written + b"x\n"):
+        with pytest.raises(FileFormatError):
+            decode_ends(bad)
+
+
+# -- the comparison
+
+
+CLAIM = LogEnd(TOPIC_ID, 42, 3, 0x9F2C11D0)
+
+
+@pytest.mark.parametrize(
+    ("found_end", "last", "lost"),
+    [
+        (42, CLAIM, False),
+        (50, CLAIM, False),
+        (50, None, False),
+        (41, None, True),
+        (0, None, True),
+        (50, CLAIM._replace(crc=1), True),
+        (50, CLAIM._replace(leader_epoch=4), True),
+        (50, CLAIM._replace(end_offset=45), True),
+    ],
+)
+def test_what_is_found_must_have_the_batch_that_is_named(
+    found_end: int, last: LogEnd | None, lost: bool
+) -> None:
+    reason = why_lost(CLAIM, found_end, last)
+    assert (reason is not None) == lost
+    if reason is not None:
+        assert "end offset 42, leader epoch 3, CRC 9f2c11d0" in reason and "found" in reason
+
+
+def test_a_line_without_a_batch_compares_the_end_alone() -> None:
+    claim = LogEnd(TOPIC_ID, 42)
+    assert (claim.leader_epoch, claim.crc) == (NO_EPOCH, NO_CRC)
+    assert why_lost(claim, 42, CLAIM) is None and why_lost(claim, 41, None) is not None
+
+
+# -- a log directory
+
+
+class Node:
+    """A node with one log, whose machine runs on, and whose disk may become an older copy
+    of itself.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home / "logs"
+        self.copies = home / "copies"
+        self.harness = Harness(self.home)
+        self.values: list[bytes] = []
+
+    @property
+    def service(self) -> LogService:
+        return self.harness.service
+
+    async def begin(self, config: LogConfig) -> None:
+        await self.service.start()
+        self.log = self.harness.open(config)
+
+    def write(self, count: int = 1, epoch: int = 0) -> None:
+        for _ in range(count):
+            self.harness.write(
+                self.log, batch(b"%d" % random.getrandbits(60) + b"x" * 60), epoch=epoch
+            )
+
+    async def checkpoint(self) -> None:
+        await self.service.checkpoint_recovery_points()
+
+    def copy(self, number: int) -> None:
+        shutil.copytree(self.home, self.copies / str(number))
+
+    def roll_back(self, number: int, *, but: str = "") -> None:
+        """`but`: a file that stays as it is, as of another disk."""
+        self.harness.kill()
+        kept = (self.home / but).read_bytes() if but else b""
+        shutil.rmtree(self.home)
+        shutil.copytree(self.copies / str(number), self.home)
+        if but:
+            (self.home / but).write_bytes(kept)
+
+    async def next_life(self, *, ran_on: bool = True) -> None:
+        self.harness.kill()
+        self.harness.new_service(ran_on=ran_on)
+        await self.service.start()
+
+    @property
+    def is_lost(self) -> bool:
+        return PARTITION in self.service.fenced and self.service.registry.suspect
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> Node:
+    made = Node(tmp_path)
+    await made.begin(LogConfig())
+    return made
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> Node:
+    """Two batches a segment."""
+    made = Node(tmp_path)
+    await made.begin(SMALL)
+    return made
+
+
+async def test_page_cache_that_is_lost_without_a_reboot_loses_the_log(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.write(2)
+    path = node.log.active.file.path  # type: ignore[union-attr]
+    durable = path.stat().st_size
+    node.write(2)
+    await node.checkpoint()
+    with path.open("r+b") as file:
+        file.truncate(durable)  # at a border of batches: nothing looks torn
+    await node.next_life()
+    assert node.is_lost
+    assert "orders-0: the checkpoint names end offset 4, leader epoch 0, CRC " in caplog.text
+    assert "found: end offset 2" in caplog.text and "is copied from the leader" in caplog.text
+    with pytest.raises(MqError):
+        node.harness.open()
+
+
+async def test_the_alarm_is_repeated_until_the_log_is_given_up(node: Node) -> None:
+    node.write(3)
+    node.copy(1)
+    node.write(3)
+    await node.checkpoint()
+    await node.service.close()
+    node.roll_back(1, but=NAME)
+    (node.home / "recovery-point-offset-checkpoint").write_bytes(b"0\n1\norders 0 6\n")
+    for _ in range(2):
+        await node.next_life()
+        assert node.is_lost
+        await node.service.close()
+    await node.next_life()
+    assert node.service.discard_corrupt(PARTITION)
+    node.log = node.harness.open(SMALL)
+    node.write(1)
+    await node.next_life()
+    assert not node.service.fenced and not node.service.registry.suspect, (
+        "a new log is not measured by the old one"
+    )
+
+
+async def test_the_same_end_with_another_batch_is_a_loss(node: Node) -> None:
+    node.copy(1)
+    node.write(3)
+    await node.checkpoint()
+    await node.next_life()
+    lost = [node.is_lost]
+    node.harness.kill()
+    other = Node(node.home.parent / "other")
+    await other.begin(LogConfig())
+    other.write(3)
+    other.harness.kill()
+    name = f"{0:020d}.log"
+    (node.home / "orders-0" / name).write_bytes((other.home / "orders-0" / name).read_bytes())
+    await node.next_life()
+    assert [*lost, node.is_lost] == [False, True]
+    assert "found there: end offset 3, leader epoch 0" in node.service.fenced[PARTITION]
+
+
+async def test_after_a_power_cut_and_without_proof_nothing_is_compared(node: Node) -> None:
+    node.write(3)
+    await node.checkpoint()
+    path = node.log.active.file.path  # type: ignore[union-attr]
+    with path.open("r+b") as file:
+        file.truncate(0)
+    await node.next_life(ran_on=False)
+    assert not node.is_lost and node.service.logs[PARTITION].log_end_offset == 0
+    await node.next_life()
+    assert not node.is_lost, "what the first start found is what counts now"
+
+
+async def test_an_orderly_stop_is_compared_also_after_a_reboot(node: Node) -> None:
+    node.write(3)
+    await node.service.close(broker_epoch=7)
+    path = node.home / "orders-0" / f"{0:020d}.log"
+    size = parse_header(path.read_bytes()).size
+    path.write_bytes(path.read_bytes()[:size])
+    await node.next_life(ran_on=False)
+    assert node.is_lost
+
+
+async def test_directories_without_the_file_start_as_before(node: Node) -> None:
+    node.write(3)
+    await node.service.close()
+    (node.home / NAME).unlink()
+    await node.next_life()
+    assert (
+        not node.is_lost
+        and node.service.registry.clean_start
+        and node.service.housekeeping.disk_serial == 0
+    )
+
+
+async def test_a_release_that_writes_recovery_points_alone_makes_the_file_void(node: Node) -> None:
+    node.write(3)
+    await node.checkpoint()
+    node.service.truncate_to(node.log, 1)
+    (node.log.path / VOID).unlink()  # which that release does not know
+    (node.home / "recovery-point-offset-checkpoint").write_bytes(b"0\n1\norders 0 1\n")
+    assert load_ends(node.harness.disk, node.home).lines == {}
+    await node.next_life()
+    assert not node.is_lost
+
+
+def truncates(node: Node) -> None:
+    node.service.truncate_to(node.log, 2)
+
+
+def truncates_all(node: Node) -> None:
+    node.service.truncate_to(node.log, 0)
+
+
+def begins_anew(node: Node) -> None:
+    node.service.reset(node.log, 1)
+
+
+def begins_anew_beyond(node: Node) -> None:
+    node.service.reset(node.log, 100)
+
+
+def is_deleted(node: Node) -> None:
+    node.service.delete(PARTITION)
+
+
+def comes_back(node: Node) -> None:
+    """The replica went elsewhere and came back: of the same topic id."""
+    node.service.delete(PARTITION)
+    node.log = node.harness.open(SMALL)
+
+
+def is_another_topic(node: Node) -> None:
+    node.service.delete(PARTITION)
+    node.log = node.service.open(PARTITION, UUID(int=9), SMALL)
+
+
+def loses_all_records(node: Node) -> None:
+    node.service.delete_records(node.log, node.log.log_end_offset)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        truncates,
+        truncates_all,
+        begins_anew,
+        begins_anew_beyond,
+        is_deleted,
+        comes_back,
+        is_another_topic,
+        loses_all_records,
+    ],
+)
+@pytest.mark.parametrize(
+    "killed_after", ["at once", "a write", "a checkpoint", "a checkpoint and a write", "a stop"]
+)
+async def test_a_change_by_right_is_no_loss(
+    small: Node, change: Callable[[Node], None], killed_after: str
+) -> None:
+    node = small
+    node.write(5)
+    await node.checkpoint()
+    change(node)
+    if "checkpoint" in killed_after:
+        await node.checkpoint()
+        await node.service.retain()
+    if "write" in killed_after and PARTITION in node.service.logs:
+        node.write(1, epoch=1)
+    if killed_after == "a stop":
+        await node.service.close()
+    for _ in range(2):
+        await node.next_life()
+        assert not node.service.fenced and not node.service.registry.suspect
+        if (log := node.service.logs.get(PARTITION)) is not None:
+            node.log = node.service.open(PARTITION, log.topic_id, SMALL)
+            node.write(1, epoch=2)
+        await node.checkpoint()
+
+
+async def test_a_cut_beside_a_checkpoint_is_no_loss(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is planned, the log is cut, and the file that names the old end arrives."""
+    node.write(5)
+    write_atomic = node.harness.disk.write_atomic
+
+    def cut_first(path: Path, data: bytes) -> None:
+        if path.name == NAME:
+            trio.from_thread.run_sync(node.service.truncate_to, node.log, 2)
+        write_atomic(path, data)
+
+    monkeypatch.setattr(node.harness.disk, "write_atomic", cut_first)
+    await node.checkpoint()
+    monkeypatch.setattr(node.harness.disk, "write_atomic", write_atomic)
+    assert b" 5 " in (node.home / NAME).read_bytes() and (node.log.path / VOID).exists()
+    await node.next_life()
+    assert not node.is_lost
+    node.log = node.harness.open(SMALL)
+    assert node.log.log_end_offset == 2 and not (node.log.path / VOID).exists()
+
+
+async def test_without_the_mark_nothing_is_cut(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.write(5)
+    await node.checkpoint()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(log_end_plan, "leave_mark", full)
+    with pytest.raises(Exception, match="cannot truncate"):
+        node.service.truncate_to(node.log, 2)
+    assert node.log.log_end_offset == 5 and node.log.failure is None
+
+
+async def test_an_idle_node_writes_nothing(node: Node) -> None:
+    node.write(3)
+    await node.checkpoint()
+    serial, content = node.service.housekeeping.disk_serial, (node.home / NAME).read_bytes()
+    assert serial == 1
+    written = (node.home / NAME).stat().st_ino
+    await node.checkpoint()
+    assert (
+        node.service.housekeeping.disk_serial == serial
+        and (node.home / NAME).read_bytes() == content
+    )
+    assert (node.home / NAME).stat().st_ino == written
+    node.write(1)
+    await node.checkpoint()
+    assert node.service.housekeeping.disk_serial == 2
+
+
+async def test_the_serial_is_that_of_all_directories(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "a", tmp_path / "b")
+    await harness.service.start()
+    log = harness.open(SMALL)
+    harness.write(log, batch())
+    await harness.service.checkpoint_recovery_points()
+    assert [load_ends(harness.disk, tmp_path / name).serial for name in "ab"] == [1, 1]
+    harness.kill()
+    harness.new_service(ran_on=True)
+    await harness.service.start()
+    assert harness.service.housekeeping.disk_serial == 1

@@ -1,0 +1,274 @@
+"""What a broker unpacks to look at, and where it stops: batches that are small on the wire
+and large inside, or not what they say.
+"""
+
+from __future__ import annotations
+
+from struct import pack_into
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mqd import limits
+from mqd.errors import ErrorCode, MqError
+from mqd.log import record_inspection as module
+from mqd.log.record_inspection import Looking
+from mqd.protocol.batch import (
+    HEADER,
+    Codec,
+    Record,
+    build_batch,
+    compress,
+    first_record_since,
+    iterate_records,
+    keyless_records,
+    parse_header,
+    record_bytes,
+    seal,
+)
+from mqd.protocol.bricks import all_slices
+from tests.log.support import NOW, batch
+
+LIMIT = limits.BATCH_BYTES_MAX
+# size 6, attributes, timestamp delta, offset delta, key of 0 bytes, value null, no headers
+KEYED = b"\x0c\0\0\0\0\1\0"
+KEYLESS = b"\x0c\0\0\0\1\1\0"
+
+
+def forged(
+    records: bytes,
+    count: int,
+    *,
+    codec: Codec = Codec.NONE,
+    base_timestamp: int = NOW,
+    max_timestamp: int = NOW,
+) -> memoryview:
+    """A sealed batch whose header says what it is told to."""
+    body = bytes(compress(codec, records))
+    data = bytearray(
+        HEADER.pack(
+            0,
+            len(body) + 49,
+            0,
+            2,
+            0,
+            int(codec),
+            count - 1,
+            base_timestamp,
+            max_timestamp,
+            -1,
+            -1,
+            -1,
+            count,
+        )
+        + body
+    )
+    seal(data)
+    return memoryview(data)
+
+
+def refusal(view: memoryview, looking: Looking | None = None, now_ms: int = NOW) -> MqError:
+    with pytest.raises(MqError) as caught:
+        (looking or Looking()).refuse_keyless(view, parse_header(view), LIMIT, now_ms)
+    return caught.value
+
+
+def since(
+    view: memoryview, timestamp: int, start: int = 0, limit: int = 1 << 40
+) -> tuple[int, int] | None:
+    return all_slices(
+        module.first_record_since(view, parse_header(view), timestamp, start, limit, LIMIT)
+    )
+
+
+# -- keys
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_first_few_records_without_a_key_are_named(codec: Codec) -> None:
+    rows = [
+        Record(0, NOW, None if number % 2 else b"k" * 100, b"v" * 200, [("h", b"x")])
+        for number in range(100)
+    ]
+    error = refusal(memoryview(build_batch(rows, codec=codec)))
+    assert error.code is ErrorCode.INVALID_RECORD
+    assert [index for index, _ in error.record_errors] == list(
+        range(1, 2 * limits.RECORD_ERRORS_MAX, 2)
+    )
+    keyed = memoryview(build_batch([row._replace(key=b"") for row in rows], codec=codec))
+    Looking().refuse_keyless(keyed, parse_header(keyed), LIMIT, NOW)
+
+
+def test_a_million_records_in_a_kilobyte_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "record_bytes", lambda *_: pytest.fail("was unpacked"))
+    assert (
+        refusal(forged(KEYED * 200_000, 200_000, codec=Codec.ZSTD)).code
+        is ErrorCode.MESSAGE_TOO_LARGE
+    )
+
+
+def test_one_large_record_is_not_unpacked_beyond_the_bound() -> None:
+    data = memoryview(
+        build_batch(
+            [(b"k", bytes(limits.LOOKED_AT_BYTES_MAX + 1000))], codec=Codec.ZSTD, timestamp=NOW
+        )
+    )
+    assert refusal(data).code is ErrorCode.MESSAGE_TOO_LARGE
+    # a topic of larger messages has a larger bound
+    Looking().refuse_keyless(data, parse_header(data), 2 * LIMIT, NOW)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        KEYED,
+        KEYED * 3,
+        KEYED[:-1],
+        b"\x00" * 7,
+        b"\x01" * 7,
+        b"\xff" * 12,
+        b"garbage",
+        KEYED + b"\x80",
+        b"",
+    ],
+)
+def test_records_that_are_not_what_the_header_says_are_damage(records: bytes) -> None:
+    assert refusal(forged(records, 2)).code is ErrorCode.CORRUPT_MESSAGE
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60), st.integers(1, 5))
+def test_any_bytes_are_judged_without_another_error(records: bytes, count: int) -> None:
+    view = forged(records, count)
+    try:
+        Looking().refuse_keyless(view, parse_header(view), LIMIT, NOW)
+    except MqError as error:
+        assert error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+    offset, moment = since(view, NOW) or (0, 0)
+    assert 0 <= offset < count and -(2**63) <= moment < 2**63
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-(2**40), 2**40),
+            st.none() | st.binary(max_size=300),
+            st.binary(max_size=20_000),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+@settings(deadline=None)
+def test_the_short_looks_agree_with_reading(rows: list[tuple[int, bytes | None, bytes]]) -> None:
+    data = build_batch(
+        [Record(0, NOW + shift, key, value, [("h", b"")]) for shift, key, value in rows],
+        base_offset=7,
+    )
+    read = list(iterate_records(data))
+    header = parse_header(data)
+    records = record_bytes(data, header, 1 << 20)
+    keyless = [index for index in keyless_records(records, header) if index >= 0]
+    assert keyless == [index for index, record in enumerate(read) if record.key is None]
+    for wanted in {record.timestamp for record in read} | {NOW, 0, 1 << 62}:
+        for start in range(6, 9):
+            expected = next(
+                (
+                    (one.offset, one.timestamp)
+                    for one in read
+                    if one.timestamp >= wanted and one.offset >= start
+                ),
+                None,
+            )
+            assert all_slices(first_record_since(records, header, wanted, start)) == expected
+
+
+def test_a_turn_looks_at_so_much_and_the_next_one_goes_on() -> None:
+    looking = Looking()
+    view = memoryview(
+        build_batch(
+            [(b"k", bytes(limits.LOOKED_AT_BYTES_MAX - 1000))], codec=Codec.ZSTD, timestamp=NOW
+        )
+    )
+    many = memoryview(build_batch([(b"k", b"")] * 4, timestamp=NOW))
+    for one in (view, many, *[many] * 3):
+        try:
+            looking.refuse_keyless(one, parse_header(one), LIMIT, NOW)
+        except MqError as error:
+            assert (
+                error.code is ErrorCode.KAFKA_STORAGE_ERROR and error.code.retriable and one is many
+            )
+            break
+    else:
+        pytest.fail("a turn has no end")
+    looking.refuse_keyless(view, parse_header(view), LIMIT, NOW + 1)
+
+
+def test_a_stream_that_cannot_be_read_costs_as_much_as_it_may() -> None:
+    looking = Looking()
+    data = bytearray(forged(KEYED, 1, codec=Codec.GZIP))
+    data[-5:] = b"xxxxx"
+    seal(data)
+    assert refusal(memoryview(data), looking).code is ErrorCode.CORRUPT_MESSAGE
+    assert refusal(memoryview(batch()), looking).code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# -- lookups by time
+
+
+def test_a_lookup_gives_the_first_record_within_the_offsets() -> None:
+    view = memoryview(
+        build_batch(
+            [Record(0, NOW + delta, b"k", b"v") for delta in (0, 30, 20, 30)],
+            codec=Codec.LZ4,
+            base_offset=10,
+        )
+    )
+    assert since(view, NOW) == (10, NOW)
+    assert since(view, NOW + 1) == (11, NOW + 30)
+    assert since(view, NOW + 1, start=12) == (12, NOW + 20)
+    assert since(view, NOW + 21, start=12, limit=13) is None
+    assert since(view, NOW + 21, start=13) == (13, NOW + 30)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        forged(KEYED * 1_000_000, 1_000_000, codec=Codec.ZSTD),
+        forged(b"garbage", 3, codec=Codec.ZSTD),
+        forged(KEYED, 1, base_timestamp=NOW - 5),
+        forged(b"\x0e\0\2\0\0\1\0", 1, base_timestamp=2**63 - 1),
+        forged(b"\x0c\0\2\0\0\1\0", 1, base_timestamp=2**63 - 1),
+        forged(b"\x0c\0\0\x08\0\1\0", 1),
+    ],
+    ids=[
+        "too many",
+        "not compressed",
+        "all older",
+        "cut off",
+        "beyond 64 bits",
+        "an offset of another batch",
+    ],
+)
+def test_what_is_not_to_be_looked_at_answers_as_a_whole(view: memoryview) -> None:
+    assert since(view, NOW) == (0, NOW)
+    assert since(view, NOW, limit=0) is None
+
+
+def test_a_stamped_batch_and_an_empty_one_need_no_look() -> None:
+    assert since(
+        memoryview(build_batch([(b"k", b"v")] * 3, timestamp=5, log_append_time=NOW)), NOW, start=1
+    ) == (1, NOW)
+    assert since(forged(b"", 0), NOW) is None
+
+
+# -- what clients read
+
+
+@pytest.mark.parametrize("body", [b"\x0c\0\2\0\0\1\0", b"\x0c\0\0\2\0\1\0", b"\x0c\0\0\1\0\1\0"])
+def test_records_outside_their_batch_are_damage(body: bytes) -> None:
+    data = bytearray(forged(body, 1))
+    pack_into(">q", data, 27, 2**63 - 1)
+    with pytest.raises(MqError) as caught:
+        list(iterate_records(data))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE

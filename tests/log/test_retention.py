@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mqd.log.log_config import LogConfig
+from mqd.log.partition_log import PartitionLog
+from mqd.log.retention import plan_retention
+from mqd.log.segment import Segment
+from tests.log.support import NOW, PARTITION, TOPIC_ID
+
+
+def log_of(*segments: tuple[int, int], **options: object) -> PartitionLog:
+    """(bytes, timestamp) of each segment, ten records each; the high watermark is at the end."""
+    made = []
+    for number, (size, timestamp) in enumerate(segments):
+        segment = Segment(10 * number, NOW)
+        if size:
+            segment.add(10 * number + 9, size, timestamp, 4096)
+        made.append(segment)
+    log = PartitionLog(PARTITION, TOPIC_ID, Path("d"), LogConfig(**options), made)  # type: ignore[arg-type]
+    log.checkpointed_high_watermark = log.log_end_offset
+    return log
+
+
+@pytest.mark.parametrize(
+    "options, count",
+    [
+        ({"retention_ms": 100}, 2),
+        ({"retention_ms": 1000}, 0),
+        ({"retention_ms": -1}, 0),
+        ({"retention_ms": 0}, 4),
+        ({"retention_ms": -1, "retention_bytes": 400}, 0),
+        ({"retention_ms": -1, "retention_bytes": 301}, 0),
+        ({"retention_ms": -1, "retention_bytes": 300}, 1),
+        ({"retention_ms": -1, "retention_bytes": 0}, 3),
+        ({"retention_ms": 0, "cleanup_policy": frozenset({"compact"})}, 0),
+    ],
+)
+def test_plans(options: dict[str, object], count: int) -> None:
+    log = log_of((100, NOW - 300), (100, NOW - 200), (100, NOW - 50), (100, NOW - 10), **options)
+    planned, reason = plan_retention(log, NOW)
+    assert planned == count and bool(reason) is (count > 0)
+
+
+def test_without_gaps_and_never_beyond_the_high_watermark() -> None:
+    assert plan_retention(log_of((100, NOW), (100, 5), retention_ms=100), NOW)[0] == 0
+    log = log_of((100, 5), (100, 5), (100, 5), retention_ms=100)
+    log.checkpointed_high_watermark = 19
+    assert plan_retention(log, NOW)[0] == 1
+
+
+def test_segments_before_the_log_start_go_whatever_the_policy() -> None:
+    log = log_of((100, NOW), (100, NOW), (100, NOW), cleanup_policy=frozenset({"compact"}))
+    log.advance_log_start(20)
+    assert plan_retention(log, NOW)[0] == 2
+    log.advance_log_start(30)
+    assert plan_retention(log, NOW)[0] == 2, "the active segment stays"
+
+
+def test_records_without_time_do_not_age() -> None:
+    assert plan_retention(log_of((100, -1), (100, -1), retention_ms=0), NOW)[0] == 0
+
+
+def test_rolls_by_time_of_use() -> None:
+    def rolls(log: PartitionLog, now_ms: int) -> bool:
+        return log.roll.is_too_old(log.active, log.config, now_ms)
+
+    assert not rolls(log_of((0, 0), segment_ms=10), NOW + 100)
+    log = log_of((100, 5), segment_ms=10)
+    assert not rolls(log, NOW + 10) and rolls(log, NOW + 11)
