@@ -83,7 +83,8 @@ def sample(
     """Take that many walks. `states` counts the steps of all; a trace is that of its walk."""
     report, chance = Report(), random.Random(seed)
     for _ in range(walks):
-        state, names = start, []
+        state = start
+        names: list[str] = []
         while True:
             kinds = list(findings(state))
             for kind in kinds:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mqd.client import columns as arrow
-from mqd.client.descriptions import LATEST
+from mqd.client.descriptions import LATEST, ListedOffset
 from mqd.client.sync import BlockingClient
 from mqd.types import TopicPartition
 
@@ -21,7 +21,12 @@ def ends_of(client: BlockingClient, topic: str, *, committed: bool = True) -> di
         for partition in range(client.partition_count(topic, fresh=True))
     }
     found = client.admin.list_offsets(places, read_committed=committed)
-    return {tp.partition: found[tp].offset for tp in places}
+    ends = {}
+    for tp in places:
+        end = found[tp]
+        assert isinstance(end, ListedOffset), end
+        ends[tp.partition] = end.offset
+    return ends
 
 
 def rows_in(

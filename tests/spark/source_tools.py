@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from chaos.ensemble import Ensemble
 from mqd.client import sync
@@ -17,7 +17,7 @@ from mqd.types import TopicPartition
 from pyspark_mqd import source
 from pyspark_mqd.stream_reader import StreamReader
 
-QUERY_SECONDS = 90.0
+QUERY_SECONDS = 90
 AVAILABLE_NOW: Mapping[str, Any] = {"availableNow": True}
 POLLING: Mapping[str, Any] = {"processingTime": "100 milliseconds"}
 FAST = {"fetchOffset.retryIntervalMs": "100"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -30,7 +31,7 @@ from tests.spark.source_tools import (
 
 NewTopic = Callable[..., str]
 EVERYTHING = ReadAllAvailable()
-CONTINUE = {"failOnDataLoss": "false"}
+CONTINUE: dict[str, Any] = {"failOnDataLoss": "false"}
 
 
 def test_retention_overtakes_a_slow_query(

@@ -55,9 +55,12 @@ def spring_headers(topic: str, offset: int) -> list[tuple[str, bytes]]:
 
 def read_all(client: BlockingClient, topic: str, partitions: int) -> list[Any]:
     """Every committed record: (partition, key, value, headers)."""
-    places = {TopicPartition(topic, index): "beginning" for index in range(partitions)}
     rows = []
-    with client.consumer(places, end="end", read_committed=True) as consumer:
+    with client.consumer(
+        {TopicPartition(topic, index): "beginning" for index in range(partitions)},
+        end="end",
+        read_committed=True,
+    ) as consumer:
         for batch in consumer:
             rows += [
                 (batch.partition, each.key, each.value, list(each.headers))

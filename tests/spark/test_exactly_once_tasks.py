@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -314,7 +315,8 @@ def test_the_driver_checks_that_every_task_has_committed(query: Query) -> None:
         return TaskCommitted(task, batch_id, 10, task == 1, query.name, "an id")
 
     writer.commit([committed(0, 4), committed(1, 4)], 4)
-    for messages in ([committed(0, 4), None], [committed(0, 3)]):
+    incomplete: list[list[Any]] = [[committed(0, 4), None], [committed(0, 3)]]
+    for messages in incomplete:
         with pytest.raises(ExactlyOnceError, match="have reported no commit"):
             writer.commit(messages, 4)
 
@@ -336,12 +338,12 @@ def test_far_fewer_tasks_than_in_the_first_run_stop_the_query(query: Query) -> N
     options = query.parsed
     writer = ExactlyOnceWriter(options, columns_of(COLUMNS, options))
     tasks = [query.commit_rows(task, 0, run="first") for task in range(10)]
-    writer.commit(tasks, 0)
+    writer.commit([*tasks], 0)
     query.commit_rows(999, 1, run="first")
     tasks = [query.again().commit_rows(task, 1, run="second") for task in range(10)]
 
     with pytest.raises(ExactlyOnceError, match=r"group '.*-999' has a marker of the batch"):
-        writer.commit(tasks, 1)
+        writer.commit([*tasks], 1)
 
 
 def test_a_task_of_an_earlier_run_that_is_still_alive_commits_nothing(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_versions_are_read_from_what_java_prints(output: str, version: int | Non
 
 
 def test_the_first_that_is_new_enough_is_chosen_and_no_later_one_is_tried() -> None:
-    def probed():  # type: ignore[no-untyped-def]
+    def probed() -> Iterator[tuple[Candidate, Probed]]:
         yield Candidate("JAVA_HOME", Path("/old/bin/java")), Probed(11)
         yield Candidate("PATH", Path("/usr/bin/java")), Probed(21)
         raise AssertionError("a later candidate was tried")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import click
 import pytest
 
 from pyspark_mqd.errors import OptionError
@@ -105,5 +106,5 @@ def test_unknown_client_properties_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["request.timout.ms", "kafka.request.timout.ms"])
 def test_an_unknown_client_option_is_wrong_usage(name: str) -> None:
-    with pytest.raises(cli.click.BadParameter, match=r"Did you mean 'request.timeout.ms'\?"):
+    with pytest.raises(click.BadParameter, match=r"Did you mean 'request.timeout.ms'\?"):
         cli.settings_of({"client": (f"{name}=5",)})

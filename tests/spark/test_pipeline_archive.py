@@ -13,7 +13,6 @@ pytest.importorskip("pyspark")
 
 from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
-from pyspark_mqd.pipelines import archive_commit
 from pyspark_mqd.pipelines.archive import Configuration, Runner
 from pyspark_mqd.pipelines.archive_layout import covered_ranges, listing
 from pyspark_mqd.pipelines.cli import Failure
@@ -84,7 +83,8 @@ def test_archive(
     table = dataset.dataset(root, format="parquet", partitioning="hive").to_table()
     assert sorted(table["value"].to_pylist()) == wanted
     query = f"select count(*), count(distinct value), min(topic) from '{root}/**/*.parquet'"
-    assert duckdb.sql(query).fetchall() == [(3_300, 3_300, topic)]
+    answer = duckdb.sql(query)
+    assert answer is not None and answer.fetchall() == [(3_300, 3_300, topic)]
 
 
 class Killed(BaseException):
@@ -112,7 +112,7 @@ def test_a_driver_that_dies_between_staging_and_rename(
         real(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(archive_commit.os, "replace", replace)
+        patch.setattr(os, "replace", replace)
         with pytest.raises(Exception, match="the driver dies here"):
             run(spark, configuration)
     produce(client, topic, range(100, 120), 2)

@@ -204,8 +204,8 @@ def test_rollup_into_a_topic(
     with client.producer() as producer:
         for number in range(90):
             moment = begun + number * 2_000  # thirty orders a minute
-            value = json.dumps({"shop": "ab"[number % 2], "price": 2}).encode()
-            producer.enqueue(topic, value, partition=number % 2, timestamp=moment)
+            order = json.dumps({"shop": "ab"[number % 2], "price": 2}).encode()
+            producer.enqueue(topic, order, partition=number % 2, timestamp=moment)
         producer.flush()
     for again in range(2):
         frame = rollup.plan(spark, configuration)

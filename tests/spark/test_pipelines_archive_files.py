@@ -14,7 +14,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from pyspark_mqd.pipelines import archive_commit, archive_stage  # noqa: E402
+from pyspark_mqd.pipelines import archive_stage  # noqa: E402
 from pyspark_mqd.pipelines.archive_commit import Archive, Decision  # noqa: E402
 from pyspark_mqd.pipelines.archive_layout import (  # noqa: E402
     ArchivedRange,
@@ -257,7 +257,7 @@ def test_a_full_disk_is_a_failure_that_a_restart_mends(archive: Archive) -> None
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archive_commit.os, "replace", replace)
+        patch.setattr(os, "replace", replace)
         with pytest.raises(Failure, match="/lake': No space left on device") as failed:
             archive.commit("q", 0, staged_in(archive, 0, 10))
     assert failed.value.remedy == "Free space or mend the folder, and start again: nothing is lost."
@@ -283,7 +283,7 @@ def crash_points() -> list[Callable[[pytest.MonkeyPatch], None]]:
                 left[0] -= 1
                 return real(*arguments)
 
-            patch.setattr(archive_commit.os, name, call)
+            patch.setattr(os, name, call)
 
         return plant
 

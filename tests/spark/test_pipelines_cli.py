@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -166,7 +167,7 @@ def test_a_recipe_without_its_packages_is_one_sentence(name: str, pandas: bool) 
     ],
 )
 def test_exit_codes(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def fail() -> None:
         raise error
@@ -205,7 +206,7 @@ def test_a_signal_rises_in_place_of_the_error_that_it_causes() -> None:
 def test_errors_after_a_signal_are_its_exit_code(
     kind: type[BaseException], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(cli.signals, "arrived", kind)
 
     def fail() -> None:
@@ -220,7 +221,7 @@ def test_errors_after_a_signal_are_its_exit_code(
 
 
 def test_our_own_errors_rise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(ZeroDivisionError):
         cli.guarded(lambda: 1 / 0)
 
@@ -246,7 +247,10 @@ def test_consent_is_refused_without_a_terminal(monkeypatch: pytest.MonkeyPatch) 
 
 def test_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     columns = (report.Column("topic", "TOPIC"), report.Column("records", "RECORDS", right=True))
-    rows = [{"topic": "a\x1b[2J", "records": 1_234_567}, {"topic": "longer-topic", "records": None}]
+    rows: list[dict[str, Any]] = [
+        {"topic": "a\x1b[2J", "records": 1_234_567},
+        {"topic": "longer-topic", "records": None},
+    ]
     assert report.table(columns, rows) == (
         "TOPIC           RECORDS\na\\x1b[2J      1,234,567\nlonger-topic          -\n"
     )

@@ -14,6 +14,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from pyspark_mqd.pipelines.wrapped_reader import WrappedReader
+
 pa = pytest.importorskip("pyarrow")
 
 from pyspark_mqd.pipelines import archive, mirror, progress, replay, rollup  # noqa: E402
@@ -202,7 +204,7 @@ def test_a_mirror_prepares_the_target_for_what_is_new_in_a_micro_batch(
     prepared: list[Any] = []
     monkeypatch.setattr(reader, "_prepare", prepared.append)
     for end in ends:
-        monkeypatch.setattr(mirror_source.WrappedReader, "latestOffset", lambda *_, end=end: end)
+        monkeypatch.setattr(WrappedReader, "latestOffset", lambda *_, end=end: end)
         assert reader.latestOffset({}, None) == end  # type: ignore[arg-type]
     assert prepared == [{"a": 2}, {"a": 3, "b": 1}]
 

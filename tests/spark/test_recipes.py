@@ -93,7 +93,7 @@ def test_avro_with_a_registry(
         fastavro.schemaless_writer(stream, fastavro.parse_schema(SCHEMA), row)
         return PREFIX.pack(0, schema_id) + stream.getvalue()
 
-    good = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+    good: list[dict[str, Any]] = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
     places, rows, dead = filled(
         [encode(good[0]), b"not avro", None, encode(good[1]), PREFIX.pack(0, 77)]
     )

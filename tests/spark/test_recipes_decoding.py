@@ -379,7 +379,8 @@ def decoded(
     values: list[bytes | None], decode: Callable[[bytes], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     record = pa.struct([("n", pa.int64())])
-    return with_records(batch(values), decode, record).to_pylist()
+    rows: list[dict[str, Any]] = with_records(batch(values), decode, record).to_pylist()
+    return rows
 
 
 def test_bad_values_become_errors_beside_good_ones() -> None:

@@ -52,7 +52,7 @@ def encoder(
 
 def rows_of(encoded: Any, columns: tuple[str, ...] = ("key", "value")) -> dict[Any, list[Any]]:
     """(topic, partition) -> its rows, as tuples."""
-    found = defaultdict(list)
+    found: dict[Any, list[Any]] = defaultdict(list)
     for topic, batch in encoded:
         batch.seal(1, 0, 0, transactional=False)
         for part in decode(bytes(batch.data), topic, batch.partition, columns=columns):

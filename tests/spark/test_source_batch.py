@@ -17,7 +17,7 @@ from mqd.protocol.batch import Codec
 from tests.spark.source_tools import batch, expected, fill, values, wait_for_markers
 
 NewTopic = Callable[..., str]
-LONG = {"transaction_timeout_ms": 600_000}
+LONG: dict[str, Any] = {"transaction_timeout_ms": 600_000}
 """A busy machine may take longer than the default of a minute."""
 
 

@@ -16,6 +16,7 @@ from mqd.client.descriptions import (
     EARLIEST,
     ConfigChange,
     ConfigOperation,
+    ListedOffset,
     Resource,
     ResourceType,
 )
@@ -33,7 +34,7 @@ from tests.spark.source_tools import (
 )
 
 NewTopic = Callable[..., str]
-LONG = {"transaction_timeout_ms": 600_000}
+LONG: dict[str, Any] = {"transaction_timeout_ms": 600_000}
 """A busy machine may take longer than the default of a minute."""
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -198,7 +199,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 class Slow(Stream):
     """A query whose first micro-batch ends on request."""
 
-    def __init__(self, *arguments: Any, **options: str) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.resumed = threading.Event()
 
@@ -234,9 +235,13 @@ def test_retention_overtakes_a_running_query(
         change = ConfigChange("retention.bytes", ConfigOperation.SET, str(SEGMENT_BYTES))
         resource = Resource(ResourceType.TOPIC, topic)
         assert client.admin.alter_configs({resource: [change]}) == {resource: None}
-        hasty.wait_until(
-            lambda: client.admin.list_offsets({tp: EARLIEST})[tp].offset > 2, "retention"
-        )
+
+        def log_start() -> int:
+            found = client.admin.list_offsets({tp: EARLIEST})[tp]
+            assert isinstance(found, ListedOffset), found
+            return found.offset
+
+        hasty.wait_until(lambda: log_start() > 2, "retention")
         stream.resumed.set()
         if fail == "true":
             reason = stream.wait_for_failure()
@@ -244,7 +249,7 @@ def test_retention_overtakes_a_running_query(
             return
         stream.wait_for(lambda: "0-19" in stream.values())
         stream.stop()
-        log_start = client.admin.list_offsets({tp: EARLIEST})[tp].offset
+        start = log_start()
         found = stream.values()
-    assert set(expected({0: range(log_start, 20)})) <= set(found) and len(set(found)) < 20
+    assert set(expected({0: range(start, 20)})) <= set(found) and len(set(found)) < 20
     assert len(found) == len(set(found)), "a record twice"

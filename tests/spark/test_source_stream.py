@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ from pyspark_mqd.planning import limit_offsets
 from tests.spark.source_tools import Stream, expected, fill, read_all, reader, wait_for_markers
 
 NewTopic = Callable[..., str]
-LONG = {"transaction_timeout_ms": 600_000}
+LONG: dict[str, Any] = {"transaction_timeout_ms": 600_000}
 """A busy machine may take longer than the default of a minute."""
 
 
@@ -62,7 +63,7 @@ def test_processing_time_follows_the_topic_and_resumes(
     client.admin.add_partitions({topic: 3})
     cluster.wait_until(lambda: cluster.is_whole({topic: 3}), "three partitions")
     fill(client, topic, {0: 5, 2: 5}, first=10)
-    wanted = {0: range(15), 2: range(10, 15)}
+    wanted: dict[int, Iterable[int]] = {0: range(15), 2: range(10, 15)}
     stream.wait_for(lambda: stream.values() == expected(wanted))
     stream.stop()
     fill(client, topic, {1: 4})
@@ -207,13 +208,15 @@ def test_plans_are_pure(
     made = reader(cluster, **options)
     start = made.initialOffset()
     end = made.latestOffset(start, ReadAllAvailable())
-    planned = [(each.tp, each.start, each.end) for each in made.partitions(start, end)]
+    tasks: Sequence[Any] = made.partitions(start, end)
+    planned = [(each.tp, each.start, each.end) for each in tasks]
     assert len(planned) == 5
     fill(client, topic, {0: 100, 1: 300}, first=100)
     client.admin.add_partitions({topic: 4})
     cluster.wait_until(lambda: cluster.is_whole({topic: 4}), "four partitions")
     again = reader(cluster, **options)
-    assert [(each.tp, each.start, each.end) for each in again.partitions(start, end)] == planned
+    same: Sequence[Any] = again.partitions(start, end)
+    assert [(each.tp, each.start, each.end) for each in same] == planned
 
 
 def test_open_transactions_end_a_batch(

@@ -170,7 +170,8 @@ def test_problems_go_to_their_partitions() -> None:
 
 def test_empty_ranges_of_a_delta_table_are_no_loss(tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
-    from tests.spark.test_pipelines_archive_delta import DeltaArchive, staged_in
+    from pyspark_mqd.pipelines.archive_delta import DeltaArchive
+    from tests.spark.test_pipelines_archive_delta import staged_in
 
     archive = DeltaArchive(tmp_path / "table", headers=False)
     archive.commit("q", 0, staged_in(archive.root, 0, 10))
@@ -192,7 +193,8 @@ def clean_up(table: object) -> list[int]:
 
 def test_empty_ranges_of_a_delta_table_outlive_a_clean_up_of_its_log(tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
-    from tests.spark.test_pipelines_archive_delta import DeltaArchive, staged_in
+    from pyspark_mqd.pipelines.archive_delta import DeltaArchive
+    from tests.spark.test_pipelines_archive_delta import staged_in
 
     archive = DeltaArchive(tmp_path / "table", headers=False)
     for number, (start, end) in enumerate([(0, 10), (10, 10), (11, 20), (20, 20)]):
