@@ -19,11 +19,13 @@ with connect(BOOTSTRAP) as client:
             producer.enqueue(TOPIC, b"%d" % number, partition=number % 3)
 
     for reader in ("billing", "shipping", "statistics"):
-        seen = []
+        seen: list[bytes | None] = []
         with client.group_consumer(
             f"example-{reader}-{RUN}", [TOPIC], reset="beginning"
         ) as consumer:
-            while len(seen) < 30:
-                seen += [record.value for record in consumer.next().records]
+            for batch in consumer:
+                seen += [record.value for record in batch.records]
+                if len(seen) >= 30:
+                    break
         print(reader, "has read", len(set(seen)), "records")
         assert len(seen) == len(set(seen)) == 30

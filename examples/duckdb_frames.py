@@ -29,19 +29,23 @@ with connect(BOOTSTRAP) as client:
         batches = consumer.arrow_batches(["value", "offset"])
         # Read while DuckDB runs: not all of it at once.
         orders = pa.RecordBatchReader.from_batches(batches.schema, iter(batches))
-        totals = duckdb.sql(
+        answer = duckdb.sql(
             """
             select row ->> 'city' as key, sum((row ->> 'cents')::bigint)::varchar as value
             from (select decode(value)::json as row from orders) group by 1 order by 1
             """
-        ).to_arrow_table()
+        )
+        assert answer is not None  # None is DuckDB's answer to statements without rows
+        totals = answer.to_arrow_table()
 
     with client.arrow_producer() as producer:
         producer.send(TOTALS, totals)
 
     with client.consumer({TopicPartition(TOTALS, 0): "beginning"}, end="end") as consumer:
         found = {
-            record.key.decode(): int(record.value) for batch in consumer for record in batch.records
+            (record.key or b"").decode(): int(record.value or b"0")
+            for batch in consumer
+            for record in batch.records
         }
 print(found)
 assert found == {

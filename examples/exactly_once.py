@@ -7,7 +7,7 @@ python examples/exactly_once.py [HOST:PORT]
 import sys
 from secrets import token_hex
 
-from mqd.client import TopicPartition
+from mqd.client import ClientError, TopicPartition
 from mqd.client.sync import BlockingClient, connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
@@ -23,29 +23,31 @@ class Crash(Exception):
 def copy(client: BlockingClient, *, crash_after: int) -> None:
     """Opening the transactional id ends what its predecessor left open; the group goes on from the
     last commit."""
-    reading = {
-        "reset": "beginning",
-        "auto_commit": False,
-        "read_committed": True,
-        "partition_max_bytes": 100,
-    }
     with (
         client.transactional_producer(COPIER) as producer,
-        client.group_consumer(COPIER, [SOURCE], **reading) as consumer,
+        client.group_consumer(
+            COPIER,
+            [SOURCE],
+            reset="beginning",
+            auto_commit=False,
+            read_committed=True,
+            partition_max_bytes=100,
+        ) as consumer,
     ):
         transactions = 0
         while True:
             batch = consumer.next(timeout_s=1)
             if batch is None:
-                place = client.admin.list_group_offsets([COPIER])[COPIER].get(
-                    TopicPartition(SOURCE, 0)
-                )
+                committed = client.admin.list_group_offsets([COPIER])[COPIER]
+                if isinstance(committed, ClientError):
+                    raise committed
+                place = committed.get(TopicPartition(SOURCE, 0))
                 if place is not None and place.offset == COUNT:
                     return
                 continue
             with producer.transaction():
                 for record in batch.records:
-                    producer.enqueue(TARGET, b"invoice for " + record.value)
+                    producer.enqueue(TARGET, b"invoice for " + (record.value or b"nothing"))
                 producer.send_offsets(consumer.positions(), consumer.group_metadata())
                 transactions += 1
                 if transactions == crash_after:
@@ -70,7 +72,7 @@ with connect(BOOTSTRAP) as client:
     with client.consumer(
         {TopicPartition(TARGET, 0): "beginning"}, end="end", read_committed=True
     ) as reader:
-        invoices = [record.value for batch in reader for record in batch.records]
+        invoices = [record.value or b"" for batch in reader for record in batch.records]
     with client.consumer({TopicPartition(TARGET, 0): "beginning"}, end="end") as reader:
         written = sum(len(batch.records) for batch in reader)
     print(

@@ -6,6 +6,7 @@ python examples/exclusive.py [HOST:PORT]
 
 import sys
 from secrets import token_hex
+from typing import Any
 
 from mqd.client import ClientError
 from mqd.client.sync import connect
@@ -13,7 +14,11 @@ from mqd.client.sync import connect
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 RUN = token_hex(3)  # names of its own for each run
 TOPIC = GROUP = f"example-exclusive-{RUN}"
-ALONE = {"group_protocol": "consumer", "instance_id": "the-only-one", "reset": "beginning"}
+ALONE: dict[str, Any] = {
+    "group_protocol": "consumer",
+    "instance_id": "the-only-one",
+    "reset": "beginning",
+}
 
 with connect(BOOTSTRAP) as client:
     client.admin.create_topic(TOPIC, partitions=2)
@@ -23,6 +28,7 @@ with connect(BOOTSTRAP) as client:
 
     with client.group_consumer(GROUP, [TOPIC], **ALONE) as first:
         batch = first.next()
+        assert batch is not None
         print("the first reads partition", batch.partition)
         try:
             with client.group_consumer(GROUP, [TOPIC], **ALONE) as second:
@@ -31,6 +37,7 @@ with connect(BOOTSTRAP) as client:
         except ClientError as error:
             print("the second is refused:", error.code.name.lower())
         batch = first.next()
+        assert batch is not None
         print("the first reads partition", batch.partition)
 
     # The first has said that it is gone.

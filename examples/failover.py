@@ -7,13 +7,14 @@ python examples/failover.py [HOST:PORT]
 import sys
 from contextlib import ExitStack
 from secrets import token_hex
+from typing import Any
 
 from mqd.client.sync import connect
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 RUN = token_hex(3)  # names of its own for each run
 TOPIC = GROUP = f"example-failover-{RUN}"
-MEMBER = {
+MEMBER: dict[str, Any] = {
     "assignors": ["cooperative-sticky"],  # who has the partition keeps it when others come
     "session_timeout_ms": 6_000,  # how soon a member that says nothing counts as dead
     "heartbeat_interval_ms": 1_000,
@@ -29,7 +30,9 @@ with connect(BOOTSTRAP) as client, ExitStack() as life_of_the_active:
     active = life_of_the_active.enter_context(
         client.group_consumer(GROUP, [TOPIC], leave=False, **MEMBER)
     )
-    print("the active member reads", active.next().records[0].value)
+    batch = active.next()
+    assert batch is not None
+    print("the active member reads", batch.records[0].value)
     active.commit()
 
     with client.group_consumer(GROUP, [TOPIC], **MEMBER) as spare:
@@ -40,5 +43,6 @@ with connect(BOOTSTRAP) as client, ExitStack() as life_of_the_active:
         with client.producer() as producer:
             producer.send(TOPIC, b"second")
         batch = spare.next()  # comes when the session of the other is over
+        assert batch is not None
         print("the spare member reads", batch.records[0].value)
         assert [record.value for record in batch.records] == [b"second"]

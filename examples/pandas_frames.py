@@ -25,8 +25,9 @@ with connect(BOOTSTRAP) as client:
         sent = producer.send(TOPIC, pa.Table.from_pandas(rows, preserve_index=False))
     print("sent", sent, "rows")
 
-    partitions = dict.fromkeys([TopicPartition(TOPIC, number) for number in range(3)], "beginning")
-    with client.consumer(partitions, end="end") as consumer:
+    with client.consumer(
+        {TopicPartition(TOPIC, number): "beginning" for number in range(3)}, end="end"
+    ) as consumer:
         batches = consumer.arrow_batches(["key", "value", "timestamp"])
         frame = pa.Table.from_batches(batches, schema=batches.schema).to_pandas()
 
