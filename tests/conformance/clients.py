@@ -113,7 +113,9 @@ class Confluent(Client):
             }
         )
         for message in messages:
-            stamp = {} if message.timestamp_ms is None else {"timestamp": message.timestamp_ms}
+            stamp: dict[str, Any] = (
+                {} if message.timestamp_ms is None else {"timestamp": message.timestamp_ms}
+            )
             producer.produce(
                 topic,
                 message.value,
@@ -141,13 +143,13 @@ class Confluent(Client):
                 for message in consumer.consume(count - len(messages), 0.5):
                     if message.error() is not None:
                         raise confluent_kafka.KafkaException(message.error())
+                    headers: Any = message.headers() or ()
+                    stored = message.offset()
+                    assert stored is not None
+                    timestamp_ms = message.timestamp()[1]
                     messages.append(
                         Message(
-                            message.value(),
-                            message.key(),
-                            tuple(message.headers() or ()),
-                            message.timestamp()[1],
-                            message.offset(),
+                            message.value(), message.key(), tuple(headers), timestamp_ms, stored
                         )
                     )
             return messages

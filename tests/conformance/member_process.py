@@ -180,9 +180,10 @@ def confluent(task: Task) -> None:
         message = consumer.poll(seconds)
         if message is None:
             return
-        error = message.error()
-        if error is None and message.partition() in task.owned and not task.held.is_set():
-            task.consumed(message.partition(), message.offset())
+        error, partition, offset = message.error(), message.partition(), message.offset()
+        if error is None and partition in task.owned and not task.held.is_set():
+            assert partition is not None and offset is not None
+            task.consumed(partition, offset)
         elif error is not None and error.fatal():
             raise confluent_kafka.KafkaException(error)
         elif error is not None and error.code() in REFUSED:

@@ -188,7 +188,7 @@ class Group:
         self.kind = kind
         self.group = group
         self.members: list[Member] = []
-        self._start = lambda instance: Member(
+        self._start: Callable[[str | None], Member] = lambda instance: Member(
             kind, address, group, topic, session_ms=session_ms, instance=instance
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,

@@ -164,9 +164,8 @@ def test_twenty_members_share_a_hundred_partitions(
         found = []
         for member in members:
             message = member.poll(0)
-            assert message is None or message.error() is None or not message.error().fatal(), (
-                message.error()
-            )
+            error = None if message is None else message.error()
+            assert error is None or not error.fatal(), error
             found.append({row.partition for row in member.assignment()})
         return found
 

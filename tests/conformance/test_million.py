@@ -82,9 +82,10 @@ def test_a_million_records(
             assert time.monotonic() < deadline, f"{left} records to come"
             for message in consumer.consume(10_000, 1.0):
                 assert message.error() is None, message.error()
-                partition, offset, value = message.partition(), message.offset(), message.value()
+                partition, offset, found = message.partition(), message.offset(), message.value()
+                assert partition is not None
                 number = next_number[partition]
-                assert value == value_of(number), (
+                assert found == value_of(number), (
                     f"partition {partition} at offset {offset}: not record {number}"
                 )
                 assert offset == next_offset[partition] == acked[number]

@@ -41,7 +41,7 @@ def mqctl(broker: Broker) -> Mqctl:
 def held_up(members: Members, **more: Any) -> tuple[str, Callable[[], Any]]:
     """A group of one who does not come back when another joins: the one, and the other's answer."""
     one, two = members.connect(), members.connect()
-    patient = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
+    patient: dict[str, Any] = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
     member = members.alone(one, **patient, **more)
     waiting = members.join(two, 3, **patient)
     instance = {"group_instance_id": more["instance"]} if "instance" in more else {}

@@ -29,8 +29,8 @@ from mqd.server.handlers.offset_fetch import refusal
 from .batches import batch
 from .conftest import GROUP_OPTIONS
 from .members import KINDS, Group
-from .test_wire_committed_offsets import SOON, commit, fetch_group, found_coordinator
-from .wire import Wire, create_topic, produce, until
+from .test_wire_committed_offsets import SOON, commit, fetch_group
+from .wire import Wire, create_topic, found_coordinator, produce, until
 
 # Kafka's answer has no rows in such a case, which aiokafka takes for "from the beginning"
 pytestmark = pytest.mark.mqd_only

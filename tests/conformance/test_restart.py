@@ -117,15 +117,20 @@ def test_clients_live_through_it(node: Node, end: Any) -> None:
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition("through", 0, 0)])
-        got: list[bytes] = []
+        got: list[bytes | None] = []
         errors: list[Any] = []
+
+        def delivered(error: Any, _: object) -> None:
+            if error is not None:
+                errors.append(error)
+
         for part in range(3):
             for i in range(500):
                 producer.produce(
                     "through",
                     b"%d" % (part * 500 + i),
                     partition=0,
-                    on_delivery=lambda e, _: e and errors.append(e),
+                    on_delivery=delivered,
                 )
                 producer.poll(0)
             if part < 2:

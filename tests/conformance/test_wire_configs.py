@@ -297,7 +297,7 @@ def test_describe_log_dirs(wire: Wire, new_name: Callable[[], str], version: int
     produce(wire, topic, sent)
     for wanted in (None, [{"topic": topic, "partitions": [0, 1]}]):
         answer = wire.ask("DescribeLogDirs", version, topics=wanted)
-        sizes = {}
+        sizes: dict[tuple[str, int], tuple[int, int, bool]] = {}
         for directory in answer.results:
             assert (directory.error_code, directory.log_dir[:1]) == (NONE, "/")
             for row in directory.topics:

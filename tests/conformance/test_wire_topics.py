@@ -98,7 +98,8 @@ def test_assignment_by_hand(wire: Wire, new_name: Callable[[], str]) -> None:
     name = new_name()
     assert create_topics(wire, assigned(name, [node], [node]))[name].error_code == NONE
     until(lambda: has_leaders(wire, name, 2), "leaders")
-    for replicas in ([[node, node]], [[]], [[node], [node, 4711]], [[4711]]):
+    invalid: list[list[list[int]]] = [[[node, node]], [[]], [[node], [node, 4711]], [[4711]]]
+    for replicas in invalid:
         name = new_name()
         assert (
             create_topics(wire, assigned(name, *replicas))[name].error_code == INVALID_ASSIGNMENT

@@ -34,6 +34,9 @@ class Transactional(ABC):
     """
 
     @abstractmethod
+    def __init__(self, address: str, transactional_id: str, timeout_ms: int) -> None: ...
+
+    @abstractmethod
     def begin(self) -> None: ...
 
     @abstractmethod
@@ -96,12 +99,17 @@ class Confluent(Transactional):
 
     def send(self, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
         errors: list[Any] = []
+
+        def delivered(error: Any, _: object) -> None:
+            if error is not None:
+                errors.append(error)
+
         for value in values:
             self._producer.produce(
                 topic,
                 value,
                 partition=partition,
-                on_delivery=lambda error, _: error and errors.append(error),
+                on_delivery=delivered,
             )
         assert self._producer.flush(TIMEOUT_S) == 0
         if errors:
@@ -263,10 +271,9 @@ def read_confluent(address: str, topic: str, isolation: str, partition: int = 0)
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             for message in consumer.consume(1000, 0.2):
-                if message.error() is not None:
-                    assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, (
-                        message.error()
-                    )
+                error = message.error()
+                if error is not None:
+                    assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
                     return values
                 value = message.value()
                 assert value is not None
