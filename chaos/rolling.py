@@ -25,9 +25,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import aiokafka  # type: ignore[import-untyped]
+import aiokafka
 import confluent_kafka
-import kafka  # type: ignore[import-untyped]
+import kafka
 
 from .ensemble import Ensemble, ensemble
 from .node import NodeFailed, end_on_sigterm

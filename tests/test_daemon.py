@@ -19,6 +19,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from chaos.node import free_ports
 from mqd import daemon
 from mqd.config import NodeConfig, StartError, StartOptions
 from mqd.controller.image import Delta, MetadataImage
@@ -30,12 +31,12 @@ from mqd.replica.throttle import Throttle
 from mqd.types import NO_EPOCH, NodeId
 from tests.log.support import FaultyDisk
 from tests.nodes import (
+    RunningNode,
     ask,
     batch,
     connected,
     create_topic,
     fetch,
-    free_ports,
     node,
     one_node_peers,
     produce,
@@ -116,7 +117,7 @@ async def refusal(directory: Path, peers: Peers, **options: Any) -> str:
 
 
 async def test_a_log_directory_of_another_cluster_or_node_is_refused(tmp_path: Path) -> None:
-    logs = {"log_dirs": str(tmp_path / "logs")}
+    logs: dict[str, Any] = {"log_dirs": str(tmp_path / "logs")}
     async with started(tmp_path / "one", peers_of(1), **logs) as run:
         await run.ready.wait()
     assert "is of cluster 'test-cluster', not 'other'" in await refusal(
@@ -230,12 +231,12 @@ async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_a
     peers = one_node_peers()
     async with started(tmp_path, peers) as run:
         await run.ready.wait()
-        running = SimpleNamespace(port=peers.nodes[1].port, peer_port=peers.nodes[1].peer_port)
+        running = RunningNode(peers, 1)
         async with (
             connected(running) as idle,
             connected(running) as waiting,
             trio.open_nursery() as nursery,
-        ):  # type: ignore[arg-type]
+        ):
             await create_topic(idle, "t")
             assert (await produce(idle, "t", batch(b"kept"))).error_code == 0
             half = await trio.open_tcp_stream("127.0.0.1", running.port)
@@ -267,7 +268,7 @@ async def test_stopping_closes_clients_whatever_they_are_at_and_keeps_what_was_a
 class BrokenLogs(FaultyDisk):
     """A disk that breaks under the logs and nowhere else."""
 
-    def open(self, path: Path, *, create: bool = False) -> File:  # type: ignore[override]
+    def open(self, path: Path, *, create: bool = False) -> File:
         return (
             super().open(path, create=create)
             if "logs" in path.parts
@@ -279,8 +280,8 @@ async def test_a_node_without_any_log_directory_left_stops_and_says_why(tmp_path
     peers, disk = one_node_peers(), BrokenLogs()
     async with started(tmp_path, peers, disk=disk) as run:
         await run.ready.wait()
-        running = SimpleNamespace(port=peers.nodes[1].port, peer_port=peers.nodes[1].peer_port)
-        async with connected(running) as connection:  # type: ignore[arg-type]
+        running = RunningNode(peers, 1)
+        async with connected(running) as connection:
             await create_topic(connection, "t")
             disk.write_error = errno.EIO
             row = await produce(connection, "t", batch(b"lost"))

@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,11 @@ from mqd.logs import REPEATS_MAX, REPEATS_WINDOW_S, LineFormatter, RepeatFilter
 
 
 def record(
-    message: str, *arguments: object, line: int = 1, exc_info: object = None
+    message: str, *arguments: object, line: int = 1, exc_info: Any = None
 ) -> logging.LogRecord:
     return logging.LogRecord(
         "mqd.log", logging.WARNING, "/x.py", line, message, arguments, exc_info
-    )  # type: ignore[arg-type]
+    )
 
 
 @pytest.fixture

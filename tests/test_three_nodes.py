@@ -9,6 +9,7 @@ from pathlib import Path
 
 import trio
 
+from chaos.node import free_ports
 from mqd.client.errors import ClientError
 from mqd.peers import Peers, parse_peers
 from tests.nodes import (
@@ -19,7 +20,6 @@ from tests.nodes import (
     connected,
     create_topic,
     fetch,
-    free_ports,
     node,
     produce,
 )
@@ -111,10 +111,10 @@ async def test_three_nodes_share_one_image_and_survive_a_restart(tmp_path: Path)
 async def test_an_observer_follows_serves_and_forwards(tmp_path: Path) -> None:
     ports = free_ports(4)
     text = 'cluster_id = "c"\ncluster_secret = "known to both of them"\n'
-    for number, voter in ((1, "true"), (2, "false")):
+    for number, votes in ((1, "true"), (2, "false")):
         text += (
             f'[[node]]\nid = {number}\nhost = "127.0.0.1"\nport = '
-            f"{ports.pop()}\npeer_port = {ports.pop()}\nvoter = {voter}\n"
+            f"{ports.pop()}\npeer_port = {ports.pop()}\nvoter = {votes}\n"
         )
     peers = parse_peers(text, Path("peers.toml"))
     async with (

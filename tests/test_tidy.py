@@ -458,11 +458,9 @@ def test_the_default_suite_does_not_sleep() -> None:
         ]
         polling = {id(inner) for loop in loops for inner in ast.walk(loop)}
         for node in nodes(name):
-            call = (
-                ast.unparse(node.func)
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-                else ""
-            )
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            call = ast.unparse(node.func)
             may_poll = call == "trio.sleep" or name.startswith("tests/spark/")
             if (
                 call in forbidden

@@ -37,7 +37,7 @@ class TruncationDriver:
 
     def fetch_until_equal(self, node: int, *, leader: int) -> list[str]:
         """Fetches until one brings nothing; ten at most."""
-        shown = []
+        shown: list[str] = []
         for _ in range(10):
             lines = self.fetch(node, leader=leader)
             if "nothing new" in lines:

@@ -35,6 +35,8 @@ DEADLINE_S = 10.0
 class Waiting:
     """Somebody whom the poller calls."""
 
+    used = 0.0
+
     def on_ready(self, events: int) -> None:
         raise AssertionError("the poller's owner calls, not the poller")
 

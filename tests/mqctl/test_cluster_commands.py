@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,8 @@ def test_leaders_are_elected(mqctl: Mqctl, three: Loopback) -> None:
         == mqctl("partition", "elect-leader", "a", "--all").code
         == 2
     )
-    three.inside(lambda: [lose(three, node) for node in (2, 3)])
+    for node in (2, 3):
+        three.inside(partial(lose, three, node))
     ran = mqctl("partition", "elect-leader", "a:1", "--unclean")
     assert ran.code == 2 and "are lost permanently" in ran.err
     ran = mqctl("partition", "elect-leader", "a:1", "--unclean", "--yes")

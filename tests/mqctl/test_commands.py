@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -98,7 +99,7 @@ def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
 
 def test_topics_are_deleted_by_pattern(mqctl: Callable[..., Ran], served: Loopback) -> None:
     for name in ("test-1", "test-2", "other", "__consumer_offsets"):
-        served.inside(lambda name=name: served.cluster.add_topic(name))
+        served.inside(partial(served.cluster.add_topic, name))
     ran = mqctl("topic", "delete", "test-*", "other")
     assert (
         ran.code == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -169,7 +170,7 @@ async def test_verify_accepts_what_kafka_wrote(tmp_path: Path) -> None:
     assert run("verify", tmp_path).exit_code == 0
 
 
-DAMAGE = {
+DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "crc": (".log", lambda content: content[:-1] + bytes([content[-1] ^ 1]), "CRC-32C"),
     "torn": (".log", lambda content: content[:-1], "cut off"),
     "zeros": (".log", lambda content: content + b"\0" * 100, "magic 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import yaml
 from hypothesis import given, strategies as st
@@ -23,7 +24,7 @@ e\u0301\\x1b      7  k=v
 
 
 def test_table() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": "a", "count": 1, "more": True},
         {"name": "bb", "count": 12345, "more": ""},
         {"name": "日本", "count": None, "more": [1, 2]},

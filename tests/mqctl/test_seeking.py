@@ -67,4 +67,4 @@ def test_partitions_are_chosen_by_name() -> None:
     assert choose([("b", 0), ("a", None), ("a", 1)], counts) == [A0, A1, B0]
     for named, words in (([("c", None)], "'c' does not exist"), ([("b", 1)], "no partition 1")):
         with pytest.raises(ValueError, match=words):
-            choose(named, counts)  # type: ignore[arg-type]
+            choose(named, counts)

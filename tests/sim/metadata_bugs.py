@@ -7,6 +7,7 @@ from typing import Any
 
 from mqd.controller import elections, image, reassignments
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
+from mqd.controller.snapshot import snapshot_text
 from mqd.raft.journal import Journal
 from mqd.raft.snapshot_transfer import Loaded, SnapshotReceiver
 from mqd.raft.snapshots import OwnSnapshots
@@ -17,7 +18,7 @@ from tests.sim.planting import Patches, bug
 
 
 def _snapshot_with(**values: Any) -> Patches:
-    original = image.snapshot_text
+    original = snapshot_text
     yield image, "snapshot_text", lambda **how: original(**{**how, **values})
 
 
@@ -33,7 +34,7 @@ def snapshot_lacks_configs() -> Patches:
 
 @bug("a snapshot of the metadata lacks the eligible leader replicas (KIP-966)")
 def snapshot_lacks_eligible_replicas() -> Patches:
-    original = image.snapshot_text
+    original = snapshot_text
 
     def without(partition: PartitionImage) -> PartitionImage:
         return replace(partition, elr=())

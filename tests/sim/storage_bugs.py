@@ -105,7 +105,7 @@ def cleaned_segment_not_synced() -> Patches:
     original = SegmentRewrite.__init__
 
     def init(self: SegmentRewrite, disk: Any, *what: Any, **how: Any) -> None:
-        original(self, _Without(disk, "sync", "sync_directory"), *what, **how)  # type: ignore[arg-type]
+        original(self, _Without(disk, "sync", "sync_directory"), *what, **how)
 
     yield SegmentRewrite, "__init__", init
 

@@ -45,7 +45,8 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     finally:
         parent.kill()
         parent.wait()
-        parent.stdout.close()
+        if parent.stdout is not None:
+            parent.stdout.close()
         for worker in workers:
             if not select.select([worker], [], [], 0)[0]:
                 signal.pidfd_send_signal(worker, signal.SIGKILL)

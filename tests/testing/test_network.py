@@ -59,6 +59,8 @@ async def received(stream: MemoryStream, size: int) -> bytes:
 
 
 class Heard:
+    used = 0.0
+
     def __init__(self) -> None:
         self.events: list[int] = []
 
