@@ -5,6 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# make PYTHON=...: an environment of another Python is made anew (scripts/venv.sh).
+INTERPRETER := 'import sys; print(sys.base_prefix, sys.version)'
+ifneq ($(PYTHON),)
+ifneq ($(shell $(BIN)/python -c $(INTERPRETER) 2>&1 || :),$(shell $(PYTHON) -c $(INTERPRETER) 2>&1 || :))
+.PHONY: $(STAMP)
+endif
+endif
+
 NODES ?=
 PORT ?=
 DATA ?= data
