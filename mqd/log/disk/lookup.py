@@ -1,9 +1,9 @@
 """Finds batches by offset (Fetch) and records by time (ListOffsets).
 
 A fetch that continues where another fetch or a write ended finds its position in
-`PartitionLog.positions` and reads nothing. Any other fetch reads one window of batch headers. Only a
-lookup by time decodes records, and only those of the batch that holds the answer, within the bounds
-of record_inspection.py. It may walk many headers, so it runs in slices.
+`PartitionLog.positions` and reads nothing. Any other fetch reads one window of batch headers. Only
+a lookup by time decodes records, and only those of the batch that holds the answer, within the
+bounds of record_inspection.py. It may walk many headers, so it runs in slices.
 
 `opened` opens the file and the indexes of a segment.
 """

@@ -1,9 +1,9 @@
 """The cleaner of logs: picks the dirtiest compacted log, cleans it, and goes on until none is dirty
 enough. One log at a time.
 
-The rules are in compaction.py, the work is in disk/segment_rewrite.py and disk/segment_swap.py; this
-shell runs the work in a worker thread, a slice at a time, and leaves the processor to others for
-about as long as each slice took. When nothing is dirty, nothing is read: every
+The rules are in compaction.py, the work is in disk/segment_rewrite.py and disk/segment_swap.py;
+this shell runs the work in a worker thread, a slice at a time, and leaves the processor to others
+for about as long as each slice took. When nothing is dirty, nothing is read: every
 `log.cleaner.backoff.ms` the sizes of segments are looked at, in memory.
 
 A log for which there is no space now waits for as long as that, too, while others are cleaned: a
