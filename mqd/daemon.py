@@ -261,7 +261,7 @@ class _Daemon:
             ),
             finalized=lambda: self.machine.image.features.get(versions.FEATURE, 0),
         )
-        self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.introduce)
+        self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.authenticate)
         self.controller = ControllerService(
             node_id=NodeId(self.me.id),
             cluster_id=self.peers.cluster_id,
@@ -277,7 +277,9 @@ class _Daemon:
             on_registered=self._on_registered,
         )
         self.controller.disk_serial = lambda: self.logs.housekeeping.disk_serial
-        self.raft.on_peer_gone = lambda node_id: self.controller.on_peer_gone(NodeId(node_id))
+        self.raft.peer_links.on_peer_gone = lambda node_id: self.controller.on_peer_gone(
+            NodeId(node_id)
+        )
         self.fetchers = Fetchers(
             node_id=NodeId(self.me.id),
             replica=self.replica,

@@ -72,13 +72,15 @@ SHELLS = frozenset(
         *("service.py", "syncs.py", "compactor.py", "fetchers.py", "wanted_topics.py"),
         *("registry.py", "housekeeping.py", "closing.py"),
         *(
-            "seams.py",
-            "pinned.py",
+            "pysyncobj_node.py",
+            "pysyncobj_pinned.py",
             "transport.py",
-            "building.py",
+            "snapshot_building.py",
             "flushing.py",
-            "introductions.py",
+            "handshake_runner.py",
             "proposals.py",
+            "peer_links.py",
+            "reports.py",
         ),
     }
 )
@@ -121,7 +123,7 @@ CORES_THAT_HOLD_FILES = ("mqd/log/", "mqd/raft/journal.py", "mqd/raft/reserve.py
 simulated disk has them too.
 """
 
-PYSYNCOBJ_FILES = frozenset({"mqd/raft/seams.py", "mqd/raft/pinned.py"})
+PYSYNCOBJ_FILES = frozenset({"mqd/raft/pysyncobj_node.py", "mqd/raft/pysyncobj_pinned.py"})
 
 
 @cache

@@ -2,7 +2,7 @@
 
 A frame on the peer listener is an ordinary request: int32 length, then request header v1 (int16 api
 key, int16 version 0, int32 correlation id, nullable string client id), then the body below. Two
-private keys are used: 32000 opens a connection (introduction.py), 32001 carries a message and has
+private keys are used: 32000 opens a connection (handshake.py), 32001 carries a message and has
 no response.
 
 Body of a message: uint32 CRC-32C of the rest, uint8 type, fixed fields, then entries or a

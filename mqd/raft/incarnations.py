@@ -1,6 +1,6 @@
 """Which process is accepted as which node: one at a time, the first one that connects. Pure.
 
-An incarnation is one run of a node's process; a UUID names it in every introduction. Messages of
+An incarnation is one run of a node's process; a UUID names it in every handshake. Messages of
 two incarnations of one voter must never be mixed: the later one may have lost what the earlier
 one acknowledged, and two at once vote twice.
 
@@ -9,7 +9,7 @@ one acknowledged, and two at once vote twice.
   that has died gives way at once, since its system closes its connections. After a power cut
   nothing closes them, but nothing is received either.
 - Any other incarnation may follow, an earlier one too: a process that was displaced for a moment,
-  by a second process or an impostor, is accepted again. But its introduction must have begun
+  by a second process or an impostor, is accepted again. But its handshake must have begun
   after the current incarnation did. That proves that the process ran then. Messages that a dead
   process left on the wire, behind which its node may have restarted empty, are not accepted.
 - With each change the owner drops every received message of the node that is not handled yet, and
@@ -76,7 +76,7 @@ class Incarnations:
     ) -> bool:
         """Accept `caller`, which has proven its incarnation. True when this one becomes current.
 
-        `called_at`: when its introduction began. Raises IncarnationRefused.
+        `called_at`: when its handshake began. Raises IncarnationRefused.
         """
         current = self._current.get(node_id)
         if current is not None and current.id == incarnation:
@@ -103,7 +103,7 @@ class Incarnations:
             )
         if called_at <= current.began_at:
             raise IncarnationRefused(
-                f"another process at {address} introduced itself under this id meanwhile;"
+                f"another process at {address} has completed a handshake under this id meanwhile;"
                 f" do two nodes run under id {node_id}?"
             )
         if latest.received_at > -math.inf:

@@ -99,9 +99,8 @@ class RaftStatus:
     """Monotonic seconds at which a majority of the voters, this one included, had last replied to
     this node as their leader; -inf where it does not lead. A quorum of one: always now."""
     led_at: float = -inf
-    """Monotonic seconds at which this node surely led and no other one did (authority.py); -inf
-    where it does not lead. A quorum of one: now.
-    """
+    """Monotonic seconds at which no other node can have led (leader_lease.py); -inf where this node
+    does not lead. A quorum of one: now."""
     peers: tuple[PeerStatus, ...] = ()
     """All other nodes, voters and observers, by id."""
     abstains: str | None = None

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mqd.raft.journal import Journal
-from mqd.raft.voters import Position, VoterSet, next_set, obstacle, unreachable_by_one_step
+from mqd.raft.voters import VoterSet, VoterView, next_set, obstacle, unreachable_by_one_step
 
 
 class Membership:
-    def __init__(self, node_id: int, file: Iterable[int], journal: Journal) -> None:
+    def __init__(self, node_id: int, configured: Iterable[int], journal: Journal) -> None:
         self._node_id = node_id
         self._journal = journal
-        self.file = frozenset(file)
+        self.configured = frozenset(configured)
         """The voters by this node's peers file: what the operator wants."""
-        self._files: dict[int, frozenset[int]] = {}
-        """The same of other nodes, as of their last introduction."""
+        self._configured_by_peer: dict[int, frozenset[int]] = {}
+        """The same of other nodes, as of their last handshake."""
         self.current = self._by_log()
         """In force."""
 
@@ -35,7 +35,7 @@ class Membership:
     @property
     def is_reached(self) -> bool:
         """The log holds the voter set that the peers file asks for."""
-        return self.file == self.current.voters and self._journal.records_voters
+        return self.configured == self.current.voters and self._journal.records_voters
 
     def refresh(self) -> bool:
         """Whether the log names another set now: it is in force at once."""
@@ -50,29 +50,29 @@ class Membership:
         set only keeps it from forming another cluster."""
         found = self._journal.voter_set
         if found is None or (found.epoch == 0 and not self._journal.formed):
-            return VoterSet(0, self.file)
+            return VoterSet(0, self.configured)
         return found
 
     def keep_first_voters(self) -> None:
         """Before this node takes part in anything: note with which set it does."""
         if self._journal.voter_set is None:
-            self._journal.set_first_voters(self.file)
+            self._journal.set_first_voters(self.configured)
 
-    def introduced(self, peer: int, file: frozenset[int]) -> None:
+    def peer_configured(self, peer: int, configured: frozenset[int]) -> None:
         """`peer` runs with a peers file that names these voters."""
-        self._files[peer] = file
+        self._configured_by_peer[peer] = configured
 
     def may_be_voter(self, peer: int) -> bool:
         """By the log, by this node's file or by its own."""
-        if peer in self.current.voters or peer in self.file:
+        if peer in self.current.voters or peer in self.configured:
             return True
-        return peer in self._files.get(peer, ())
+        return peer in self._configured_by_peer.get(peer, ())
 
-    def position(self, commit_index: int) -> Position:
-        first = VoterSet(0, self.file)
+    def view(self, commit_index: int) -> VoterView:
+        first = VoterSet(0, self.configured)
         current = self._journal.voter_set or first
         committed = self._journal.voter_set_at(commit_index) or first
-        return Position(self.file, current, committed, self._journal.formed)
+        return VoterView(self.configured, current, committed, self._journal.formed)
 
     def next_set(
         self, commit_index: int, caught_up: frozenset[int], recovering: frozenset[int]
@@ -80,16 +80,16 @@ class Membership:
         """The set that this node, a leader with a committed entry of its term, appends now."""
         return next_set(
             self._node_id,
-            self.file,
+            self.configured,
             self.current,
             recorded=self._journal.records_voters,
             committed=self._journal.voter_set_at(commit_index) == self.current,
-            files=self._files,
+            configured_by_peer=self._configured_by_peer,
             caught_up=caught_up,
             recovering=recovering,
         )
 
-    def file_problem(
+    def peers_file_problem(
         self,
         commit_index: int,
         *,
@@ -98,20 +98,21 @@ class Membership:
         recovering: frozenset[int],
     ) -> str | None:
         """Why the peers file has no effect on the voters, or has none yet, for the operator."""
-        committed = self.position(commit_index).committed
-        if not committed.epoch or self.file == self.current.voters:
+        committed = self.view(commit_index).committed
+        if not committed.epoch or self.configured == self.current.voters:
             return None
-        why = unreachable_by_one_step(self.file, committed)
+        why = unreachable_by_one_step(self.configured, committed)
         if why is not None or not leads:
             return why
         why = obstacle(
             self._node_id,
-            self.file,
+            self.configured,
             self.current,
-            files=self._files,
+            configured_by_peer=self._configured_by_peer,
             caught_up=caught_up,
             recovering=recovering,
         )
         if why is None:
             return None
-        return f"the change of the voters from {self.current} to {sorted(self.file)} waits: {why}"
+        wanted = sorted(self.configured)
+        return f"the change of the voters from {self.current} to {wanted} waits: {why}"

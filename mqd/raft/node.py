@@ -3,14 +3,14 @@ out.
 
 Durability, by construction: a turn changes memory only. Messages to send wait in the outbox until
 the journal's flush has returned. The commit index never passes the journal's durable index
-(seams.py).
+(pysyncobj_node.py).
 
-The parts: seams.py (PySyncObj: roles, terms, votes, the commit rule), elections.py (pre-votes,
-vote count), voter_recovery.py (a voter with an empty log), membership.py (the voter set),
-append_verdict.py (a follower's log), replication.py (a leader's followers), snapshot_transfer.py
-and snapshots.py.
+The parts: pysyncobj_node.py (PySyncObj: roles, terms, votes, the commit rule), elections.py
+(pre-votes, vote count), voter_recovery.py (a voter with an empty log), membership.py (the voter
+set), append_verdict.py (a follower's log), replication.py (a leader's followers),
+snapshot_transfer.py and snapshots.py.
 
-No threads, no clock, no dice, no sockets: `now` comes in with each call, and `random` is a
+No threads, no clock, no randomness, no sockets: `now` comes in with each call, and `random` is a
 parameter.
 """
 
@@ -42,10 +42,10 @@ from mqd.raft.codec import (
 from mqd.raft.elections import Timing
 from mqd.raft.journal import Compaction, Journal
 from mqd.raft.machine import Machine, PeerStatus, Role
-from mqd.raft.pinned import at, monotonic
 from mqd.raft.proposal_results import OnResult, ProposalResult, report_result
+from mqd.raft.pysyncobj_node import AT_ONCE, NEVER
+from mqd.raft.pysyncobj_pinned import at, monotonic
 from mqd.raft.replication import Replication
-from mqd.raft.seams import AT_ONCE, NEVER
 from mqd.raft.snapshot_transfer import SnapshotReceiver
 from mqd.raft.snapshots import Build, Load, OwnSnapshots, all_steps, build_at_once, load_at_once
 from mqd.raft.voting_node import VotingNode
@@ -57,8 +57,8 @@ class RaftNode(VotingNode):
     """One voter, or an observer: a node that follows the log, is never counted, and never votes.
 
     The owner calls, in this order and never two at once: any of `receive`, `connected`,
-    `introduced`, `disconnected`, `restarted`, `peer_gone`, `propose`; `turn`; the journal's `flush`
-    if it is dirty; `flushed`. The real owner is service.py."""
+    `peer_configured`, `disconnected`, `restarted`, `peer_gone`, `propose`; `turn`; the journal's
+    `flush` if it is dirty; `flushed`. The real owner is service.py."""
 
     def __init__(
         self,
@@ -124,10 +124,10 @@ class RaftNode(VotingNode):
         return sorted([now, *replied], reverse=True)[len(self.voters) // 2]
 
     def led_at(self, now: float) -> float:
-        """When this node surely led, and no other one (authority.py); -inf unless it leads."""
+        """When no other node can have led (leader_lease.py); -inf unless this node leads."""
         if not self.is_leader:
             return float("-inf")
-        return self._replication.authority.proven_at(self._node_id, self.voters, now)
+        return self._replication.lease.proven_at(self._node_id, self.voters, now)
 
     def peers(self) -> tuple[PeerStatus, ...]:
         """All other nodes, by id, as a leader sees them."""
@@ -153,9 +153,9 @@ class RaftNode(VotingNode):
         if self._recovery is not None:
             self._recovery.query_at = AT_ONCE
 
-    def introduced(self, peer: int, file: frozenset[int]) -> None:
+    def peer_configured(self, peer: int, configured: frozenset[int]) -> None:
         """`peer` runs with a peers file that names these voters."""
-        self._members.introduced(peer, file)
+        self._members.peer_configured(peer, configured)
 
     def disconnected(self, peer: int) -> None:
         self._replication.snapshots.stop(peer)
@@ -256,7 +256,7 @@ class RaftNode(VotingNode):
         while self._proposals:
             self._proposals.popleft()[1](0, ProposalResult.REFUSED)
 
-    # -- what PySyncObj calls (seams.py)
+    # -- what PySyncObj calls (pysyncobj_node.py)
 
     def _durable_index(self) -> int:
         return self._commit if self._receiver.is_loading else self._journal.durable_index
@@ -285,7 +285,7 @@ class RaftNode(VotingNode):
                 continue
             index = self._journal.last_index + 1
             self._journal.append(command, index, self.term)
-            self._replication.authority.appended(index, monotonic())
+            self._replication.lease.appended(index, monotonic())
             self._wait_commit(index, on_result)
         if self.is_leader:
             self._send_all()

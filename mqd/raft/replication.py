@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqd import limits
-from mqd.raft.authority import Authority
 from mqd.raft.codec import AppendEntries, AppendReply, Entry, Message, SnapshotReply
 from mqd.raft.followers import Followers
 from mqd.raft.journal import Journal
+from mqd.raft.leader_lease import LeaderLease
 from mqd.raft.snapshot_transfer import SnapshotSender
 
 logger = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ class Replication:
         self._send = send
         self.indexes = indexes
         self.followers = followers
-        self.authority = Authority()
+        self.lease = LeaderLease()
         self.snapshots = SnapshotSender(journal, resend_after=resend_after)
 
     def begin_term(self) -> None:
         self.snapshots.clear()
         self.followers.clear()
-        self.authority.clear()
+        self.lease.clear()
 
     def restarted(self, node: Any) -> None:
         """Its process is a new one: what the earlier one acknowledged may be lost."""
@@ -67,7 +67,7 @@ class Replication:
     def on_reply(self, node: Any, now: float) -> None:
         """Any reply to this leader in its term."""
         self.followers.on_reply(node.id, now)
-        self.authority.answered(node.id)
+        self.lease.answered(node.id)
 
     def on_append_reply(self, node: Any, reply: AppendReply, now: float) -> bool:
         """Whether to send to this follower again at once."""
@@ -80,7 +80,7 @@ class Replication:
             return False
         if reply.success:
             match = indexes.match[node] = max(indexes.match[node], reply.next_index - 1)
-            self.authority.acknowledged(node.id, match)
+            self.lease.acknowledged(node.id, match)
             self.followers.on_success(node.id, match, last_index, now)
             indexes.next[node] = max(before, reply.next_index)  # never back over what is in flight
             self.snapshots.matched(node.id, match)
@@ -120,5 +120,5 @@ class Replication:
         self.indexes.next[node] = first
 
     def _send_counted(self, peer: int, message: Message, now: float) -> None:
-        self.authority.sent(peer, now)
+        self.lease.sent(peer, now)
         self._send(peer, message)

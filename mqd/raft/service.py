@@ -1,16 +1,16 @@
-"""The quorum as a service: a task that runs the Raft node, one for each peer, and syncs off the
-loop.
+"""The quorum as a service: a task that runs the Raft node, a task for each peer, and syncs off the
+event loop.
 
-The loop: take what came (messages, proposals, connections), run a turn of the node, flush the
+The loop: take what arrived (messages, proposals, connections), run a turn of the node, flush the
 journal in a worker thread if the turn changed it, and only then send the messages of the turn.
 While the flush runs, arrivals wait for the next turn; the event loop itself never waits for the
 disk. Proposals that arrive together share one flush.
 
 A failure has one of four results. A peer's malformed bytes end its connection. A journal that
-cannot be written stops the node (StorageError leaves `run`, never retried). So does a machine or
-a quorum that breaks its rules. A disk without space, its reserve used up, makes the turn wait
-until there is some: to all other nodes that is a slow disk, since no message of the turn was
-sent.
+cannot be written stops the node: StorageError leaves `run`, and the write is never retried. A
+machine or a quorum that breaks its rules stops the node, too. A disk without space, its reserve
+used up, makes the turn wait until there is some: to all other nodes that is a slow disk, since no
+message of the turn was sent.
 
 Every node takes part: voters, and observers, which follow the log and are never counted.
 """
@@ -29,28 +29,28 @@ from uuid import UUID
 import trio
 
 from mqd import limits
-from mqd.errors import ErrorCode, MqError, ProtocolError
+from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.io.net import Network, Stream
 from mqd.peers import is_loopback
-from mqd.raft import codec, versions
-from mqd.raft.building import build, load
-from mqd.raft.codec import COMMAND, NO_OP, Message
+from mqd.raft import versions
+from mqd.raft.codec import COMMAND, NO_OP
 from mqd.raft.elections import Timing
 from mqd.raft.flushing import InThread, JournalFlusher
+from mqd.raft.handshake import Credentials
+from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.raft.incarnations import Caller
-from mqd.raft.introduction import Doorkeeper, Visit
-from mqd.raft.introductions import Introductions
 from mqd.raft.journal import Compaction, Journal, open_journal
-from mqd.raft.leaderless import is_leaderless, missing_voters
 from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
 from mqd.raft.node import RaftNode
+from mqd.raft.peer_links import PeerLinks
 from mqd.raft.proposals import Proposals
+from mqd.raft.reports import LeaderlessReport, report_peers_file_problem
+from mqd.raft.snapshot_building import build, load
 from mqd.raft.snapshots import Work
-from mqd.raft.transport import PeerLink
-from mqd.raft.voters import Position, VoterSet
+from mqd.raft.voters import VoterSet, VoterView
 
 __all__ = [
     "Machine",
@@ -71,12 +71,8 @@ TICK_SECONDS_MAX = 0.1
 ALONE_TICK_SECONDS = 1.0
 """A quorum of one has no heartbeat: this only lets the journal note that it is durable."""
 PROPOSAL_TIMEOUT_SECONDS = 10.0
-LEADERLESS_GRACE_SECONDS = 2.0
-"""Without a leader for this long, the log names the missing voters; elections take less."""
-LEADERLESS_LOG_SECONDS = 5.0
 STAND_DOWN_SECONDS = 1.0
 """How long a stopping leader waits for another one."""
-PEERS_FILE_LOG_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +88,8 @@ class RaftStatistics:
 
 
 class RaftService:
-    """One voter of the metadata quorum, or an observer. Everything but `run` may be called while it
-    runs, from Trio's thread. Before and after, proposals are refused with NotLeader(None)."""
+    """One voter of the metadata quorum, or an observer. All methods but `run` may be called while
+    it runs, from Trio's thread. Before and after, proposals are refused with NotLeader(None)."""
 
     def __init__(
         self,
@@ -111,7 +107,6 @@ class RaftService:
         secret: bytes | None = None,
         timing: Timing | None = None,
         compaction: Compaction | None = None,
-        on_role_change: Callable[[RaftStatus], None] | None = None,
         proposal_timeout: float = PROPOSAL_TIMEOUT_SECONDS,
         in_thread: InThread | None = None,
         finalized: Callable[[], int] = lambda: 0,
@@ -119,61 +114,59 @@ class RaftService:
         """`voters`, `observers`: ids and the addresses of peer listeners, together all nodes of
         the cluster, this one included. `secret`: the cluster secret, which every node must prove
         that it knows. `finalized()`: the metadata version by what the machine has applied, 0 for
-        none (versions.py). `on_role_change(status)`: called after the turn in which role,
-        readiness, term or leader changed."""
-        everyone = {**voters, **(observers or {})}
-        if node_id not in everyone:
-            raise ValueError(f"node {node_id} is not among the nodes {sorted(everyone)}")
+        none (versions.py)."""
+        addresses = {**voters, **(observers or {})}
+        if node_id not in addresses:
+            raise ValueError(f"node {node_id} is not among the nodes {sorted(addresses)}")
         self._node_id = node_id
-        self._own_address = everyone[node_id]
-        self._file = frozenset(voters)
+        self._own_address = addresses[node_id]
+        self._configured = frozenset(voters)
         """Voters by the peers file; those in force are in the log (voters.py)."""
-        self._everyone = frozenset(everyone)
-        called = everyone if node_id in self._file else voters  # observers send each other nothing
+        self._everyone = frozenset(addresses)
         self._cluster_id = cluster_id
         self._compaction = compaction
         self._directory = directory
-        self._disk, self._clock, self._entropy, self._network = disk, clock, entropy, network
+        self._disk, self._clock, self._entropy = disk, clock, entropy
         self._machine = machine
         self._finalized = finalized
         self._timing = timing if timing is not None else Timing()
-        self.on_role_change = on_role_change
-        self.on_peer_gone: Callable[[int], None] | None = None
-        """Called with the id of a node whose process seems to have ended: the connection to it
-        broke, and a new one was refused at once (ECONNREFUSED). A hint, not a proof."""
         self._proposal_timeout = proposal_timeout
         self._blocking: InThread = in_thread if in_thread is not None else disk.offload
         self._flusher = JournalFlusher(self._blocking, clock)
-        self._doorkeeper = Doorkeeper(
+        self._credentials = Credentials(
             cluster_id=cluster_id,
             node_id=node_id,
-            nodes=frozenset(everyone),
+            nodes=self._everyone,
             incarnation=entropy.uuid(),
             secret=secret,
             new_uuid=entropy.uuid,
-            position=self._position,
-            allows_2=self._allows_introduction_2,
+            voter_view=self._voter_view,
+            allows_v2=self._allows_handshake_v2,
         )
-        self._introductions = Introductions(
-            self._doorkeeper,
+        # observers send each other nothing
+        called = addresses if node_id in self._configured else voters
+        self.peer_links = PeerLinks(
+            {peer: address for peer, address in called.items() if peer != node_id},
+            self._credentials,
+            network=network,
+            clock=clock,
+            entropy=entropy,
+            silence=self._timing.election_timeout_max,
+            before_next_turn=self._before_next_turn,
+        )
+        self._leaderless_report = LeaderlessReport(
+            node_id,
+            self.peer_links.links,
             clock,
             silence=self._timing.election_timeout_max,
-            on_new_incarnation=self._on_new_incarnation,
-            on_position=self._on_position,
+            status=lambda: self._status,
+            voters=lambda: self._voters,
         )
-        self._links = {
-            peer: PeerLink(peer, address, self, network=network, clock=clock, entropy=entropy)
-            for peer, address in sorted(called.items())
-            if peer != node_id
-        }
-        self._inbox: deque[tuple[int, Message]] = deque()
         self._events: deque[Callable[[RaftNode], None]] = deque()
         """Events of connections and snapshots, for the node's next turn, in order."""
         self._proposals = Proposals()
         self._wake = trio.Event()
         self._changed = trio.Event()
-        self._leaderless_changed = trio.Event()
-        self._was_leaderless = True
         self._refusing = False
         self._stopping = False
         self._node: RaftNode | None = None
@@ -190,9 +183,9 @@ class RaftService:
             snapshot_index=0,
             voters=tuple(sorted(voters)),
             connected=(),
-            observers=tuple(sorted(self._everyone - self._file)),
+            observers=tuple(sorted(self._everyone - self._configured)),
         )
-        self._turns = self._received = 0
+        self._turns = 0
 
     # -- for everyone
 
@@ -205,20 +198,21 @@ class RaftService:
 
     @property
     def _voters(self) -> frozenset[int]:
-        return self._node.voters if self._node is not None else self._file
+        return self._node.voters if self._node is not None else self._configured
 
-    def _position(self) -> Position:
+    def _voter_view(self) -> VoterView:
         if self._node is not None:
-            return self._node.position
-        return Position(self._file, VoterSet(0, self._file), VoterSet(0, self._file), False)
+            return self._node.voter_view
+        first = VoterSet(0, self._configured)
+        return VoterView(self._configured, first, first, False)
 
-    def _allows_introduction_2(self) -> bool:
+    def _allows_handshake_v2(self) -> bool:
         node = self._node
-        return node is not None and versions.allows_introduction_2(node.metadata_version)
+        return node is not None and versions.allows_handshake_v2(node.metadata_version)
 
     def runs_newest(self, node_id: int) -> bool:
         """Whether the newest known process of a node supports the newest metadata version."""
-        return node_id == self._node_id or self._introductions.dialing.speaks_3(node_id)
+        return node_id == self._node_id or self.peer_links.handshakes.versions.speaks_v3(node_id)
 
     @property
     def _alone(self) -> bool:
@@ -233,11 +227,12 @@ class RaftService:
         return journal is not None and journal.short_of_space
 
     def statistics(self) -> RaftStatistics:
+        """The simulation counts rare events with them (mqd/testing/coverage.py)."""
         journal, node = self._journal, self._node
         return RaftStatistics(
             turns=self._turns,
             flushes=journal.flushes if journal is not None else 0,
-            messages_received=self._received,
+            messages_received=self.peer_links.received,
             snapshots_taken=node.snapshots_taken if node is not None else 0,
             snapshots_installed=node.snapshots_installed if node is not None else 0,
         )
@@ -255,7 +250,9 @@ class RaftService:
         """Wait until this node has applied all that was committed anywhere before this call;
         returns an index that is applied.
 
-        Costs an entry and an fsync, which simultaneous callers share. Raises as `propose` does."""
+        A controller calls it before it responds to a heartbeat, where its last proof of leadership
+        is too old (I26). Costs an entry and an fsync, which simultaneous callers share. Raises as
+        `propose` does."""
         return await self._propose(NO_OP, timeout)
 
     async def _propose(self, entry: bytes, timeout: float | None) -> int:
@@ -273,68 +270,46 @@ class RaftService:
             raise NotLeader(self._status.leader_id)
         return index
 
-    # -- for the peer listener, and for callers of other ones
+    # -- connections with other nodes
 
-    async def introduce(self, stream: Stream, receiver: int) -> None:
+    async def authenticate(self, stream: Stream, receiver: int) -> None:
         """On a fresh connection to the peer listener of `receiver`: each side proves who it is,
         before any other byte.
 
-        Raises OSError: IntroductionFailed (with the reason; Refused where one side refused), or
-        the connection's own. The stream is of no use then, nor after a cancellation. A node of the
+        Raises OSError: HandshakeFailed (with the reason; HandshakeRefused where one side refused),
+        or the connection's own. Close the stream then, and after a cancellation. A node of the
         previous release closes the connection at the hello of version 3: while that release is
         allowed, the next call uses version 2."""
-        await self._introductions.introduce(stream, receiver)
+        await self.peer_links.authenticate(stream, receiver)
 
-    def begin_introduction(self, caller: Caller) -> Visit:
-        """An inbound connection begins to introduce itself: pass its frames to
-        `receive_introduction`."""
-        return self._introductions.begin(caller)
+    def begin_handshake(self, caller: Caller) -> ListenerHandshake:
+        """Of an inbound connection: pass its frames to `receive_handshake`."""
+        return self.peer_links.handshakes.begin(caller)
 
-    def receive_introduction(
-        self, visit: Visit, body: bytes | memoryview, correlation_id: int
+    def receive_handshake(
+        self, handshake: ListenerHandshake, body: bytes | memoryview, correlation_id: int
     ) -> bytes:
-        """The body (behind the request header) of a frame with api key 32000. Returns a whole
+        """The body (behind the request header) of a frame with API key 32000. Returns a whole
         frame to send.
 
-        Then `visit.refusal` is set (close the connection behind the frame; the reason is logged
-        here), or `visit.node_id` is (the caller), or more frames are due. Raises ProtocolError:
+        Then `handshake.refusal` is set (close the connection behind the frame; the reason is logged
+        here), or `handshake.node_id` is (the caller), or more frames are due. Raises ProtocolError:
         close the connection and log it."""
-        return self._introductions.receive(visit, body, correlation_id)
-
-    def _on_new_incarnation(self, node_id: int) -> None:
-        """Messages of the earlier process must not be mixed with its own."""
-        self._inbox = deque(pair for pair in self._inbox if pair[0] != node_id)
-        if node_id in self._links:
-            self._before_next_turn(lambda node: node.restarted(node_id))
-
-    def _on_position(self, peer: int, position: Position) -> None:
-        self._before_next_turn(lambda node: node.introduced(peer, position.file))
-
-    def _before_next_turn(self, event: Callable[[RaftNode], None]) -> None:
-        self._events.append(event)
-        self._wake.set()
+        return self.peer_links.handshakes.receive(handshake, body, correlation_id)
 
     def receive(
         self, node_id: int, body: bytes | memoryview, incarnation: UUID | None = None
     ) -> None:
-        """The body of a frame with api key 32001, of a connection that introduced itself as
-        `node_id`. Copies what it keeps.
+        """The body of a frame with API key 32001, of a connection whose handshake named `node_id`.
+        Copies what it keeps.
 
         Raises ProtocolError: close the connection and log it. There is no response to send."""
-        current = self._introductions.incarnations.current(node_id)
-        if incarnation is not None and incarnation != current:
-            raise ProtocolError(
-                f"a Raft message of node {node_id} from another process than the current one:"
-                " do two processes use the same id?"
-            )
-        message = codec.decode_message(body)
-        codec.check_plausible(message, term=self._status.term, last_index=self._status.last_index)
-        self._received += 1
-        if node_id in self._links:
-            self._links[node_id].received_at = self._clock.monotonic()
-        if len(self._inbox) < limits.RAFT_INBOX_MESSAGES_MAX:
-            self._inbox.append((node_id, message))
+        if self.peer_links.receive(node_id, body, incarnation, self._status):
             self._wake.set()
+
+    def _before_next_turn(self, event: Callable[[RaftNode], None]) -> None:
+        self._events.append(event)
+        self._wake.set()
 
     # -- running
 
@@ -360,8 +335,8 @@ class RaftService:
         try:
             self._node = RaftNode(
                 node_id=self._node_id,
-                voters=self._file,
-                observers=self._everyone - self._file,
+                voters=self._configured,
+                observers=self._everyone - self._configured,
                 journal=journal,
                 machine=self._machine,
                 random=self._entropy.random,
@@ -375,11 +350,10 @@ class RaftService:
             )
             self._publish(self._node)
             async with trio.open_nursery() as nursery:
-                for link in self._links.values():
-                    nursery.start_soon(link.run)
-                if self._links:
-                    nursery.start_soon(self._report_while_leaderless)
-                    nursery.start_soon(self._report_peers_file_problem)
+                self.peer_links.start(nursery)
+                if self.peer_links.links:
+                    nursery.start_soon(self._leaderless_report.run)
+                    nursery.start_soon(report_peers_file_problem, self._peers_file_problem)
                 task_status.started()
                 await self._turn_until_stopped(self._node, journal)
                 nursery.cancel_scope.cancel()
@@ -423,7 +397,7 @@ class RaftService:
 
     def _warn_of_open_listener(self) -> None:
         host, port = self._own_address
-        if not self._doorkeeper.has_secret and self._links and not is_loopback(host):
+        if not self._credentials.has_secret and self.peer_links.links and not is_loopback(host):
             logger.warning(
                 "the peer listener %s:%d is open to the network without a cluster secret: "
                 "any machine that"
@@ -436,7 +410,7 @@ class RaftService:
     # -- the loop
 
     async def _turn_until_stopped(self, node: RaftNode, journal: Journal) -> None:
-        tick_max = TICK_SECONDS_MAX if self._links else ALONE_TICK_SECONDS
+        tick_max = TICK_SECONDS_MAX if self.peer_links.links else ALONE_TICK_SECONDS
         while not self._stopping:
             due_in = max(node.next_deadline() - self._clock.monotonic(), 0.0)
             with trio.move_on_after(min(due_in + 0.0005, tick_max)):  # PySyncObj wants it past
@@ -453,24 +427,23 @@ class RaftService:
         await self._flush_and_send(node, journal)
 
     def _take(self, node: RaftNode) -> None:
-        """Pass on all that came since the last turn. No awaits."""
+        """Pass on all that arrived since the last turn. No awaits."""
         self._wake = trio.Event()
         while self._events:
             self._events.popleft()(node)
         now = self._clock.monotonic()
-        while self._inbox:
-            node.receive(now, *self._inbox.popleft())
+        for sender, message in self.peer_links.take_messages():
+            node.receive(now, sender, message)
         for entry, on_result in self._proposals.take():
             node.propose(entry, on_result)
         self._turns += 1
 
     async def _flush_and_send(self, node: RaftNode, journal: Journal) -> None:
-        """Durable first, then sent. Where the node stops before the flush, nothing is sent."""
+        """Durable first, then sent (I12). Where the node stops before the flush, nothing is
+        sent."""
         if journal.dirty and not await self._flusher.flush(journal):
             return
-        for peer, message in node.flushed():
-            if peer in self._links:  # a voter by the log may be in no file any more
-                self._links[peer].queue.put(message)
+        self.peer_links.send(node.flushed())
 
     def _publish(self, node: RaftNode) -> None:
         journal = self._journal
@@ -499,83 +472,24 @@ class RaftService:
     def _announce(self, before: RaftStatus) -> None:
         self._changed.set()
         self._changed = trio.Event()
-        if self._leaderless is not self._was_leaderless:
-            self._was_leaderless = not self._was_leaderless
-            self._leaderless_changed.set()
-            self._leaderless_changed = trio.Event()
+        self._leaderless_report.on_status()
         now = self._status
         if _leadership(now) == _leadership(before):
             return
         ready = ", ready" if now.ready else ""
         role, leader_id = now.role.value, now.leader_id
         logger.info("raft: %s in term %d, leader %s%s", role, now.term, leader_id, ready)
-        if self.on_role_change is not None:
-            self.on_role_change(now)
 
-    async def _report_while_leaderless(self) -> None:
-        """Without a leader a node does nothing. So log every few seconds which voters are
-        missing."""
-        while True:
-            while not self._leaderless:
-                await self._leaderless_changed.wait()
-            since = self._clock.monotonic()
-            with trio.move_on_after(LEADERLESS_GRACE_SECONDS):
-                while self._leaderless:
-                    await self._leaderless_changed.wait()
-            while self._leaderless:
-                logger.warning("%s", self._missing_voters(since))
-                with trio.move_on_after(LEADERLESS_LOG_SECONDS):
-                    while self._leaderless:
-                        await self._leaderless_changed.wait()
-
-    async def _report_peers_file_problem(self) -> None:
-        """A peers file that the voters cannot reach: only the operator can correct it."""
-        while True:
-            await trio.sleep(PEERS_FILE_LOG_SECONDS)
-            if self._node is None:
-                continue
-            why = self._node.peers_file_problem(self._clock.monotonic())
-            if why is not None:
-                logger.warning("raft: %s", why)
-
-    @property
-    def _leaderless(self) -> bool:
-        return is_leaderless(self._node_id, self._voters, self._status)
-
-    def _missing_voters(self, since: float) -> str:
-        return missing_voters(
-            self._node_id,
-            self._voters,
-            self._status,
-            self._links,
-            since=since,
-            now=self._clock.monotonic(),
-            silence=self._timing.election_timeout_max,
-        )
-
-    # -- connections to peers (transport.LinkOwner)
-
-    def on_link_opened(self, peer: int) -> None:
-        self._before_next_turn(lambda node: node.connected(peer))
-
-    def on_link_closed(self, peer: int) -> None:
-        self._before_next_turn(lambda node: node.disconnected(peer))
-        self._introductions.dialing.use_3(peer)  # its next process may be of this release
-
-    def on_link_gone(self, peer: int) -> None:
-        logger.info("raft: node %d is down: its connection broke and its port is closed", peer)
-        now = self._clock.monotonic()
-        self._before_next_turn(lambda node: node.peer_gone(now, peer))
-        if self.on_peer_gone is not None:
-            self.on_peer_gone(peer)
+    def _peers_file_problem(self) -> str | None:
+        node = self._node
+        return node.peers_file_problem(self._clock.monotonic()) if node is not None else None
 
     def _end(self, journal: Journal) -> None:
         self._refusing = True
         if self._node is not None:
             self._node.abandon()
         self._proposals.refuse_all()
-        for link in self._links.values():
-            link.queue.close()
+        self.peer_links.close()
         journal.close()
         before = self._status
         ended = replace(before, role=Role.FOLLOWER, ready=False, leader_id=None, connected=())

@@ -23,7 +23,7 @@ from mqd.io.entropy import Entropy
 from mqd.io.net import Network, Stream
 from mqd.raft import codec
 from mqd.raft.codec import Message
-from mqd.raft.introduction import Refused
+from mqd.raft.handshake import HandshakeRefused
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class PeerQueue:
         self.overflowed = False
 
     def open(self) -> None:
-        """A connection is open, and introduced."""
+        """A connection is open, and its handshake complete."""
         self._clear()
         self.opened, self.overflowed = True, False
 
@@ -91,7 +91,7 @@ class PeerQueue:
 class LinkOwner(Protocol):
     """What a link needs of its node."""
 
-    async def introduce(self, stream: Stream, receiver: int) -> None:
+    async def authenticate(self, stream: Stream, receiver: int) -> None:
         """Raises OSError."""
         ...
 
@@ -126,7 +126,7 @@ class PeerLink:
         self.unreachable = "not tried yet"
         """Why there is no connection, where there is none."""
         self.received_at = -math.inf
-        """When the peer last sent a Raft message, or introduced itself on this connection."""
+        """When the peer last sent a Raft message, or completed a handshake on this connection."""
 
     async def run(self) -> None:
         """Keep one connection open, for ever. A broken one is replaced at once: when that is
@@ -156,11 +156,11 @@ class PeerLink:
             backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
 
     async def _use(self, stream: Stream) -> float | None:
-        """Introduce this node, then send until the connection ends. Returns when sending began;
+        """Complete the handshake, then send until the connection ends. Returns when sending began;
         None where it did not."""
         began: float | None = None
         try:
-            reason = await self._introduce(stream)
+            reason = await self._authenticate(stream)
             if reason is None:
                 self.received_at = began = self._clock.monotonic()
                 reason = await self._send_until_closed(stream)
@@ -174,13 +174,13 @@ class PeerLink:
         self.unreachable = reason
         return began
 
-    async def _introduce(self, stream: Stream) -> str | None:
+    async def _authenticate(self, stream: Stream) -> str | None:
         """None, or why not."""
         try:
-            await self._owner.introduce(stream, self.peer)
+            await self._owner.authenticate(stream, self.peer)
         except OSError as error:
             reason = reason_of(error)
-            if isinstance(error, Refused) and self.unreachable != reason:  # logged once
+            if isinstance(error, HandshakeRefused) and self.unreachable != reason:  # logged once
                 place = f"{self.host}:{self.port}"
                 logger.warning("raft: not connected to node %d at %s: %s", self.peer, place, reason)
             return reason
@@ -188,7 +188,7 @@ class PeerLink:
 
     async def _send_until_closed(self, stream: Stream) -> str:
         """Returns why the connection ended. Cancelled: it must be closed."""
-        ended = "closed by the peer (its log may say why)"
+        ended = "closed by the peer (see the log of that node)"
 
         async def watch(scope: trio.CancelScope) -> None:
             nonlocal ended

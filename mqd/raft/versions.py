@@ -3,16 +3,15 @@
 A node of a new release may run beside nodes of the previous release. Until an administrator
 finalizes the new version, every node of the cluster must be able to read what any of them writes.
 
-    version 1    log entries: commands and no-ops; introductions: version 2 (introduction_v2.py) or
-                 3
-    version 2    log entries: voter sets, too (voters.py); introductions: version 3 only;
+    version 1    log entries: commands and no-ops; handshakes: version 2 (handshake_v2.py) or 3
+    version 2    log entries: voter sets, too (voters.py); handshakes: version 3 only;
                  commands: disk serials, too (controller/records.py)
 
 A node knows the version from the metadata that it has applied, and from the highest one that it
 ever applied, in its quorum-state: after a restart the log waits to be applied until a leader is
 known. A quorum-state that the previous release wrote names none and means version 1. A node that
 was formatted by this release knows none, and behaves as in the newest one until it has applied
-another: it speaks introduction version 3 only. The version never falls, so there is no way back to
+another: it speaks handshake version 3 only. The version never falls, so there is no way back to
 the previous release.
 """
 
@@ -41,5 +40,5 @@ def allows_disk_serials(version: int) -> bool:
     return version >= 2
 
 
-def allows_introduction_2(version: int) -> bool:
+def allows_handshake_v2(version: int) -> bool:
     return version < 2

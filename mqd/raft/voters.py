@@ -34,7 +34,7 @@ file in force (`Forced`). That is safe only as far as its operator is right: wha
 had is lost, and a lost voter that returns with its disk could decide with others that were not
 forced.
 
-Nodes compare their files when they introduce themselves (`disagreement`). It refuses what only a
+Nodes compare their files in the handshake (`disagreement`). It refuses what only a
 mistake can cause, with a reason, before it costs availability: files that differ by more than one
 voter; different files before epoch 1; a voter by the one file that its own file does not let vote;
 and a voter by the log that has an empty log and is no voter by its own file: it would acknowledge
@@ -53,7 +53,7 @@ CONFIGURATION = b"\x02"
 """First byte of a configuration entry; a COMMAND and a NO_OP have others (codec.py)."""
 
 VOTERS_MAX = 50
-"""Voters of one set: three of them fit the frames of an introduction."""
+"""Voters of one set: three of them fit the frames of a handshake."""
 
 _HEAD = struct.Struct(">IH")
 
@@ -80,10 +80,10 @@ class Forced:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """What one node knows of the voters, as it introduces itself."""
+class VoterView:
+    """The voters as one node knows them, and names them in a handshake."""
 
-    file: frozenset[int]
+    configured: frozenset[int]
     """Voters by its own peers file."""
     current: VoterSet
     """In force by its log."""
@@ -131,39 +131,47 @@ def majority(voters: frozenset[int]) -> int:
 
 def next_set(
     node_id: int,
-    file: frozenset[int],
+    configured: frozenset[int],
     current: VoterSet,
     *,
     recorded: bool,
     committed: bool,
-    files: Mapping[int, frozenset[int]],
+    configured_by_peer: Mapping[int, frozenset[int]],
     caught_up: frozenset[int],
     recovering: frozenset[int] = frozenset(),
 ) -> VoterSet | None:
     """The set that the leader `node_id` appends now, or None. It has committed an entry of its own
     term.
 
-    `recorded`: whether `current` is in the log, `committed`: whether it is committed. `files`: the
-    voters by the files of other nodes, as last introduced. `caught_up`: nodes that have all or
-    nearly all of the leader's log. `recovering`: nodes that do not vote yet (voter_recovery.py).
+    `recorded`: whether `current` is in the log, `committed`: whether it is committed.
+    `configured_by_peer`: the voters by the peers files of other nodes, as of their last handshake.
+    `caught_up`: nodes that have all or nearly all of the leader's log. `recovering`: nodes that do
+    not vote yet (voter_recovery.py).
     """
     if not recorded:
         return VoterSet(current.epoch + 1, current.voters)
     # Consecutive sets differ by one voter (I47).
-    if not committed or len(file ^ current.voters) != 1 or node_id not in file:
+    if not committed or len(configured ^ current.voters) != 1 or node_id not in configured:
         return None
-    why = obstacle(node_id, file, current, files=files, caught_up=caught_up, recovering=recovering)
+    why = obstacle(
+        node_id,
+        configured,
+        current,
+        configured_by_peer=configured_by_peer,
+        caught_up=caught_up,
+        recovering=recovering,
+    )
     if why is not None:
         return None
-    return VoterSet(current.epoch + 1, file)
+    return VoterSet(current.epoch + 1, configured)
 
 
 def obstacle(
     node_id: int,
-    file: frozenset[int],
+    configured: frozenset[int],
     current: VoterSet,
     *,
-    files: Mapping[int, frozenset[int]],
+    configured_by_peer: Mapping[int, frozenset[int]],
     caught_up: frozenset[int],
     recovering: frozenset[int] = frozenset(),
 ) -> str | None:
@@ -173,15 +181,18 @@ def obstacle(
     A recovering node acknowledges entries, but does not vote. If its vote were needed, the restart
     of the leader would leave a quorum that can never elect another one.
     """
-    agree = {node_id, *(peer for peer, theirs in files.items() if theirs == file)}
-    for new in file - current.voters:
+    agree = {
+        node_id,
+        *(peer for peer, theirs in configured_by_peer.items() if theirs == configured),
+    }
+    for new in configured - current.voters:
         if new not in agree:
             return f"node {new} does not use this file yet"
         if new not in caught_up:
             return f"node {new} has not copied the metadata yet"
         if new in recovering:
             return f"node {new} does not vote yet, it started with an empty log"
-    for voters in (current.voters, file):
+    for voters in (current.voters, configured):
         if len(voters - recovering) < majority(voters):
             return (
                 f"of the voters {sorted(voters)}, {sorted(voters & recovering)} do not vote yet: "
@@ -195,34 +206,34 @@ def obstacle(
     return None
 
 
-def unreachable_by_one_step(file: frozenset[int], committed: VoterSet) -> str | None:
+def unreachable_by_one_step(configured: frozenset[int], committed: VoterSet) -> str | None:
     """Why the peers file has no effect on the voters, for the operator; None where it may
     have one.
     """
-    if len(file ^ committed.voters) <= 1:
+    if len(configured ^ committed.voters) <= 1:
         return None
     return (
-        f"the peers file of this node names voters {sorted(file)}; the quorum has committed "
+        f"the peers file of this node names voters {sorted(configured)}; the quorum has committed "
         f"{committed}."
         " The file has no effect on the voters: add or remove one voter at a time "
         "(docs/OPERATIONS.md, Changing the voters)"
     )
 
 
-def disagreement(us: int, ours: Position, them: int, theirs: Position) -> str | None:
+def disagreement(us: int, ours: VoterView, them: int, theirs: VoterView) -> str | None:
     """Why node `us` and node `them` must not talk, with both sets and the remedy; None
     where they may.
     """
     files = (
-        f"the peers file of node {us} names voters {sorted(ours.file)}, the one of node "
-        f"{them} names {sorted(theirs.file)}"
+        f"the peers file of node {us} names voters {sorted(ours.configured)}, the one of node "
+        f"{them} names {sorted(theirs.configured)}"
     )
     both = (
         f"{files}; in force by the log of node {us} are {ours.current}, by that of node "
         f"{them} {theirs.current}"
     )
-    if ours.current.epoch == theirs.current.epoch == 0 and (ours.file, ours.current) != (
-        theirs.file,
+    if ours.current.epoch == theirs.current.epoch == 0 and (ours.configured, ours.current) != (
+        theirs.configured,
         theirs.current,
     ):
         known = f"at first node {us} knew {ours.current}, node {them} {theirs.current}"
@@ -231,28 +242,24 @@ def disagreement(us: int, ours: Position, them: int, theirs: Position) -> str | 
             "file, and remove DATA/metadata of"
             " nodes that were started with another one and have never been part of the cluster"
         )
-    if len(ours.file ^ theirs.file) > 1:
+    if len(ours.configured ^ theirs.configured) > 1:
         return (
             f"{both}: files in use may differ by one voter. Change one voter at a time, "
             "and restart node by node"
         )
-    for voter, position, other, other_position in (
+    for voter, view, other, other_view in (
         (us, ours, them, theirs),
         (them, theirs, us, ours),
     ):
-        if voter in position.file:
+        if voter in view.configured:
             continue
-        if voter in other_position.file:
+        if voter in other_view.configured:
             return (
                 f"{both}: node {voter} is a voter by the file of node {other} and not by its "
                 "own. Give both the same file;"
                 " restart a new voter first, and one that is removed last"
             )
-        if (
-            other_position.current.epoch
-            and voter in other_position.current.voters
-            and not position.intact
-        ):
+        if other_view.current.epoch and voter in other_view.current.voters and not view.intact:
             return (
                 f"{both}: node {voter} starts from nothing and is still a voter by the log of "
                 f"node {other}."

@@ -1,7 +1,8 @@
 """Who votes, stands and counts: elections, recovery and the voter set of one node.
 
-Built on seams.py, where PySyncObj keeps terms and votes. The decisions are in elections.py,
-voter_recovery.py, membership.py and voters.py; here they meet the node's log and messages.
+Built on pysyncobj_node.py, where PySyncObj keeps terms and votes. The decisions are in
+elections.py, voter_recovery.py, membership.py and voters.py; this file applies them to the node's
+log and messages.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from mqd.raft.elections import PreVotePoll, Timing, VoteCount
 from mqd.raft.followers import Followers
 from mqd.raft.journal import Journal
 from mqd.raft.membership import Membership
-from mqd.raft.pinned import at, monotonic
-from mqd.raft.seams import AT_ONCE, NEVER, PySyncObjNode
+from mqd.raft.pysyncobj_node import AT_ONCE, NEVER, PySyncObjNode
+from mqd.raft.pysyncobj_pinned import at, monotonic
 from mqd.raft.voter_recovery import VoterRecovery, impasse
-from mqd.raft.voters import Position, VoterSet, encode_entry
+from mqd.raft.voters import VoterSet, VoterView, encode_entry
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +67,10 @@ class VotingNode(PySyncObjNode):
         self._recovery: VoterRecovery | None = None
         if journal.formed:
             members.keep_first_voters()
-        elif node_id in members.file | members.voters:
-            is_new = journal.voter_set in (None, VoterSet(0, members.file))
+        elif node_id in members.configured | members.voters:
+            is_new = journal.voter_set in (None, VoterSet(0, members.configured))
             self._start_from_nothing(is_new=is_new)
-        others = (members.file | members.voters | frozenset(observers)) - {node_id}
+        others = (members.configured | members.voters | frozenset(observers)) - {node_id}
         peers = members.voters - {node_id}
         self._followers = Followers(members.voters, others)
         with at(now):
@@ -94,8 +95,8 @@ class VotingNode(PySyncObjNode):
         return self._members.voters
 
     @property
-    def position(self) -> Position:
-        return self._members.position(self._commit)
+    def voter_view(self) -> VoterView:
+        return self._members.view(self._commit)
 
     @property
     def abstains(self) -> str | None:
@@ -108,7 +109,7 @@ class VotingNode(PySyncObjNode):
 
     def peers_file_problem(self, now: float) -> str | None:
         """Why the peers file has no effect on the voters, or has none yet, for the operator."""
-        return self._members.file_problem(
+        return self._members.peers_file_problem(
             self._commit,
             leads=self.ready,
             caught_up=self._caught_up(now),
@@ -209,13 +210,15 @@ class VotingNode(PySyncObjNode):
 
     def _start_from_nothing(self, *, is_new: bool) -> None:
         members = self._members
-        if is_new and members.file | members.voters == {self._node_id}:  # it can contradict nobody
+        if is_new and members.configured | members.voters == {
+            self._node_id
+        }:  # it can contradict nobody
             members.keep_first_voters()
             self._journal.set_formed()
             return
         self._recovery = VoterRecovery(
             self._node_id,
-            members.file,
+            members.configured,
             nonce=int(self._random() * (1 << 53)),
             may_form=is_new,
             votes_from=self._votes.term_began_at + 2 * self._timing.election_timeout_max,
@@ -239,7 +242,7 @@ class VotingNode(PySyncObjNode):
             self._end_recovery()
         elif now >= recovery.query_at:  # also while it follows: half may wait for the other half
             recovery.query_at = now + self._timing.heartbeat
-            for peer in sorted((members.file | members.voters) - {self._node_id}):
+            for peer in sorted((members.configured | members.voters) - {self._node_id}):
                 self._enqueue(peer, RecoveryQuery(self.term, recovery.nonce))
 
     def _enter_term_without_vote(self, term: int) -> None:
@@ -298,7 +301,7 @@ class VotingNode(PySyncObjNode):
             return
         if not versions.allows_voter_sets(self.metadata_version):
             return
-        is_removed = self._node_id not in members.file and members.current.epoch
+        is_removed = self._node_id not in members.configured and members.current.epoch
         if is_removed and now - self._stood_down_at > self._timing.heartbeat:
             self._stood_down_at = now
             self.stand_down()

@@ -34,7 +34,7 @@ from mqd.limits import (
     SENT_BYTES_PER_SLICE,
     STRANGER_FRAME_BYTES_MAX,
 )
-from mqd.raft.introduction import Visit
+from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.server.bugs import raised_in_core
 from mqd.server.context import PEER
 from mqd.server.memory import Answers, FramePool
@@ -229,6 +229,7 @@ class Connection:
         "client_id",
         "frame_bytes_max",
         "frame_since",
+        "handshake",
         "is_dirty",
         "last_active",
         "listener",
@@ -247,7 +248,6 @@ class Connection:
         "task_bytes",
         "unsent_bytes",
         "used",
-        "visit",
         "work",
     )
 
@@ -258,8 +258,8 @@ class Connection:
         self.listener = listener
         self.peer_node: int | None = None
         """On the peer listener: the node that introduced itself."""
-        self.visit: Visit | None = None
-        """On the peer listener: the introduction, from its first word on."""
+        self.handshake: ListenerHandshake | None = None
+        """On the peer listener: the handshake, from its hello on."""
         self.since = now
         self.work: Cancellable | None = None
         """What a task does for this connection, and for nobody else: it ends when the

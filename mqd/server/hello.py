@@ -1,8 +1,8 @@
-"""The peer listener's own requests: another node introduces itself, then sends Raft messages on the
-same connection.
+"""The peer listener's own requests: another node completes a handshake, then sends Raft messages on
+the same connection.
 
 They use Kafka frames with private API keys, so that one listener, one framing and one set of limits
-serve all. mqd/raft/ defines the bodies (introduction.py, codec.py). Before its introduction, a
+serve all. mqd/raft/ defines the bodies (handshake.py, codec.py). Before its handshake, a
 connection may only send ApiVersions (a health check), in few and small frames, and has little time.
 """
 
@@ -24,17 +24,17 @@ _HEAD = Struct(">hhih").unpack_from
 
 def check_stranger(connection: Connection, api_key: int) -> None:
     """Raise ProtocolError for a request that the peer listener does not accept before the
-    introduction.
+    handshake.
     """
     # Only nodes of this cluster are served (I28).
     if api_key not in (HANDSHAKE, API_VERSIONS):
         raise ProtocolError(
-            f"a request with API key {api_key} before an introduction: this port is for the "
+            f"a request with API key {api_key} before a handshake: this port is for the "
             "nodes of the cluster"
         )
     connection.stranger_requests += 1
     if connection.stranger_requests > STRANGER_REQUESTS_MAX:
-        raise ProtocolError(f"more than {STRANGER_REQUESTS_MAX} requests before an introduction")
+        raise ProtocolError(f"more than {STRANGER_REQUESTS_MAX} requests before a handshake")
 
 
 def is_private(api_key: int) -> bool:
@@ -42,23 +42,23 @@ def is_private(api_key: int) -> bool:
 
 
 def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) -> None:
-    """Take one private request; only an introduction is answered.
+    """Take one private request; only a handshake is answered.
 
     Raises ProtocolError where the connection must be closed.
     """
     _, _, correlation_id, client_id_bytes = _HEAD(frame)
     body = frame[10 + max(0, client_id_bytes) :]
-    visit = connection.visit
+    handshake = connection.handshake
     if api_key == HANDSHAKE:
-        if visit is None:
-            visit = connection.visit = node.raft.begin_introduction(connection)
-        answer = node.raft.receive_introduction(visit, body, correlation_id)
-        if visit.node_id is not None:
-            connection.introduced(visit.node_id)
+        if handshake is None:
+            handshake = connection.handshake = node.raft.begin_handshake(connection)
+        answer = node.raft.receive_handshake(handshake, body, correlation_id)
+        if handshake.node_id is not None:
+            connection.introduced(handshake.node_id)
         connection.slot().complete([answer])
-        if visit.refusal is not None:
+        if handshake.refusal is not None:
             connection.finish()
         return
-    if connection.peer_node is None or visit is None:
-        raise ProtocolError("a Raft message before an introduction")
-    node.raft.receive(connection.peer_node, body, visit.incarnation)
+    if connection.peer_node is None or handshake is None:
+        raise ProtocolError("a Raft message before a handshake")
+    node.raft.receive(connection.peer_node, body, handshake.incarnation)

@@ -83,7 +83,7 @@ class QuorumDriver:
         """The committed voter set on each node."""
         shown: dict[str, list[str]] = {}
         for node in self._files.ids:
-            committed = self._files.nodes[node].position.committed
+            committed = self._files.nodes[node].voter_view.committed
             voters = ",".join(map(str, sorted(committed.voters)))
             shown.setdefault(f"epoch={committed.epoch} voters={voters}", []).append(str(node))
         return [f"{what} on {','.join(nodes)}" for what, nodes in shown.items()]

@@ -1,4 +1,4 @@
-"""The listener's end of an inbound connection, as introductions see it."""
+"""The listener's end of an inbound connection, as handshakes see it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Life:
         self.machine.on_snapshot = lambda: world.check_commits(self)
         self.busy = False
         self.met: dict[int, Life] = {}
-        """Of each other node: the life that last introduced itself here."""
+        """Of each other node: the incarnation that last completed a handshake here."""
         self.term_led = 0
         self.heard: dict[int, float] = {}
         """Of each voter: when it last said something to this node, or when this one became
@@ -375,15 +375,15 @@ class World:
             return
         if (
             not self.talk_always
-            and disagreement(a, source.node.position, b, target.node.position) is not None
+            and disagreement(a, source.node.voter_view, b, target.node.voter_view) is not None
         ):
             self.refusals += 1
             self.at(self.random.uniform(0.05, 0.3), lambda: self.connect(a, b))
             return
         self.connections += 1
         self.up[a, b] = self.connections
-        source.node.introduced(b, self.files[b])
-        target.node.introduced(a, self.files[a])
+        source.node.peer_configured(b, self.files[b])
+        target.node.peer_configured(a, self.files[a])
         if target.met.get(a) is not source:
             target.met[a] = source
             self.when_idle(target, lambda: target.node.restarted(a))
@@ -488,7 +488,7 @@ class World:
         if self.healing:
             return
         done = [
-            life.node.position.committed.voters
+            life.node.voter_view.committed.voters
             for life in self.lives.values()
             if life is not None and life.node.ready
         ]

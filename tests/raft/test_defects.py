@@ -1,5 +1,5 @@
-"""Every defect of PySyncObj 0.3.17 that seams.py and journal.py mend, A to Q: stock shows it, ours
-does not.
+"""Every defect of PySyncObj 0.3.17 that pysyncobj_node.py and journal.py repair, A to Q: stock
+shows it, ours does not.
 
 The same scenario is played to both where both can play it. A scenario that stock passes guards
 nothing.

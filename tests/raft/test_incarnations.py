@@ -89,7 +89,8 @@ def test_what_a_dead_process_left_on_the_wire_is_not_heard_behind_its_successor(
     incarnations.admit(5.0, 3, SECOND, successor, called_at=4.95)
     successor.close()
     with pytest.raises(
-        IncarnationRefused, match="another process at a introduced itself under this id meanwhile"
+        IncarnationRefused,
+        match="another process at a has completed a handshake under this id meanwhile",
     ):
         incarnations.admit(5.1, 3, FIRST, Calling(received_at=5.1), called_at=called_at)
     assert incarnations.current(3) == SECOND

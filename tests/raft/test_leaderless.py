@@ -20,11 +20,12 @@ from mqd.io.clock import SystemClock
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import Listener, Poller, Stream
 from mqd.raft.codec import AppendEntries, PreVote, encode_message
-from mqd.raft.introduction import Doorkeeper
+from mqd.raft.handshake import Credentials
+from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.raft.journal import open_journal
 from mqd.raft.service import TICK_SECONDS_MAX, RaftService
 from mqd.raft.snapshots import Work
-from mqd.raft.voters import Position, VoterSet
+from mqd.raft.voters import VoterSet, VoterView
 from tests.raft.callers import Calling
 from tests.raft.memory_disk import MemoryDisk
 
@@ -47,17 +48,17 @@ class Silent:
 
     def __init__(self, gone: trio.Event, node_id: int, voters: frozenset[int]) -> None:
         self.gone = gone
-        position = Position(voters, VoterSet(0, voters), VoterSet(0, voters), intact=True)
-        keeper = Doorkeeper(
+        position = VoterView(voters, VoterSet(0, voters), VoterSet(0, voters), intact=True)
+        credentials = Credentials(
             cluster_id="c",
             node_id=node_id,
             nodes=frozenset(range(1, 9)),
             incarnation=uuid4(),
             secret=None,
             new_uuid=uuid4,
-            position=lambda: position,
+            voter_view=lambda: position,
         )
-        self.visit = keeper.answer(Calling(), 0.0)
+        self.handshake = ListenerHandshake(credentials, Calling(), 0.0)
         self.answers = bytearray()
 
     async def receive_into(self, view: memoryview) -> int:
@@ -70,8 +71,8 @@ class Silent:
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint()
-        if self.visit.node_id is None:
-            self.answers += self.visit.receive(bytes(data[14:]), 0)
+        if self.handshake.node_id is None:
+            self.answers += self.handshake.receive(bytes(data[14:]), 0)
 
     def close(self) -> None: ...
 

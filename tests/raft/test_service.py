@@ -27,8 +27,11 @@ from mqd.io.entropy import RandomEntropy
 from mqd.io.net import OsNetwork
 from mqd.raft import codec, transport
 from mqd.raft.codec import TimeoutNow, encode_message
-from mqd.raft.introduction import Doorkeeper, Visit
-from mqd.raft.service import NotLeader, OutcomeUnknown, RaftService, RaftStatus, Role, Timing
+from mqd.raft.handshake import Credentials
+from mqd.raft.handshake_caller import CallerHandshake
+from mqd.raft.handshake_listener import ListenerHandshake
+from mqd.raft.incarnations import Incarnations
+from mqd.raft.service import NotLeader, OutcomeUnknown, RaftService, Role, Timing
 from mqd.raft.snapshots import Work
 from tests.raft.callers import Calling
 from tests.raft.memory_disk import MemoryDisk
@@ -90,8 +93,8 @@ def alone(
 
 async def test_a_quorum_of_one(tmp_path: Path) -> None:
     for life in range(3):
-        machine, seen = Log(), list[RaftStatus]()
-        raft = alone(tmp_path / "raft", machine, on_role_change=seen.append)
+        machine = Log()
+        raft = alone(tmp_path / "raft", machine)
         with pytest.raises(NotLeader):
             await raft.propose(b"too early")
         async with trio.open_nursery() as nursery:
@@ -99,7 +102,8 @@ async def test_a_quorum_of_one(tmp_path: Path) -> None:
             await nursery.start(raft.run)
             await until(partial(is_ready, raft))
             assert trio.current_time() - began < 1.0  # 15 ms on a quiet machine
-            assert seen[-1].role is Role.LEADER and seen[-1].ready and seen[-1].leader_id == 1
+            status = raft.status()
+            assert status.role is Role.LEADER and status.ready and status.leader_id == 1
             assert machine.commands == [b"a", b"b"] * life
             first = await raft.propose(b"a")
             assert await raft.propose(b"b") == first + 1
@@ -288,13 +292,13 @@ class Voters:
             calling.close()
 
     async def _hear_calling(self, i: int, stream: trio.SocketStream, calling: Calling) -> None:
-        visit, buffer = (
-            self.services[i].begin_introduction(calling) if i in self.services else None,
+        handshake, buffer = (
+            self.services[i].begin_handshake(calling) if i in self.services else None,
             bytearray(),
         )
         async with stream:
             while (
-                visit is not None
+                handshake is not None
                 and i in self.services
                 and (data := await stream.receive_some(65536))
             ):
@@ -308,20 +312,22 @@ class Voters:
                     if i not in self.services:
                         return
                     try:
-                        if visit.node_id is None:
+                        if handshake.node_id is None:
                             key, _, correlation_id, client_id_bytes = unpack_from(">hhih", frame)
                             assert (key, client_id_bytes) == (codec.API_KEY_HANDSHAKE, -1)
                             await stream.send_all(
-                                self.services[i].receive_introduction(
-                                    visit, frame[10:], correlation_id
+                                self.services[i].receive_handshake(
+                                    handshake, frame[10:], correlation_id
                                 )
                             )
-                            if visit.refusal is not None:
-                                self.refused.append(visit.refusal)
+                            if handshake.refusal is not None:
+                                self.refused.append(handshake.refusal)
                                 return
                         else:
                             assert unpack_from(">hh", frame) == (codec.API_KEY_MESSAGE, 0)
-                            self.services[i].receive(visit.node_id, frame[10:], visit.incarnation)
+                            self.services[i].receive(
+                                handshake.node_id, frame[10:], handshake.incarnation
+                            )
                     except ProtocolError as error:
                         self.refused.append(str(error))
                         return
@@ -546,7 +552,7 @@ async def test_when_the_leader_s_process_ends_another_leads_at_once(
                     heartbeat=0.05,
                 ),
             )
-            voters.services[i].on_peer_gone = lambda peer, i=i: gone.append((i, peer))
+            voters.services[i].peer_links.on_peer_gone = lambda peer, i=i: gone.append((i, peer))
         leader = await voters.wait_leader(seconds=30.0)
         await voters.services[leader].propose(b"x")
         await until(lambda: all(machine.commands == [b"x"] for machine in voters.machines.values()))
@@ -575,7 +581,7 @@ async def test_a_connection_that_breaks_is_no_death(tmp_path: Path) -> None:
         gone: list[int] = []
         for i in (1, 2, 3):
             await voters.start(i)
-            voters.services[i].on_peer_gone = gone.append
+            voters.services[i].peer_links.on_peer_gone = gone.append
         leader = await voters.wait_leader()
         term = voters.services[leader].status().term
         for _ in range(3):
@@ -684,34 +690,38 @@ async def test_what_an_earlier_life_of_a_node_says_counts_no_more(tmp_path: Path
         leader = await voters.wait_leader()
         follower = next(i for i in (1, 2, 3) if i != leader)
         service = voters.services[leader]
-        before = service._introductions.incarnations.current(follower)
+        before = incarnations_of(service).current(follower)
         voters.kill(follower)
         await voters.start(follower)
-        await until(lambda: service._introductions.incarnations.current(follower) != before)
+        await until(lambda: incarnations_of(service).current(follower) != before)
         with pytest.raises(
             ProtocolError, match=f"of node {follower} from another process than the current one"
         ):
             service.receive(follower, encode_message(TimeoutNow(1)), before)
 
 
-def introduced_as(node_id: int, to: RaftService, calling: Calling) -> Visit:
+def incarnations_of(service: RaftService) -> Incarnations:
+    return service.peer_links.handshakes.incarnations
+
+
+def handshake_as(node_id: int, to: RaftService, calling: Calling) -> ListenerHandshake:
     """Another process says that it is this node, and can prove it."""
     everyone = frozenset({1, 2, 3})
-    keeper = Doorkeeper(
+    credentials = Credentials(
         cluster_id="c",
         node_id=node_id,
         nodes=everyone,
         incarnation=uuid4(),
         secret=None,
         new_uuid=uuid4,
-        position=to._position,
+        voter_view=to._voter_view,
     )
-    call = keeper.call(to._node_id)
-    visit = to.begin_introduction(calling)
-    challenge = to.receive_introduction(visit, call.hello()[14:], 0)
-    proven = to.receive_introduction(visit, call.prove(challenge[4:])[14:], 1)
-    to.receive_introduction(visit, call.name(proven[4:])[14:], 2)
-    return visit
+    call = CallerHandshake(credentials, to._node_id)
+    handshake = to.begin_handshake(calling)
+    challenge = to.receive_handshake(handshake, call.hello()[14:], 0)
+    proven = to.receive_handshake(handshake, call.prove(challenge[4:])[14:], 1)
+    to.receive_handshake(handshake, call.name(proven[4:])[14:], 2)
+    return handshake
 
 
 async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_heard(
@@ -726,16 +736,21 @@ async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_h
         await until(
             lambda: (
                 follower in service.status().connected
-                and service._introductions.incarnations.current(follower) is not None
+                and incarnations_of(service).current(follower) is not None
             )
         )
-        real, term = service._introductions.incarnations.current(follower), service.status().term
-        visit = introduced_as(follower, service, Calling("10.9.9.9:1", service._clock.monotonic()))
-        assert visit.node_id is None and f"two nodes run under id {follower}" in (
-            visit.refusal or ""
+        real, term = (
+            incarnations_of(service).current(follower),
+            service.status().term,
+        )
+        handshake = handshake_as(
+            follower, service, Calling("10.9.9.9:1", service._clock.monotonic())
+        )
+        assert handshake.node_id is None and f"two nodes run under id {follower}" in (
+            handshake.refusal or ""
         )
         assert "10.9.9.9:1 claims to be node" in caplog.text
-        assert service._introductions.incarnations.current(follower) == real
+        assert incarnations_of(service).current(follower) == real
         await service.propose(b"goes on")
         await until(lambda: voters.machines[follower].commands == [b"goes on"])
         assert service.status().term == term
@@ -750,21 +765,21 @@ async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(
         leader = await voters.wait_leader()
         service = voters.services[leader]
         follower = next(i for i in (1, 2, 3) if i != leader)
-        await until(lambda: service._introductions.incarnations.current(follower) is not None)
-        real = service._introductions.incarnations.current(follower)
+        await until(lambda: incarnations_of(service).current(follower) is not None)
+        real = incarnations_of(service).current(follower)
         # as if nothing had come of it lately
-        service._introductions.incarnations._silence = -math.inf
+        incarnations_of(service)._silence = -math.inf
         other = Calling("10.9.9.9:1", service._clock.monotonic())
-        visit = introduced_as(follower, service, other)
+        handshake = handshake_as(follower, service, other)
         assert (
-            visit.node_id == follower
-            and service._introductions.incarnations.current(follower) == visit.incarnation != real
+            handshake.node_id == follower
+            and incarnations_of(service).current(follower) == handshake.incarnation != real
         )
-        service._introductions.incarnations._silence = QUICK.election_timeout_max
+        incarnations_of(service)._silence = QUICK.election_timeout_max
         with pytest.raises(ProtocolError, match="another process"):
             service.receive(follower, encode_message(TimeoutNow(1)), real)
         other.close()
-        await until(lambda: service._introductions.incarnations.current(follower) == real)
+        await until(lambda: incarnations_of(service).current(follower) == real)
         await voters.wait_leader()
         await voters.services[await voters.wait_leader()].propose(b"goes on")
         await until(lambda: voters.machines[follower].commands == [b"goes on"])

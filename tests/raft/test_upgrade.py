@@ -21,8 +21,9 @@ from mqd.raft.codec import (
     decode_message,
     encode_message,
 )
-from mqd.raft.dialing import Dialing
-from mqd.raft.introduction import PROTOCOL_VERSION, Visit
+from mqd.raft.handshake import PROTOCOL_VERSION
+from mqd.raft.handshake_listener import ListenerHandshake
+from mqd.raft.handshake_versions import HandshakeVersions
 from mqd.raft.journal import open_journal
 from mqd.raft.node import RaftNode
 from mqd.raft.service import RaftService
@@ -55,8 +56,8 @@ def test_the_version_in_force() -> None:
     assert versions.in_force(0, 1) == versions.in_force(1, None) == versions.in_force(1, 1) == 1
     # 1 is applied again after a restart
     assert versions.in_force(2, 1) == versions.in_force(1, 2) == 2
-    assert versions.allows_introduction_2(1) and not versions.allows_voter_sets(1)
-    assert versions.allows_voter_sets(2) and not versions.allows_introduction_2(2)
+    assert versions.allows_handshake_v2(1) and not versions.allows_voter_sets(1)
+    assert versions.allows_voter_sets(2) and not versions.allows_handshake_v2(2)
 
 
 def test_a_state_of_the_release_before_means_version_1_and_is_read_by_it_again() -> None:
@@ -130,7 +131,7 @@ def test_voters_come_into_the_log_when_the_version_is_finalized() -> None:
     ours.add(1, "finalized")
     ours.exchange(ours.ids, 6)
     assert all(len(sets_in(ours.commands(i))) == 1 for i in ours.ids)
-    assert all(ours.nodes[i].position.committed == VoterSet(1, THREE) for i in ours.ids)
+    assert all(ours.nodes[i].voter_view.committed == VoterSet(1, THREE) for i in ours.ids)
     assert all(ours.journals[i].metadata_version == 2 for i in ours.ids)
 
 
@@ -212,43 +213,43 @@ def test_entries_of_a_voter_set_still_decode_with_either_version() -> None:
 
 
 def test_calls_alternate_only_while_version_3_is_closed() -> None:
-    dialing = Dialing()
-    assert not dialing.uses_2(2)
-    dialing.use_2(2)
-    assert dialing.uses_2(2) and not dialing.uses_2(3)
-    dialing.use_3(2)
-    assert not dialing.uses_2(2)
+    known = HandshakeVersions()
+    assert not known.uses_v2(2)
+    known.use_v2(2)
+    assert known.uses_v2(2) and not known.uses_v2(3)
+    known.use_v3(2)
+    assert not known.uses_v2(2)
 
 
 def test_a_life_that_spoke_version_3_once_is_of_this_release() -> None:
-    dialing = Dialing()
+    known = HandshakeVersions()
     old, new = UUID(int=1), UUID(int=2)
-    assert not dialing.speaks_3(2)
-    assert dialing.met(2, old, in_version_3=False) and not dialing.speaks_3(2)
-    assert not dialing.met(2, old, in_version_3=False)  # reported once
-    assert not dialing.met(2, new, in_version_3=True) and dialing.speaks_3(2)
-    assert not dialing.met(2, new, in_version_3=False) and dialing.speaks_3(2)
+    assert not known.speaks_v3(2)
+    assert known.on_handshake(2, old, in_v3=False) and not known.speaks_v3(2)
+    assert not known.on_handshake(2, old, in_v3=False)  # reported once
+    assert not known.on_handshake(2, new, in_v3=True) and known.speaks_v3(2)
+    assert not known.on_handshake(2, new, in_v3=False) and known.speaks_v3(2)
     # it went back to the release before
-    assert dialing.met(2, old, in_version_3=False) and not dialing.speaks_3(2)
+    assert known.on_handshake(2, old, in_v3=False) and not known.speaks_v3(2)
 
 
 class ServiceOfTheReleaseBefore(RaftService):
-    """It calls in introduction version 2 only, and closes a connection at a hello of version 3."""
+    """It calls in handshake version 2 only, and closes a connection at a hello of version 3."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._introductions.dialing.uses_2 = lambda peer: True  # type: ignore[method-assign]
-        self._doorkeeper.allows_2 = self._allows_introduction_2
+        self.peer_links.handshakes.versions.uses_v2 = lambda peer: True  # type: ignore[method-assign]
+        self._credentials.allows_v2 = self._allows_handshake_v2
 
-    def _allows_introduction_2(self) -> bool:
+    def _allows_handshake_v2(self) -> bool:
         return True
 
-    def receive_introduction(
-        self, visit: Visit, body: bytes | memoryview, correlation_id: int
+    def receive_handshake(
+        self, handshake: ListenerHandshake, body: bytes | memoryview, correlation_id: int
     ) -> bytes:
         if bytes(body[:6]) == b"mqdQ" + PROTOCOL_VERSION.to_bytes(2, "big"):
-            raise ProtocolError("an introduction of protocol version 3; this node speaks 2")
-        return super().receive_introduction(visit, body, correlation_id)
+            raise ProtocolError("a handshake of protocol version 3; this node speaks 2")
+        return super().receive_handshake(handshake, body, correlation_id)
 
 
 async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_finalized(
@@ -280,7 +281,7 @@ async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_final
         level[0] = 2
         await voters.services[leader].propose(b"two")
         await until(
-            lambda: all(voters.services[i]._position().committed.epoch == 1 for i in (1, 2, 3))
+            lambda: all(voters.services[i]._voter_view().committed.epoch == 1 for i in (1, 2, 3))
         )
 
         voters.kill(3)

@@ -12,8 +12,8 @@ from mqd.errors import ProtocolError
 from mqd.raft.node import RaftNode
 from mqd.raft.voters import (
     VOTERS_MAX,
-    Position,
     VoterSet,
+    VoterView,
     decode_entry,
     decode_set,
     disagreement,
@@ -48,14 +48,14 @@ class Files(Ours):
         self.ids = everyone
 
     def refusal(self, a: int, b: int) -> str | None:
-        return disagreement(a, self.nodes[a].position, b, self.nodes[b].position)
+        return disagreement(a, self.nodes[a].voter_view, b, self.nodes[b].voter_view)
 
     def meet(self, among: list[int]) -> None:
         """Connect all that do not refuse each other."""
         for i in among:
             for other in among:
                 if i != other and self.refusal(i, other) is None:
-                    self.nodes[i].introduced(other, self.files[other])
+                    self.nodes[i].peer_configured(other, self.files[other])
                     self.connect(i, other)
 
     def restart(self, i: int, file: frozenset[int], among: list[int] | None = None) -> None:
@@ -83,7 +83,7 @@ class Files(Ours):
         return [i for i in among if self.leads(i)]
 
     def sets(self) -> list[VoterSet]:
-        return [self.nodes[i].position.committed for i in self.ids]
+        return [self.nodes[i].voter_view.committed for i in self.ids]
 
 
 def formed(nodes: int, file: frozenset[int]) -> Files:
@@ -183,13 +183,13 @@ def test_a_set_that_is_not_committed_is_taken_back_with_its_entry() -> None:
     others = [i for i in (1, 2, 3) if i != leader]
     node = ours.nodes[leader]
     before = node.voters
-    node._members.file = voters(1, 2, 3, 4)  # as if it and most others ran with that file
+    node._members.configured = voters(1, 2, 3, 4)  # as if it and most others ran with that file
     for other in [*others, 4]:
-        node.introduced(other, node._members.file)
+        node.peer_configured(other, node._members.configured)
     ours.tick(leader)
-    assert node.voters == voters(1, 2, 3, 4) and node.position.committed.voters == before
+    assert node.voters == voters(1, 2, 3, 4) and node.voter_view.committed.voters == before
     ours.take(leader)
-    node._members.file = before
+    node._members.configured = before
     ours.exchange(others, 60)
     ours.add(ours.leaders(others)[0], "another")
     ours.exchange([*others, 4], 8)
@@ -215,23 +215,23 @@ def two_leaders_change_the_same_set(ours: Files) -> set[int]:
     second, third, fourth = (i for i in (1, 2, 3, 4) if i != first)
     five = voters(1, 2, 3, 4, 5)
     for i in (first, 5):
-        ours.nodes[i]._members.file = five
+        ours.nodes[i]._members.configured = five
     for other in (second, third, 5):
-        ours.nodes[first].introduced(other, five)
+        ours.nodes[first].peer_configured(other, five)
     ours.exchange([first, 5], 3)  # the first leader adds 5, which alone learns of it
     assert ours.nodes[5].voters == five
     ours.advance(2.0)
     ours.elect(second, [third, fourth])
-    ours.nodes[second]._members.file = smaller = voters(second, third, fourth)
+    ours.nodes[second]._members.configured = smaller = voters(second, third, fourth)
     for other in (third, fourth):
-        ours.nodes[second].introduced(other, smaller)
+        ours.nodes[second].peer_configured(other, smaller)
     # the second leader removes the first one; the fourth learns nothing of that
     ours.exchange([second, third], 6)
     for _ in range(60):
         ours.exchange([first, fourth, 5], 1)
     committed = {
-        2 * (ours.nodes[second].position.committed.voters == smaller),
-        5 * (ours.nodes[first].position.committed.voters == five),
+        2 * (ours.nodes[second].voter_view.committed.voters == smaller),
+        5 * (ours.nodes[first].voter_view.committed.voters == five),
     }
     return committed - {0}
 
@@ -256,7 +256,7 @@ def test_the_set_survives_a_snapshot_and_a_restart_with_another_file() -> None:
     ours.exchange(ours.ids, 8)  # 3 gets the snapshot
     for i in ours.ids:
         ours.restart(i, voters(3), [i])
-        assert ours.nodes[i].voters == voters(1, 2) and ours.nodes[i].position.current.epoch == 1
+        assert ours.nodes[i].voters == voters(1, 2) and ours.nodes[i].voter_view.current.epoch == 1
     for _ in range(40):
         ours.exchange([3], 1)
     assert not ours.leads(3)
@@ -293,7 +293,7 @@ def test_remaining_voters_decide_when_an_operator_forces_their_set() -> None:
     for i in left:
         assert ours.values(i) == ["before", "after"]
         assert (
-            ours.nodes[i].position.committed.voters == voters(1, 2)
+            ours.nodes[i].voter_view.committed.voters == voters(1, 2)
             and ours.journals[i].records_voters
         )
     ours.disks[3].files.clear()
@@ -315,7 +315,7 @@ def test_what_a_node_answered_with_a_wrong_file_does_not_keep_it_from_following(
     ours.journals[4].set_first_voters(voters(1, 4))
     ours.journals[4].flush()
     ours.restart(4, voters(1, 2, 3))
-    assert ours.nodes[4].abstains is None and ours.nodes[4].position.current == VoterSet(
+    assert ours.nodes[4].abstains is None and ours.nodes[4].voter_view.current == VoterSet(
         0, voters(1, 4)
     )
     ours.exchange(ours.ids, 20)
@@ -336,7 +336,7 @@ def test_next_set() -> None:
             **{
                 "recorded": True,
                 "committed": True,
-                "files": agreed,
+                "configured_by_peer": agreed,
                 "caught_up": voters(4),
                 **changes,
             },
@@ -349,20 +349,20 @@ def test_next_set() -> None:
     assert after(committed=False) is None
     assert after(three) is None
     assert after(voters(1, 2, 3, 4, 5)) is None
-    assert after(files={4: four}) is None, "1 and 4 are no majority of either set"
-    assert after(files={2: four, 3: four}) is None, "4 does not vote by its own file"
+    assert after(configured_by_peer={4: four}) is None, "1 and 4 are no majority of either set"
+    assert after(configured_by_peer={2: four, 3: four}) is None, "4 does not vote by its own file"
     assert after(caught_up=voters()) is None
     assert after(recovering=voters(4)) is None, "4 does not vote yet"
     assert after(recovering=voters(2, 3)) is None, "only 1 of the current voters votes"
     assert after(recovering=voters(3)) == VoterSet(2, four)
     two = voters(1, 2)
-    assert after(two, files={2: two}, recovering=voters(2)) is None, (
+    assert after(two, configured_by_peer={2: two}, recovering=voters(2)) is None, (
         "both votes are needed after the removal"
     )
-    assert after(voters(1, 2), files={2: voters(1, 2)}) == VoterSet(2, voters(1, 2)), (
+    assert after(voters(1, 2), configured_by_peer={2: voters(1, 2)}) == VoterSet(2, voters(1, 2)), (
         "a dead voter is removed without its consent"
     )
-    assert after(voters(2, 3), files={2: voters(2, 3), 3: voters(2, 3)}) is None, (
+    assert after(voters(2, 3), configured_by_peer={2: voters(2, 3), 3: voters(2, 3)}) is None, (
         "a leader does not remove itself"
     )
 
@@ -371,7 +371,7 @@ def test_what_a_change_waits_for() -> None:
     current, four = VoterSet(1, THREE), FOUR
 
     def found(files: dict[int, frozenset[int]], caught_up: frozenset[int] = FOUR) -> str | None:
-        return obstacle(1, four, current, files=files, caught_up=caught_up)
+        return obstacle(1, four, current, configured_by_peer=files, caught_up=caught_up)
 
     assert found({2: four}) == "node 4 does not use this file yet"
     assert found({2: four, 4: four}, THREE) == "node 4 has not copied the metadata yet"
@@ -380,7 +380,12 @@ def test_what_a_change_waits_for() -> None:
     )
     assert found({2: four, 4: four}) is None
     assert obstacle(
-        1, four, current, files={2: four, 4: four}, caught_up=FOUR, recovering=voters(2, 3)
+        1,
+        four,
+        current,
+        configured_by_peer={2: four, 4: four},
+        caught_up=FOUR,
+        recovering=voters(2, 3),
     ) == ("of the voters [1, 2, 3], [2, 3] do not vote yet: they started with an empty log")
 
 
@@ -396,8 +401,8 @@ THREE, FOUR = voters(1, 2, 3), voters(1, 2, 3, 4)
 
 def at(
     file: frozenset[int], current: frozenset[int], *, epoch: int = 1, intact: bool = True
-) -> Position:
-    return Position(file, VoterSet(epoch, current), VoterSet(epoch, current), intact)
+) -> VoterView:
+    return VoterView(file, VoterSet(epoch, current), VoterSet(epoch, current), intact)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +428,7 @@ def at(
         (at(THREE, THREE), at(FOUR, FOUR, epoch=0, intact=False), None),
     ],
 )
-def test_who_does_not_talk_to_whom(ours: Position, theirs: Position, why: str | None) -> None:
+def test_who_does_not_talk_to_whom(ours: VoterView, theirs: VoterView, why: str | None) -> None:
     for found in (disagreement(1, ours, 4, theirs), disagreement(4, theirs, 1, ours)):
         assert found is None if why is None else why in (found or "")
 
@@ -464,7 +469,7 @@ class FollowsItsFile(RaftNode):
 
     def _on_voters(self) -> None:
         epoch = self._journal.voter_set.epoch if self._journal.voter_set else 0
-        self._members.current = VoterSet(epoch, self._members.file)
+        self._members.current = VoterSet(epoch, self._members.configured)
 
 
 class SkipsTheAgreement(World):

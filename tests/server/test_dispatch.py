@@ -144,15 +144,15 @@ async def test_peers_are_served_more(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         peer, client = await node.connect(PEER), await node.connect(CLIENT)
         heard: list[tuple[str, bytes]] = []
-        node.raft.begin_introduction = lambda address: SimpleNamespace(
+        node.raft.begin_handshake = lambda address: SimpleNamespace(
             node_id=2, incarnation=None, refusal=None
         )
 
-        def receive_introduction(visit: Any, body: bytes, correlation_id: int) -> bytes:
+        def receive_handshake(handshake: Any, body: bytes, correlation_id: int) -> bytes:
             heard.append(("hello", bytes(body)))
             return b""
 
-        node.raft.receive_introduction = receive_introduction
+        node.raft.receive_handshake = receive_handshake
         node.raft.receive = lambda node_id, body, incarnation: heard.append(
             (str(node_id), bytes(body))
         )
@@ -175,10 +175,10 @@ async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_e
 ) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
-        node.raft.begin_introduction = lambda address: SimpleNamespace(
+        node.raft.begin_handshake = lambda address: SimpleNamespace(
             node_id=2, incarnation=None, refusal=None
         )
-        node.raft.receive_introduction = lambda visit, body, correlation_id: b""
+        node.raft.receive_handshake = lambda handshake, body, correlation_id: b""
         stranger = await node.connect(PEER)
         stranger.post("api_versions", 0, {})
         await settle()

@@ -29,19 +29,19 @@ class Raft:
     def __init__(self) -> None:
         self.heard: list[tuple[int | str, bytes]] = []
 
-    def begin_introduction(self, caller: Connection) -> SimpleNamespace:
+    def begin_handshake(self, caller: Connection) -> SimpleNamespace:
         return SimpleNamespace(address=caller.peer, node_id=None, incarnation=None, refusal=None)
 
-    def receive_introduction(
-        self, visit: SimpleNamespace, body: memoryview, correlation_id: int
+    def receive_handshake(
+        self, handshake: SimpleNamespace, body: memoryview, correlation_id: int
     ) -> bytes:
-        if visit.node_id is not None:
-            raise ProtocolError("a second introduction on one connection")
-        self.heard.append((visit.address, bytes(body)))
+        if handshake.node_id is not None:
+            raise ProtocolError("a second handshake on one connection")
+        self.heard.append((handshake.address, bytes(body)))
         if bytes(body) == b"proof":
-            visit.node_id, visit.incarnation = 3, LIFE
+            handshake.node_id, handshake.incarnation = 3, LIFE
         elif bytes(body) == b"lie":
-            visit.refusal = "another cluster"
+            handshake.refusal = "another cluster"
         return b"answer %d" % correlation_id
 
     def receive(self, node_id: int, body: memoryview, incarnation: UUID) -> None:
@@ -53,7 +53,7 @@ class Connection:
     def __init__(self) -> None:
         self.peer = "10.0.0.3:5"
         self.peer_node: int | None = None
-        self.visit: Any = None
+        self.handshake: Any = None
         self.stranger_requests = 0
         self.answers: list[bytes] = []
         self.finished = False
@@ -117,7 +117,7 @@ def test_a_stranger_is_not_heard(
 ) -> None:
     for word in words:
         handle(node, connection, HANDSHAKE, request(HANDSHAKE, word))
-    with pytest.raises(ProtocolError, match="before an introduction"):
+    with pytest.raises(ProtocolError, match="before a handshake"):
         handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"vote"))
     assert len(raft.heard) == len(words)
 
@@ -125,7 +125,7 @@ def test_a_stranger_is_not_heard(
 def test_one_connection_is_one_node(node: Any, connection: Any) -> None:
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"hello"))
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"proof"))
-    with pytest.raises(ProtocolError, match="second introduction"):
+    with pytest.raises(ProtocolError, match="second handshake"):
         handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"hello"))
 
 
@@ -136,7 +136,7 @@ def test_who_is_refused_is_told_stays_a_stranger_and_is_heard_no_more(
     assert (
         connection.answers == [b"answer 1"] and connection.finished and connection.peer_node is None
     )
-    with pytest.raises(ProtocolError, match="before an introduction"):
+    with pytest.raises(ProtocolError, match="before a handshake"):
         handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"vote"))
 
 
@@ -159,6 +159,6 @@ def test_a_stranger_may_not_go_on_asking(connection: Any) -> None:
     for _ in range(STRANGER_REQUESTS_MAX):
         check_stranger(connection, API_VERSIONS)
     with pytest.raises(
-        ProtocolError, match=f"more than {STRANGER_REQUESTS_MAX} requests before an introduction"
+        ProtocolError, match=f"more than {STRANGER_REQUESTS_MAX} requests before a handshake"
     ):
         check_stranger(connection, API_VERSIONS)

@@ -57,7 +57,7 @@ def raft_answers_before_fsync() -> Patches:
     async def flush_and_send(self: RaftService, node: RaftNode, journal: Any) -> None:
         messages, node._outbox.messages = node._outbox.messages, []
         for peer, message in messages:
-            self._links[peer].queue.put(message)
+            self.peer_links.links[peer].queue.put(message)
         await original(self, node, journal)
 
     yield RaftService, "_flush_and_send", flush_and_send

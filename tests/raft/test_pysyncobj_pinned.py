@@ -11,7 +11,7 @@ import pysyncobj.syncobj as core
 import pysyncobj.version
 import pytest
 
-from mqd.raft import pinned
+from mqd.raft import pysyncobj_pinned as pinned
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ PySyncObj:
 - its journal: the one that the caller passes instead of a file name;
 - pickle: raises. Nothing from a socket, a file or a peer can reach it.
 
-Only this file and seams.py know private names of PySyncObj.
+Only this file and pysyncobj_node.py know private names of PySyncObj.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def monotonic() -> float:
 
 def _create_journal(journal_file: object) -> object:
     return (
-        journal_file if isinstance(journal_file, LogFace) else _stock_create_journal(journal_file)
+        journal_file
+        if isinstance(journal_file, JournalAdapter)
+        else _stock_create_journal(journal_file)
     )
 
 
@@ -184,7 +186,7 @@ def pysyncobj_callback(on_result: OnResult) -> Callable[[Any, int], None]:
     return callback
 
 
-class LogFace:
+class JournalAdapter:
     """The journal as PySyncObj sees it. What it must no longer do to a journal is not here."""
 
     def __init__(self, journal: Journal) -> None:

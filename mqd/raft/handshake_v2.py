@@ -1,20 +1,20 @@
-"""Introduction version 2, of the previous release: both sides, for the time of a rolling upgrade.
-Pure.
+"""The handshake of two nodes, version 2, of the previous release: both sides, for the time of a
+rolling upgrade. Pure.
 
-Four messages, in the frames of introduction.py:
+Four messages, in the frames of handshake.py:
 
     caller    hello      cluster id, both node ids, its incarnation, whether it has a secret, a
-                         fresh number
-    listener  challenge  its incarnation, a fresh number                                or: a
-              refusal
+                         nonce
+    listener  challenge  its incarnation, a nonce
+                         or: a refusal
     caller    proof      HMAC-SHA256(secret, "caller" + everything above)
-    listener  welcome    HMAC-SHA256(secret, "listener" + everything above)             or: a
-              refusal
+    listener  welcome    HMAC-SHA256(secret, "listener" + everything above)
+                         or: a refusal
 
 The caller names the cluster and the nodes before any proof, and an impostor at the address of a
-node gets a proof to try secrets on. That is why version 3 replaced it, and why it is used only
-while the finalized metadata version is 1 (versions.py). The listener's refusals before the proof
-name nothing, other than those of the previous release. Nothing here is about voters.
+node gets a proof on which it can try secrets. Version 3 replaced it for these reasons. It is used
+only while the finalized metadata version is 1 (versions.py). The listener's refusals before the
+proof name nothing, other than those of the previous release. No message names voters.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _HELLO = struct.Struct(f">4sHii16s?{_NONCE_BYTES}sH")
 _CHALLENGE = struct.Struct(f">16s{_NONCE_BYTES}s")
 
 
-class Own(NamedTuple):
-    """This node, as it introduces itself."""
+class Credentials(NamedTuple):
+    """What this node proves and names."""
 
     cluster_id: str
     node_id: int
@@ -46,7 +46,7 @@ class Own(NamedTuple):
     has_secret: bool
     key: hmac.HMAC
     """Of the secret, or of the empty one."""
-    fresh: Callable[[], bytes]
+    new_nonce: Callable[[], bytes]
     """32 bytes that were never used before."""
 
     def proof(self, side: bytes, hello: bytes, challenge: bytes) -> bytes:
@@ -79,33 +79,38 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def decode_hello(body: bytes) -> Hello:
-    """Of a body that begins with the mark and this version. Raises ProtocolError."""
+    """Of a body that begins with the magic bytes and this version. Raises ProtocolError."""
     if len(body) < _HELLO.size:
-        raise ProtocolError(f"an introduction of {len(body)} bytes")
+        raise ProtocolError(f"a handshake of {len(body)} bytes")
     _, _, sender, receiver, incarnation, has_secret, nonce, size = _HELLO.unpack_from(body)
     cluster = body[_HELLO.size :]
     if len(cluster) != size:
-        raise ProtocolError("an introduction with a cut or overlong cluster id")
+        raise ProtocolError("a handshake with a cut or overlong cluster id")
     try:
         return Hello(cluster.decode(), sender, receiver, UUID(bytes=incarnation), has_secret, nonce)
     except UnicodeDecodeError as error:
-        raise ProtocolError("an introduction with a cluster id that is not UTF-8") from error
+        raise ProtocolError("a handshake with a cluster id that is not UTF-8") from error
 
 
 class CallerSide:
     """`hello`, then `proof` of the challenge, then `incarnation_of` the welcome."""
 
-    def __init__(self, own: Own, receiver: int) -> None:
+    def __init__(self, own: Credentials, receiver: int) -> None:
         self._own = own
         self.hello = encode_hello(
             Hello(
-                own.cluster_id, own.node_id, receiver, own.incarnation, own.has_secret, own.fresh()
+                own.cluster_id,
+                own.node_id,
+                receiver,
+                own.incarnation,
+                own.has_secret,
+                own.new_nonce(),
             )
         )
         self._challenge = b""
 
     def proof(self, challenge: bytes) -> bytes | None:
-        """None for a challenge that is none."""
+        """None for a malformed challenge."""
         if len(challenge) != _CHALLENGE.size:
             return None
         self._challenge = challenge
@@ -123,24 +128,24 @@ class CallerSide:
 class ListenerSide:
     """`challenge` for the hello, then `welcome` for the proof. Each returns None to refuse."""
 
-    def __init__(self, own: Own) -> None:
+    def __init__(self, own: Credentials) -> None:
         self._own = own
         self._hello_bytes = self._challenge = b""
         self.hello: Hello | None = None
-        """What the caller claims; true once `welcome` has returned an answer."""
+        """What the caller claims; proven once `welcome` has returned a response."""
 
     def challenge(self, body: bytes) -> bytes | None:
-        """Raises ProtocolError for what is no hello."""
+        """Raises ProtocolError for a malformed hello."""
         own, hello = self._own, decode_hello(body)
         self.hello, self._hello_bytes = hello, body
-        names_us = (hello.cluster_id, hello.receiver, hello.has_secret) == (
+        names_this_node = (hello.cluster_id, hello.receiver, hello.has_secret) == (
             own.cluster_id,
             own.node_id,
             own.has_secret,
         )
-        if not names_us or hello.sender == own.node_id or hello.sender not in own.nodes:
+        if not names_this_node or hello.sender == own.node_id or hello.sender not in own.nodes:
             return None
-        self._challenge = _CHALLENGE.pack(own.incarnation.bytes, own.fresh())
+        self._challenge = _CHALLENGE.pack(own.incarnation.bytes, own.new_nonce())
         return self._challenge
 
     def welcome(self, body: bytes) -> bytes | None:

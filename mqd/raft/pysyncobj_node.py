@@ -1,4 +1,4 @@
-"""PySyncObj under our names: with pinned.py, the only file that knows its private ones.
+"""PySyncObj under our names: with pysyncobj_pinned.py, the only file that knows its private ones.
 
 PySyncObj 0.3.17 keeps the roles, terms, votes, election timers, the commit rule and the order of
 applying. What it does unsafely is replaced here and in node.py, each time in the same place: the
@@ -7,13 +7,14 @@ back-tracking (J), sending (K, N), forwarding (M), the senders that it accepts (
 errors (P), needless elections and voters that lost their log (Q). The letters are those of
 tests/raft/test_defects.py, which shows each one.
 
-The commit index is a property (`_SyncObj__raftCommitIndex`): whatever PySyncObj computes, it
-never passes the journal's durable index. So a leader's own copy counts once it is synced, in a
-quorum of one too, and nothing is applied here that is not on this node's disk. Where that limit
-cuts a leader's computation short at an entry of an earlier term, the commit index does not move
-at all: an old entry is committed only through one of the leader's own (Raft, 5.4.2).
+The commit index is a property (`_SyncObj__raftCommitIndex`): whatever PySyncObj computes, it never
+passes the journal's durable index. So a leader's own copy counts once it is synced, in a quorum of
+one too, and nothing is applied here that is not on this node's disk. Where that limit cuts a
+leader's computation short at an entry of an earlier term, the commit index does not move at all: an
+old entry is committed only through one of the leader's own (Raft, 5.4.2).
 
-No threads, no clock, no dice, no sockets: each call is made within `pinned.at(now)`.
+No threads, no clock, no randomness, no sockets: each call is made within
+`pysyncobj_pinned.at(now)`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,14 @@ from mqd.raft.codec import Message, RequestVote, TimeoutNow
 from mqd.raft.elections import Timing
 from mqd.raft.journal import Journal
 from mqd.raft.machine import Role
-from mqd.raft.pinned import LogFace, NoPoller, Outbox, monotonic, pysyncobj_callback
 from mqd.raft.proposal_results import OnResult
+from mqd.raft.pysyncobj_pinned import (
+    JournalAdapter,
+    NoPoller,
+    Outbox,
+    monotonic,
+    pysyncobj_callback,
+)
 from mqd.raft.replication import Indexes
 
 NEVER = float("inf")
@@ -74,7 +81,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
             dynamicMembershipChange=False,
             commandsWaitLeader=False,
             useFork=False,
-            journalFile=LogFace(journal),
+            journalFile=JournalAdapter(journal),
             raftMinTimeout=timing.election_timeout_min,
             raftMaxTimeout=timing.election_timeout_max,
             connectionTimeout=timing.election_timeout_max * 2.5,

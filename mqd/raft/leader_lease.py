@@ -1,15 +1,15 @@
-"""By when a leader surely led: no other leader had been elected in a later term. Pure: `now` comes
-in.
+"""The lease of a leader: the latest time at which no other node can have led. Pure: `now` comes in.
 
-A reply shows that its sender was in the leader's term after it received the message. Its arrival
-shows nothing about now: it may have waited while this process did not run, or on the wire. So what
-counts is when the message was sent that a reply answers. A node answers each message at most once,
-and in order. So its n-th reply in a term answers the n-th message of that term or a later one; lost
-messages only make the result earlier. A reply that acknowledges an entry answers a message that was
-sent after the entry was appended.
+A reply shows that its sender was in the leader's term after it received the message. The time of
+its arrival shows nothing: it may have waited while this process did not run, or on the network. So
+a lease counts from the time when the leader sent the message that a reply answers. A node answers
+each message at most once, and in order. So its n-th reply in a term answers the n-th message of
+that term or a later one; lost messages only make the result earlier. A reply that acknowledges an
+entry answers a message that was sent after the entry was appended.
 
-Where a majority answered messages sent at or after time t, every later leader is elected after t: a
-majority votes for it, and a node that has voted in a later term answers no more in this one.
+Where a majority answered messages sent at time t or later, every later leader is elected after t: a
+majority votes for it, and a node that has voted in a later term sends no more replies in this one
+(I26).
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from collections.abc import Collection
 from math import inf
 
 _TIMES_MAX = 256
-"""Of one node's unanswered messages, and of entries: further ones count as the last one,
-which is earlier.
-"""
+"""Of one node's unanswered messages, and of entries: further ones count as the last one, which is
+earlier."""
 
 
-class Authority:
+class LeaderLease:
     """Of one leader, in one term; `clear` begins the next."""
 
     def __init__(self) -> None:
@@ -69,10 +68,8 @@ class Authority:
         self._proven[peer] = max(at, self._proven.get(peer, -inf))
 
     def proven_at(self, node_id: int, voters: Collection[int], now: float) -> float:
-        """Monotonic seconds: leader `node_id` surely led then.
-
-        -inf where no majority has answered yet.
-        """
+        """Monotonic seconds: no other node than leader `node_id` led then; -inf where no majority
+        has replied yet."""
         times = sorted(
             (now if voter == node_id else self._proven.get(voter, -inf) for voter in voters),
             reverse=True,

@@ -1,0 +1,90 @@
+"""Log lines for the operator, repeated while the problem lasts: no leader, and a peers file that
+the voters cannot reach."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import trio
+
+from mqd.io.clock import Clock
+from mqd.raft.leaderless import Link, is_leaderless, missing_voters
+from mqd.raft.machine import RaftStatus
+
+logger = logging.getLogger(__name__)
+
+LEADERLESS_GRACE_SECONDS = 2.0
+"""Without a leader for this long, the log names the missing voters; elections take less."""
+LEADERLESS_LOG_SECONDS = 5.0
+PEERS_FILE_LOG_SECONDS = 10.0
+
+
+class LeaderlessReport:
+    """Without a leader a node does nothing. So the log names the missing voters every few
+    seconds."""
+
+    def __init__(
+        self,
+        node_id: int,
+        links: Mapping[int, Link],
+        clock: Clock,
+        *,
+        silence: float,
+        status: Callable[[], RaftStatus],
+        voters: Callable[[], frozenset[int]],
+    ) -> None:
+        """`silence`: the longest election timeout. `status()`, `voters()`: of this node now."""
+        self._node_id = node_id
+        self._links = links
+        self._clock = clock
+        self._silence = silence
+        self._status = status
+        self._voters = voters
+        self._was_leaderless = True
+        self._changed = trio.Event()
+
+    @property
+    def _leaderless(self) -> bool:
+        return is_leaderless(self._node_id, self._voters(), self._status())
+
+    def on_status(self) -> None:
+        """The status has changed."""
+        if self._leaderless is not self._was_leaderless:
+            self._was_leaderless = not self._was_leaderless
+            self._changed.set()
+            self._changed = trio.Event()
+
+    async def run(self) -> None:
+        while True:
+            while not self._leaderless:
+                await self._changed.wait()
+            since = self._clock.monotonic()
+            with trio.move_on_after(LEADERLESS_GRACE_SECONDS):
+                while self._leaderless:
+                    await self._changed.wait()
+            while self._leaderless:
+                logger.warning("%s", self._missing_voters(since))
+                with trio.move_on_after(LEADERLESS_LOG_SECONDS):
+                    while self._leaderless:
+                        await self._changed.wait()
+
+    def _missing_voters(self, since: float) -> str:
+        return missing_voters(
+            self._node_id,
+            self._voters(),
+            self._status(),
+            self._links,
+            since=since,
+            now=self._clock.monotonic(),
+            silence=self._silence,
+        )
+
+
+async def report_peers_file_problem(problem: Callable[[], str | None]) -> None:
+    """A peers file that the voters cannot reach: only the operator can correct it."""
+    while True:
+        await trio.sleep(PEERS_FILE_LOG_SECONDS)
+        why = problem()
+        if why is not None:
+            logger.warning("raft: %s", why)
