@@ -306,7 +306,7 @@ def _force_voters(options: Namespace) -> int:
 
     from mqd.config import load_peers
     from mqd.logs import write_line
-    from mqd.raft.journal import force_voters
+    from mqd.raft.journal_start import force_voters
 
     peers = load_peers(options.peers)
     peers.require(options.node)

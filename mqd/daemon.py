@@ -65,8 +65,9 @@ from mqd.log.service import LogService
 from mqd.logs import write_line
 from mqd.protocol.files import MetaProperties
 from mqd.raft import versions
-from mqd.raft.journal import Compaction, journal_exists
+from mqd.raft.journal_start import journal_exists
 from mqd.raft.service import RaftService
+from mqd.raft.snapshots import Compaction
 from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import FollowerOptions
 from mqd.replica.partition import Assignment, Partition

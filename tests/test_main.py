@@ -322,7 +322,7 @@ def test_voters_are_forced_on_a_stopped_node_only(
     from uuid import uuid4
 
     from mqd.io.disk import OsDisk
-    from mqd.raft.journal import open_journal
+    from mqd.raft.journal_start import open_journal
 
     peers, data = tmp_path / "peers.toml", tmp_path / "data"
     peers.write_text(PEERS)

@@ -118,7 +118,14 @@ CLIENT_FACES = frozenset(
     }
 )
 
-CORES_THAT_HOLD_FILES = ("mqd/log/", "mqd/raft/journal.py", "mqd/raft/reserve.py")
+CORES_THAT_HOLD_FILES = (
+    "mqd/log/",
+    "mqd/raft/journal.py",
+    "mqd/raft/journal_file.py",
+    "mqd/raft/journal_start.py",
+    "mqd/raft/reserve.py",
+    "mqd/raft/snapshot_source.py",
+)
 """They know `mqd.io.disk.File` as a thing to pass on: its calls are page-cache work, and a
 simulated disk has them too.
 """

@@ -156,12 +156,12 @@ class RecoveryQuery:
 class RecoveryReply:
     """The reply to RecoveryQuery `nonce`.
 
-    `formed`: the sender is a voter that is not recovering itself."""
+    `intact`: the sender is a voter that is not recovering itself."""
 
     term: int
     nonce: int
     last_index: int
-    formed: bool
+    intact: bool
     voter_set: VoterSet | None
     """In force by the sender's log; None from the previous release, and to it (versions.py)."""
 
@@ -250,9 +250,9 @@ def encode_message(message: Message) -> bytes:
             parts = [fixed.pack(kind, term, granted)]
         case RecoveryQuery(term, nonce):
             parts = [fixed.pack(kind, term, nonce)]
-        case RecoveryReply(term, nonce, last_index, formed, voter_set):
+        case RecoveryReply(term, nonce, last_index, intact, voter_set):
             parts = [
-                fixed.pack(kind, term, nonce, last_index, formed),
+                fixed.pack(kind, term, nonce, last_index, intact),
                 encode_set(voter_set) if voter_set is not None else b"",
             ]
     body = b"".join(parts)
@@ -326,13 +326,13 @@ def _decode_pre_vote_reply(data: bytes) -> PreVoteReply:
 
 
 def _decode_recovery_reply(data: bytes) -> RecoveryReply:
-    term, nonce, last_index, formed = _numbers(data, RecoveryReply, exact=False)
+    term, nonce, last_index, intact = _numbers(data, RecoveryReply, exact=False)
     if len(data) == _FIXED[RecoveryReply][1].size:
-        return RecoveryReply(term, nonce, last_index, bool(formed), None)
+        return RecoveryReply(term, nonce, last_index, bool(intact), None)
     voter_set, end = decode_set(data, _FIXED[RecoveryReply][1].size)
     if end != len(data):
         raise ProtocolError("RecoveryReply with bytes after its voter set")
-    return RecoveryReply(term, nonce, last_index, bool(formed), voter_set)
+    return RecoveryReply(term, nonce, last_index, bool(intact), voter_set)
 
 
 def _decode_snapshot(data: bytes) -> InstallSnapshot:

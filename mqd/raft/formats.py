@@ -2,21 +2,21 @@
 writing.
 
 `quorum-state`  one JSON line (term, vote, who this node is), then a line with its CRC-32C. It
-                exists from the moment a node is formatted: a node that has it and lacks its journal
-                has lost entries.
+                exists from the time when a node is formatted: a node that has it and lacks its
+                journal has lost entries.
 `snapshot`      the machine's state after one entry, with the cluster it belongs to, under one
                 CRC-32C.
-`journal`       a header that names its owner and the entry before its first, then records, only
-                ever appended.
+`journal`       a header that names its owner and the log entry before its first, then entries,
+                only ever appended.
 
-A record: 4 bytes magic, uint32 CRC-32C, uint32 payload size, uint8 kind, uint64 index, uint64 term,
-uint64 durable position, payload. The CRC covers the record's own position in the file as well as
-everything after the CRC, so that a whole record in the wrong place is no record. An index at or
-below the last one replaces everything from there on: truncation is an append. `durable position` is
-how much of the file was fsynced when the record was written. That distinguishes a torn tail
-(nothing after the damage was written later than an fsync that covered it: cut it off) from
-corruption (something was: refuse). A MARK records only that; one is written when the journal falls
-quiet.
+An entry of the journal: 4 bytes magic, uint32 CRC-32C, uint32 payload size, uint8 kind, uint64
+index, uint64 term, uint64 durable position, payload. The CRC covers the entry's own position in the
+file as well as everything after the CRC, so that a whole entry in the wrong place is invalid. An
+index at or below the last one replaces everything from there on: truncation is an append. `durable
+position` is how much of the file was fsynced when the entry was written. That distinguishes a torn
+tail from corruption. In a torn tail, nothing after the damage was written later than an fsync that
+covered it: truncate it. In a corrupt file, something was: refuse it. A durable mark contains only
+that position; one is written when no more entries arrive.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class QuorumState:
     node_uuid: UUID
     term: int
     vote: int | None
-    formed: bool = True
+    intact: bool = True
     """False from formatting until this voter is a full one (voter_recovery.py)."""
     voters: frozenset[int] | None = None
     """The voter set of epoch 0 (voters.py); None before this node answered another one."""
@@ -73,7 +73,7 @@ def encode_state(state: QuorumState) -> bytes:
         "node_uuid": str(state.node_uuid),
         "term": state.term,
         "vote": state.vote,
-        "formed": state.formed,
+        "formed": state.intact,
         "voters": None if state.voters is None else sorted(state.voters),
         "metadata_version": state.metadata_version,
     }
@@ -96,7 +96,7 @@ def decode_state(data: bytes) -> QuorumState:
     if fields["version"] != FORMAT_VERSION:
         raise Damaged(f"it has format version {fields['version']}, this mqd reads {FORMAT_VERSION}")
     uuid = UUID(fields["node_uuid"])
-    formed = fields.get("formed", True)  # the first release did not write it
+    intact = fields.get("formed", True)  # the first release did not write it
     voters = None if fields.get("voters") is None else frozenset(fields["voters"])
     forced = None
     if (found := fields.get("forced")) is not None:
@@ -108,7 +108,7 @@ def decode_state(data: bytes) -> QuorumState:
         uuid,
         fields["term"],
         fields["vote"],
-        formed,
+        intact,
         voters,
         forced,
         version,
@@ -180,7 +180,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """Whose journal it is, and the entry before its first record (the base: in the
+    """Whose journal it is, and the entry before its first entry (the base: in the
     snapshot, or the empty beginning).
     """
 
@@ -224,118 +224,122 @@ def decode_header(data: bytes) -> tuple[JournalHeader, int]:
     ), end
 
 
-KIND_ENTRY = 1
-KIND_MARK = 2
+KIND_LOG_ENTRY = 1
+KIND_DURABLE_MARK = 2
 
-_RECORD = struct.Struct(">4sIIBQQQ")
-_RECORD_MAGIC = b"\xd3mqR"
-_RECORD_CRC_END = 8
+_ENTRY = struct.Struct(">4sIIBQQQ")
+_ENTRY_MAGIC = b"\xd3mqR"
+_ENTRY_CRC_END = 8
 _PAYLOAD_MAX = limits.RAFT_COMMAND_BYTES_MAX + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JournalEntry:
+    """One entry of the file: a log entry, or a durable mark."""
+
     kind: int
     index: int
     term: int
     durable_position: int
     payload: bytes
     end: int
-    """Position after the record."""
+    """Position after the entry."""
 
 
-def _record_crc(position: int, rest: bytes) -> int:
+def _entry_crc(position: int, rest: bytes) -> int:
     return crc32c(rest, crc32c(position.to_bytes(8, "big")))
 
 
-def encode_record(
+def encode_entry(
     position: int, kind: int, index: int, term: int, durable_position: int, payload: bytes
 ) -> bytes:
-    """A record that will stand at `position` of the file."""
+    """An entry that will stand at `position` of the file."""
     assert durable_position <= position, (durable_position, position)
     assert len(payload) <= _PAYLOAD_MAX, len(payload)
     rest = (
-        _RECORD.pack(_RECORD_MAGIC, 0, len(payload), kind, index, term, durable_position)[
-            _RECORD_CRC_END:
+        _ENTRY.pack(_ENTRY_MAGIC, 0, len(payload), kind, index, term, durable_position)[
+            _ENTRY_CRC_END:
         ]
         + payload
     )
-    return _RECORD_MAGIC + struct.pack(">I", _record_crc(position, rest)) + rest
+    return _ENTRY_MAGIC + struct.pack(">I", _entry_crc(position, rest)) + rest
 
 
-def read_record(data: bytes, position: int) -> Record | None:
-    """The record at `position`, or None when there is no whole and right one."""
-    if position + _RECORD.size > len(data):
+def read_entry(data: bytes, position: int) -> JournalEntry | None:
+    """The entry at `position`, or None when there is no whole and right one."""
+    if position + _ENTRY.size > len(data):
         return None
-    magic, crc, size, kind, index, term, durable_position = _RECORD.unpack_from(data, position)
-    end = position + _RECORD.size + size
-    if magic != _RECORD_MAGIC or size > _PAYLOAD_MAX or end > len(data):
+    magic, crc, size, kind, index, term, durable_position = _ENTRY.unpack_from(data, position)
+    end = position + _ENTRY.size + size
+    if magic != _ENTRY_MAGIC or size > _PAYLOAD_MAX or end > len(data):
         return None
-    if crc != _record_crc(position, data[position + _RECORD_CRC_END : end]):
+    if crc != _entry_crc(position, data[position + _ENTRY_CRC_END : end]):
         return None
-    return Record(kind, index, term, durable_position, data[position + _RECORD.size : end], end)
+    return JournalEntry(
+        kind, index, term, durable_position, data[position + _ENTRY.size : end], end
+    )
 
 
 class Scan(NamedTuple):
-    """What a journal holds: entries after its base, in order, and where the good records end."""
+    """What a journal holds: entries after its base, in order, and where the good ones end."""
 
     entries: list[Entry]
     end: int
     proven: bool
-    """A later record shows that every entry was synced. Else some may be in the page cache only."""
+    """A later entry shows that every one was synced. Else some may be in the page cache only."""
 
 
-def scan_records(data: bytes, start: int, base: Entry) -> Scan:
-    """Replay the records from `start`.
+def scan_entries(data: bytes, start: int, base: Entry) -> Scan:
+    """Replay the entries from `start`.
 
     A torn tail ends the scan; Damaged is raised for corruption.
     """
     entries: list[Entry] = []
     position = entries_end = start
     durable = 0
-    while (record := read_record(data, position)) is not None:
-        if record.kind == KIND_ENTRY:
-            offset = record.index - base.index - 1
+    while (found := read_entry(data, position)) is not None:
+        if found.kind == KIND_LOG_ENTRY:
+            offset = found.index - base.index - 1
             if not 0 <= offset <= len(entries):
                 raise Damaged(
-                    f"entry {record.index} at byte {position} follows entry "
+                    f"entry {found.index} at byte {position} follows entry "
                     f"{base.index + len(entries)}"
                 )
             del entries[offset:]
-            if record.term < (entries[-1] if entries else base).term:
+            if found.term < (entries[-1] if entries else base).term:
                 raise Damaged(
-                    f"entry {record.index} at byte {position} is of an earlier term than the "
+                    f"entry {found.index} at byte {position} is of an earlier term than the "
                     "entry before it"
                 )
-            entries.append(Entry(record.payload, record.index, record.term))
-            entries_end = record.end
-        elif record.kind != KIND_MARK:
-            raise Damaged(f"the record at byte {position} is of unknown kind {record.kind}")
-        durable = max(durable, record.durable_position)
-        position = record.end
+            entries.append(Entry(found.payload, found.index, found.term))
+            entries_end = found.end
+        elif found.kind != KIND_DURABLE_MARK:
+            raise Damaged(f"the journal entry at byte {position} is of unknown kind {found.kind}")
+        durable = max(durable, found.durable_position)
+        position = found.end
     if (proof := _durable_beyond(data, position)) is not None:
         raise Damaged(
-            f"the record at byte {position} is damaged, and byte {proof} shows that it had "
+            f"the journal entry at byte {position} is damaged, and byte {proof} shows that it had "
             "been written whole"
         )
     return Scan(entries, position, proven=durable >= entries_end)
 
 
 def _durable_beyond(data: bytes, position: int) -> int | None:
-    """Where a later record proves that `position` was fsynced before it was written; None
+    """Where a later entry proves that `position` was fsynced before it was written; None
     for a torn tail.
     """
-    found = data.find(_RECORD_MAGIC, position)
+    found = data.find(_ENTRY_MAGIC, position)
     while found != -1:
-        record = read_record(data, found)
-        if record is not None and record.durable_position > position:
+        entry = read_entry(data, found)
+        if entry is not None and entry.durable_position > position:
             return found
-        found = data.find(_RECORD_MAGIC, found + 1)
+        found = data.find(_ENTRY_MAGIC, found + 1)
     return None
 
 
 def encode_journal(header: JournalHeader, entries: Sequence[Entry]) -> bytes:
-    """A whole journal, to be written atomically; its final MARK makes any later damage
+    """A whole journal, to be written atomically; its final mark makes any later damage
     recognisable.
     """
     parts = [encode_header(header)]
@@ -343,9 +347,9 @@ def encode_journal(header: JournalHeader, entries: Sequence[Entry]) -> bytes:
     last = header.base_index
     for entry in entries:
         parts.append(
-            encode_record(position, KIND_ENTRY, entry.index, entry.term, start, entry.command)
+            encode_entry(position, KIND_LOG_ENTRY, entry.index, entry.term, start, entry.command)
         )
         position += len(parts[-1])
         last = entry.index
-    parts.append(encode_record(position, KIND_MARK, last, 0, position, b""))
+    parts.append(encode_entry(position, KIND_DURABLE_MARK, last, 0, position, b""))
     return b"".join(parts)

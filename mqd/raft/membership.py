@@ -49,7 +49,7 @@ class Membership:
         """A node without a log and without a promise may have replied with a set of epoch 0. That
         set only keeps it from forming another cluster."""
         found = self._journal.voter_set
-        if found is None or (found.epoch == 0 and not self._journal.formed):
+        if found is None or (found.epoch == 0 and not self._journal.intact):
             return VoterSet(0, self.configured)
         return found
 
@@ -72,7 +72,7 @@ class Membership:
         first = VoterSet(0, self.configured)
         current = self._journal.voter_set or first
         committed = self._journal.voter_set_at(commit_index) or first
-        return VoterView(self.configured, current, committed, self._journal.formed)
+        return VoterView(self.configured, current, committed, self._journal.intact)
 
     def next_set(
         self, commit_index: int, caught_up: frozenset[int], recovering: frozenset[int]

@@ -40,14 +40,22 @@ from mqd.raft.codec import (
     Vote,
 )
 from mqd.raft.elections import Timing
-from mqd.raft.journal import Compaction, Journal
+from mqd.raft.journal import Journal
 from mqd.raft.machine import Machine, PeerStatus, Role
 from mqd.raft.proposal_results import OnResult, ProposalResult, report_result
 from mqd.raft.pysyncobj_node import AT_ONCE, NEVER
 from mqd.raft.pysyncobj_pinned import at, monotonic
 from mqd.raft.replication import Replication
 from mqd.raft.snapshot_transfer import SnapshotReceiver
-from mqd.raft.snapshots import Build, Load, OwnSnapshots, all_steps, build_at_once, load_at_once
+from mqd.raft.snapshots import (
+    Build,
+    Compaction,
+    Load,
+    OwnSnapshots,
+    all_steps,
+    build_at_once,
+    load_at_once,
+)
 from mqd.raft.voting_node import VotingNode
 
 logger = logging.getLogger(__name__)

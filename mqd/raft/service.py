@@ -42,14 +42,15 @@ from mqd.raft.flushing import InThread, JournalFlusher
 from mqd.raft.handshake import Credentials
 from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.raft.incarnations import Caller
-from mqd.raft.journal import Compaction, Journal, open_journal
+from mqd.raft.journal import Journal
+from mqd.raft.journal_start import open_journal
 from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
 from mqd.raft.node import RaftNode
 from mqd.raft.peer_links import PeerLinks
 from mqd.raft.proposals import Proposals
 from mqd.raft.reports import LeaderlessReport, report_peers_file_problem
 from mqd.raft.snapshot_building import build, load
-from mqd.raft.snapshots import Work
+from mqd.raft.snapshots import Compaction, Work
 from mqd.raft.voters import VoterSet, VoterView
 
 __all__ = [

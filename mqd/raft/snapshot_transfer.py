@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from mqd import limits
 from mqd.raft import formats
 from mqd.raft.codec import InstallSnapshot, SnapshotReply
-from mqd.raft.journal import Journal, Source
+from mqd.raft.journal import Journal
 from mqd.raft.machine import Machine
+from mqd.raft.snapshot_source import SnapshotSource
 from mqd.raft.snapshots import Load, Work
 
 
@@ -24,7 +25,7 @@ class _Transfer:
 
     index: int
     term: int
-    source: Source
+    source: SnapshotSource
     acknowledged: int
     sent_at: float
 

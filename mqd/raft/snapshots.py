@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from mqd.raft.journal import Compaction, Journal
+    from mqd.raft.journal import Journal
+
+from mqd import limits
 
 T = TypeVar("T")
 Work = Generator[None, None, T]
@@ -41,6 +44,20 @@ def all_steps(work: Work[T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """When the journal is truncated behind a snapshot of the metadata."""
+
+    entries_max: int = limits.RAFT_JOURNAL_ENTRIES_MAX
+    """Applied entries since the last snapshot that make the next one due."""
+    bytes_max: int = limits.RAFT_JOURNAL_BYTES_MAX
+    """Bytes of such entries that make it due, too."""
+    entries_kept: int = limits.RAFT_JOURNAL_ENTRIES_KEPT
+    """Entries that stay behind a snapshot: a follower that lacks no more than these needs
+    no snapshot.
+    """
 
 
 class OwnSnapshots:

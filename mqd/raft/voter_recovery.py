@@ -114,7 +114,7 @@ class VoterRecovery:
         """The term before which no leader may be followed, if the replies suffice; else None.
 
         They must suffice by the peers file, and by the latest voter set of any reply."""
-        intact = {node_id for node_id, reply in self._replies.items() if reply.formed}
+        intact = {node_id for node_id, reply in self._replies.items() if reply.intact}
         sets = [self._others | {self._node_id}, self._latest_voters()]
         enough = all(len(intact & voters) > len(voters) - majority(voters) for voters in sets)
         return self._highest_term() if enough else None
@@ -137,7 +137,7 @@ class VoterRecovery:
     def waits_for(self) -> str:
         """For the operator."""
         replies = self._replies
-        lost = {node_id for node_id, reply in replies.items() if not reply.formed}
+        lost = {node_id for node_id, reply in replies.items() if not reply.intact}
         voters = self._latest_voters()
         others = voters - {self._node_id}
         decided = self.follows or any(reply.last_index > _EMPTY for reply in replies.values())

@@ -65,7 +65,7 @@ class VotingNode(PySyncObjNode):
         self._pre_votes = PreVotePoll(node_id, members.voters, patience=patience)
         self._votes = VoteCount(now, patience=timing.election_timeout_max)
         self._recovery: VoterRecovery | None = None
-        if journal.formed:
+        if journal.intact:
             members.keep_first_voters()
         elif node_id in members.configured | members.voters:
             is_new = journal.voter_set in (None, VoterSet(0, members.configured))
@@ -137,7 +137,7 @@ class VotingNode(PySyncObjNode):
                 return True
             return self._recovery.follows and from_leader
         # A voter that starts from nothing has no vote: it may have forgotten one (I27).
-        return self._journal.formed or from_leader
+        return self._journal.intact or from_leader
 
     # -- elections
 
@@ -192,7 +192,7 @@ class VotingNode(PySyncObjNode):
             self._count_vote(node)
 
     def _election_timeout(self) -> float:
-        if self._members.observing or not self._journal.formed:
+        if self._members.observing or not self._journal.intact:
             return NEVER
         return self._timing.draw_election_timeout(self._random)
 
@@ -214,7 +214,7 @@ class VotingNode(PySyncObjNode):
             self._node_id
         }:  # it can contradict nobody
             members.keep_first_voters()
-            self._journal.set_formed()
+            self._journal.set_intact()
             return
         self._recovery = VoterRecovery(
             self._node_id,
@@ -252,7 +252,7 @@ class VotingNode(PySyncObjNode):
 
     def _end_recovery(self) -> None:
         self._recovery = None
-        self._journal.set_formed()
+        self._journal.set_intact()
         self._on_voters()
         self._draw_election()
         logger.info("raft: this voter can vote now, in terms after %d", self.term)
@@ -262,8 +262,8 @@ class VotingNode(PySyncObjNode):
         allowed = versions.allows_voter_sets(self.metadata_version)
         voter_set = self._members.current if allowed else None
         journal = self._journal
-        last_index, formed = journal.last_index, journal.formed
-        reply = RecoveryReply(self.term, message.nonce, last_index, formed, voter_set)
+        last_index, intact = journal.last_index, journal.intact
+        reply = RecoveryReply(self.term, message.nonce, last_index, intact, voter_set)
         self._enqueue(node.id, reply)
 
     # -- the voters
@@ -280,7 +280,7 @@ class VotingNode(PySyncObjNode):
         self._set_members(sorted(members.voters - {self._node_id}))
         self._followers.voters = self._pre_votes.voters = members.voters
         self._pre_votes.end()
-        if not members.observing and not self._journal.formed and self._recovery is None:
+        if not members.observing and not self._journal.intact and self._recovery is None:
             self._start_from_nothing(is_new=False)
         if observed != members.observing and not self.is_leader:
             self._draw_election()

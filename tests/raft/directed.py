@@ -19,11 +19,12 @@ from uuid import UUID
 
 from mqd.raft.codec import COMMAND, Message, RequestVote, decode_message, encode_message
 from mqd.raft.elections import Timing
-from mqd.raft.journal import Compaction, Journal, open_journal
+from mqd.raft.journal import Journal
+from mqd.raft.journal_start import open_journal
 from mqd.raft.machine import Role
 from mqd.raft.node import RaftNode
 from mqd.raft.proposal_results import ProposalResult
-from mqd.raft.snapshots import Work
+from mqd.raft.snapshots import Compaction, Work
 from tests.raft.memory_disk import MemoryDisk
 
 Callback = Callable[[Any, str], None]
@@ -267,7 +268,7 @@ class Ours(Group):
     """RaftNode with its journal on a MemoryDisk. Messages cross as bytes."""
 
     node_class: type[RaftNode] = RaftNode
-    formed = True
+    intact = True
     """Whether a voter that starts from nothing counts as one that has forgotten nothing."""
     observers: list[int] = []  # replaced, never changed  # noqa: RUF012
 
@@ -281,8 +282,8 @@ class Ours(Group):
         journal = open_journal(
             self.disks[i], Path("raft"), cluster_id="c", node_id=i, new_uuid=lambda: UUID(int=i)
         )
-        if self.formed and not journal.formed and i in self.ids:
-            journal.set_formed()
+        if self.intact and not journal.intact and i in self.ids:
+            journal.set_intact()
         self.journals[i], self.machines[i] = journal, _Values()
         self.nodes[i] = self.node_class(
             node_id=i,

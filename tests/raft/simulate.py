@@ -36,11 +36,12 @@ from uuid import UUID
 
 from mqd.raft.codec import COMMAND, Entry, Message, decode_message, encode_message
 from mqd.raft.elections import Timing
-from mqd.raft.journal import Compaction, Journal, open_journal
+from mqd.raft.journal import Journal
+from mqd.raft.journal_start import open_journal
 from mqd.raft.machine import Role
 from mqd.raft.node import RaftNode
 from mqd.raft.proposal_results import ProposalResult
-from mqd.raft.snapshots import Work, all_steps
+from mqd.raft.snapshots import Compaction, Work, all_steps
 from mqd.raft.voters import CONFIGURATION, VoterSet, decode_entry, disagreement
 from tests.raft.memory_disk import MemoryDisk, PowerCut
 
@@ -355,7 +356,7 @@ class World:
         only then.
         """
         others = [life for j in self.voters if j != i and (life := self.lives[j]) is not None]
-        return len(others) == len(self.voters) - 1 and all(life.journal.formed for life in others)
+        return len(others) == len(self.voters) - 1 and all(life.journal.intact for life in others)
 
     def notice(self, life: Life | None, gone: int) -> None:
         if life is not None:

@@ -10,7 +10,8 @@ import pytest
 from mqd.errors import QuorumBroken
 from mqd.raft.append_verdict import Match, Mismatch, judge_append
 from mqd.raft.codec import COMMAND, AppendEntries, Entry
-from mqd.raft.journal import Journal, open_journal
+from mqd.raft.journal import Journal
+from mqd.raft.journal_start import open_journal
 from tests.raft.memory_disk import MemoryDisk
 
 

@@ -583,7 +583,7 @@ def test_q_a_wiped_node_is_noticed() -> None:
     del ours.disks[2].files[Path("raft/journal")]
     with pytest.raises(StorageError, match="journal is missing, though"):
         ours.start(2)
-    ours.formed, ours.disks[2] = False, MemoryDisk(2)  # nothing at all is left
+    ours.intact, ours.disks[2] = False, MemoryDisk(2)  # nothing at all is left
     ours.start(2)
     ours.elect(3, [2])
     assert ours.term(1) == ours.term(3) and ours.leads(1) and not ours.leads(3)

@@ -15,7 +15,8 @@ import trio
 from mqd import limits
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.raft.codec import COMMAND
-from mqd.raft.journal import Journal, open_journal
+from mqd.raft.journal import Journal
+from mqd.raft.journal_start import open_journal
 from mqd.raft.service import OutcomeUnknown
 from tests.raft.memory_disk import MemoryDisk, MemoryFile
 from tests.raft.test_service import Log, alone, is_ready, until

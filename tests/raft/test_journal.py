@@ -17,7 +17,9 @@ from mqd.io.disk import OsDisk
 from mqd.raft import formats
 from mqd.raft.codec import COMMAND, Entry
 from mqd.raft.formats import Snapshot
-from mqd.raft.journal import Journal, Source, journal_exists, open_journal
+from mqd.raft.journal import Journal
+from mqd.raft.journal_start import open_journal
+from mqd.raft.snapshot_source import SnapshotSource
 from tests.raft.memory_disk import MemoryDisk, PowerCut
 
 RAFT = Path("raft")
@@ -61,7 +63,7 @@ def test_what_was_flushed_is_read_back(tmp_path: Path) -> None:
     journal.close()
     again = opened(OsDisk(), tmp_path / "raft")
     assert [entry.command for entry in again.entries[1:]] == [COMMAND + b"a", COMMAND + b"b"]
-    assert (again.term, again.vote, again.node_uuid) == (3, 2, UUID(int=7))
+    assert (again.term, again.vote, again._state.node_uuid) == (3, 2, UUID(int=7))
     # it was read: from the disk, or from the page cache only
     assert again.durable_index == 1 and again.dirty
     again.flush()
@@ -87,7 +89,7 @@ def test_what_was_read_is_made_durable_before_anything_is_built_on_it() -> None:
     disk.fail_with = None
     content = disk.files[JOURNAL]
     lost = len(content.durable)
-    content.data = bytearray(content.durable) + b"".join(journal._records)
+    content.data = bytearray(content.durable) + b"".join(journal._file._pending)
     # as far as any later fsync is concerned
     content.durable, content.pending = bytes(content.data), []
     journal.close()
@@ -196,100 +198,14 @@ def test_every_flipped_bit_of_the_small_files_is_noticed(path: Path) -> None:
             opened(disk)
 
 
-def test_a_record_in_the_wrong_place_is_no_record() -> None:
-    record = formats.encode_record(100, formats.KIND_ENTRY, 2, 1, 50, b"\x00x")
-    assert formats.read_record(bytes(100) + record, 100) is not None
-    assert formats.read_record(bytes(101) + record, 101) is None
-    assert formats.read_record(bytes(4096), 0) is None  # zeros are no record
+def test_an_entry_in_the_wrong_place_is_invalid() -> None:
+    record = formats.encode_entry(100, formats.KIND_LOG_ENTRY, 2, 1, 50, b"\x00x")
+    assert formats.read_entry(bytes(100) + record, 100) is not None
+    assert formats.read_entry(bytes(101) + record, 101) is None
+    assert formats.read_entry(bytes(4096), 0) is None  # zeros are no entry
 
 
-def test_missing_files_are_refused_with_file_and_remedy() -> None:
-    for path, reason in [
-        (
-            JOURNAL,
-            "raft/journal is missing, though raft/quorum-state shows that this node was formatted",
-        ),
-        (STATE, "raft/quorum-state is missing beside a log"),
-        (SNAPSHOT, "raft/journal starts after entry 9, but raft/snapshot is missing"),
-    ]:
-        disk = MemoryDisk()
-        journal = filled(disk)
-        journal.compact(9, b"the state", entries_kept=0)
-        journal.flush()
-        disk.remove(path)
-        with pytest.raises(StorageError, match=f"{reason}.*remove raft"):
-            opened(disk)
-
-
-def test_the_only_voter_is_not_told_to_start_from_nothing() -> None:
-    for path in (JOURNAL, STATE, SNAPSHOT):
-        disk = MemoryDisk()
-        journal = filled(disk)
-        journal.compact(9, b"the state", entries_kept=0)
-        journal.flush()
-        assert journal_exists(disk, JOURNAL.parent)
-        disk.remove(path)
-        assert journal_exists(disk, JOURNAL.parent)
-        with pytest.raises(StorageError, match="restore a backup: no other node") as refused:
-            open_journal(
-                disk,
-                JOURNAL.parent,
-                cluster_id="c",
-                node_id=1,
-                new_uuid=lambda: UUID(int=1),
-                sole_voter=True,
-            )
-        assert "remove" not in str(refused.value)
-    assert not journal_exists(MemoryDisk(), JOURNAL.parent)
-
-
-def test_a_journal_beyond_its_snapshot_is_refused() -> None:
-    disk = MemoryDisk()
-    journal = filled(disk)
-    journal.compact(6, b"older", entries_kept=0)
-    journal.flush()
-    older = disk.read_bytes(SNAPSHOT)
-    journal.compact(9, b"newer", entries_kept=0)
-    journal.flush()
-    set_bytes(disk, SNAPSHOT, older)
-    with pytest.raises(
-        StorageError, match="starts after entry 9, but raft/snapshot ends at 6: entries are lost"
-    ):
-        opened(disk)
-
-
-def test_other_owners_are_refused() -> None:
-    disk = MemoryDisk()
-    filled(disk)
-    with pytest.raises(
-        StorageError,
-        match=r"quorum-state belongs to node 1 of cluster c, this is node 2 of cluster c",
-    ):
-        opened(disk, node=2)
-    with pytest.raises(
-        StorageError,
-        match=r"belongs to node 1 of cluster c, this is node 1 of cluster d.*"
-        r"correct the peers file",
-    ):
-        opened(disk, cluster="d")
-    state = formats.decode_state(disk.read_bytes(STATE))
-    other = formats.QuorumState("c", 1, UUID(int=8), state.term, state.vote)
-    set_bytes(disk, STATE, formats.encode_state(other))
-    with pytest.raises(StorageError, match="another instance of node 1"):
-        opened(disk)
-
-
-def test_an_interrupted_format_is_finished() -> None:
-    for fuse in range(2):
-        disk = MemoryDisk()
-        disk.fuse = fuse
-        with pytest.raises(PowerCut):
-            opened(disk)
-        disk.crash()
-        assert opened(disk).last_index == 1
-
-
-def all_of(source: Source) -> bytes:
+def all_of(source: SnapshotSource) -> bytes:
     return source.read_at(0, source.size)
 
 
@@ -437,7 +353,7 @@ def test_quiet_journals_are_marked_once() -> None:
         assert not journal.dirty
 
 
-def test_records_hold_the_largest_command() -> None:
+def test_entries_hold_the_largest_command() -> None:
     disk = MemoryDisk()
     journal = opened(disk)
     journal.append(COMMAND + bytes(limits.RAFT_COMMAND_BYTES_MAX), 2, 1)

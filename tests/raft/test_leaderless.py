@@ -22,7 +22,7 @@ from mqd.io.net import Listener, Poller, Stream
 from mqd.raft.codec import AppendEntries, PreVote, encode_message
 from mqd.raft.handshake import Credentials
 from mqd.raft.handshake_listener import ListenerHandshake
-from mqd.raft.journal import open_journal
+from mqd.raft.journal_start import open_journal
 from mqd.raft.service import TICK_SECONDS_MAX, RaftService
 from mqd.raft.snapshots import Work
 from mqd.raft.voters import VoterSet, VoterView
@@ -116,7 +116,7 @@ def formed_disk() -> MemoryDisk:
     """Of a voter that is not new."""
     disk = MemoryDisk()
     journal = open_journal(disk, Path("raft"), cluster_id="c", node_id=1, new_uuid=uuid4)
-    journal.set_formed()
+    journal.set_intact()
     journal.flush()
     journal.close()
     return disk

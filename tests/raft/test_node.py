@@ -16,9 +16,9 @@ from mqd.raft.codec import (
     Vote,
     decode_message,
 )
-from mqd.raft.journal import Compaction
 from mqd.raft.machine import Role
 from mqd.raft.node import RaftNode
+from mqd.raft.snapshots import Compaction
 from tests.raft.directed import Ours, said
 
 

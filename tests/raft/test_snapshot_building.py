@@ -22,10 +22,9 @@ from mqd.io.disk import OsDisk
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import OsNetwork
 from mqd.limits import MIB
-from mqd.raft.journal import Compaction
 from mqd.raft.machine import Machine
 from mqd.raft.service import RaftService
-from mqd.raft.snapshots import Work, all_steps
+from mqd.raft.snapshots import Compaction, Work, all_steps
 from mqd.types import NodeId
 from tests.raft.directed import Ours
 

@@ -10,7 +10,8 @@ import pytest
 
 from mqd import limits
 from mqd.raft.codec import COMMAND, InstallSnapshot, SnapshotReply
-from mqd.raft.journal import Journal, open_journal
+from mqd.raft.journal import Journal
+from mqd.raft.journal_start import open_journal
 from mqd.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from mqd.raft.snapshots import Work, load_at_once
 from tests.raft.memory_disk import MemoryDisk

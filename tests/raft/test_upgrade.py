@@ -24,7 +24,7 @@ from mqd.raft.codec import (
 from mqd.raft.handshake import PROTOCOL_VERSION
 from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.raft.handshake_versions import HandshakeVersions
-from mqd.raft.journal import open_journal
+from mqd.raft.journal_start import open_journal
 from mqd.raft.node import RaftNode
 from mqd.raft.service import RaftService
 from mqd.raft.voter_recovery import VoterRecovery
@@ -63,7 +63,7 @@ def test_the_version_in_force() -> None:
 def test_a_state_of_the_release_before_means_version_1_and_is_read_by_it_again() -> None:
     old = formats.decode_state(OLD_STATE)
     assert old == formats.QuorumState(
-        "c", 1, UUID(int=5), 7, 2, formed=True, voters=None, forced=None, metadata_version=1
+        "c", 1, UUID(int=5), 7, 2, intact=True, voters=None, forced=None, metadata_version=1
     )
     for version in (None, 1, 2):
         state = replace(old, metadata_version=version, voters=THREE)
@@ -199,7 +199,7 @@ def test_a_directory_of_the_release_before_speaks_version_2_until_all_voters_are
     journal = open_journal(
         disk, Path("old"), cluster_id="c", node_id=1, new_uuid=lambda: UUID(int=6)
     )
-    assert (journal.term, journal.vote, journal.formed, journal.metadata_version) == (7, 2, True, 1)
+    assert (journal.term, journal.vote, journal.intact, journal.metadata_version) == (7, 2, True, 1)
 
 
 def test_entries_of_a_voter_set_still_decode_with_either_version() -> None:

@@ -18,7 +18,7 @@ THREE = VoterSet(1, frozenset({1, 2, 3}))
 class Guarded(Ours):
     """Voters that start from nothing are not taken for ones that have forgotten nothing."""
 
-    formed = False
+    intact = False
 
 
 class _Forgetful(RaftNode):
@@ -226,7 +226,7 @@ def test_so_many_must_remember_that_every_old_majority_has_one_of_them(
 def test_a_directory_of_the_first_release_is_no_new_voter() -> None:
     ours = Ours(3)
     content = ours.disks[1].files[Path("raft/quorum-state")]
-    assert b'"formed": false' in content.data or ours.journals[1].formed
+    assert b'"formed": false' in content.data or ours.journals[1].intact
     from mqd.raft import formats
 
     line = (
@@ -236,7 +236,7 @@ def test_a_directory_of_the_first_release_is_no_new_voter() -> None:
     from crc32c import crc32c
 
     state = formats.decode_state(b"%s\n%08x\n" % (line, crc32c(line)))
-    assert state.formed and state.vote == 2
+    assert state.intact and state.vote == 2
 
 
 def test_an_inquiry_makes_the_leader_forget_what_that_voter_acknowledged() -> None:

@@ -34,7 +34,7 @@ def voters(*ids: int) -> frozenset[int]:
 class Files(Ours):
     """Each node has the voters of its own peers file; new ones start from nothing."""
 
-    formed = False
+    intact = False
 
     def __init__(self, nodes: int, file: frozenset[int]) -> None:
         self.files = dict.fromkeys(range(1, nodes + 1), file)
