@@ -271,7 +271,7 @@ class _Loader:
         names = self.disk.list(self.path)
         return (
             not self.known.high_watermark
-            and all(_is_partition_file(name) for name in names)
+            and all(_is_partition_file(name) or _is_leftover(name) for name in names)
             and not (
                 self.known.kept
                 and any(
@@ -299,7 +299,7 @@ class _Loader:
                 bases.append(parsed[0])
             elif parsed is not None:
                 others.append((*parsed, name))
-            elif name.endswith(_LEFTOVERS) and _is_partition_file(name.rpartition(".")[0]):
+            elif _is_leftover(name):
                 self.disk.remove(self.path / name)
             elif name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)):
                 self.report.note(f"file {name} is not part of the log and is ignored")
@@ -757,6 +757,13 @@ _REMEDY = (
 )
 _LEFTOVERS = (DELETED_SUFFIX, ".tmp")
 """Ends of the names that a partition's files take before they count, or when they count no more."""
+
+
+def _is_leftover(name: str) -> bool:
+    """Whether a crash left this file: not yet renamed to a file of the partition, or not yet
+    removed.
+    """
+    return name.endswith(_LEFTOVERS) and _is_partition_file(name.rpartition(".")[0])
 
 
 def _is_partition_file(name: str) -> bool:

@@ -566,6 +566,25 @@ async def test_records_without_whole_metadata_are_let_go_only_where_nothing_was_
     harness.kill()
 
 
+@pytest.mark.parametrize(
+    "leftover", ["leader-epoch-checkpoint.tmp", "00000000000000000000.log.deleted"]
+)
+async def test_files_that_a_crash_left_do_not_make_an_unfinished_log_a_damaged_one(
+    tmp_path: Path, leftover: str
+) -> None:
+    """Seed 500243 of 3 nodes: the power cut came during the first sync. The only replica in sync
+    was fenced for ever, and its partition had no leader."""
+    harness = await filled(tmp_path, 8)
+    harness.kill()
+    path = tmp_path / str(PARTITION) / "partition.metadata"
+    path.unlink()
+    (path.parent / leftover).write_bytes(b"")
+    service = harness.service = harness.new_service(kept=False)
+    await service.start()
+    assert not service.logs and not service.fenced and not path.parent.exists()
+    harness.kill()
+
+
 async def test_an_orderly_stop_does_not_make_a_damaged_log_trusted(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 20)
     path = segment_files(tmp_path)[0]
