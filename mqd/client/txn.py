@@ -374,13 +374,17 @@ class Transactions:
             raise ClientError(ErrorCode.INVALID_TXN_STATE, message)
         self._go(goal)
 
-    def end_body(self) -> dict[str, Any]:
-        """EndTxn. Raises ClientError where the transaction failed while an earlier attempt was
-        under way."""
+    def check_ending(self) -> None:
+        """Raises ClientError if the transaction failed or the producer died after `end`: the end
+        waits for requests that are in flight, and their responses may be fatal."""
         if self.phase in (Phase.BROKEN, Phase.DEAD):
             assert self.error is not None
             raise self.error.copy()
         assert self.phase in (Phase.COMMITTING, Phase.ABORTING)
+
+    def end_body(self) -> dict[str, Any]:
+        """EndTxn. Raises ClientError, see `check_ending`."""
+        self.check_ending()
         return {**self._identity(), "committed": self.phase is Phase.COMMITTING}
 
     @property
@@ -416,7 +420,8 @@ class Transactions:
             self.on_ended(answer)
 
     def over(self) -> None:
-        """It has its end; the next one may begin."""
+        """It has its end; the next one may begin. Raises ClientError, see `check_ending`."""
+        self.check_ending()
         self._go(Phase.READY)
         self.partitions.clear()
         self.wanted.clear()

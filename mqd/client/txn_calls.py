@@ -180,8 +180,10 @@ class TransactionCalls:
             raise
 
     async def end(self, doing: str) -> None:
-        """Carry out what `Transactions.end` began. There may be another producer epoch then."""
+        """Carry out what `Transactions.end` began. There may be another producer epoch then.
+        Raises ClientError if the producer died meanwhile."""
         state = self.state
+        state.check_ending()
         what = f"{doing} the transaction of {state.transactional_id!r}"
         if state.epoch_unsure:  # `prepare` had no response; a retry returns who may end it
             await self._call(what, INIT_PRODUCER_ID, state.keep_body, state.on_kept)

@@ -342,6 +342,33 @@ async def test_an_abort_waits_for_partitions_that_are_being_added(
         assert await read(client) == [b"x"]
 
 
+async def test_a_producer_that_is_fenced_during_its_abort_stays_dead(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock
+) -> None:
+    """Seed 500152 of 3 nodes: the response to AddPartitionsToTxn was fatal, and no broker knew of
+    the transaction. The abort sent no request, and took the producer for usable."""
+    cluster = cluster_of(nursery, 1)
+    received = trio.Event()
+
+    def lost(broker: Any, request: Any) -> Hang:
+        received.set()
+        return Hang()
+
+    row = {"partition_index": 0, "partition_error_code": int(ErrorCode.PRODUCER_FENCED)}
+    fenced = {"results_by_topic_v3_and_below": [{"name": "a", "results_by_partition": [row]}]}
+    async with producing(cluster) as (_, producer):
+        cluster.one.script(ADD_PARTITIONS, lost, fenced)
+        await producer.begin()
+        await producer.enqueue("a", b"never", partition=0)
+        await received.wait()
+        with pytest.raises(ClientError) as caught:
+            await producer.abort()
+        assert caught.value.code is ErrorCode.PRODUCER_FENCED
+        assert producer.phase is Phase.DEAD
+        with pytest.raises(ClientError, match="fenced"):
+            await producer.begin()
+
+
 @pytest.mark.parametrize(
     ("version", "which"), [(1, ADD_OFFSETS), (1, TXN_OFFSET_COMMIT), (2, TXN_OFFSET_COMMIT)]
 )
