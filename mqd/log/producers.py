@@ -534,6 +534,17 @@ class Producers:
         return first
 
     @property
+    def have_ended_transactions(self) -> bool:
+        """Whether a producer of these has ended a transaction."""
+        return any(one.coordinator_epoch >= 0 for one in self._producers.values())
+
+    def take_unreplicated(self, other: Producers) -> None:
+        """Add the transactions of `other` that have ended, and whose markers the high watermark has
+        not passed. Neither the own ones nor a snapshot contain them."""
+        for transaction in other._ended:
+            heappush(self._ended, transaction)
+
+    @property
     def unstable(self) -> bool:
         """Whether `first_unstable_offset` may be anything but None."""
         return bool(self.open or self._ended)

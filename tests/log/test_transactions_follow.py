@@ -147,6 +147,35 @@ async def test_a_marker_that_another_leader_never_saw_is_cut_and_its_transaction
         await harness.service.close()
 
 
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("restarts", [True, False], ids=["restart", "truncation"])
+async def test_a_snapshot_hides_no_transaction_whose_marker_is_not_replicated(
+    tmp_path: Path, restarts: bool, commits: bool
+) -> None:
+    """Seed 500488 of 3 nodes: a producer snapshot contains open transactions only, so after a
+    restart the last stable offset was beyond a transaction whose marker was then truncated."""
+    harness, log = await started(tmp_path)
+    guard = log.producers.guard(1, 0, -1, False, 0)
+    assert guard is not None
+    guard.confirmed = True
+    harness.write(log, batch())
+    harness.append(log, batch(b"t", producer_id=1, transactional=True), client=False)
+    harness.append(log, build_end_marker(1, 0, EndMarker(commits, 1), NOW), client=False)
+    while len(log.segments) < 3:
+        harness.write(log, batch(b"x" * 200))
+    harness.service.checkpoint_high_watermark(log.topic_partition, 2)
+    assert log.last_stable_offset(2) == 1
+    if restarts:
+        await harness.service.close()
+        await harness.restart()
+        log = harness.open(CONFIG)
+    else:
+        harness.service.truncate_to(log, log.log_end_offset - 1)
+    assert log.last_stable_offset(2) == 1
+    assert log.last_stable_offset(3) == 3
+    await harness.service.close()
+
+
 def headers(harness: Harness, log: PartitionLog) -> list[BatchHeader]:
     found = []
     offset = 0

@@ -165,9 +165,43 @@ def producers_at(disk: Disk, log: PartitionLog, end: Offset) -> Producers:
     the batches behind it. OSError; BadBatch.
     """
     producers, start = newest_snapshot(disk, log.path, end)
+    note_unreplicated(
+        disk, log.path, log.segments, log.config, producers, start, log.checkpointed_high_watermark
+    )
     for header, view in batches_from(disk, log.path, log.segments, start, log.config):
         if header.base_offset >= end:
             break
         if header.base_offset >= start:
             replay_batch(producers, header, view)
     return producers
+
+
+def note_unreplicated(
+    disk: Disk,
+    path: Path,
+    segments: list[Segment],
+    config: LogConfig,
+    producers: Producers,
+    snapshot_offset: Offset,
+    high_watermark: Offset,
+) -> None:
+    """Add transactions to `producers`, of the snapshot at `snapshot_offset`, whose markers are not
+    below `high_watermark`: a snapshot does not contain them. OSError; BadBatch.
+
+    The log is read behind an older snapshot only if there is such a marker.
+    """
+    if snapshot_offset <= high_watermark or not producers.have_ended_transactions:
+        return
+    behind = batches_from(disk, path, segments, high_watermark, config)
+    if not any(
+        header.is_control and high_watermark <= header.base_offset < snapshot_offset
+        for header, _ in behind
+    ):
+        return
+    older, start = newest_snapshot(disk, path, high_watermark)
+    for header, view in batches_from(disk, path, segments, start, config):
+        if header.base_offset >= snapshot_offset:
+            break
+        if header.base_offset >= start:
+            replay_batch(older, header, view)
+    producers.take_unreplicated(older)

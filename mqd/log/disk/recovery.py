@@ -38,6 +38,7 @@ from mqd.log.disk.producer_snapshots import (
     batches_from,
     have_aborted,
     load_snapshot,
+    note_unreplicated,
     remove_snapshots,
     replay_batch,
     snapshot_offsets,
@@ -625,6 +626,15 @@ class _Loader:
         """Batches of trusted segments that are younger than the snapshot."""
         due = max(self.replay_from, self.segments[0].base_offset)
         try:
+            note_unreplicated(
+                self.disk,
+                self.path,
+                self.segments,
+                self.config,
+                self.producers,
+                self.replay_from,
+                self.known.high_watermark,
+            )
             for header, view in batches_from(
                 self.disk, self.path, self.segments, self.replay_from, self.config
             ):
