@@ -45,7 +45,7 @@ from mqd.protocol.primitives import Cursor
 from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, UnsupportedApi, encode_response_header
 from mqd.server import hello, unstable
-from mqd.server.connection import Connection, Slot
+from mqd.server.connection import Buffer, Connection, Slot
 from mqd.server.context import CLIENT, PEER, Context, Node
 from mqd.server.handlers import fetch, produce
 from mqd.server.slices import finished_in_slices
@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 _HEAD = Struct(">hhih").unpack_from
 _LENGTH = Struct(">i").pack
+
+_NOTHING = memoryview(b"")
 
 PRODUCE = 0
 FETCH = 1
@@ -230,7 +232,7 @@ class Dispatcher:
         """Connections that were closed because of an unexpected exception."""
 
     def dispatch(
-        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int
+        self, connection: Connection, buffer: Buffer, view: memoryview, start: int, end: int
     ) -> bool:
         """Take up the request in buffer[start:end]; False where it must wait for a fetch
         before it.
@@ -285,7 +287,7 @@ class Dispatcher:
             if connection.barrier:
                 return False
         self.requests += 1
-        self._request(connection, api_key, view[start:end])
+        self._request(connection, api_key, buffer, view[start:end])
         return True
 
     @staticmethod
@@ -295,7 +297,9 @@ class Dispatcher:
 
     # -- everything but Produce and Fetch ----------------------------------------------------------
 
-    def _request(self, connection: Connection, api_key: int, frame: memoryview) -> None:
+    def _request(
+        self, connection: Connection, api_key: int, buffer: Buffer, frame: memoryview
+    ) -> None:
         handler = self._handlers[connection.listener].get(api_key)
         if handler is None:
             if connection.listener == PEER and hello.is_private(api_key):
@@ -313,9 +317,9 @@ class Dispatcher:
             return
         if len(frame) - header.body_position > DECODED_AT_ONCE_BYTES_MAX:
             connection.barrier = True
-            self._spawn(
-                self._answer_large, connection, connection.slot(), handler, header, bytes(frame)
-            )
+            if not connection.keep_frame(buffer):
+                frame = memoryview(bytes(frame))
+            self._spawn(self._answer_large, connection, connection.slot(), handler, header, frame)
             return
         request = api.decode_request(header.api_version, frame, header.body_position)
         slot = connection.slot()
@@ -361,7 +365,7 @@ class Dispatcher:
         slot: Slot,
         handler: Handler,
         header: RequestHeader,
-        frame: bytes,
+        frame: memoryview,
     ) -> None:
         """A task: decode in slices, then answer. Later requests of the connection wait.
 
@@ -379,7 +383,7 @@ class Dispatcher:
                     request = await finished_in_slices(decoding)
                 if connection.open:
                     connection.hold(cursor.kept)
-                    frame = b""
+                    frame = _NOTHING
                     del cursor, decoding
 
                     def waits() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mqd.limits import MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
 
@@ -30,12 +30,19 @@ EVICT_SECONDS = 0.25
 """How long a connection waits for memory before another one is closed for it."""
 PARKED_ROW_BYTES = 400
 """What a partition of a parked fetch takes."""
+SMALL_FRAME_BYTES_MAX = 2 * MIB
+"""Twice the default of `message.max.bytes`. Requests up to this have a part of the pool that larger
+ones cannot take: half-received large ones do not hold them up.
+"""
+_RESERVED_PART = 4
 _TASKS_PART = 4
 """Requests in tasks go first where they hold more than this part: parked fetches have half
 at most.
 """
 STALLED_SECONDS = 1.0
-"""A frame that has been arriving for longer is judged by its rate: the slowest goes first."""
+"""A frame that has been read for longer is judged by its rate: the slowest goes first. The time
+for which it waits for memory does not count: its client cannot send then.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +79,20 @@ class Holder(Protocol):
         """Of a large request that has arrived whole and that a task holds."""
         ...
 
-    @property
-    def frame_since(self) -> float | None: ...
+    def seconds_read(self, now: float) -> float | None:
+        """For how long the node has been reading its unfinished frame. None without one."""
+        ...
 
-    def read_again(self) -> None: ...
+    def read_again(self, now: float) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    """A connection that is not read until there is memory."""
+
+    holder: Holder
+    size: int
+    """How much more it wants."""
+    since: float
 
 
 class FramePool:
@@ -93,20 +110,36 @@ class FramePool:
         self._parked = 0
         """Bytes of parked fetches."""
         self._beyond: Holder | None = None
-        self._waiting: deque[tuple[Holder, int, float]] = deque()
-        """(connection, how much it wants, since when), the longest waiting first."""
+        self._reserved: dict[Holder, int] = {}
+        """Small frames that the reserved part has room for, and their bytes."""
+        self._waiting: deque[_Waiting] = deque()
+        """The longest waiting first; small frames apart, as they go first."""
+        self._small_waiting: deque[_Waiting] = deque()
 
     @property
     def is_wanted(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._small_waiting)
 
-    def has_room(self, holder: Holder, size: int) -> bool:
-        """Whether `holder` may take so many bytes more."""
-        if self.bytes + self._parked + size <= self.bytes_max:
+    def has_room(self, holder: Holder, size: int, frame_bytes: int) -> bool:
+        """Whether `holder` may take so many bytes more, for a frame of `frame_bytes`."""
+        if self.fits(size):
+            return True
+        if frame_bytes <= SMALL_FRAME_BYTES_MAX and self._fits_reserve(size, holder):
+            self._reserved[holder] = size
             return True
         if self._beyond is None:
             self._beyond = holder
         return self._beyond is holder
+
+    def fits(self, size: int) -> bool:
+        """Whether there is room for so many bytes more, beside the reserved part."""
+        reserve = self.bytes_max // _RESERVED_PART
+        ordinary = self.bytes + self._parked - sum(self._reserved.values())
+        return ordinary + size <= self.bytes_max - reserve
+
+    def _fits_reserve(self, size: int, holder: Holder | None = None) -> bool:
+        own = 0 if holder is None else self._reserved.get(holder, 0)
+        return sum(self._reserved.values()) - own + size <= self.bytes_max // _RESERVED_PART
 
     def may_park(self, rows: int) -> bool:
         """Whether a fetch of so many partitions may wait here for records: parked fetches
@@ -126,25 +159,38 @@ class FramePool:
 
     def done(self, holder: Holder) -> None:
         """Its frame is complete, or gone."""
+        self._reserved.pop(holder, None)
         if self._beyond is holder:
             self._beyond = None
 
-    def wait(self, holder: Holder, size: int, now: float) -> None:
-        self._waiting.append((holder, size, now))
+    def wait(self, holder: Holder, size: int, frame_bytes: int, now: float) -> None:
+        """Wait for room for `size` more bytes of a frame of `frame_bytes`."""
+        small = frame_bytes <= SMALL_FRAME_BYTES_MAX
+        (self._small_waiting if small else self._waiting).append(_Waiting(holder, size, now))
 
-    def grant(self) -> None:
+    def grant(self, now: float) -> None:
         """Let connections read again while there is room for what they want."""
-        while self._waiting:
-            holder, size, _ = self._waiting[0]
-            if (
-                holder.open
-                and self.bytes + self._parked + size > self.bytes_max
-                and self._beyond is not None
-            ):
-                return
-            self._waiting.popleft()
-            if holder.open:
-                holder.read_again()
+        for waiting in (self._small_waiting, self._waiting):
+            while waiting:
+                holder, size, _ = waiting[0]
+                if (
+                    holder.open
+                    and self._beyond is not None
+                    and not self.fits(size)
+                    and not (waiting is self._small_waiting and self._fits_reserve(size, holder))
+                ):
+                    break
+                waiting.popleft()
+                if holder.open:
+                    holder.read_again(now)
+
+    def _longest_waiting(self) -> _Waiting | None:
+        for waiting in (self._small_waiting, self._waiting):
+            while waiting and not waiting[0].holder.open:
+                waiting.popleft()
+            if waiting:
+                return waiting[0]
+        return None
 
     def to_evict(self, holders: Iterable[Holder], now: float) -> Holder | None:
         """The connection to close in favour of the one that has waited longest. None if none has
@@ -155,31 +201,30 @@ class FramePool:
         for longer than STALLED_SECONDS. Else the connection that holds the most, if that is more
         than the waiting one needs.
         """
-        while self._waiting and not self._waiting[0][0].open:
-            self._waiting.popleft()
-        if not self._waiting or now - self._waiting[0][2] < EVICT_SECONDS:
+        longest = self._longest_waiting()
+        if longest is None or now - longest.since < EVICT_SECONDS:
             return None
-        waiting, wanted, _ = self._waiting[0]
-        if self.leaving and self.bytes - self.leaving + self._parked + wanted <= self.bytes_max:
+        waiting, wanted, _ = longest
+        if self.leaving and self.fits(wanted - self.leaving):
             return None
         holders = list(holders)
         others = [
             one
             for one in holders
-            if one is not waiting and one.held_bytes and one.frame_since is not None
+            if one is not waiting and one.held_bytes and one.seconds_read(now) is not None
         ]
         in_tasks = sum(one.task_bytes for one in holders)
         if in_tasks > max(sum(one.held_bytes for one in others), self.bytes_max // _TASKS_PART):
             return max(holders, key=lambda one: one.task_bytes)
-        stalled = [one for one in others if now - _since(one, now) > STALLED_SECONDS]
-        if stalled:
-            return min(stalled, key=lambda one: one.arrived_bytes / (now - _since(one, now)))
+        rates = [
+            (one.arrived_bytes / seconds, place)
+            for place, one in enumerate(others)
+            if (seconds := one.seconds_read(now) or 0.0) > STALLED_SECONDS
+        ]
+        if rates:
+            return others[min(rates)[1]]
         greediest = max(others, key=lambda one: one.held_bytes, default=None)
         return greediest if greediest is not None and greediest.held_bytes > wanted else None
-
-
-def _since(holder: Holder, now: float) -> float:
-    return now if holder.frame_since is None else holder.frame_since
 
 
 class Answers:

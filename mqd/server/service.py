@@ -378,10 +378,12 @@ class Server:
         """Memory of the unfinished frames of all connections."""
         return sum(pool.bytes for pool in self._pools.values())
 
-    def memory_wanted(self, connection: Connection, size: int) -> None:
+    def memory_wanted(self, connection: Connection, size: int, frame_bytes: int) -> None:
         self._memory_waits += 1
-        connection.pool.wait(connection, size, self.now)
-        for other in self._connections:
+        connection.pool.wait(connection, size, frame_bytes, self.now)
+        for other in self._connections:  # each buffer takes milliseconds to free
+            if connection.pool.fits(size):
+                break
             other.drop_spare()
         self._memory_wanted.set()
 
@@ -396,7 +398,7 @@ class Server:
             await trio.sleep(_MEMORY_RETRY_SECONDS)
             now = self._node.clock.monotonic()
             for kind, pool in self._pools.items():
-                pool.grant()
+                pool.grant(now)
                 victim = pool.to_evict(
                     [one for one in self._connections if one.listener == kind], now
                 )
@@ -408,7 +410,7 @@ class Server:
                     self._evict(
                         victim, f"other connections need the {held} bytes of its {state} request"
                     )
-                    pool.grant()
+                    pool.grant(now)
 
     def _evict(self, connection: Connection, reason: str) -> None:
         self._evicted += 1

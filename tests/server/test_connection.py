@@ -5,6 +5,7 @@ bounds, and the end.
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from struct import pack
 
@@ -14,9 +15,12 @@ from hypothesis import given, strategies as st
 from mqd.errors import ProtocolError
 from mqd.io.disk import FileRange, OsDisk
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Ready, Socket
-from mqd.limits import IN_FLIGHT_REQUESTS_MAX, RECEIVE_ARENA_BYTES, SENDFILE_BYTES_MIN
+from mqd.limits import IN_FLIGHT_REQUESTS_MAX, MIB, RECEIVE_ARENA_BYTES, SENDFILE_BYTES_MIN
 from mqd.server.connection import Arena, Connection, Dispatcher, Slot
 from mqd.server.memory import Answers, FramePool
+
+TRIES = 3
+FRAME_SECONDS_MAX = 0.02
 
 
 class ScriptedSocket:
@@ -119,7 +123,7 @@ class ScriptedOwner:
     def answers(self, listener: str) -> Answers:
         return self.unsent
 
-    def memory_wanted(self, connection: Connection, size: int) -> None:
+    def memory_wanted(self, connection: Connection, size: int, frame_bytes: int) -> None:
         self.waiting.append(connection)
 
     @property
@@ -166,6 +170,10 @@ class ScriptedOwner:
 
 def frame(body: bytes) -> bytes:
     return pack(">i", len(body)) + body
+
+
+def in_pieces(stream: bytes) -> list[bytes]:
+    return [stream[start : start + MIB] for start in range(0, len(stream), MIB)]
 
 
 REQUESTS = [b"request-%d" % i + b"x" * size for i, size in enumerate((0, 1, 5000, 0, 200_000, 3))]
@@ -394,6 +402,43 @@ def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again
     owner.run()
     assert len(seen) == 4
     assert buffers[2] in buffers[:2] or buffers[3] == buffers[2]
+    owner.connection.drop_spare()
+    assert owner.frame_bytes == 0
+
+
+def test_no_step_takes_long_for_a_large_frame() -> None:
+    """A buffer of 64 MiB that is filled with zeros, and a copy of what has arrived, take 40 ms."""
+    body = bytes(range(256)) * (90 * 4096)
+    tried = []
+    for _ in range(TRIES):
+        owner = ScriptedOwner(echo=False)
+        owner.connection.frame_bytes_max = len(body)
+        owner.sock.incoming = in_pieces(frame(body))
+        longest = 0.0
+        while len(owner.sock.incoming) > 1:  # with the last one, the test copies the request
+            began = time.thread_time()
+            owner.connection.on_ready(READABLE)
+            longest = max(longest, time.thread_time() - began)
+        tried.append(longest)
+        owner.run()
+        assert owner.requests == [body]
+        owner.connection.drop_spare()
+        assert owner.frame_bytes == 0
+    assert min(tried) < FRAME_SECONDS_MAX, tried
+
+
+def test_a_large_frame_whose_buffer_is_in_use_elsewhere_grows_by_a_copy() -> None:
+    owner = ScriptedOwner()
+    body = bytes(range(256)) * (40 * 4096)
+    owner.connection.frame_bytes_max = len(body)
+    pieces = in_pieces(frame(body))
+    owner.sock.incoming = pieces[:10]
+    while owner.sock.incoming:
+        owner.connection.on_ready(READABLE)
+    seen = owner.connection._frame_view[:MIB]
+    owner.sock.incoming = pieces[10:]
+    owner.run()
+    assert owner.requests == [body] and seen == frame(body)[:MIB]
     owner.connection.drop_spare()
     assert owner.frame_bytes == 0
 

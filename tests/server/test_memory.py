@@ -11,11 +11,20 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mqd.io.net import READABLE
 from mqd.limits import KIB, MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
+from mqd.server.connection import Connection
 from mqd.server.context import CLIENT, PEER
-from mqd.server.memory import EVICT_SECONDS, STALLED_SECONDS, Answers, FramePool
+from mqd.server.memory import (
+    EVICT_SECONDS,
+    SMALL_FRAME_BYTES_MAX,
+    STALLED_SECONDS,
+    Answers,
+    FramePool,
+)
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, settle
+from tests.server.test_connection import ScriptedOwner, ScriptedSocket
 from tests.server.test_dispatch import large_join
 
 
@@ -139,11 +148,14 @@ class Holding:
     open = True
 
     def __init__(self, held: int, arrived: int, since: float | None, in_task: int = 0) -> None:
-        self.held_bytes, self.arrived_bytes, self.frame_since = held, arrived, since
+        self.held_bytes, self.arrived_bytes, self.since = held, arrived, since
         self.task_bytes = in_task
         self.reads = 0
 
-    def read_again(self) -> None:
+    def seconds_read(self, now: float) -> float | None:
+        return None if self.since is None else now - self.since
+
+    def read_again(self, now: float) -> None:
         self.reads += 1
 
 
@@ -156,7 +168,7 @@ def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
         Holding(0, 0, 9.0),
     )
     holders = [large, trickle, fresh, waiting]
-    pool.wait(waiting, MIB, 9.0)
+    pool.wait(waiting, MIB, MIB, 9.0)
     assert pool.to_evict(holders, 9.0 + EVICT_SECONDS / 2) is None
     assert pool.to_evict(holders, 9.0 + EVICT_SECONDS) is trickle
     assert pool.to_evict([fresh, waiting], 9.9 + STALLED_SECONDS / 2) is fresh, (
@@ -168,8 +180,8 @@ def test_requests_in_tasks_go_first_where_they_hold_more() -> None:
     pool = FramePool(8 * MIB)
     slow, waiting = Holding(MIB, 10, 0.0), Holding(0, 0, 9.0)
     small, large = Holding(0, 0, None, in_task=MIB), Holding(0, 0, None, in_task=2 * MIB)
-    pool.bytes = 8 * MIB
-    pool.wait(waiting, MIB, 9.0)
+    pool.bytes = 6 * MIB  # the rest is for small frames
+    pool.wait(waiting, MIB, MIB, 9.0)
     late = 9.0 + EVICT_SECONDS
     assert pool.to_evict([slow, small, large, waiting], late) is large
     assert pool.to_evict([slow, small, waiting], late) is slow, "they hold little"
@@ -182,11 +194,15 @@ def test_requests_in_tasks_go_first_where_they_hold_more() -> None:
 
 
 async def test_requests_that_wait_for_a_place_close_no_good_client(
-    tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    mock_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("mqd.server.memory.SMALL_FRAME_BYTES_MAX", 0)
     async with rig(tmp_path) as node:
         node.create("t")
-        node.server.pool(CLIENT).bytes_max = 8 * MIB
+        node.server.pool(CLIENT).bytes_max = 8 * MIB * 4 // 3
         node.server.dispatcher._places[CLIENT]._large = trio.Semaphore(0)
         hogs = []
         for _ in range(5):
@@ -210,12 +226,73 @@ async def test_requests_that_wait_for_a_place_close_no_good_client(
         assert node.server.pool(CLIENT).leaving == 0
 
 
+def test_a_frame_that_waited_for_memory_is_not_slow() -> None:
+    """Its rate counts the time for which the node read it."""
+    pool = FramePool(10 * MIB)
+    owner = ScriptedOwner()
+    owner.frames = pool
+    starved, waiting = Connection(owner, ScriptedSocket(), "client", 0.0), Holding(0, 0, 0.0)
+    pool.bytes = 10 * MIB
+    assert pool.has_room(Holding(9 * MIB, 0, 0.0), MIB, 9 * MIB), "the one beyond the limit"
+    starved.sock.incoming.append((3 * MIB).to_bytes(4, "big") + bytes(900_000))  # type: ignore[attr-defined]
+    owner.request_bytes_max = starved.frame_bytes_max = 4 * MIB
+    starved.on_ready(READABLE)
+    starved.on_ready(READABLE)
+    assert owner.waiting == [starved] and starved.seconds_read(9.0) == 0.0
+    faster = Holding(8 * MIB, 8 * MIB, 0.0)
+    pool.wait(waiting, MIB, 9 * MIB, 0.0)
+    assert pool.to_evict([starved, faster, waiting], 9.0) is faster, "it had 9 seconds"
+    starved.read_again(9.0)
+    assert starved.seconds_read(9.5) == 0.5 and starved.seconds_read(11.0) == 2.0
+    assert pool.to_evict([starved, faster, waiting], 11.0) is starved
+    assert not starved.frame_is_late(38.0, 30.0) and starved.frame_is_late(39.0, 30.0)
+
+
+def test_small_frames_have_a_part_of_the_pool_and_go_first() -> None:
+    pool = FramePool(16 * MIB)
+    small, large = SMALL_FRAME_BYTES_MAX, SMALL_FRAME_BYTES_MAX + 1
+    first, second, third, hog = (Holding(0, 0, 0.0) for _ in range(4))
+    assert pool.has_room(hog, 12 * MIB, large)
+    pool.bytes = 12 * MIB
+    assert pool.has_room(hog, MIB, 90 * MIB), "one may go beyond the limit"
+    pool.bytes = 90 * MIB
+    assert not pool.has_room(second, 1, large)
+    pool.wait(second, 1, large, 0.0)
+    assert pool.has_room(first, MIB, small) and pool.has_room(first, 3 * MIB, small)
+    assert pool.has_room(third, MIB, small) and not pool.has_room(third, 2 * MIB, small)
+    pool.wait(third, 2 * MIB, small, 1.0)
+    pool.grant(2.0)
+    assert not third.reads and not second.reads
+    pool.done(first)
+    pool.grant(3.0)
+    assert third.reads and not second.reads and pool.is_wanted
+    assert not pool.has_room(second, 1, large), "what small frames leave is not for large ones"
+
+
+async def test_a_wait_for_memory_frees_no_more_buffers_than_it_needs(tmp_path: Path) -> None:
+    """Each takes milliseconds to free."""
+    async with rig(tmp_path) as node:
+        node.create("t")
+        for _ in range(5):
+            client = await node.connect()
+            client.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
+            await settle()
+        pool = node.server.pool(CLIENT)
+        kept = pool.bytes
+        assert kept == sum(one.held_bytes for one in node.server._connections) > 5 * 600_000
+        pool.bytes_max = (kept + MIB) * 4 // 3
+        (connection, *_) = node.server._connections
+        node.server.memory_wanted(connection, MIB + 700_000, 90 * MIB)
+        assert kept - 2 * 800_000 < pool.bytes < kept - 700_000
+
+
 def test_parked_fetches_get_half_of_the_pool() -> None:
     pool = FramePool(8_000)
     assert pool.may_park(10) and not pool.may_park(11)
     pool.park(10)
     assert not pool.may_park(1)
-    assert pool.has_room(Holding(0, 0, 0.0), 4_001), "one may go beyond the limit"
-    assert not pool.has_room(Holding(0, 0, 0.0), 4_001)
+    large = 2 * SMALL_FRAME_BYTES_MAX
+    assert pool.has_room(Holding(0, 0, 0.0), 2_001, large), "one may go beyond the limit"
+    assert not pool.has_room(Holding(0, 0, 0.0), 2_001, large)
     pool.unpark(10)
     assert pool.may_park(10)

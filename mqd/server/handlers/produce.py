@@ -54,7 +54,7 @@ from mqd.protocol.hot import (
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket, until_durable
 from mqd.server.bugs import raised_in_core
-from mqd.server.connection import Connection, Part
+from mqd.server.connection import Buffer, Connection, Part
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints, unknown_partition
 from mqd.server.slices import finished_in_slices, one_slice
@@ -235,7 +235,7 @@ class Produce:
     def __call__(
         self,
         connection: Connection,
-        buffer: bytearray,
+        buffer: Buffer,
         view: memoryview,
         position: int,
         end: int,
@@ -450,7 +450,7 @@ class Produce:
     def _take_up_large(
         self,
         connection: Connection,
-        buffer: bytearray,
+        buffer: Buffer,
         body: memoryview,
         version: int,
         correlation_id: int,
