@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -168,7 +169,7 @@ def wait_until(
 # measured
 
 
-def _ask(address: tuple[str, int], key: int, version: int, body: dict[str, object]) -> object:
+def _ask(address: tuple[str, int], key: int, version: int, body: dict[str, object]) -> Any:
     api = by_key(key)
     assert isinstance(api, Api)
     frame = encode_request_header(api, version, 1, "bench") + api.encode_request(version, body)
@@ -185,7 +186,7 @@ def _ask(address: tuple[str, int], key: int, version: int, body: dict[str, objec
 def answers_api_versions(address: tuple[str, int]) -> bool:
     """Whether the broker answers at all."""
     try:
-        return _ask(address, 18, 0, {}).error_code == 0  # type: ignore[attr-defined, no-any-return]
+        return bool(_ask(address, 18, 0, {}).error_code == 0)
     except OSError:
         return False
 
@@ -209,7 +210,7 @@ def acknowledges(address: tuple[str, int], topic: str) -> bool:
         )
     except OSError:
         return False
-    return answer.responses[0].partition_responses[0].error_code == 0  # type: ignore[attr-defined, no-any-return]
+    return bool(answer.responses[0].partition_responses[0].error_code == 0)
 
 
 # -- the two that can be started

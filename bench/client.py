@@ -18,7 +18,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,7 +160,7 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def names(known: tuple[str, ...]):  # type: ignore[no-untyped-def]
+def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     def parse_names(text: str) -> list[str]:
         chosen = text.split(",")
         if unknown := [name for name in chosen if name not in known]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import trio
@@ -47,8 +48,8 @@ async def test_no_collection_walks_what_lives_long(nursery: trio.Nursery) -> Non
 async def test_a_cycle_that_lived_on_is_found(nursery: trio.Nursery) -> None:
     nursery.start_soon(Garbage().run)
     await trio.testing.wait_all_tasks_blocked()
-    node = Node()
-    node.itself = node  # type: ignore[attr-defined]
+    node: Any = Node()
+    node.itself = node
     found = weakref.ref(node)
     gc.collect(1)  # it lives on: the oldest generation has it
     del node
@@ -67,8 +68,8 @@ async def test_frozen_cycles_are_found_when_the_frozen_objects_are_many(
     monkeypatch.setattr("mqd.io.garbage._FROZEN_TIMES", 1)
     nursery.start_soon(Garbage().run)
     await trio.testing.wait_all_tasks_blocked()
-    node = Node()
-    node.itself = node  # type: ignore[attr-defined]
+    node: Any = Node()
+    node.itself = node
     found = weakref.ref(node)
     held = []
     for _ in range(10):

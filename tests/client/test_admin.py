@@ -107,7 +107,9 @@ async def test_configs(nursery: trio.Nursery) -> None:
             ("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC_CONFIG),
         ]
         await admin.alter_configs({TOPIC_A: [ConfigChange("retention.ms", ConfigOperation.DELETE)]})
-        (entry,) = (await admin.describe_configs([TOPIC_A], ["retention.ms"]))[TOPIC_A]  # type: ignore[misc]
+        described = (await admin.describe_configs([TOPIC_A], ["retention.ms"]))[TOPIC_A]
+        assert not isinstance(described, ClientError)
+        (entry,) = described
         assert entry.is_default and entry.value == "604800000"
         error = (
             await admin.alter_configs({TOPIC_A: [ConfigChange("x", ConfigOperation.SET, "bad")]})

@@ -188,8 +188,8 @@ def _mixed() -> bytes:
     return bytes(data)
 
 
-def _values(data: bytes, **options: object) -> list[bytes]:
-    batches = decode(data, "t", 0, columns=("value",), **options)  # type: ignore[arg-type]
+def _values(data: bytes, **options: Any) -> list[bytes]:
+    batches = decode(data, "t", 0, columns=("value",), **options)
     return [row["value"] for row in rows_of(batches)]
 
 

@@ -49,8 +49,9 @@ def cluster_of(
 
 
 async def read(client: ClusterClient) -> dict[int, list[bytes | None]]:
-    starts = dict.fromkeys((A0, A1), "beginning")
-    async with open_consumer(client, starts, end="end", read_committed=True) as consumer:  # type: ignore[arg-type]
+    async with open_consumer(
+        client, dict.fromkeys((A0, A1), "beginning"), end="end", read_committed=True
+    ) as consumer:
         return await values(consumer)
 
 

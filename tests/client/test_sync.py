@@ -83,7 +83,9 @@ def test_groups_and_transactions(served: Loopback) -> None:
                     for record in batch.records:
                         copier.enqueue("b", record.value)
                     copier.send_offsets(consumer.positions(), consumer.group_metadata())
-            assert consumer.assignment() == [A0] and consumer.committed([A0])[A0].offset == 20  # type: ignore[union-attr]
+            committed = consumer.committed([A0])[A0]
+            assert consumer.assignment() == [A0]
+            assert committed is not None and committed.offset == 20
             consumer.pause(A0)
             consumer.seek(A0, 0)
             assert consumer.next(timeout_s=0.1) is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from time import thread_time
 from typing import Any, TypeVar
 
@@ -47,10 +48,10 @@ def carry_out(replica: Replica, what: str, decide: Any, op: Any) -> None:
         took, decision = timed(lambda: decide(replica.image, op, RULES))
         decisions.append(took)
         for run in split_records(decision.records) if decision.records else ():
-            took, command = timed(lambda run=run: encode_command(Command(replica.image.index, run)))  # type: ignore[misc]
+            took, command = timed(partial(encode_command, Command(replica.image.index, run)))
             decisions[-1] += took
             replica.index += 1
-            took, _ = timed(lambda command=command: replica.machine.apply(replica.index, command))  # type: ignore[misc]
+            took, _ = timed(partial(replica.machine.apply, replica.index, command))
             applications.append(took)
             sizes.append(len(command))
         if not decision.more:
@@ -71,7 +72,7 @@ def main() -> None:
         carry_out(replica, "create", decide_create_topics, CreateTopics(tuple(topics), 1, 3))
         took, snapshot = timed(replica.image.snapshot)
         print(f"{'snapshot':<28} bytes={len(snapshot)} {took:.0f} ms")
-        took, _ = timed(lambda snapshot=snapshot: MetadataMachine().restore(snapshot))  # type: ignore[misc]
+        took, _ = timed(partial(MetadataMachine().restore, snapshot))
         print(f"{'load':<28} {took:.0f} ms")
         broker = replica.image.brokers[NodeId(1)]
         carry_out(

@@ -392,7 +392,8 @@ def groups_shard() -> GroupShard:
 
 
 def transactions_shard() -> TransactionShard:
-    return TransactionShard(None, TransactionOptions(), 0, transaction_version=lambda: 2)  # type: ignore[arg-type]
+    topics: Any = None  # a shard of transactions never looks up a topic
+    return TransactionShard(topics, TransactionOptions(), 0, transaction_version=lambda: 2)
 
 
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Iterable[CoordinatorRecord]], Producer]] = {

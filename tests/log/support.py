@@ -8,6 +8,7 @@ import errno
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 from weakref import WeakSet
 
@@ -242,11 +243,11 @@ class Harness:
             nursery.cancel_scope.cancel()
 
 
-def records_of(ranges: Sequence[object]) -> list[Record]:
+def records_of(ranges: Sequence[Any]) -> list[Record]:
     records: list[Record] = []
     for one in ranges:
-        data = one.file.read_at(one.position, one.size)  # type: ignore[attr-defined]
-        assert len(data) == one.size  # type: ignore[attr-defined]
+        data = one.file.read_at(one.position, one.size)
+        assert len(data) == one.size
         covered = 0
         for position, size, header in iterate_batches(data):
             records += iterate_records(data, position, header=header)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -68,14 +69,14 @@ def batch_of(
     *rows: tuple[int, bytes | None, bytes | None],
     base: int = 0,
     codec: Codec = Codec.NONE,
-    **more: int,
+    **more: Any,
 ) -> bytearray:
     """Records (offset, key, value), with times that go up and down."""
     records = [
         Record(offset, NOW + offset * 7 % 5, key, value, (("h", b"x"),))
         for offset, key, value in rows
     ]
-    return build_batch(records, base_offset=base, keep_offsets=True, codec=codec, **more)  # type: ignore[arg-type]
+    return build_batch(records, base_offset=base, keep_offsets=True, codec=codec, **more)
 
 
 def transactional(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 from struct import pack_into
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,8 @@ from mqd.protocol.batch import Codec, Record, build_batch, parse_header, seal, v
 from tests.log.support import NOW, PARTITION, TOPIC_ID, batch
 
 
-def new_log(**options: object) -> PartitionLog:
-    return PartitionLog(PARTITION, TOPIC_ID, Path("d"), LogConfig(**options), [Segment(0, NOW)])  # type: ignore[arg-type]
+def new_log(**options: Any) -> PartitionLog:
+    return PartitionLog(PARTITION, TOPIC_ID, Path("d"), LogConfig(**options), [Segment(0, NOW)])
 
 
 def plan(
@@ -35,10 +36,10 @@ def plan(
     )
 
 
-def refusal(log: PartitionLog, data: bytes | bytearray, **given: object) -> ErrorCode:
+def refusal(log: PartitionLog, data: bytes | bytearray, **given: Any) -> ErrorCode:
     before = (log.log_end_offset, len(log.queue), len(log.producers))
     with pytest.raises(MqError) as caught:
-        plan(log, data, **given)  # type: ignore[arg-type]
+        plan(log, data, **given)
     assert caught.value.message
     assert (log.log_end_offset, len(log.queue), len(log.producers)) == before, (
         "a refusal changes nothing"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from mqd.log.segment import Segment
 from tests.log.support import NOW, PARTITION, TOPIC_ID
 
 
-def log_of(*segments: tuple[int, int], **options: object) -> PartitionLog:
+def log_of(*segments: tuple[int, int], **options: Any) -> PartitionLog:
     """(bytes, timestamp) of each segment, ten records each; the high watermark is at the end."""
     made = []
     for number, (size, timestamp) in enumerate(segments):
@@ -19,7 +20,7 @@ def log_of(*segments: tuple[int, int], **options: object) -> PartitionLog:
         if size:
             segment.add(10 * number + 9, size, timestamp, 4096)
         made.append(segment)
-    log = PartitionLog(PARTITION, TOPIC_ID, Path("d"), LogConfig(**options), made)  # type: ignore[arg-type]
+    log = PartitionLog(PARTITION, TOPIC_ID, Path("d"), LogConfig(**options), made)
     log.checkpointed_high_watermark = log.log_end_offset
     return log
 

@@ -457,7 +457,7 @@ def test_without_a_controller_the_other_information_is_shown(
     ):
         monkeypatch.setattr(f"mqctl.{name}", 0.5)
     for key in (DESCRIBE_QUORUM, LIST_REASSIGNMENTS):
-        three.inside(lambda key=key: three.cluster.one.script(key, *[Hang()] * 9))  # type: ignore[misc]
+        three.inside(partial(three.cluster.one.script, key, *[Hang()] * 9))
     three.inside(lambda: lose(three, 3))
     ran = mqctl("cluster", "health")
     assert (

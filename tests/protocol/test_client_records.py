@@ -62,8 +62,9 @@ def test_many_records_and_the_times_of_a_broker(count: int) -> None:
         (1_700_000_000_000 + index * 3, None if index % 3 else b"key", b"v" * (index % 130), ())
         for index in range(count)
     ]
-    for options in ({}, {"log_append_time": 77}, {"base_offset": 2**40}):
-        data = build_batch(numbered(given_rows), **options)  # type: ignore[arg-type]
+    choices: list[dict[str, Any]] = [{}, {"log_append_time": 77}, {"base_offset": 2**40}]
+    for options in choices:
+        data = build_batch(numbered(given_rows), **options)
         assert read_records(data) == list(iterate_records(data))
 
 

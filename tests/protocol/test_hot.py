@@ -13,11 +13,10 @@ from hypothesis import given, settings, strategies as st
 from mqd import limits
 from mqd.errors import ProtocolError
 from mqd.protocol import hot, hot_fetch
-from mqd.protocol.apis import by_key
+from mqd.protocol.apis import by_name
 from mqd.protocol.schema import Api, encode_response_header
 
-PRODUCE: Api = by_key(0)  # type: ignore[assignment]
-FETCH: Api = by_key(1)  # type: ignore[assignment]
+PRODUCE, FETCH = by_name("Produce"), by_name("Fetch")
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)
 

@@ -104,8 +104,8 @@ class Upgrading(Ours):
         self.finalized = finalized
         super().__init__(3)
 
-    def node_class(self, **options: object) -> RaftNode:  # type: ignore[override]
-        return RaftNode(**options, finalized=lambda: self.finalized)  # type: ignore[arg-type]
+    def node_class(self, **options: Any) -> RaftNode:  # type: ignore[override]
+        return RaftNode(**options, finalized=lambda: self.finalized)
 
     def commands(self, i: int) -> list[bytes]:
         return [entry.command for entry in self.journals[i].entries[1:]]

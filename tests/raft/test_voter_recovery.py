@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,8 @@ class Guarded(Ours):
 class _Forgetful(RaftNode):
     """Ours without the guard: an empty journal votes."""
 
-    def __init__(self, **options: object) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         if self._recovery is not None:
             self._end_recovery()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -42,9 +43,9 @@ def write(log: PartitionLog, count: int) -> None:
 
 
 def a_partition(
-    min_insync_replicas: int = 1, *, config: LogConfig | None = None, **options: object
+    min_insync_replicas: int = 1, *, config: LogConfig | None = None, **options: Any
 ) -> Partition:
-    given_assignment = assignment(**options)  # type: ignore[arg-type]
+    given_assignment = assignment(**options)
     partition = Partition(ME, a_log(config), given_assignment, min_insync_replicas)
     partition.assign(given_assignment, min_insync_replicas)
     return partition

@@ -156,7 +156,8 @@ def test_columns_are_chosen(
         "CREATE OR REPLACE TEMPORARY VIEW viewed USING mqd OPTIONS "
         f"(`kafka.bootstrap.servers` '{cluster.bootstrap}', subscribe '{topic}')"
     )
-    assert spark.sql("SELECT count(*) AS found FROM viewed").head()["found"] == 2  # type: ignore[index]
+    row: Any = spark.sql("SELECT count(*) AS found FROM viewed").head()
+    assert row["found"] == 2
 
 
 def test_filters_narrow_ranges_only_on_request(

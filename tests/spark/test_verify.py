@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -181,14 +182,14 @@ def test_empty_ranges_of_a_delta_table_are_no_loss(tmp_path: Path) -> None:
     assert (code, shown["files"], shown["problems"]) == (0, 3, 0)
 
 
-def clean_up(table: object) -> list[int]:
+def clean_up(table: Any) -> list[int]:
     """Delta's log clean-up at once; returns the versions that the log still has."""
-    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})  # type: ignore[attr-defined]
-    table.update_incremental()  # type: ignore[attr-defined]
-    table.create_checkpoint()  # type: ignore[attr-defined]
-    table.cleanup_metadata()  # type: ignore[attr-defined]
-    table.vacuum(0, enforce_retention_duration=False, dry_run=False)  # type: ignore[attr-defined]
-    return [each["version"] for each in table.history()]  # type: ignore[attr-defined]
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+    table.update_incremental()
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    return [each["version"] for each in table.history()]
 
 
 def test_empty_ranges_of_a_delta_table_outlive_a_clean_up_of_its_log(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mqd.testing import current_world, run
-from mqd.testing.disk import MemoryDisk, ProcessDisk
+from mqd.testing.disk import Directory, MemoryDisk, ProcessDisk
 from mqd.testing.process import Killed, Process
 
 FILE = Path("/f")
@@ -31,7 +31,9 @@ class Machine:
         file.append([b"2"])
 
     def written(self) -> bytes:
-        return bytes(self.disk.find(FILE).data) if self.disk.find(FILE) is not None else b""  # type: ignore[union-attr]
+        found = self.disk.find(FILE)
+        assert not isinstance(found, Directory)
+        return b"" if found is None else bytes(found.data)
 
 
 async def seen_by_the_loop() -> tuple[bytes, bool, bool]:

@@ -173,7 +173,8 @@ def fairest(members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]) -> 
                             came[taker] = giver, topic
                             wave.append(taker)
             end: str | None = min(came, key=lambda member_id: load[member_id])
-            load[end] += 1  # type: ignore[index]
+            assert end is not None
+            load[end] += 1
             while end is not None:
                 giver_or_none, topic = came[end]
                 owned[end][topic] += 1

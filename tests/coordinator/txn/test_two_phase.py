@@ -330,7 +330,9 @@ def test_an_older_reader_takes_it_for_a_transaction_that_never_times_out() -> No
     """
     txn = TwoPhase()
     txn.prepared()
-    decoded = records.decode(txn.log[-1][0])  # type: ignore[arg-type]
+    last = txn.log[-1][0]
+    assert isinstance(last, tuple)
+    decoded = records.decode(last)
     assert decoded is not None and decoded[1] is not None
     assert decoded[1].state.label == "Ongoing" and decoded[1].timeout_ms == TWO_PHASE_TIMEOUT_MS
 

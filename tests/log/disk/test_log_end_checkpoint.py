@@ -173,7 +173,9 @@ async def test_page_cache_that_is_lost_without_a_reboot_loses_the_log(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.write(2)
-    path = node.log.active.file.path  # type: ignore[union-attr]
+    active = node.log.active.file
+    assert active is not None
+    path = active.path
     durable = path.stat().st_size
     node.write(2)
     await node.checkpoint()
@@ -230,7 +232,9 @@ async def test_the_same_end_with_another_batch_is_a_loss(node: Node) -> None:
 async def test_after_a_power_cut_and_without_proof_nothing_is_compared(node: Node) -> None:
     node.write(3)
     await node.checkpoint()
-    path = node.log.active.file.path  # type: ignore[union-attr]
+    active = node.log.active.file
+    assert active is not None
+    path = active.path
     with path.open("r+b") as file:
         file.truncate(0)
     await node.next_life(ran_on=False)

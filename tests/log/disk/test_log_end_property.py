@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -120,8 +121,8 @@ class Machine:
             await self.take(step, share)
 
 
-def run(main: object) -> None:
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))  # type: ignore[arg-type]
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @settings(max_examples=40, deadline=None)

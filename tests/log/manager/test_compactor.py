@@ -44,13 +44,13 @@ def harness(tmp_path: Path) -> Harness:
 
 
 def records(
-    *pairs: tuple[str, str | None], codec: Codec = Codec.NONE, timestamp: int = NOW, **batch: int
+    *pairs: tuple[str, str | None], codec: Codec = Codec.NONE, timestamp: int = NOW, **batch: Any
 ) -> bytearray:
     rows = [
         Record(number, timestamp, key.encode(), None if value is None else value.encode())
         for number, (key, value) in enumerate(pairs)
     ]
-    return build_batch(rows, codec=codec, **batch)  # type: ignore[arg-type]
+    return build_batch(rows, codec=codec, **batch)
 
 
 async def clean(harness: Harness, log: PartitionLog, *, passes: int = 1) -> None:

@@ -511,4 +511,5 @@ async def test_clients_do_not_write_to_internal_topics(tmp_path: Path) -> None:
         assert (
             await client.produce("__consumer_offsets", batch())
         ).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert node.replica.get(TopicPartition("__consumer_offsets", 0)).log.log_end_offset == 0  # type: ignore[union-attr]
+        partition = node.replica.get(TopicPartition("__consumer_offsets", 0))
+        assert partition is not None and partition.log.log_end_offset == 0
