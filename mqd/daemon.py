@@ -30,7 +30,9 @@ import trio
 
 from mqd.config import NodeConfig, PeerNode, StartError, StartOptions, topic_options
 from mqd.controller.configs import effective_node_config, warn_of_static_overrides
-from mqd.controller.image import Delta, MetadataImage, MetadataMachine
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
+from mqd.controller.machine import MetadataMachine
 from mqd.controller.placement import default_replication_factor
 from mqd.controller.service import BrokerAddress, ControllerService
 from mqd.errors import PASSING_ERRNOS, ErrorCode, MqError, StorageError
@@ -855,7 +857,7 @@ class _Publisher:
                     lost=tuple(
                         one
                         for one in partition.replicas
-                        if (topic.topic_id, topic_partition.partition, one) in image.lost
+                        if (topic.topic_id, topic_partition.partition, one) in image.lost_replicas
                     ),
                 )
             )

@@ -22,8 +22,10 @@ from trio.testing import wait_all_tasks_blocked
 from chaos.node import free_ports
 from mqd import daemon
 from mqd.config import NodeConfig, StartError, StartOptions
-from mqd.controller.image import Delta, MetadataImage
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
 from mqd.controller.records import CreateTopic, DeleteTopic, Placement, SetConfigs
+from mqd.controller.replay import replay
 from mqd.errors import ErrorCode, StorageError
 from mqd.io.disk import File, OsDisk
 from mqd.peers import Peers, parse_peers
@@ -355,7 +357,7 @@ class Publishing:
         self.index += 1
         delta = Delta(self.index)
         for record in records:
-            self.image.apply(record, self.index, delta)
+            replay(self.image, record, self.index, delta)
         self.publisher(delta, self.image)
         return self.taken()
 

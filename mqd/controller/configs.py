@@ -29,10 +29,10 @@ from mqd.config import (
     validate_topic_configs,
     without_effect,
 )
-from mqd.controller.image import MetadataImage
+from mqd.controller.image import GROUP, NODE, TOPIC, MetadataImage
 from mqd.controller.records import Record, SetConfigs, check_fits, check_overrides_fit
 from mqd.controller.rules import Rules
-from mqd.controller.size import GROUP, NODE, TOPIC, Room
+from mqd.controller.size import Room
 from mqd.controller.topics import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_RESOURCES_MAX, CONFIGURED_GROUPS_MAX, COORDINATOR_KEY_BYTES_MAX

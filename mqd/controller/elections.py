@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-from mqd.controller.image import MetadataImage, PartitionImage, TopicImage, updated
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
+from mqd.controller.partition_state import updated
 from mqd.controller.records import PartitionUpdate, Record, UpdatePartitions
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
@@ -320,12 +321,12 @@ def without_lost(
     image: MetadataImage, topic: TopicImage, partition: int, may_lead: frozenset[NodeId]
 ) -> frozenset[NodeId]:
     """Those of `may_lead` whose replica of this partition is not lost."""
-    if not image.lost:
+    if not image.lost_replicas:
         return may_lead
     return may_lead - {
         node_id
         for node_id in topic.partitions[partition].replicas
-        if (topic.topic_id, partition, node_id) in image.lost
+        if (topic.topic_id, partition, node_id) in image.lost_replicas
     }
 
 

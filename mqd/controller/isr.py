@@ -21,7 +21,8 @@ from uuid import UUID
 
 from mqd.controller.brokers import registered_broker
 from mqd.controller.elections import settle_reassigned, update_records, without_lost
-from mqd.controller.image import MetadataImage, PartitionImage, TopicImage, updated
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
+from mqd.controller.partition_state import updated
 from mqd.controller.records import LoseReplicas, PartitionUpdate, Record
 from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mqd.config import NodeConfig
-from mqd.controller.image import MetadataImage
-from mqd.controller.size import TOPIC
+from mqd.controller.image import TOPIC, MetadataImage
 from mqd.limits import METADATA_IMAGE_BYTES_MAX
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"

@@ -38,6 +38,7 @@ from mqd.controller.brokers import (
 )
 from mqd.controller.configs import AlterConfigs, decide_alter_configs, effective_node_config
 from mqd.controller.contact import Contact
+from mqd.controller.delta import Subscriber
 from mqd.controller.elections import (
     ElectLeaders,
     Rebalance,
@@ -47,7 +48,7 @@ from mqd.controller.elections import (
     decide_settle_all,
 )
 from mqd.controller.features import UpdateFeatures, decide_update_features
-from mqd.controller.image import MetadataImage, MetadataMachine, Subscriber
+from mqd.controller.image import MetadataImage
 from mqd.controller.isr import (
     AlterPartitions,
     ReportOfflineReplicas,
@@ -57,6 +58,7 @@ from mqd.controller.isr import (
     decide_report_offline,
     isr_outcomes,
 )
+from mqd.controller.machine import MetadataMachine
 from mqd.controller.producer_ids import (
     AllocateProducerIds,
     ProducerIdBlock,
@@ -366,7 +368,7 @@ class ControllerService:
                 if not self._machine.took_effect(index):
                     return False
                 self._commands += 1
-            self._size_watch.look(self.usage())
+            self._size_watch.observe(self.usage())
         except (NotLeader, OutcomeUnknown) as error:
             # else another try would meet what this one did, and call it another's
             if isinstance(error, NotLeader) and run is runs[0]:

@@ -1,29 +1,75 @@
-"""The metadata image as bytes: one JSON object, deflated. Made and read in pieces, so that a worker
-thread can do it beside the event loop: one call of json.loads would hold Python's lock for seconds.
+"""The metadata image as bytes and back: one JSON object, deflated (snapshot_json.py).
+
+Equal images give equal bytes. Reading and writing are done in steps, so that a worker thread can do
+them beside the event loop.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import merge
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
-from mqd.limits import KIB
+from mqd.controller.delta import Delta, difference
+from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from mqd.controller.size import recount, recount_groups
+from mqd.controller.snapshot_json import (
+    JsonReader,
+    deflated,
+    elements,
+    in_order,
+    inflate,
+    json_rows,
+    json_text,
+)
+from mqd.raft.snapshots import Work, all_steps
 from mqd.types import NodeId
 
-if TYPE_CHECKING:
-    from mqd.controller.image import BrokerImage, PartitionImage
+_SNAPSHOT_FORMAT = 2
+_SNAPSHOT_FORMATS_READ = (1, 2)
+"""Format 1 lacks reassignments, controlled shutdowns and lost replicas."""
+_SNAPSHOT_KEYS = (
+    "brokers",
+    "cluster_id",
+    "configs",
+    "features",
+    "format",
+    "index",
+    "next_producer_id",
+    "topics",
+)
+_TOPICS = "topics"
+_PARTITIONS = "partitions"
+_LISTS = ("configs", "lost")
 
-ItemT = TypeVar("ItemT")
+# -- writing
 
-_ROWS_PER_PIECE = 250
-_SORTED_AT_ONCE = 2_000
-_TEXT_BYTES_PER_PIECE = 64 * KIB
+
+def encode_snapshot(image: MetadataImage) -> bytes:
+    """The whole image."""
+    return b"".join(snapshot_pieces(image))
+
+
+def snapshot_pieces(image: MetadataImage) -> Iterator[bytes]:
+    """`encode_snapshot` in pieces.
+
+    Their content is that of the time of this call. Any thread may make them, each in some
+    milliseconds.
+    """
+    text = snapshot_text(
+        version=_SNAPSHOT_FORMAT,
+        index=image.index,
+        cluster_id=image.cluster_id,
+        features=dict(image.features),
+        next_producer_id=image.next_producer_id,
+        brokers=list(image.brokers.values()),
+        topics=[
+            (topic.name, topic.topic_id, tuple(topic.partitions)) for topic in image.topics.values()
+        ],
+        configs=list(image.configs.items()),
+        lost_replicas=list(image.lost_replicas),
+    )
+    return deflated(text)
 
 
 def snapshot_text(
@@ -36,9 +82,9 @@ def snapshot_text(
     brokers: list[BrokerImage],
     topics: list[tuple[str, UUID, tuple[PartitionImage, ...]]],
     configs: list[tuple[tuple[str, str], dict[str, str]]],
-    lost: list[tuple[UUID, int, NodeId]],
+    lost_replicas: list[tuple[UUID, int, NodeId]],
 ) -> Iterator[str]:
-    """One JSON object with its keys in order, in parts. Nobody may change what is passed here."""
+    """One JSON object with its keys in order, in parts. The arguments must not change meanwhile."""
     broker_rows = [
         [
             b.node_id,
@@ -51,20 +97,21 @@ def snapshot_text(
             b.in_controlled_shutdown,
             b.vouched_epoch,
         ]
-        + ([b.disk_serial] if b.disk_serial else [])  # which version 1 of the metadata has not
+        + ([b.disk_serial] if b.disk_serial else [])  # metadata version 1 lacks it
         for b in sorted(brokers, key=lambda broker: broker.node_id)
     ]
-    yield f'{{"brokers":{_json(broker_rows)},"cluster_id":{_json(cluster_id)},"configs":['
-    for number, (key, values) in enumerate(_in_order(configs)):
-        yield f"{',' if number else ''}{_json([*key, values])}"
-    yield f'],"features":{_json(features)},"format":{version},"index":{index},"lost":['
-    yield from _rows(
-        [topic_id.hex, partition, node_id] for topic_id, partition, node_id in _in_order(lost)
+    yield f'{{"brokers":{json_text(broker_rows)},"cluster_id":{json_text(cluster_id)},"configs":['
+    for number, (key, values) in enumerate(in_order(configs)):
+        yield f"{',' if number else ''}{json_text([*key, values])}"
+    yield f'],"features":{json_text(features)},"format":{version},"index":{index},"lost":['
+    yield from json_rows(
+        [topic_id.hex, partition, node_id]
+        for topic_id, partition, node_id in in_order(lost_replicas)
     )
     yield f'],"next_producer_id":{next_producer_id},"topics":['
-    for number, (name, topic_id, partitions) in enumerate(_in_order(topics)):
-        yield f'{"," if number else ""}[{_json(name)},"{topic_id.hex}",['
-        yield from _rows(
+    for number, (name, topic_id, partitions) in enumerate(in_order(topics)):
+        yield f'{"," if number else ""}[{json_text(name)},"{topic_id.hex}",['
+        yield from json_rows(
             [
                 p.leader,
                 p.leader_epoch,
@@ -82,63 +129,81 @@ def snapshot_text(
     yield "]}"
 
 
-def _in_order(items: Sequence[ItemT]) -> Iterator[ItemT]:
-    """Sorted, without one long call that would hold Python's lock."""
-    runs = (
-        sorted(items[start : start + _SORTED_AT_ONCE])  # type: ignore[type-var]
-        for start in range(0, len(items), _SORTED_AT_ONCE)
-    )
-    return merge(*runs)  # type: ignore[type-var]
+# -- reading
 
 
-def _rows(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """The elements of a JSON array, without its brackets."""
-    left = iter(rows)
-    comma = ""
-    while several := list(islice(left, _ROWS_PER_PIECE)):
-        yield comma + _json(several)[1:-1]
-        comma = ","
+def restore(image: MetadataImage, data: bytes) -> Delta:
+    """Replace the content of `image` by a snapshot. Returns the difference.
 
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True)
-
-
-def deflated(text: Iterator[str]) -> Iterator[bytes]:
-    """The text as one zlib stream, in pieces of some milliseconds of work."""
-    deflater = zlib.compressobj(6)
-    waiting: list[str] = []
-    size = 0
-    for part in text:
-        waiting.append(part)
-        size += len(part)
-        if size >= _TEXT_BYTES_PER_PIECE:
-            yield deflater.compress("".join(waiting).encode())
-            waiting, size = [], 0
-    yield deflater.compress("".join(waiting).encode()) + deflater.flush()
-
-
-def inflate(data: bytes) -> str:
-    """The text that `deflated` compressed. Raises ValueError.
-
-    No bound on its size: what was decided once must be loaded, on every node and after every
-    restart. Decisions are bounded (size.py).
+    Raises ValueError for bytes that are no snapshot; then `image` is unchanged.
     """
-    inflater = zlib.decompressobj()
+    fresh, delta = all_steps(restoring(image, data))
+    image.become(fresh)
+    return delta
+
+
+def restoring(image: MetadataImage, data: bytes) -> Work[tuple[MetadataImage, Delta]]:
+    """The image of a snapshot, and its difference from `image`, which is unchanged.
+
+    In steps of some milliseconds, which any thread may make. Raises ValueError for bytes that are
+    no snapshot.
+    """
+    text = inflate(data)
+    yield
+    fresh = MetadataImage()
     try:
-        text = inflater.decompress(data)
-    except zlib.error as error:
-        raise ValueError(f"metadata snapshot does not inflate: {error}") from error
-    if not inflater.eof:
-        raise ValueError("metadata snapshot is cut off")
-    return text.decode()
+        missing = set(_SNAPSHOT_KEYS)
+        for key, values in parsed(text):
+            missing.discard(key)
+            _fill(fresh, key, values)
+            yield
+        if missing:
+            raise KeyError(*sorted(missing))
+        fresh.size = recount(fresh)
+        fresh.groups_size = recount_groups(fresh)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"metadata snapshot of another shape: {error!r}") from error
+    delta = yield from difference(image, fresh)
+    return fresh, delta
 
 
-TOPICS = "topics"
-PARTITIONS = "partitions"
-_LISTS = ("configs", "lost")
-_SPACE = re.compile(r"[ \t\n\r]*").match
-_VALUE = json.JSONDecoder().raw_decode
+def _fill(image: MetadataImage, key: str, values: list[Any]) -> None:
+    """Take over one part of a snapshot (`parsed`)."""
+    match key, values:
+        case "format", [version]:
+            if version not in _SNAPSHOT_FORMATS_READ:
+                raise ValueError(
+                    f"metadata snapshot of unknown format {version}: written by another "
+                    "version of mqd?"
+                )
+        case (("index" | "cluster_id" | "next_producer_id"), [value]):
+            setattr(image, key, value)
+        case "features", [features]:
+            image.features = dict(features)
+        case "brokers", [rows]:
+            for node_id, host, port, rack, epoch, incarnation, *flags in rows:
+                image.brokers[node_id] = BrokerImage(
+                    node_id, host, port, rack, epoch, UUID(incarnation), *flags
+                )
+        case "topics", [name, topic_id]:
+            image.insert_topic(TopicImage(name, UUID(topic_id), []))
+        case "partitions", rows:
+            next(reversed(image.topics.values())).partitions.extend(
+                PartitionImage(
+                    leader,
+                    leader_epoch,
+                    partition_epoch,
+                    *(tuple(nodes) for nodes in node_lists),
+                )
+                for leader, leader_epoch, partition_epoch, *node_lists in rows
+            )
+        case "configs", rows:
+            for resource_type, resource_name, overrides in rows:
+                image.configs[resource_type, resource_name] = dict(overrides)
+        case "lost", rows:
+            image.lost_replicas.update(
+                (UUID(topic_id), partition, node_id) for topic_id, partition, node_id in rows
+            )
 
 
 def parsed(text: str) -> Iterator[tuple[str, list[Any]]]:
@@ -148,17 +213,17 @@ def parsed(text: str) -> Iterator[tuple[str, list[Any]]]:
     with name and id of one topic at a time, and some rows at a time of its `partitions` behind it.
     Any other key has one value.
     """
-    reader = _Reader(text)
+    reader = JsonReader(text)
     more = reader.opens("{", "}")
     while more:
         key = reader.value()
         reader.expect(":")
-        if key == TOPICS:
+        if key == _TOPICS:
             yield key, []
             yield from _parsed_topics(reader)
         elif key in _LISTS:
             yield key, []
-            for values in _elements(reader):
+            for values in elements(reader):
                 yield key, values
         else:
             yield key, [reader.value()]
@@ -166,7 +231,7 @@ def parsed(text: str) -> Iterator[tuple[str, list[Any]]]:
     reader.end()
 
 
-def _parsed_topics(reader: _Reader) -> Iterator[tuple[str, list[Any]]]:
+def _parsed_topics(reader: JsonReader) -> Iterator[tuple[str, list[Any]]]:
     if not reader.opens("[", "]"):
         return
     while True:
@@ -175,69 +240,9 @@ def _parsed_topics(reader: _Reader) -> Iterator[tuple[str, list[Any]]]:
         reader.expect(",")
         topic_id = reader.value()
         reader.expect(",")
-        yield TOPICS, [name, topic_id]
-        for rows in _elements(reader):
-            yield PARTITIONS, rows
+        yield _TOPICS, [name, topic_id]
+        for rows in elements(reader):
+            yield _PARTITIONS, rows
         reader.expect("]")
         if not reader.continues("]"):
             return
-
-
-def _elements(reader: _Reader) -> Iterator[list[Any]]:
-    """Those of an array, some at a time."""
-    if not reader.opens("[", "]"):
-        return
-    more = True
-    while more:
-        values = [reader.value()]
-        while (more := reader.continues("]")) and len(values) < _ROWS_PER_PIECE:
-            values.append(reader.value())
-        yield values
-
-
-class _Reader:
-    """A place in a JSON text."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._position = 0
-
-    def value(self) -> Any:
-        found, self._position = _VALUE(self._text, self._place())
-        return found
-
-    def expect(self, mark: str) -> None:
-        if not self._passes(mark):
-            raise self._unexpected(mark)
-
-    def opens(self, mark: str, end: str) -> bool:
-        """Whether the array or object that begins here has an element."""
-        self.expect(mark)
-        return not self._passes(end)
-
-    def continues(self, end: str) -> bool:
-        """Whether another element follows."""
-        if self._passes(","):
-            return True
-        self.expect(end)
-        return False
-
-    def end(self) -> None:
-        if self._place() < len(self._text):
-            raise self._unexpected("the end")
-
-    def _passes(self, mark: str) -> bool:
-        place = self._place()
-        if not self._text.startswith(mark, place):
-            return False
-        self._position = place + 1
-        return True
-
-    def _place(self) -> int:
-        place = _SPACE(self._text, self._position)
-        assert place is not None
-        return place.end()
-
-    def _unexpected(self, wanted: str) -> ValueError:
-        found = self._text[self._position : self._position + 20]
-        return ValueError(f"metadata snapshot: {found!r} at {self._position}, {wanted!r} expected")

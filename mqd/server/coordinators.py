@@ -11,7 +11,8 @@ import trio
 
 from mqd.config import NodeConfig, group_option
 from mqd.controller.configs import CurrentConfig
-from mqd.controller.image import Delta, MetadataImage
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
 from mqd.coordinator.group import requests
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.shard import GroupShard

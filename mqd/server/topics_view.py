@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from mqd.controller.image import Delta, MetadataImage
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
 from mqd.coordinator.group.subscriptions import topic_digest
 from mqd.types import NodeId
 

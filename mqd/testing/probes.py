@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from mqd.controller.size import recount, recount_groups
+from mqd.controller.snapshot import encode_snapshot
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.txn.shard import TransactionShard
 from mqd.daemon import _Daemon
@@ -174,7 +175,7 @@ def _content(image: Any) -> tuple[Any, ...]:
         image.next_producer_id,
         dict(image.features),
         dict(image.configs),
-        frozenset(image.lost),
+        frozenset(image.lost_replicas),
         topics,
     )
 
@@ -980,8 +981,8 @@ class Probes:
         by_index: dict[int, tuple[int, bytes]] = {}
         for node_id, daemon in self._live().items():
             image = daemon.machine.image
-            other, snapshot = by_index.setdefault(image.index, (node_id, image.snapshot()))
-            if snapshot != image.snapshot():
+            other, snapshot = by_index.setdefault(image.index, (node_id, encode_snapshot(image)))
+            if snapshot != encode_snapshot(image):
                 raise Violation(
                     f"I10: nodes {other} and {node_id} have different images at index {image.index}"
                 )

@@ -13,7 +13,8 @@ import trio
 
 from mqd.config import NodeConfig
 from mqd.controller.brokers import Heartbeat, Register, decide_heartbeat, decide_register
-from mqd.controller.image import MetadataImage, MetadataMachine
+from mqd.controller.image import MetadataImage
+from mqd.controller.machine import MetadataMachine
 from mqd.controller.records import Command, Record, encode_command
 from mqd.controller.rules import Rules
 from mqd.controller.service import BrokerAddress, ControllerService

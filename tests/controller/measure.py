@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from mqd.controller.brokers import ExpireSessions, Heartbeat, decide_expire, decide_heartbeat
 from mqd.controller.elections import SettleAll, decide_settle_all
-from mqd.controller.image import MetadataMachine
 from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
+from mqd.controller.machine import MetadataMachine
 from mqd.controller.records import Command, encode_command, split_records
 from mqd.controller.rules import Rules
 from mqd.controller.topics import (

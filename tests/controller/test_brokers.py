@@ -22,6 +22,7 @@ from mqd.controller.elections import PARTITIONS_PER_DECISION, SettleAll, decide_
 from mqd.controller.image import MetadataImage
 from mqd.controller.records import CreateTopic, Placement
 from mqd.controller.rules import Rules
+from mqd.controller.snapshot import encode_snapshot, restore
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_NODE, NodeId
 from tests.controller.cluster import (
@@ -214,7 +215,7 @@ def test_a_process_that_ended_before_it_could_promise_anything_takes_nothing_awa
             replica.run(decide_expire, ExpireSessions(((ONE, replica.image.brokers[ONE].epoch),)))
             break
     restored = MetadataImage()
-    restored.restore(replica.image.snapshot())
+    restore(restored, encode_snapshot(replica.image))
     assert restored.brokers == replica.image.brokers
     replica.run(
         decide_register,
@@ -238,7 +239,7 @@ def test_the_serial_of_a_disk_is_kept_and_never_falls() -> None:
         reported(replica, serial)
         assert replica.image.brokers[ONE].disk_serial == kept
     again = MetadataImage()
-    again.restore(replica.image.snapshot())
+    restore(again, encode_snapshot(replica.image))
     assert again.brokers == replica.image.brokers
 
 

@@ -13,7 +13,8 @@ from mqd.controller.features import (
     UpgradeType,
     decide_update_features,
 )
-from mqd.controller.image import MetadataMachine
+from mqd.controller.machine import MetadataMachine
+from mqd.controller.snapshot import encode_snapshot
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NodeId
 from tests.controller.cluster import Replica, with_brokers
@@ -44,7 +45,7 @@ def test_a_level_goes_down_and_up_again_and_at_zero_the_feature_is_gone() -> Non
     update(replica, 2)
     assert replica.image.features[NAME] == 2
     copy = MetadataMachine()
-    copy.restore(replica.image.snapshot())
+    copy.restore(encode_snapshot(replica.image))
     assert copy.image.features == replica.image.features
 
 

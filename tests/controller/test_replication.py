@@ -96,7 +96,7 @@ class Life:
 
     def step(self, kind: str, what: Any, value: object) -> None:
         before = self.partition
-        lost_before = set(self.replica.image.lost)
+        lost_before = set(self.replica.image.lost_replicas)
         try:
             self._do(kind, what, value)
         except MqError:
@@ -105,7 +105,7 @@ class Life:
         still_here = {replica for replica in lost_before if replica[2] in self.partition.replicas}
         assert (
             kind in ("lose", "register", "isr", "unregister")
-            or still_here == self.replica.image.lost
+            or still_here == self.replica.image.lost_replicas
         )
 
     def _do(self, kind: str, what: Any, value: object) -> None:
@@ -197,7 +197,7 @@ class Life:
             assert partition.leader_epoch > before.leader_epoch
         if not partition.adding and kind in ("isr", "move") and partition != before:
             assert not partition.removing or set(partition.isr) <= set(partition.removing)
-        may_lead = image.may_lead() - {node for _, _, node in image.lost}
+        may_lead = image.may_lead() - {node for _, _, node in image.lost_replicas}
         if partition.leader == NO_NODE:
             assert may_lead.isdisjoint(partition.elr)
             assert not (self.rules.unclean_election and may_lead & set(partition.replicas))
@@ -345,7 +345,7 @@ def test_a_lost_replica_does_not_lead_before_it_is_in_sync_again_or_its_node_sta
     assert life.partition.leader == NO_NODE
     life.step("register", NODES[0], True)
     life.step("beat", NODES[0], None)
-    assert life.partition.leader == 1 and not life.replica.image.lost
+    assert life.partition.leader == 1 and not life.replica.image.lost_replicas
 
 
 def test_a_removal_is_complete_when_an_election_puts_a_replica_in_sync_that_stays() -> None:
@@ -367,6 +367,6 @@ def test_a_removal_is_complete_when_an_election_puts_a_replica_in_sync_that_stay
 def test_a_lost_replica_is_forgotten_with_the_replica() -> None:
     life = Life(1, 2, False)
     life.step("lose", NODES[1], None)
-    assert life.replica.image.lost
+    assert life.replica.image.lost_replicas
     life.step("move", [NODES[0]], None)
-    assert life.partition.replicas == (1,) and not life.replica.image.lost
+    assert life.partition.replicas == (1,) and not life.replica.image.lost_replicas

@@ -15,7 +15,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from mqd.controller.brokers import Heartbeat, Register
-from mqd.controller.image import MetadataMachine
+from mqd.controller.machine import MetadataMachine
 from mqd.controller.records import (
     Command,
     PartitionUpdate,
@@ -545,7 +545,7 @@ async def test_what_is_done_between_registration_and_the_first_heartbeat(
     assert seen == [(controller.image.brokers[ONE].epoch, False)]
     assert controller.image.is_alive(ONE)
     assert controller.image.topics["t"].partitions[0].leader == NO_NODE
-    assert controller.image.lost == {(controller.image.topics["t"].topic_id, 0, ONE)}
+    assert controller.image.lost_replicas == {(controller.image.topics["t"].topic_id, 0, ONE)}
 
 
 async def test_a_loss_that_waited_is_not_of_the_next_topic_of_that_name(
@@ -558,7 +558,7 @@ async def test_a_loss_that_waited_is_not_of_the_next_topic_of_that_name(
     await controller.submit(DeleteTopics((TopicName("t"),)))
     await controller.submit(CreateTopics((new_topic("t")._replace(topic_id=UUID(int=5)),), 1, 1))
     await controller.report_offline([(old, 0)])
-    assert controller.image.topics["t"].topic_id != old and not controller.image.lost
+    assert controller.image.topics["t"].topic_id != old and not controller.image.lost_replicas
     assert controller.image.topics["t"].partitions[0].leader == ONE
 
 

@@ -32,8 +32,8 @@ from mqd.controller.configs import (
     decide_alter_configs,
 )
 from mqd.controller.features import FeatureUpdate, UpdateFeatures, decide_update_features
-from mqd.controller.image import MetadataMachine
 from mqd.controller.isr import ReportOfflineReplicas, decide_report_offline
+from mqd.controller.machine import MetadataMachine
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
 from mqd.controller.reassignments import (
     AlterReassignments,
@@ -43,6 +43,7 @@ from mqd.controller.reassignments import (
 from mqd.controller.records import RegisterBroker
 from mqd.controller.rules import Rules
 from mqd.controller.size import RESERVED_SHARE, recount, recount_groups
+from mqd.controller.snapshot import encode_snapshot
 from mqd.controller.topics import (
     CreatePartitions,
     CreateTopics,
@@ -283,7 +284,7 @@ def test_what_nodes_do_by_themselves_changes_no_size() -> None:
         epoch = replica.image.brokers[node].epoch
         replica.run(decide_heartbeat, Heartbeat(node, epoch, replica.image.index), full)
         assert replica.image.size == size == recount(replica.image)
-        assert len(zlib.decompress(replica.image.snapshot())) <= size
+        assert len(zlib.decompress(encode_snapshot(replica.image))) <= size
 
 
 def test_brokers_come_and_go_and_their_names_are_bounded() -> None:
@@ -323,7 +324,7 @@ def test_a_snapshot_of_any_size_is_restored() -> None:
     """An earlier release wrote snapshots above 512 MiB, and none of its nodes could start again."""
     replica = with_brokers(1)
     create_topics(replica, new_topic("t", 2))
-    text = zlib.decompress(replica.image.snapshot())
+    text = zlib.decompress(encode_snapshot(replica.image))
     deflater = zlib.compressobj(1)
     padding = b" " * MIB
     large = b"".join(
@@ -336,14 +337,14 @@ def test_a_snapshot_of_any_size_is_restored() -> None:
     )
     machine = MetadataMachine()
     machine.restore(large)
-    assert machine.image.snapshot() == replica.image.snapshot()
+    assert encode_snapshot(machine.image) == encode_snapshot(replica.image)
 
 
 def test_metadata_above_the_bound_is_restored_and_only_growth_is_refused() -> None:
     replica = with_brokers(1)
     create_topics(replica, new_topic("t", 100))
     again = Replica()
-    again.machine.restore(replica.image.snapshot())
+    again.machine.restore(encode_snapshot(replica.image))
     again.index = replica.index
     lowered = Rules(image_bytes_max=10_000)
     assert again.image.size == replica.image.size > lowered.image_bytes_max
@@ -361,7 +362,7 @@ def test_names_that_json_must_escape_are_counted() -> None:
     pair = ("consumer.session.timeout.ms", "46000")
     for name in ("\x01" * 1_000, '"' * 1_000, "\\" * 1_000, "ä" * 1_000, "\U0001f600" * 900):
         alter(replica, Rules(), changes(ResourceType.GROUP, name, pair))
-        assert len(zlib.decompress(replica.image.snapshot())) <= replica.image.size
+        assert len(zlib.decompress(encode_snapshot(replica.image))) <= replica.image.size
 
 
 def test_each_threshold_is_reported_once() -> None:

@@ -16,7 +16,9 @@ import pytest
 import trio
 
 from mqd.config import NodeConfig
-from mqd.controller.image import MetadataImage, MetadataMachine, PartitionImage, TopicImage
+from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
+from mqd.controller.machine import MetadataMachine
+from mqd.controller.snapshot import encode_snapshot
 from mqd.daemon import _Publisher
 from mqd.io.clock import SystemClock
 from mqd.io.disk import OsDisk
@@ -106,7 +108,7 @@ async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
     machine = MetadataMachine()
     publisher = published(machine)
     image = large_image()
-    data = formats.encode_snapshot(formats.Snapshot("c", image.index, 1, image.snapshot()))
+    data = formats.encode_snapshot(formats.Snapshot("c", image.index, 1, encode_snapshot(image)))
     raft = RaftService(
         node_id=2,
         voters={1: ("127.0.0.1", 1)},
@@ -133,7 +135,7 @@ async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
         await until(lambda: raft.statistics().snapshots_installed == 1 and not publisher.pending)
         trio.lowlevel.remove_instrument(steps)
         nursery.cancel_scope.cancel()
-    assert machine.image.snapshot() == image.snapshot()
+    assert encode_snapshot(machine.image) == encode_snapshot(image)
     print(
         f"metadata snapshot, {SNAPSHOT_TOPICS * TOPIC_PARTITIONS} partitions: "
         f"{1000 * steps.longest:.1f} ms {steps.of}"

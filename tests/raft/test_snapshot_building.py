@@ -15,8 +15,11 @@ import pytest
 import trio
 import trio.lowlevel
 
-from mqd.controller.image import Delta, MetadataMachine
+from mqd.controller.delta import Delta
+from mqd.controller.machine import MetadataMachine
 from mqd.controller.records import CreateTopic, Placement, SetConfigs
+from mqd.controller.replay import replay
+from mqd.controller.snapshot import encode_snapshot
 from mqd.io.clock import SystemClock
 from mqd.io.disk import OsDisk
 from mqd.io.entropy import RandomEntropy
@@ -196,10 +199,10 @@ def large_image(size: int) -> MetadataMachine:
     for number in range(50):
         placements = (Placement(everywhere, NodeId(-1), everywhere),) * 1_000
         topic = CreateTopic(f"topic-{number}", UUID(int=number + 1), placements, ())
-        machine.image.apply(topic, 1, Delta(1))
+        replay(machine.image, topic, 1, Delta(1))
     text = ",".join(f"{number}:{number % 100}" for number in range(8_000))[: 60 * 1024]
     for number in range(size // len(text)):
-        machine.image.apply(SetConfigs("group", f"g{number}", (("a", text),)), 1, Delta(1))
+        replay(machine.image, SetConfigs("group", f"g{number}", (("a", text),)), 1, Delta(1))
     machine.image.index = 0
     return machine
 
@@ -245,17 +248,17 @@ async def test_the_loop_hardly_notices_a_snapshot_of_64_mebibytes(
 @pytest.mark.parametrize("changed", ["topics", "configs"])
 def test_pieces_hold_the_moment_at_which_they_were_asked_for(changed: str) -> None:
     machine = large_image(1 * MIB)
-    before = machine.image.snapshot()
+    before = encode_snapshot(machine.image)
     pieces = machine.snapshot()
     first = next(pieces)
     if changed == "topics":
         everywhere = (NodeId(1),)
         placements = (Placement(everywhere, NodeId(-1), everywhere),)
-        machine.image.apply(CreateTopic("another", UUID(int=77), placements, ()), 2, Delta(2))
+        replay(machine.image, CreateTopic("another", UUID(int=77), placements, ()), 2, Delta(2))
         machine.image.topics["topic-9"].partitions[3] = machine.image.topics["another"].partitions[
             0
         ]
     else:
-        machine.image.apply(SetConfigs("group", "g3", (("a", None), ("b", "c"))), 2, Delta(2))
+        replay(machine.image, SetConfigs("group", "g3", (("a", None), ("b", "c"))), 2, Delta(2))
     assert first + b"".join(pieces) == before
-    assert machine.image.snapshot() != before
+    assert encode_snapshot(machine.image) != before

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from mqd.config import NodeConfig
-from mqd.controller.image import Delta, MetadataImage
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
 from mqd.controller.records import (
     CreateTopic,
     DeleteTopic,
@@ -21,6 +22,7 @@ from mqd.controller.records import (
     SetBrokerFencing,
     UpdatePartitions,
 )
+from mqd.controller.replay import replay
 from mqd.daemon import _Publisher
 from mqd.log.log_config import LogConfig
 from mqd.types import NodeId, TopicPartition
@@ -57,7 +59,7 @@ class Starting(Replicas):
         self.index += 1
         delta = Delta(self.index)
         for record in records:
-            self.image.apply(record, self.index, delta)
+            replay(self.image, record, self.index, delta)
         self.publisher(delta, self.image)
 
     def created(self, topic_id: UUID) -> CreateTopic:

@@ -23,7 +23,8 @@ import trio
 import trio.testing
 
 from mqd.config import NodeConfig
-from mqd.controller.image import Delta, MetadataImage
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
 from mqd.controller.records import (
     ChangePartitions,
     CreateTopic,
@@ -35,6 +36,7 @@ from mqd.controller.records import (
     SetBrokerFencing,
     SetConfigs,
 )
+from mqd.controller.replay import replay
 from mqd.daemon import _Publisher
 from mqd.io.disk import File
 from mqd.io.entropy import RandomEntropy
@@ -305,7 +307,7 @@ class Rig:
         self.changes += 1
         delta = Delta(self.changes)
         for record in records:
-            self.image.apply(record, self.changes, delta)
+            replay(self.image, record, self.changes, delta)
         self.image.index = self.changes
         self.publisher.active = True
         self.publisher(delta, self.image)

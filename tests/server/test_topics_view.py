@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from mqd.controller.image import Delta, MetadataImage
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
 from mqd.controller.records import (
     AddPartitions,
     CreateTopic,
@@ -20,6 +21,7 @@ from mqd.controller.records import (
     SetBrokerFencing,
     UpdatePartitions,
 )
+from mqd.controller.replay import replay
 from mqd.coordinator.group import subscriptions
 from mqd.server import topics_view
 from mqd.server.topics_view import ImageTopics
@@ -51,7 +53,7 @@ class Cluster:
     def change(self, record: Record) -> None:
         self.image.index += 1
         delta = Delta(self.image.index)
-        self.image.apply(record, self.image.index, delta)
+        replay(self.image, record, self.image.index, delta)
         version = self.view.version
         assert self.view.changed(delta) and self.view.version > version
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqd.controller import image
+from mqd.controller import replay
 from mqd.controller.records import DeleteTopic
 from mqd.controller.size import growth
 from mqd.coordinator.group.offset_store import WAITING_BYTES, OffsetStore
@@ -62,4 +62,4 @@ def deleted_topics_are_counted() -> Patches:
     def counted(before: Any, record: Any) -> int:
         return 0 if isinstance(record, DeleteTopic) else growth(before, record)
 
-    yield image, "growth", counted
+    yield replay, "growth", counted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mqd.controller import elections, image, reassignments
+from mqd.controller import elections, reassignments, snapshot
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.snapshot import snapshot_text
 from mqd.raft.journal import Journal
@@ -18,8 +18,8 @@ from tests.sim.planting import Patches, bug
 
 
 def _snapshot_with(**values: Any) -> Patches:
-    original = snapshot_text
-    yield image, "snapshot_text", lambda **how: original(**{**how, **values})
+    original = snapshot.snapshot_text
+    yield snapshot, "snapshot_text", lambda **how: original(**{**how, **values})
 
 
 @bug("a snapshot of the metadata lacks the producer ids that were given out")
@@ -34,7 +34,7 @@ def snapshot_lacks_configs() -> Patches:
 
 @bug("a snapshot of the metadata lacks the eligible leader replicas (KIP-966)")
 def snapshot_lacks_eligible_replicas() -> Patches:
-    original = snapshot_text
+    original = snapshot.snapshot_text
 
     def without(partition: PartitionImage) -> PartitionImage:
         return replace(partition, elr=())
@@ -46,7 +46,7 @@ def snapshot_lacks_eligible_replicas() -> Patches:
         ]
         return original(topics=rows, **how)
 
-    yield image, "snapshot_text", text
+    yield snapshot, "snapshot_text", text
 
 
 @bug("a snapshot counts for the entries that were applied while it was built")
@@ -80,13 +80,12 @@ def journal_cut_without_its_snapshot() -> Patches:
 def restore_merges() -> Patches:
     original = MetadataImage.become
 
-    def become(self: MetadataImage, fresh: MetadataImage, delta: Any) -> Any:
+    def become(self: MetadataImage, fresh: MetadataImage) -> None:
         before: list[TopicImage] = list(self.topics.values())
-        original(self, fresh, delta)
+        original(self, fresh)
         for topic in before:
             if topic.name not in self.topics:
-                self._insert_topic(topic)
-        return delta
+                self.insert_topic(topic)
 
     yield MetadataImage, "become", become
 

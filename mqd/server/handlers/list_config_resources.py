@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mqd.controller.configs import ResourceType
-from mqd.controller.image import MetadataImage
-from mqd.controller.size import GROUP
+from mqd.controller.image import GROUP, MetadataImage
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 

@@ -223,9 +223,9 @@ def _lost(
         {
             replica
             for replica in partition.replicas
-            if (topic.topic_id, index, replica) in image.lost
+            if (topic.topic_id, index, replica) in image.lost_replicas
         }
-        if image.lost
+        if image.lost_replicas
         else set()
     )
 

@@ -1,0 +1,77 @@
+"""The metadata image as Raft's state machine: `RaftService(machine=...)`.
+
+A command takes effect only if its decider had seen everything before it: `base_index` is the index
+of the last command that took effect here. Otherwise every node skips it alike. So a decision of a
+deposed controller, or a proposal whose outcome is unknown, never applies to an image that its
+decider did not see (I10).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from mqd.controller.delta import Delta, Subscriber
+from mqd.controller.image import MetadataImage
+from mqd.controller.records import decode_command
+from mqd.controller.replay import replay
+from mqd.controller.snapshot import restoring, snapshot_pieces
+from mqd.raft.snapshots import Work, all_steps
+
+_SKIPPED_REMEMBERED = 1_000
+"""Skipped commands whose indexes `took_effect` remembers."""
+
+
+class MetadataMachine:
+    """Holds the image, applies committed commands, and calls subscribers with each change.
+
+    `apply` is total for every command that `encode_command` wrote. Other bytes come from another
+    version of mqd: ValueError stops the daemon before its image differs from that of its peers.
+    """
+
+    def __init__(self) -> None:
+        self.image = MetadataImage()
+        self._subscribers: list[Subscriber] = []
+        self._skipped: deque[int] = deque(maxlen=_SKIPPED_REMEMBERED)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call `subscriber(delta, image)` after each change, in order of subscription, without an
+        await in between.
+        """
+        self._subscribers.append(subscriber)
+
+    def apply(self, index: int, command: bytes) -> None:
+        image = self.image
+        base_index, records = decode_command(command)
+        if base_index != image.index:
+            self._skipped.append(index)
+            return
+        delta = Delta(index)
+        for record in records:
+            replay(image, record, index, delta)
+        image.index = index
+        self._publish(delta)
+
+    def took_effect(self, index: int) -> bool:
+        """Whether the command at an index that was just applied was not skipped."""
+        return index not in self._skipped
+
+    def snapshot(self) -> Iterator[bytes]:
+        return snapshot_pieces(self.image)
+
+    def restoring(self, data: bytes) -> Work[Callable[[], None]]:
+        fresh, delta = yield from restoring(self.image, data)
+
+        def take_effect() -> None:
+            self.image.become(fresh)
+            self._publish(delta)
+
+        return take_effect
+
+    def restore(self, data: bytes) -> None:
+        """`restoring`, and the call that it returns, at once."""
+        all_steps(self.restoring(data))()
+
+    def _publish(self, delta: Delta) -> None:
+        for subscriber in self._subscribers:
+            subscriber(delta, self.image)
