@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from mqd.controller.elections import sweep
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage
 from mqd.controller.records import (
     FormatCluster,
@@ -36,6 +35,7 @@ from mqd.controller.records import (
     UnregisterBroker,
 )
 from mqd.controller.rules import Rules
+from mqd.controller.sweeps import sweep
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import BROKER_TEXT_BYTES_MAX
 from mqd.raft import versions
@@ -110,7 +110,7 @@ def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decisio
         rules,
         (op.node_id,),
         (*formatting, record),
-        forgotten=() if vouches else (op.node_id,),
+        lost_replicas=() if vouches else (op.node_id,),
     )
 
 
@@ -246,21 +246,23 @@ def _without(
     then: tuple[Record, ...],
     reply: object = None,
     *,
-    forgotten: Collection[NodeId] = (),
+    lost_replicas: Collection[NodeId] = (),
 ) -> Decision[Record]:
-    """These brokers leave the ISRs and lead no more, and `then` is recorded; those
-    `forgotten` leave the ELRs, too.
+    """The brokers `gone` leave the ISRs and lead no partition, then the records `then` follow.
+    Brokers whose replicas are lost leave the ELRs too.
     """
-    leaving, forgotten = frozenset(gone), frozenset(forgotten)
+    leaving, lost_replicas = frozenset(gone), frozenset(lost_replicas)
 
-    def touched(partition: PartitionImage) -> bool:
+    def is_affected(partition: PartitionImage) -> bool:
         return (
             partition.leader in leaving
             or not leaving.isdisjoint(partition.isr)
-            or not forgotten.isdisjoint(partition.elr)
+            or not lost_replicas.isdisjoint(partition.elr)
         )
 
-    swept = sweep(image, rules, image.may_lead() - leaving, touched, forgotten=forgotten)
+    swept = sweep(
+        image, rules, image.may_lead() - leaving, is_affected, lost_replicas=lost_replicas
+    )
     if not swept.complete:
         return Decision(swept.records, reply, more=True)
     return Decision((*swept.records, *then), reply)
@@ -269,15 +271,15 @@ def _without(
 def _unfence(
     image: MetadataImage, rules: Rules, broker: BrokerImage, reply: object
 ) -> Decision[Record]:
-    """Partitions without a leader may have one now.
+    """Partitions without a leader may get one now.
 
-    Portions that a failure leaves out are found by `SettleAll`.
+    `ReviewPartitions` finds portions that a failure left out.
     """
 
-    def touched(partition: PartitionImage) -> bool:
+    def is_affected(partition: PartitionImage) -> bool:
         return partition.leader == NO_NODE and broker.node_id in partition.replicas
 
-    swept = sweep(image, rules, image.may_lead() | {broker.node_id}, touched)
+    swept = sweep(image, rules, image.may_lead() | {broker.node_id}, is_affected)
     return Decision((SetBrokerFencing(broker.node_id, broker.epoch, False), *swept.records), reply)
 
 

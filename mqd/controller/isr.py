@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from mqd.controller.brokers import registered_broker
-from mqd.controller.elections import settle_reassigned, update_records, without_lost
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
-from mqd.controller.partition_state import updated
+from mqd.controller.partition_state import ElectionConditions, next_partition_state, updated
 from mqd.controller.records import LoseReplicas, PartitionUpdate, Record
 from mqd.controller.rules import Rules
+from mqd.controller.sweeps import all_update_records, update_records, without_lost_replicas
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import REQUEST_PARTITIONS_MAX
 from mqd.types import NO_EPOCH, NO_NODE, Decision, IsrChange, IsrOutcome, NodeId
@@ -168,30 +168,30 @@ def decide_alter_partitions(
             f"A request names at most {REQUEST_PARTITIONS_MAX} partitions.",
         )
     may_lead = image.may_lead()
-    updates: dict[UUID, dict[int, PartitionUpdate]] = {}
+    updates: dict[str, dict[int, PartitionUpdate]] = {}
     results: list[IsrAltered] = []
     for wish in op.wishes:
         try:
             topic, partition = _partition(image, wish)
             # A replaced leader changes nothing (I24).
             _check_epochs(op, wish, partition)
-            if wish.partition in updates.get(topic.topic_id, ()):
+            if wish.partition in updates.get(topic.name, ()):
                 raise MqError(ErrorCode.INVALID_UPDATE_VERSION, "The partition is named twice.")
             isr = _checked_isr(image, op, wish, partition)
         except MqError as error:
             results.append(IsrAltered(wish.topic_id, wish.partition, error.code))
             if error.code is ErrorCode.INELIGIBLE_REPLICA:
-                updates.setdefault(topic.topic_id, {})[wish.partition] = PartitionUpdate(
-                    wish.partition
-                )
+                updates.setdefault(topic.name, {})[wish.partition] = PartitionUpdate(wish.partition)
             continue
-        able = without_lost(image, topic, wish.partition, may_lead) | set(isr)
-        least = rules.least_of(image, topic.name)
-        update = settle_reassigned(partition, may_lead=able, least=least, isr=isr)
+        conditions = ElectionConditions(
+            without_lost_replicas(image, topic, wish.partition, may_lead) | set(isr),
+            rules.least_of(image, topic.name),
+        )
+        update = next_partition_state(partition, conditions, isr=isr)
         after = partition
         if update is not None:
             update = update._replace(partition=wish.partition)
-            updates.setdefault(topic.topic_id, {})[wish.partition] = update
+            updates.setdefault(topic.name, {})[wish.partition] = update
             after = updated(partition, update)
         code = (
             ErrorCode.NONE
@@ -209,18 +209,7 @@ def decide_alter_partitions(
                 after.partition_epoch,
             )
         )
-    return Decision(tuple(_records(image, updates)), tuple(results))
-
-
-def _records(
-    image: MetadataImage, updates: Mapping[UUID, Mapping[int, PartitionUpdate]]
-) -> list[Record]:
-    records: list[Record] = []
-    for topic_id, by_index in updates.items():
-        records += update_records(
-            image.topics_by_id[topic_id], [by_index[index] for index in sorted(by_index)]
-        )
-    return records
+    return Decision(tuple(all_update_records(image, updates)), tuple(results))
 
 
 def _partition(image: MetadataImage, wish: IsrWish) -> tuple[TopicImage, PartitionImage]:
@@ -321,17 +310,17 @@ def decide_report_offline(
     records: list[Record] = []
     for topic_id, indexes in lost.items():
         topic = image.topics_by_id[topic_id]
-        least, unclean = rules.least_of(image, topic.name), rules.allows_unclean(image, topic.name)
+        min_insync_replicas = rules.least_of(image, topic.name)
+        unclean = rules.allows_unclean(image, topic.name)
         updates = []
         for index in sorted(indexes):
-            able = without_lost(image, topic, index, may_lead) - {op.node_id}
-            update = settle_reassigned(
-                topic.partitions[index],
-                may_lead=able,
-                least=least,
-                forgotten=(op.node_id,),
+            conditions = ElectionConditions(
+                without_lost_replicas(image, topic, index, may_lead) - {op.node_id},
+                min_insync_replicas,
+                lost_replicas=(op.node_id,),
                 unclean=unclean,
             )
+            update = next_partition_state(topic.partitions[index], conditions)
             # Also where nothing changes, for the partition epoch: what its leader proposed before
             # counts on a log that is gone.
             updates.append((update or PartitionUpdate(0))._replace(partition=index))

@@ -1,13 +1,217 @@
-"""How one partition of the metadata changes."""
+"""The state of one partition: its leader, ISR, ELR and replica set, and how they change together.
+
+`next_partition_state` is the one transition. A leader is elected from the ISR, then from the
+eligible leader replicas (ELR, KIP-966). A member that leaves the ISR while fewer than
+`min.insync.replicas` remain joins the ELR. The high watermark has not moved since then, so this
+replica has every committed record and may lead (I21). The ELR is cleared as soon as enough replicas
+are in sync again. If ISR and ELR are empty, only the last leader may lead once it is back. Any
+other replica leads only if the topic allows unclean elections, or an operator requests one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
 from mqd.controller.image import PartitionImage
 from mqd.controller.records import PartitionUpdate
+from mqd.types import NO_NODE, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionConditions:
+    """What an election depends on beside the partition itself."""
+
+    may_lead: Collection[NodeId]
+    """Brokers that may lead this partition and be in sync now. All others leave the ISR."""
+    min_insync_replicas: int
+    lost_replicas: Collection[NodeId] = ()
+    """Replicas that may lack committed records. They leave the ELR too."""
+    unclean: bool = False
+    """Elect any replica rather than none."""
+    preferred: bool = False
+    """Elect the first replica if it is in sync."""
+
+
+def next_partition_state(
+    before: PartitionImage,
+    conditions: ElectionConditions,
+    *,
+    isr: Sequence[NodeId] | None = None,
+    reassigned: PartitionImage | None = None,
+) -> PartitionUpdate | None:
+    """The change of a partition (with index 0), or None. Completes a reassignment (KIP-455) when
+    that is due.
+
+    `isr`: the proposed ISR; by default the present one. `reassigned`: the partition with a new
+    replica set, and still its old leader.
+    """
+    if reassigned is None and not before.adding and not before.removing:
+        return elect(before, conditions, isr=isr)
+    target = before if reassigned is None else reassigned
+    target = _completed(target if isr is None else replace(target, isr=tuple(isr)))
+    # The former ISR counts for the ELR, but only as far as it is within the new replica set.
+    former = replace(
+        target, isr=tuple(node_id for node_id in before.isr if node_id in target.replicas)
+    )
+    update = elect(former, conditions, isr=target.isr)
+    after = former if update is None else updated(former, update)
+    # the election made a replica in-sync that stays
+    if (completed := _completed(after)) is not after:
+        update = elect(completed, conditions)
+        after = completed if update is None else updated(completed, update)
+    return difference(before, after)
+
+
+def elect(
+    before: PartitionImage,
+    conditions: ElectionConditions,
+    *,
+    isr: Sequence[NodeId] | None = None,
+) -> PartitionUpdate | None:
+    """`next_partition_state` without regard to reassignments."""
+    may_lead, lost_replicas = conditions.may_lead, conditions.lost_replicas
+    replicas = before.replicas
+    min_insync_replicas = min(conditions.min_insync_replicas, len(replicas))
+    in_sync = tuple(
+        node_id
+        for node_id in (before.isr if isr is None else isr)
+        if node_id in may_lead and node_id not in lost_replicas
+    )
+    elr, last_known_elr = _eligible(before, in_sync, min_insync_replicas, lost_replicas)
+    leader = _leader_in_sync(before.leader, replicas, in_sync, conditions.preferred)
+    if leader == NO_NODE:
+        leader = next((node_id for node_id in elr if node_id in may_lead), NO_NODE)
+        if leader != NO_NODE:
+            elr = tuple(node_id for node_id in elr if node_id != leader)
+        elif (
+            not elr
+            and len(last_known_elr) == 1
+            and last_known_elr[0] in may_lead
+            and last_known_elr[0] in replicas
+        ):
+            leader = last_known_elr[0]
+        elif conditions.unclean:
+            oldest_first = sorted(replicas, key=before.adding.__contains__)
+            leader = next((node_id for node_id in oldest_first if node_id in may_lead), NO_NODE)
+            elr = () if leader != NO_NODE else elr
+        if leader != NO_NODE:
+            in_sync = (leader,)
+            if min_insync_replicas == 1:
+                elr, last_known_elr = (), ()
+    return difference(
+        before,
+        replace(before, leader=leader, isr=in_sync, elr=elr, last_known_elr=last_known_elr),
+    )
+
+
+def _eligible(
+    before: PartitionImage,
+    in_sync: tuple[NodeId, ...],
+    min_insync_replicas: int,
+    lost_replicas: Collection[NodeId],
+) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
+    """The ELR and the last known ELR beside this ISR."""
+    if len(in_sync) >= min_insync_replicas:
+        return (), ()
+    candidates = tuple(
+        node_id
+        for node_id in before.replicas
+        if (node_id in before.isr or node_id in before.elr) and node_id not in in_sync
+    )
+    elr = (
+        tuple(node_id for node_id in candidates if node_id not in lost_replicas)
+        if lost_replicas
+        else candidates
+    )
+    last_known_elr = before.last_known_elr
+    if not in_sync:
+        if before.leader != NO_NODE:
+            last_known_elr = (before.leader,)
+        elif not elr and not last_known_elr:
+            # the partition lost its leader under a release that did not store the last one
+            last_known_elr = candidates[:1]
+    return elr, last_known_elr
+
+
+def _leader_in_sync(
+    leader: NodeId, replicas: Sequence[NodeId], in_sync: Sequence[NodeId], preferred: bool
+) -> NodeId:
+    """The leader among in-sync replicas: the present one, else the first in order of preference."""
+    if not in_sync:
+        return NO_NODE
+    if preferred and replicas[0] in in_sync:
+        return replicas[0]
+    if leader in in_sync:
+        return leader
+    return next(node_id for node_id in replicas if node_id in in_sync)
+
+
+def _completed(partition: PartitionImage) -> PartitionImage:
+    """The partition after its reassignment, if all added replicas are in sync; otherwise the
+    partition itself.
+
+    A reassignment that only removes replicas waits until one that stays is in sync.
+    """
+    staying = {node_id for node_id in partition.isr if node_id not in partition.removing}
+    if (
+        not (partition.adding or partition.removing)
+        or not staying
+        or not staying.issuperset(partition.adding)
+    ):
+        return partition
+    return with_replicas(
+        partition,
+        tuple(node_id for node_id in partition.replicas if node_id not in partition.removing),
+        (),
+        (),
+    )
+
+
+def with_replicas(
+    before: PartitionImage,
+    replicas: tuple[NodeId, ...],
+    adding: tuple[NodeId, ...],
+    removing: tuple[NodeId, ...],
+) -> PartitionImage:
+    """The partition with another replica set. A removed replica leaves the ISR and the ELR."""
+    return replace(
+        before,
+        replicas=replicas,
+        adding=adding,
+        removing=removing,
+        isr=tuple(node_id for node_id in before.isr if node_id in replicas),
+        elr=tuple(node_id for node_id in before.elr if node_id in replicas),
+        last_known_elr=tuple(node_id for node_id in before.last_known_elr if node_id in replicas),
+    )
+
+
+def difference(before: PartitionImage, after: PartitionImage) -> PartitionUpdate | None:
+    """The update that changes `before` to `after`, epochs apart; None if they are equal."""
+    if (
+        replace(after, leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch)
+        == before
+    ):
+        return None
+    return PartitionUpdate(
+        0,
+        after.leader if after.leader != before.leader else None,
+        *(
+            new if new != old else None
+            for new, old in (
+                (after.isr, before.isr),
+                (after.elr, before.elr),
+                (after.last_known_elr, before.last_known_elr),
+                (after.replicas, before.replicas),
+                (after.adding, before.adding),
+                (after.removing, before.removing),
+            )
+        ),
+    )
 
 
 def updated(before: PartitionImage, update: PartitionUpdate) -> PartitionImage:
-    """A partition after one change, with the epochs that it gives it."""
+    """The partition after an update, with the epochs that follow from it."""
     _, leader, *lists = update
     if leader is None:
         leader = before.leader
@@ -23,12 +227,12 @@ def updated(before: PartitionImage, update: PartitionUpdate) -> PartitionImage:
         before_nodes if nodes is None else nodes
         for nodes, before_nodes in zip(lists, old, strict=True)
     )
-    moved = leader != before.leader or (
+    rises = leader != before.leader or (
         replicas is not before.replicas and not set(replicas).issuperset(before.replicas)
     )
     return PartitionImage(
         leader,
-        before.leader_epoch + moved,
+        before.leader_epoch + rises,
         before.partition_epoch + 1,
         replicas,
         isr,

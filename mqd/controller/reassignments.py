@@ -12,11 +12,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mqd.controller.elections import settle_reassigned, update_records, with_replicas, without_lost
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
+from mqd.controller.partition_state import ElectionConditions, next_partition_state, with_replicas
 from mqd.controller.records import PartitionUpdate, Record, UpdatePartitions
 from mqd.controller.rules import Rules
 from mqd.controller.size import Room
+from mqd.controller.sweeps import all_update_records, without_lost_replicas
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PARTITIONS_PER_REQUEST_MAX
 from mqd.types import Decision, NodeId, TopicPartition
@@ -121,14 +122,7 @@ def decide_alter_reassignments(
         if update is not None:
             updates.setdefault(topic.name, {})[index] = update._replace(partition=index)
         results.append(Reassigned(topic_partition))
-    records = [
-        record
-        for name, by_index in updates.items()
-        for record in update_records(
-            image.topics[name], [by_index[index] for index in sorted(by_index)]
-        )
-    ]
-    return Decision(tuple(records), tuple(results))
+    return Decision(tuple(all_update_records(image, updates)), tuple(results))
 
 
 def _alter(
@@ -140,11 +134,13 @@ def _alter(
     allow_replication_factor_change: bool,
 ) -> PartitionUpdate | None:
     before = topic.partitions[index]
-    able = without_lost(image, topic, index, image.may_lead())
-    least = rules.least_of(image, topic.name)
-    unclean = rules.allows_unclean(image, topic.name)
+    conditions = ElectionConditions(
+        without_lost_replicas(image, topic, index, image.may_lead()),
+        rules.least_of(image, topic.name),
+        unclean=rules.allows_unclean(image, topic.name),
+    )
     if target is None:
-        wished = _cancelled(before)
+        reassigned = _cancelled(before)
     else:
         _check_target(image, target)
         if not allow_replication_factor_change and len(target) != len(_target_of(before)):
@@ -153,24 +149,26 @@ def _alter(
                 f"The replication factor is changed from {len(_target_of(before))} to "
                 f"{len(target)}",
             )
-        wished = _reassigned(before, target)
-    if not unclean:
-        _check_who_stays(before, wished)
-    return settle_reassigned(
-        before, may_lead=able, least=least, isr=wished.isr, wished=wished, unclean=unclean
-    )
+        reassigned = _reassigned(before, target)
+    if not conditions.unclean:
+        _check_who_stays(before, reassigned)
+    return next_partition_state(before, conditions, isr=reassigned.isr, reassigned=reassigned)
 
 
-def _check_who_stays(before: PartitionImage, wished: PartitionImage) -> None:
+def _check_who_stays(before: PartitionImage, reassigned: PartitionImage) -> None:
     """Somebody stays of those who may lead now, or, where that is the last known leader
     alone, who may once it is back.
     """
-    if (before.isr and not wished.isr) or (before.elr and not wished.isr and not wished.elr):
+    if (before.isr and not reassigned.isr) or (
+        before.elr and not reassigned.isr and not reassigned.elr
+    ):
         raise MqError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "Only replicas that would go are in sync: records would be lost.",
         )
-    if before.last_known_elr and not (wished.isr or wished.elr or wished.last_known_elr):
+    if before.last_known_elr and not (
+        reassigned.isr or reassigned.elr or reassigned.last_known_elr
+    ):
         raise MqError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Node {before.last_known_elr[0]} led last and would go: records would be lost. "

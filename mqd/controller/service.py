@@ -42,10 +42,8 @@ from mqd.controller.delta import Subscriber
 from mqd.controller.elections import (
     ElectLeaders,
     Rebalance,
-    SettleAll,
     decide_elect_leaders,
     decide_rebalance,
-    decide_settle_all,
 )
 from mqd.controller.features import UpdateFeatures, decide_update_features
 from mqd.controller.image import MetadataImage
@@ -68,6 +66,7 @@ from mqd.controller.reassignments import AlterReassignments, decide_alter_reassi
 from mqd.controller.records import Command, Record, encode_command, split_records
 from mqd.controller.rules import Rules
 from mqd.controller.size import SizeWatch
+from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
 from mqd.controller.topics import (
     CreatePartitions,
     CreateTopics,
@@ -100,7 +99,7 @@ Operation = (
     | AlterReassignments
     | ElectLeaders
     | Rebalance
-    | SettleAll
+    | ReviewPartitions
     | UpdateFeatures
 )
 
@@ -121,7 +120,7 @@ _DECIDE: dict[type, Callable[[MetadataImage, Any, Rules], Decision[Record]]] = {
     AlterReassignments: decide_alter_reassignments,
     ElectLeaders: decide_elect_leaders,
     Rebalance: decide_rebalance,
-    SettleAll: decide_settle_all,
+    ReviewPartitions: decide_review_partitions,
     UpdateFeatures: decide_update_features,
 }
 
@@ -147,8 +146,8 @@ two in real life.
 """
 _LEADER_POLL_S = 0.005
 _LEADER_POLL_MAX_S = 0.1
-_SETTLES = (Heartbeat, AlterConfigs)
-"""After these there may be partitions to settle beyond the portion that was decided with them."""
+_REVIEWED_AFTER = (Heartbeat, AlterConfigs)
+"""After these, partitions may need an election beyond the portion that was decided with them."""
 _PAUSED_AFTER_S = 1.0
 """A watch that wakes up this late, or by a quarter of a session, was not running: heartbeats are
 waiting unread, so nobody is called silent.
@@ -260,7 +259,7 @@ class ControllerService:
         self.on_contact: Callable[[], None] = lambda: None
         """Called after each heartbeat that a controller with a majority answered."""
         self._peers_gone: dict[NodeId, tuple[int, float]] = {}
-        self._unsettled = False
+        self._review_due = False
         self._watch = trio.Event()
         self._one_at_a_time = trio.Lock()
         self._producer_ids = range(0)
@@ -346,8 +345,8 @@ class ControllerService:
                 if decision.records and not await self._commit(decision.records):
                     break
                 if not decision.more:
-                    if decision.records and isinstance(op, _SETTLES):
-                        self._unsettled = True
+                    if decision.records and isinstance(op, _REVIEWED_AFTER):
+                        self._review_due = True
                         self._watch.set()
                     return decision.reply
             self._decided_again += 1
@@ -833,7 +832,7 @@ class ControllerService:
                 term = None
                 continue
             if term != status.term:
-                self._unsettled = True
+                self._review_due = True
                 term = status.term
                 self._sessions.take_over(self.image, now)
             elif paused:
@@ -842,12 +841,12 @@ class ControllerService:
             try:
                 if silent := self._sessions.silent(self.image, now):
                     await self.submit(ExpireSessions(silent))
-                if self._unsettled:
-                    self._unsettled = False
-                    await self.submit(SettleAll())
+                if self._review_due:
+                    self._review_due = False
+                    await self.submit(ReviewPartitions())
             except MqError:
                 # not the controller any more, or it was slow: the next round sees
-                self._unsettled = True
+                self._review_due = True
             else:
                 wait = max(
                     _LEADER_POLL_S,

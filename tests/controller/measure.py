@@ -14,11 +14,11 @@ from time import thread_time
 from typing import Any, TypeVar
 
 from mqd.controller.brokers import ExpireSessions, Heartbeat, decide_expire, decide_heartbeat
-from mqd.controller.elections import SettleAll, decide_settle_all
 from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.records import Command, encode_command, split_records
 from mqd.controller.rules import Rules
+from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
 from mqd.controller.topics import (
     CreateTopics,
     DeleteTopics,
@@ -101,7 +101,7 @@ def main() -> None:
         )
         op = AlterPartitions(NodeId(2), replica.image.brokers[NodeId(2)].epoch, wishes)
         carry_out(replica, f"leader 2 takes {len(wishes)} back", decide_alter_partitions, op)
-        carry_out(replica, "a look at everything", decide_settle_all, SettleAll())
+        carry_out(replica, "a look at everything", decide_review_partitions, ReviewPartitions())
         carry_out(
             replica,
             "delete",

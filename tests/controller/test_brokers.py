@@ -18,11 +18,15 @@ from mqd.controller.brokers import (
     decide_register,
     decide_unregister,
 )
-from mqd.controller.elections import PARTITIONS_PER_DECISION, SettleAll, decide_settle_all
 from mqd.controller.image import MetadataImage
 from mqd.controller.records import CreateTopic, Placement
 from mqd.controller.rules import Rules
 from mqd.controller.snapshot import encode_snapshot, restore
+from mqd.controller.sweeps import (
+    PARTITIONS_PER_DECISION,
+    ReviewPartitions,
+    decide_review_partitions,
+)
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NO_NODE, NodeId
 from tests.controller.cluster import (
@@ -312,7 +316,7 @@ def test_a_large_topic_changes_hands() -> None:
     assert {p.leader for p in replica.image.topics["t"].partitions[:PARTITIONS_PER_DECISION]} == {
         ONE
     }
-    replica.run(decide_settle_all, SettleAll())
+    replica.run(decide_review_partitions, ReviewPartitions())
     assert {p.leader for p in replica.image.topics["t"].partitions} == {ONE}
 
 

@@ -27,10 +27,8 @@ from mqd.controller.brokers import (
 from mqd.controller.elections import (
     ElectLeaders,
     Rebalance,
-    SettleAll,
     decide_elect_leaders,
     decide_rebalance,
-    decide_settle_all,
 )
 from mqd.controller.image import PartitionImage
 from mqd.controller.isr import (
@@ -47,6 +45,7 @@ from mqd.controller.reassignments import (
 )
 from mqd.controller.records import CreateTopic, Placement
 from mqd.controller.rules import Rules
+from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
 from mqd.errors import MqError
 from mqd.types import NO_NODE, NodeId, TopicPartition
 from tests.controller.cluster import CLUSTER, with_brokers
@@ -169,7 +168,7 @@ class Life:
         elif kind == "rebalance":
             replica.run(decide_rebalance, Rebalance(), rules)
         elif kind == "settle":
-            replica.run(decide_settle_all, SettleAll(), rules)
+            replica.run(decide_review_partitions, ReviewPartitions(), rules)
         elif kind in ("move", "cancel"):
             target: tuple[NodeId, ...] | None = tuple(what) if kind == "move" else None
             replica.run(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mqd.controller import brokers, elections, isr
+from mqd.controller import brokers, isr, partition_state
 from mqd.coordinator.group import consumer_steps
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
@@ -224,12 +224,12 @@ def unclean_registration_ignored() -> Patches:
 
 @bug("any living replica may lead, in sync or not")
 def unclean_elections() -> Patches:
-    original = elections.settle
+    original = partition_state.elect
 
-    def settle(before: Any, **how: Any) -> Any:
-        return original(before, **{**how, "unclean": True, "isr": how.get("isr")})
+    def elect(before: Any, conditions: Any, **how: Any) -> Any:
+        return original(before, replace(conditions, unclean=True), **how)
 
-    yield elections, "settle", settle
+    yield partition_state, "elect", elect
 
 
 @bug(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mqd.controller import elections, reassignments, snapshot
+from mqd.controller import partition_state, reassignments, snapshot
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.snapshot import snapshot_text
 from mqd.raft.journal import Journal
@@ -111,24 +111,24 @@ def installed_snapshot_not_written() -> Patches:
 
 @bug("a move is complete when one of the replicas that stay is in sync", nodes=5)
 def move_completed_early() -> Patches:
-    original = elections._completed
+    original = partition_state._completed
 
     def completed(partition: PartitionImage) -> PartitionImage:
         if not partition.adding or set(partition.isr) <= set(partition.removing):
             return original(partition)
         return original(replace(partition, adding=()))
 
-    yield elections, "_completed", completed
+    yield partition_state, "_completed", completed
 
 
 @bug("a replica that was moved away stays in the ISR", nodes=5)
 def moved_replica_stays_in_sync() -> Patches:
-    original = elections.with_replicas
+    original = partition_state.with_replicas
 
     def with_replicas(before: PartitionImage, *rest: Any) -> PartitionImage:
         return replace(original(before, *rest), isr=before.isr)
 
-    yield elections, "with_replicas", with_replicas
+    yield partition_state, "with_replicas", with_replicas
     yield reassignments, "with_replicas", with_replicas
 
 
