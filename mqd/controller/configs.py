@@ -29,13 +29,20 @@ from mqd.config import (
     validate_topic_configs,
     without_effect,
 )
+from mqd.controller.commands import check_fits
 from mqd.controller.image import GROUP, NODE, TOPIC, MetadataImage
-from mqd.controller.records import Record, SetConfigs, check_fits, check_overrides_fit
+from mqd.controller.records import Record, SetConfigs
 from mqd.controller.rules import Rules
 from mqd.controller.size import Room
-from mqd.controller.topics import validate_topic_name
+from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import CONFIG_RESOURCES_MAX, CONFIGURED_GROUPS_MAX, COORDINATOR_KEY_BYTES_MAX
+from mqd.limits import (
+    CONFIG_RESOURCE_BYTES_MAX,
+    CONFIG_RESOURCES_MAX,
+    CONFIG_VALUE_BYTES_MAX,
+    CONFIGURED_GROUPS_MAX,
+    COORDINATOR_KEY_BYTES_MAX,
+)
 from mqd.options import OptionType, Status
 from mqd.types import Decision, NodeId
 
@@ -139,6 +146,27 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
             records.append(record)
         results.append(ResourceAltered(number, name, ErrorCode.NONE, note))
     return Decision(() if op.validate_only else tuple(records), tuple(results))
+
+
+def check_overrides_fit(overrides: Mapping[str, str | None]) -> None:
+    """Raise INVALID_CONFIG if the overrides of a resource would not fit into a response."""
+    total = 0
+    for name, value in overrides.items():
+        if value is None:
+            continue
+        size = len(value.encode())
+        if size > CONFIG_VALUE_BYTES_MAX:
+            raise MqError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} has {size} bytes; a value has at most {CONFIG_VALUE_BYTES_MAX}.",
+            )
+        total += len(name.encode()) + size
+    if total > CONFIG_RESOURCE_BYTES_MAX:
+        raise MqError(
+            ErrorCode.INVALID_CONFIG,
+            f"Names and values take {total} bytes; a resource has at most "
+            f"{CONFIG_RESOURCE_BYTES_MAX}.",
+        )
 
 
 class _Groups:

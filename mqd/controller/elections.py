@@ -14,10 +14,10 @@ from typing import NamedTuple
 from mqd.controller.image import MetadataImage
 from mqd.controller.partition_state import ElectionConditions, next_partition_state
 from mqd.controller.records import PartitionUpdate, Record
+from mqd.controller.request_limits import check_partition_count
 from mqd.controller.rules import Rules
 from mqd.controller.sweeps import all_update_records, without_lost_replicas
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import PARTITIONS_PER_REQUEST_MAX
 from mqd.types import NO_NODE, Decision, NodeId, TopicPartition
 
 REBALANCED_AT_ONCE = 1_000
@@ -47,15 +47,6 @@ class Elected(NamedTuple):
     error_message: str | None = None
 
 
-def check_number(partitions: int) -> None:
-    """MqError POLICY_VIOLATION for more partitions than one request may name."""
-    if partitions > PARTITIONS_PER_REQUEST_MAX:
-        raise MqError(
-            ErrorCode.POLICY_VIOLATION,
-            f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.",
-        )
-
-
 def decide_elect_leaders(image: MetadataImage, op: ElectLeaders, rules: Rules) -> Decision[Record]:
     """Reply: one Elected for each requested partition; with None, for each attempted election."""
     try:
@@ -64,7 +55,7 @@ def decide_elect_leaders(image: MetadataImage, op: ElectLeaders, rules: Rules) -
         raise MqError(
             ErrorCode.INVALID_REQUEST, f"There is no election type {op.election_type}."
         ) from None
-    check_number(len(op.partitions or ()))
+    check_partition_count(len(op.partitions or ()))
     may_lead = image.may_lead()
     results: list[Elected] = []
     updates: dict[str, dict[int, PartitionUpdate]] = {}

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from mqd.controller.commands import decode_command
 from mqd.controller.delta import Delta, Subscriber
 from mqd.controller.image import MetadataImage
-from mqd.controller.records import decode_command
 from mqd.controller.replay import replay
 from mqd.controller.snapshot import restoring, snapshot_pieces
 from mqd.raft.snapshots import Work, all_steps

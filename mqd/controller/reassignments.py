@@ -15,11 +15,11 @@ from typing import NamedTuple
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.partition_state import ElectionConditions, next_partition_state, with_replicas
 from mqd.controller.records import PartitionUpdate, Record, UpdatePartitions
+from mqd.controller.request_limits import check_partition_count
 from mqd.controller.rules import Rules
 from mqd.controller.size import Room
 from mqd.controller.sweeps import all_update_records, without_lost_replicas
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import PARTITIONS_PER_REQUEST_MAX
 from mqd.types import Decision, NodeId, TopicPartition
 
 
@@ -57,7 +57,7 @@ def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[
     Each wish is carried out by itself, so nothing is lost by that, and others are served in
     between. MqError POLICY_VIOLATION where they are too many.
     """
-    check_number(len(op.wishes))
+    check_partition_count(len(op.wishes))
     wishes: dict[TopicPartition, Reassignment] = {}
     refused = []
     for wish in op.wishes:
@@ -77,15 +77,6 @@ def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[
     return portions, refused
 
 
-def check_number(partitions: int) -> None:
-    """MqError POLICY_VIOLATION for more partitions than one request may name."""
-    if partitions > PARTITIONS_PER_REQUEST_MAX:
-        raise MqError(
-            ErrorCode.POLICY_VIOLATION,
-            f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.",
-        )
-
-
 _NAMED_TWICE = "A partition is named at most once in a request."
 
 
@@ -93,7 +84,7 @@ def decide_alter_reassignments(
     image: MetadataImage, op: AlterReassignments, rules: Rules
 ) -> Decision[Record]:
     """Reply: one Reassigned for each wish, in its order."""
-    check_number(len(op.wishes))
+    check_partition_count(len(op.wishes))
     room = Room(image, rules.image_bytes_max)
     updates: dict[str, dict[int, PartitionUpdate]] = {}
     results = []

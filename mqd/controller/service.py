@@ -36,8 +36,12 @@ from mqd.controller.brokers import (
     decide_register,
     decide_unregister,
 )
+from mqd.controller.commands import Command, encode_command, split_records
 from mqd.controller.configs import AlterConfigs, decide_alter_configs, effective_node_config
 from mqd.controller.contact import Contact
+from mqd.controller.create_partitions import CreatePartitions, decide_create_partitions
+from mqd.controller.create_topics import CreateTopics, decide_create_topics
+from mqd.controller.delete_topics import DeleteTopics, decide_delete_topics
 from mqd.controller.delta import Subscriber
 from mqd.controller.elections import (
     ElectLeaders,
@@ -47,6 +51,7 @@ from mqd.controller.elections import (
 )
 from mqd.controller.features import UpdateFeatures, decide_update_features
 from mqd.controller.image import MetadataImage
+from mqd.controller.internal_topics import new_topic_requests
 from mqd.controller.isr import (
     AlterPartitions,
     ReportOfflineReplicas,
@@ -63,19 +68,10 @@ from mqd.controller.producer_ids import (
     decide_allocate_producer_ids,
 )
 from mqd.controller.reassignments import AlterReassignments, decide_alter_reassignments
-from mqd.controller.records import Command, Record, encode_command, split_records
+from mqd.controller.records import Record
 from mqd.controller.rules import Rules
 from mqd.controller.size import SizeWatch
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
-from mqd.controller.topics import (
-    CreatePartitions,
-    CreateTopics,
-    DeleteTopics,
-    decide_create_partitions,
-    decide_create_topics,
-    decide_delete_topics,
-    new_topic_requests,
-)
 from mqd.controller.wanted_topics import WantedTopics, tell_refused
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock

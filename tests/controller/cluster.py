@@ -13,12 +13,13 @@ import trio
 
 from mqd.config import NodeConfig
 from mqd.controller.brokers import Heartbeat, Register, decide_heartbeat, decide_register
+from mqd.controller.commands import Command, encode_command
+from mqd.controller.create_topics import USE_DEFAULT, CreateTopics, NewTopic, decide_create_topics
 from mqd.controller.image import MetadataImage
 from mqd.controller.machine import MetadataMachine
-from mqd.controller.records import Command, Record, encode_command
+from mqd.controller.records import Record
 from mqd.controller.rules import Rules
 from mqd.controller.service import BrokerAddress, ControllerService
-from mqd.controller.topics import USE_DEFAULT, CreateTopics, NewTopic, decide_create_topics
 from mqd.io.clock import Clock
 from mqd.io.entropy import RandomEntropy
 from mqd.raft.machine import NotLeader, RaftStatus, Role

@@ -14,18 +14,13 @@ from time import thread_time
 from typing import Any, TypeVar
 
 from mqd.controller.brokers import ExpireSessions, Heartbeat, decide_expire, decide_heartbeat
+from mqd.controller.commands import Command, encode_command, split_records
+from mqd.controller.create_topics import CreateTopics, decide_create_topics
+from mqd.controller.delete_topics import DeleteTopics, TopicName, decide_delete_topics
 from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
 from mqd.controller.machine import MetadataMachine
-from mqd.controller.records import Command, encode_command, split_records
 from mqd.controller.rules import Rules
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
-from mqd.controller.topics import (
-    CreateTopics,
-    DeleteTopics,
-    TopicName,
-    decide_create_topics,
-    decide_delete_topics,
-)
 from mqd.types import NodeId
 from tests.controller.cluster import Replica, new_topic, with_brokers
 

@@ -12,11 +12,11 @@ from mqd.controller.configs import (
     Change,
     Operation,
     ResourceChanges,
+    check_overrides_fit,
     decide_alter_configs,
     effective_node_config,
     node_id_of,
 )
-from mqd.controller.records import check_overrides_fit
 from mqd.errors import MqError
 from mqd.limits import CONFIG_RESOURCE_BYTES_MAX, CONFIG_RESOURCES_MAX, CONFIG_VALUE_BYTES_MAX
 from mqd.types import NodeId

@@ -20,22 +20,21 @@ from mqd.controller.brokers import (
     decide_heartbeat,
     decide_register,
 )
+from mqd.controller.commands import Command, encode_command
 from mqd.controller.configs import AlterConfigs, Change, ResourceChanges, decide_alter_configs
+from mqd.controller.create_partitions import (
+    CreatePartitions,
+    MorePartitions,
+    decide_create_partitions,
+)
+from mqd.controller.delete_topics import DeleteTopics, TopicName, decide_delete_topics
 from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage, PartitionImage
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
-from mqd.controller.records import Command, CreateTopic, DeleteTopic, Placement, encode_command
+from mqd.controller.records import CreateTopic, DeleteTopic, Placement
 from mqd.controller.size import recount, recount_groups
 from mqd.controller.snapshot import encode_snapshot
-from mqd.controller.topics import (
-    CreatePartitions,
-    DeleteTopics,
-    MorePartitions,
-    TopicName,
-    decide_create_partitions,
-    decide_delete_topics,
-)
 from mqd.errors import MqError
 from mqd.types import NO_NODE, NodeId, TopicPartition
 from tests.controller.cluster import (

@@ -15,17 +15,18 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from mqd.controller.brokers import Heartbeat, Register
+from mqd.controller.commands import Command, encode_command
+from mqd.controller.create_partitions import CreatePartitions
+from mqd.controller.create_topics import CreateTopics
+from mqd.controller.delete_topics import DeleteTopics, TopicName
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.records import (
-    Command,
     PartitionUpdate,
     SetBrokerFencing,
     SetNextProducerId,
     UpdatePartitions,
-    encode_command,
 )
 from mqd.controller.service import ControllerService
-from mqd.controller.topics import CreatePartitions, CreateTopics, DeleteTopics, TopicName
 from mqd.errors import ErrorCode, MqError
 from mqd.raft.machine import NotLeader, OutcomeUnknown
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition

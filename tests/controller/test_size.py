@@ -31,6 +31,13 @@ from mqd.controller.configs import (
     ResourceType,
     decide_alter_configs,
 )
+from mqd.controller.create_partitions import (
+    CreatePartitions,
+    MorePartitions,
+    decide_create_partitions,
+)
+from mqd.controller.create_topics import CreateTopics, decide_create_topics
+from mqd.controller.delete_topics import DeleteTopics, TopicName, decide_delete_topics
 from mqd.controller.features import FeatureUpdate, UpdateFeatures, decide_update_features
 from mqd.controller.isr import ReportOfflineReplicas, decide_report_offline
 from mqd.controller.machine import MetadataMachine
@@ -44,16 +51,6 @@ from mqd.controller.records import RegisterBroker
 from mqd.controller.rules import Rules
 from mqd.controller.size import RESERVED_SHARE, recount, recount_groups
 from mqd.controller.snapshot import encode_snapshot
-from mqd.controller.topics import (
-    CreatePartitions,
-    CreateTopics,
-    DeleteTopics,
-    MorePartitions,
-    TopicName,
-    decide_create_partitions,
-    decide_create_topics,
-    decide_delete_topics,
-)
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import COORDINATOR_KEY_BYTES_MAX, MIB
 from mqd.types import NodeId, TopicPartition

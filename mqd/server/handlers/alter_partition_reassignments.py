@@ -9,13 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.controller.reassignments import (
-    AlterReassignments,
-    Reassigned,
-    Reassignment,
-    check_number,
-    in_portions,
-)
+from mqd.controller.reassignments import AlterReassignments, Reassigned, Reassignment, in_portions
+from mqd.controller.request_limits import check_partition_count
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller
@@ -23,8 +18,8 @@ from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    check_number(len(request.topics))
-    check_number(sum(len(topic.partitions) for topic in request.topics))
+    check_partition_count(len(request.topics))
+    check_partition_count(sum(len(topic.partitions) for topic in request.topics))
     wishes = tuple(
         Reassignment(
             TopicPartition(topic.name, row.partition_index),

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from mqd.controller.topics import CreatePartitions, MorePartitions, check_number
+from mqd.controller.create_partitions import CreatePartitions, MorePartitions
+from mqd.controller.request_limits import check_topic_count
 from mqd.errors import MqError
 from mqd.limits import CREATED_TOPICS_MAX
 from mqd.server.context import Context
@@ -16,7 +17,7 @@ from mqd.server.handlers.admin import at_controller
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    check_number(request.topics, CREATED_TOPICS_MAX)
+    check_topic_count(request.topics, CREATED_TOPICS_MAX)
     op = CreatePartitions(
         tuple(
             MorePartitions(

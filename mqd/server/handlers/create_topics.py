@@ -11,7 +11,7 @@ from typing import Any
 
 from mqd.config import TOPIC_OPTIONS, NodeConfig, resolve_topic_option
 from mqd.controller.configs import effective_node_config
-from mqd.controller.topics import CreateTopics, TopicCreated
+from mqd.controller.create_topics import CreateTopics, TopicCreated
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import at_controller, log_without_effect

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from mqd.controller.topics import DeleteTopics, TopicName, check_number
+from mqd.controller.delete_topics import DeleteTopics, TopicName
+from mqd.controller.request_limits import check_topic_count
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import DELETED_TOPICS_MAX
 from mqd.server.context import Context
@@ -27,7 +28,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         raise MqError(code, "delete.topic.enable is false on this node.")
 
     async def here() -> Mapping[str, Any]:
-        check_number(request.topics or request.topic_names, DELETED_TOPICS_MAX)
+        check_topic_count(request.topics or request.topic_names, DELETED_TOPICS_MAX)
         results = await node.controller.submit(
             DeleteTopics(tuple(await listed_in_slices(_wishes(request))))
         )

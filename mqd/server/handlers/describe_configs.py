@@ -30,7 +30,7 @@ from mqd.config import (
     resolve_topic_option,
 )
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
-from mqd.controller.topics import validate_topic_name
+from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_QUESTION_REPEATS_MAX, CONFIG_RESOURCES_MAX
 from mqd.server.context import Context, Node

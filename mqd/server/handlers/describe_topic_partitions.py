@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqd.controller.image import MetadataImage, TopicImage
-from mqd.controller.topics import validate_topic_name
+from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import topic_operations

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from mqd.controller.elections import Elected, ElectionType, ElectLeaders, check_number
+from mqd.controller.elections import Elected, ElectionType, ElectLeaders
+from mqd.controller.request_limits import check_partition_count
 from mqd.errors import MqError
 from mqd.limits import REFUSED_PARTITIONS_NAMED_MAX
 from mqd.server.context import Context
@@ -21,8 +22,8 @@ from mqd.types import TopicPartition
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     kind = request.election_type if context.header.api_version >= 1 else ElectionType.PREFERRED
     topics = request.topic_partitions or ()
-    check_number(len(topics))  # here as well, before it is passed on
-    check_number(sum(len(row.partitions) for row in topics))
+    check_partition_count(len(topics))  # here as well, before it is passed on
+    check_partition_count(sum(len(row.partitions) for row in topics))
     op = ElectLeaders(kind, None if request.topic_partitions is None else tuple(_wished(request)))
 
     async def here() -> Mapping[str, Any]:

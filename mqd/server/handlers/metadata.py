@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from mqd.controller.topics import validate_topic_name
+from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context, Node
 from mqd.server.handlers.admin import cluster_operations, topic_operations

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from mqd.controller import records as r
+from mqd.controller import commands as c, records as r
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import METADATA_COMMAND_DECOMPRESSED_MAX, RAFT_COMMAND_BYTES_MAX
 from mqd.types import NodeId
@@ -63,28 +63,28 @@ any_record = st.one_of(
     st.builds(r.SetConfigs, texts, texts, st.lists(st.tuples(texts, st.none() | texts)).map(tuple)),
     st.builds(r.SetNextProducerId, st.integers(0, 2**63 - 1)),
 )
-commands = st.builds(r.Command, st.integers(0, 2**62), st.lists(any_record, max_size=8).map(tuple))
+commands = st.builds(c.Command, st.integers(0, 2**62), st.lists(any_record, max_size=8).map(tuple))
 
 
 @given(commands)
-def test_a_command_survives_its_bytes(command: r.Command) -> None:
-    assert r.decode_command(r.encode_command(command)) == command
+def test_a_command_survives_its_bytes(command: c.Command) -> None:
+    assert c.decode_command(c.encode_command(command)) == command
 
 
 @given(commands, st.data())
-def test_cut_off_or_longer_bytes_are_refused(command: r.Command, data: st.DataObject) -> None:
-    encoded = r.encode_command(command)
+def test_cut_off_or_longer_bytes_are_refused(command: c.Command, data: st.DataObject) -> None:
+    encoded = c.encode_command(command)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     for wrong in (encoded[:cut], encoded + b"\0"):
         with pytest.raises(ValueError):
-            r.decode_command(wrong)
+            c.decode_command(wrong)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_do_harm(data: bytes) -> None:
     for head in (b"", b"\x01\x00"):
         try:
-            r.decode_command(head + data)
+            c.decode_command(head + data)
         except ValueError:
             pass
 
@@ -93,14 +93,14 @@ def test_a_bomb_is_not_inflated() -> None:
     bomb = b"\x01\x01" + zlib.compress(bytes(METADATA_COMMAND_DECOMPRESSED_MAX + 1))
     assert len(bomb) < RAFT_COMMAND_BYTES_MAX
     with pytest.raises(ValueError, match="limit"):
-        r.decode_command(bomb)
+        c.decode_command(bomb)
 
 
 def test_other_formats_and_types_are_errors() -> None:
     with pytest.raises(ValueError, match="version"):
-        r.decode_command(b"\x02\x00\x00\x00")
+        c.decode_command(b"\x02\x00\x00\x00")
     with pytest.raises(ValueError, match="type 99"):
-        r.decode_command(b"\x01\x00\x00\x01\x63\x00")
+        c.decode_command(b"\x01\x00\x00\x01\x63\x00")
 
 
 @pytest.mark.parametrize("factor", [1, 3, 5])
@@ -111,8 +111,8 @@ def test_ten_thousand_partitions_fit_one_record(factor: int) -> None:
     topic = r.CreateTopic(
         "big", UUID(int=7), tuple(r.Placement(nodes, nodes[0], nodes) for nodes in lists), ()
     )
-    r.check_fits(topic)
-    assert r.decode_command(r.encode_command(r.Command(0, (topic,)))).records == (topic,)
+    c.check_fits(topic)
+    assert c.decode_command(c.encode_command(c.Command(0, (topic,)))).records == (topic,)
 
 
 def test_what_does_not_fit_is_refused_with_its_size() -> None:
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_refused_with_its_size() -> None:
         for i in range(4)
     )
     with pytest.raises(MqError) as refusal:
-        r.check_fits(r.CreateTopic("big", UUID(int=7), (), configs))
+        c.check_fits(r.CreateTopic("big", UUID(int=7), (), configs))
     assert refusal.value.code is ErrorCode.POLICY_VIOLATION
     assert str(RAFT_COMMAND_BYTES_MAX) in refusal.value.message
 
@@ -130,8 +130,8 @@ def test_what_does_not_fit_is_refused_with_its_size() -> None:
 def test_a_large_decision_is_cut_into_commands_that_fit() -> None:
     dice = random.Random(7)
     records = tuple(r.DeleteTopic(UUID(int=dice.getrandbits(128))) for _ in range(10_000))
-    runs = r.split_records(records)
+    runs = c.split_records(records)
     assert len(runs) > 1
     assert tuple(record for run in runs for record in run) == records
     for run in runs:
-        assert len(r.encode_command(r.Command(2**62, run))) <= RAFT_COMMAND_BYTES_MAX
+        assert len(c.encode_command(c.Command(2**62, run))) <= RAFT_COMMAND_BYTES_MAX

@@ -1,0 +1,91 @@
+"""Delete topics, by name or by id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from mqd.controller.image import MetadataImage, TopicImage
+from mqd.controller.records import DeleteTopic, Record
+from mqd.controller.request_limits import check_topic_count
+from mqd.controller.rules import Rules
+from mqd.errors import ErrorCode, MqError
+from mqd.limits import DELETED_TOPICS_MAX
+from mqd.types import ZERO_UUID, Decision
+
+
+class TopicName(NamedTuple):
+    """One wish of DeleteTopics: by name, or (version 6) by id."""
+
+    name: str | None
+    topic_id: UUID = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics:
+    """Names are resolved to ids in the decision; the record has the id."""
+
+    topics: tuple[TopicName, ...]
+
+
+class TopicDeleted(NamedTuple):
+    """The result of one wish; both name and id if they are known."""
+
+    name: str | None
+    topic_id: UUID = ZERO_UUID
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+def decide_delete_topics(image: MetadataImage, op: DeleteTopics, rules: Rules) -> Decision[Record]:
+    """Reply: one TopicDeleted for each different wish, in the order of the request."""
+    check_topic_count(op.topics, DELETED_TOPICS_MAX)
+    counts = Counter(op.topics)
+    ids = {wish.topic_id for wish in op.topics if wish.name is None}
+    twice = {
+        topic.topic_id
+        for wish in op.topics
+        if (topic := image.topics.get(wish.name or "")) and topic.topic_id in ids
+    }
+    records: list[Record] = []
+    results: list[TopicDeleted] = []
+    for wish in counts:
+        if wish.name is None and wish.topic_id in twice:
+            continue  # refused under its name
+        try:
+            topic = _topic_to_delete(image, wish, counts[wish])
+        except MqError as error:
+            results.append(TopicDeleted(wish.name, wish.topic_id, error.code, error.message))
+            continue
+        if topic.topic_id in twice:
+            text = (
+                "A topic is named at most once in a request, and here once by name and once by id."
+            )
+            results.append(
+                TopicDeleted(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, text)
+            )
+            continue
+        records.append(DeleteTopic(topic.topic_id))
+        results.append(TopicDeleted(topic.name, topic.topic_id))
+    return Decision(tuple(records), tuple(results))
+
+
+def _topic_to_delete(image: MetadataImage, wish: TopicName, times: int) -> TopicImage:
+    name, topic_id = wish
+    if name is None:
+        if topic_id == ZERO_UUID:
+            raise MqError(ErrorCode.INVALID_REQUEST, "Neither a topic's name nor its id was given.")
+        if times > 1:
+            raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
+        if topic_id not in image.topics_by_id:
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+        return image.topics_by_id[topic_id]
+    if topic_id != ZERO_UUID:
+        raise MqError(ErrorCode.INVALID_REQUEST, "Give a topic's name or its id, not both.")
+    if times > 1:
+        raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
+    if name not in image.topics:
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
+    return image.topics[name]
