@@ -1,4 +1,4 @@
-"""The vocabulary that every floor shares: ids, offsets, epochs, and the shape of a decision.
+"""The vocabulary that every floor shares: ids, offsets, epochs, and changes of the ISR.
 
 Standard library values, and the wire's error codes; nothing here awaits, allocates buffers or knows
 a wire format.
@@ -6,8 +6,7 @@ a wire format.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, NewType, TypeVar
+from typing import NamedTuple, NewType
 from uuid import UUID
 
 from mqd.errors import ErrorCode
@@ -72,20 +71,3 @@ class IsrOutcome(NamedTuple):
     leader_epoch: int = NO_EPOCH
     isr: tuple[NodeId, ...] = ()
     partition_epoch: int = NO_EPOCH
-
-
-RecordT = TypeVar("RecordT")
-
-
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[RecordT]):
-    """What a core wants done: append `records`, and once they are committed answer with `reply`.
-
-    A decision without records still waits for every record that its reply has seen. With `more` it
-    is a portion: once it is committed the same is decided again, and so on; the last reply is the
-    answer.
-    """
-
-    records: tuple[RecordT, ...] = ()
-    reply: Any = None
-    more: bool = False

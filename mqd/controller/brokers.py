@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage
 from mqd.controller.records import (
     FormatCluster,
@@ -34,12 +35,12 @@ from mqd.controller.records import (
     ShutDownBroker,
     UnregisterBroker,
 )
-from mqd.controller.rules import Rules
+from mqd.controller.result import ControllerResult
 from mqd.controller.sweeps import sweep
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import BROKER_TEXT_BYTES_MAX
 from mqd.raft import versions
-from mqd.types import NO_EPOCH, NO_NODE, Decision, NodeId
+from mqd.types import NO_EPOCH, NO_NODE, NodeId
 
 _AUTHORITY_SECONDS_MAX = 1.0
 FEATURES = ((versions.FEATURE, versions.NEWEST), ("group.version", 1), ("transaction.version", 2))
@@ -67,7 +68,9 @@ class Register:
     """What its disks said when it started (log/disk/log_end_checkpoint.py)."""
 
 
-def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decision[Record]:
+def decide_register(
+    image: MetadataImage, op: Register, options: DecisionOptions
+) -> ControllerResult:
     """Reply: none; the broker epoch is in the image afterwards. The same registration again changes
     nothing.
 
@@ -92,7 +95,7 @@ def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decisio
     if known is not None and record == RegisterBroker(
         known.node_id, known.incarnation, known.host, known.port, known.rack
     ):
-        return Decision()
+        return ControllerResult()
     named = op.previous_broker_epoch
     # Without this, its replicas leave ISR and ELR before they can lead (I25).
     vouches = known is not None and (
@@ -107,7 +110,7 @@ def decide_register(image: MetadataImage, op: Register, rules: Rules) -> Decisio
         record = replace(record, vouched_epoch=named)
     return _without(
         image,
-        rules,
+        options,
         (op.node_id,),
         (*formatting, record),
         lost_replicas=() if vouches else (op.node_id,),
@@ -138,7 +141,9 @@ class HeartbeatReply(NamedTuple):
     """Of the controller's image when it answers."""
 
 
-def decide_heartbeat(image: MetadataImage, op: Heartbeat, rules: Rules) -> Decision[Record]:
+def decide_heartbeat(
+    image: MetadataImage, op: Heartbeat, options: DecisionOptions
+) -> ControllerResult:
     """Reply: HeartbeatReply. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH: the node must
     register again.
 
@@ -151,30 +156,32 @@ def decide_heartbeat(image: MetadataImage, op: Heartbeat, rules: Rules) -> Decis
     fencing = SetBrokerFencing(broker.node_id, broker.epoch, True)
     if op.want_shut_down:
         if broker.fenced:
-            return Decision((), HeartbeatReply(caught_up, True, True))
+            return ControllerResult((), HeartbeatReply(caught_up, True, True))
         if broker.in_controlled_shutdown:
             return _without(
-                image, rules, (broker.node_id,), (fencing,), HeartbeatReply(caught_up, True, True)
+                image, options, (broker.node_id,), (fencing,), HeartbeatReply(caught_up, True, True)
             )
         record = ShutDownBroker(broker.node_id, broker.epoch)
         return _without(
-            image, rules, (broker.node_id,), (record,), HeartbeatReply(caught_up, False, False)
+            image, options, (broker.node_id,), (record,), HeartbeatReply(caught_up, False, False)
         )
     if op.want_fence or not caught_up:
         reply = HeartbeatReply(caught_up, True, False)
         return (
-            Decision((), reply)
+            ControllerResult((), reply)
             if broker.fenced
-            else _without(image, rules, (broker.node_id,), (fencing,), reply)
+            else _without(image, options, (broker.node_id,), (fencing,), reply)
         )
     reply = HeartbeatReply(caught_up, False, False)
     if broker.fenced:
-        return _unfence(image, rules, broker, reply)
+        return _unfence(image, options, broker, reply)
     if op.disk_serial > broker.disk_serial and versions.allows_disk_serials(
         image.features.get(versions.FEATURE, 0)
     ):
-        return Decision((NoteDiskSerial(broker.node_id, broker.epoch, op.disk_serial),), reply)
-    return Decision((), reply)
+        return ControllerResult(
+            (NoteDiskSerial(broker.node_id, broker.epoch, op.disk_serial),), reply
+        )
+    return ControllerResult((), reply)
 
 
 def registered_broker(image: MetadataImage, node_id: NodeId, broker_epoch: int) -> BrokerImage:
@@ -197,7 +204,9 @@ class ExpireSessions:
     brokers: tuple[tuple[NodeId, int], ...]
 
 
-def decide_expire(image: MetadataImage, op: ExpireSessions, rules: Rules) -> Decision[Record]:
+def decide_expire(
+    image: MetadataImage, op: ExpireSessions, options: DecisionOptions
+) -> ControllerResult:
     """Fence those that are still registered as they were. Reply: their ids."""
     silent = [
         broker
@@ -208,10 +217,10 @@ def decide_expire(image: MetadataImage, op: ExpireSessions, rules: Rules) -> Dec
     ]
     ids = tuple(broker.node_id for broker in silent)
     if not silent:
-        return Decision((), ids)
+        return ControllerResult((), ids)
     return _without(
         image,
-        rules,
+        options,
         ids,
         tuple(SetBrokerFencing(broker.node_id, broker.epoch, True) for broker in silent),
         ids,
@@ -228,7 +237,9 @@ class Unregister:
     node_id: NodeId
 
 
-def decide_unregister(image: MetadataImage, op: Unregister, rules: Rules) -> Decision[Record]:
+def decide_unregister(
+    image: MetadataImage, op: Unregister, options: DecisionOptions
+) -> ControllerResult:
     """Reply: none. Raises BROKER_ID_NOT_REGISTERED."""
     broker = image.brokers.get(op.node_id)
     if broker is None:
@@ -236,18 +247,20 @@ def decide_unregister(image: MetadataImage, op: Unregister, rules: Rules) -> Dec
             ErrorCode.BROKER_ID_NOT_REGISTERED,
             f"Broker ID {op.node_id} is not currently registered.",
         )
-    return _without(image, rules, (op.node_id,), (UnregisterBroker(broker.node_id, broker.epoch),))
+    return _without(
+        image, options, (op.node_id,), (UnregisterBroker(broker.node_id, broker.epoch),)
+    )
 
 
 def _without(
     image: MetadataImage,
-    rules: Rules,
+    options: DecisionOptions,
     gone: Collection[NodeId],
     then: tuple[Record, ...],
     reply: object = None,
     *,
     lost_replicas: Collection[NodeId] = (),
-) -> Decision[Record]:
+) -> ControllerResult:
     """The brokers `gone` leave the ISRs and lead no partition, then the records `then` follow.
     Brokers whose replicas are lost leave the ELRs too.
     """
@@ -261,16 +274,16 @@ def _without(
         )
 
     swept = sweep(
-        image, rules, image.may_lead() - leaving, is_affected, lost_replicas=lost_replicas
+        image, options, image.may_lead() - leaving, is_affected, lost_replicas=lost_replicas
     )
     if not swept.complete:
-        return Decision(swept.records, reply, more=True)
-    return Decision((*swept.records, *then), reply)
+        return ControllerResult(swept.records, reply, more=True)
+    return ControllerResult((*swept.records, *then), reply)
 
 
 def _unfence(
-    image: MetadataImage, rules: Rules, broker: BrokerImage, reply: object
-) -> Decision[Record]:
+    image: MetadataImage, options: DecisionOptions, broker: BrokerImage, reply: object
+) -> ControllerResult:
     """Partitions without a leader may get one now.
 
     `ReviewPartitions` finds portions that a failure left out.
@@ -279,8 +292,10 @@ def _unfence(
     def is_affected(partition: PartitionImage) -> bool:
         return partition.leader == NO_NODE and broker.node_id in partition.replicas
 
-    swept = sweep(image, rules, image.may_lead() | {broker.node_id}, is_affected)
-    return Decision((SetBrokerFencing(broker.node_id, broker.epoch, False), *swept.records), reply)
+    swept = sweep(image, options, image.may_lead() | {broker.node_id}, is_affected)
+    return ControllerResult(
+        (SetBrokerFencing(broker.node_id, broker.epoch, False), *swept.records), reply
+    )
 
 
 class Sessions:

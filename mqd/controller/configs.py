@@ -30,9 +30,10 @@ from mqd.config import (
     without_effect,
 )
 from mqd.controller.commands import check_fits
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import GROUP, NODE, TOPIC, MetadataImage
 from mqd.controller.records import Record, SetConfigs
-from mqd.controller.rules import Rules
+from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
@@ -44,7 +45,7 @@ from mqd.limits import (
     COORDINATOR_KEY_BYTES_MAX,
 )
 from mqd.options import OptionType, Status
-from mqd.types import Decision, NodeId
+from mqd.types import NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,9 @@ class ResourceAltered(NamedTuple):
     error_message: str | None = None
 
 
-def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -> Decision[Record]:
+def decide_alter_configs(
+    image: MetadataImage, op: AlterConfigs, options: DecisionOptions
+) -> ControllerResult:
     """Reply: one ResourceAltered for each resource of the request, in its order."""
     if len(op.resources) > CONFIG_RESOURCES_MAX:
         raise MqError(
@@ -122,7 +125,7 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
             f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.",
         )
     counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
-    room = Room(image, rules.image_bytes_max)
+    room = Room(image, options.image_bytes_max)
     groups = _Groups(image)
     records: list[Record] = []
     results: list[ResourceAltered] = []
@@ -145,7 +148,7 @@ def decide_alter_configs(image: MetadataImage, op: AlterConfigs, rules: Rules) -
         if record.changes:
             records.append(record)
         results.append(ResourceAltered(number, name, ErrorCode.NONE, note))
-    return Decision(() if op.validate_only else tuple(records), tuple(results))
+    return ControllerResult(() if op.validate_only else tuple(records), tuple(results))
 
 
 def check_overrides_fit(overrides: Mapping[str, str | None]) -> None:

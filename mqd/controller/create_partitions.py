@@ -16,15 +16,16 @@ from mqd.controller.assignments import (
     placements_of,
 )
 from mqd.controller.commands import check_fits
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.placement import Load
 from mqd.controller.records import AddPartitions, Record
 from mqd.controller.request_limits import check_topic_count
-from mqd.controller.rules import Rules
+from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
-from mqd.types import Decision, NodeId
+from mqd.types import NodeId
 
 
 class MorePartitions(NamedTuple):
@@ -55,14 +56,14 @@ class PartitionsCreated(NamedTuple):
 
 
 def decide_create_partitions(
-    image: MetadataImage, op: CreatePartitions, rules: Rules
-) -> Decision[Record]:
+    image: MetadataImage, op: CreatePartitions, options: DecisionOptions
+) -> ControllerResult:
     """Reply: one PartitionsCreated for each different name, in the order of the request."""
     check_topic_count(op.topics, CREATED_TOPICS_MAX)
     counts = Counter(wish.name for wish in op.topics)
     partitions_left = PARTITIONS_PER_REQUEST_MAX
     load = load_of(image)
-    room = Room(image, rules.image_bytes_max)
+    room = Room(image, options.image_bytes_max)
     records: list[Record] = []
     results: dict[str, PartitionsCreated] = {}
     for wish in op.topics:
@@ -81,7 +82,7 @@ def decide_create_partitions(
         records.append(record)
         add_load(load, record.partitions)
         results[wish.name] = PartitionsCreated(wish.name)
-    return Decision(() if op.validate_only else tuple(records), tuple(results.values()))
+    return ControllerResult(() if op.validate_only else tuple(records), tuple(results.values()))
 
 
 def _add_partitions(

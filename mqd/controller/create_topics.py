@@ -23,16 +23,17 @@ from mqd.controller.assignments import (
 )
 from mqd.controller.commands import check_fits
 from mqd.controller.configs import check_overrides_fit
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.placement import Load, default_replication_factor
 from mqd.controller.records import CreateTopic, Record
 from mqd.controller.request_limits import check_topic_count
-from mqd.controller.rules import Rules
+from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.controller.topic_names import RESERVED_TOPIC, validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
-from mqd.types import ZERO_UUID, Decision, NodeId
+from mqd.types import ZERO_UUID, NodeId
 
 USE_DEFAULT = -1
 """Requests `num.partitions` or `default.replication.factor`."""
@@ -110,14 +111,16 @@ class TopicCreated(NamedTuple):
     configs: tuple[tuple[str, str], ...] = ()
 
 
-def decide_create_topics(image: MetadataImage, op: CreateTopics, rules: Rules) -> Decision[Record]:
+def decide_create_topics(
+    image: MetadataImage, op: CreateTopics, options: DecisionOptions
+) -> ControllerResult:
     """Reply: one TopicCreated for each different name, in the order of the request."""
     check_topic_count(op.topics, CREATED_TOPICS_MAX)
     counts = Counter(topic.name for topic in op.topics)
     single = [topic for topic in op.topics if counts[topic.name] == 1]
     total = sum(_partitions_wanted(topic, op) for topic in single)
     load = load_of(image)
-    room = Room(image, rules.image_bytes_max)
+    room = Room(image, options.image_bytes_max)
     records: list[Record] = []
     results: dict[str, TopicCreated] = {}
     for topic in op.topics:
@@ -149,7 +152,7 @@ def decide_create_topics(image: MetadataImage, op: CreateTopics, rules: Rules) -
             replication_factor=len(record.partitions[0].replicas),
             configs=record.configs,
         )
-    return Decision(() if op.validate_only else tuple(records), tuple(results.values()))
+    return ControllerResult(() if op.validate_only else tuple(records), tuple(results.values()))
 
 
 def _partitions_wanted(topic: NewTopic, op: CreateTopics) -> int:

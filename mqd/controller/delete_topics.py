@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage, TopicImage
 from mqd.controller.records import DeleteTopic, Record
 from mqd.controller.request_limits import check_topic_count
-from mqd.controller.rules import Rules
+from mqd.controller.result import ControllerResult
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import DELETED_TOPICS_MAX
-from mqd.types import ZERO_UUID, Decision
+from mqd.types import ZERO_UUID
 
 
 class TopicName(NamedTuple):
@@ -39,7 +40,9 @@ class TopicDeleted(NamedTuple):
     error_message: str | None = None
 
 
-def decide_delete_topics(image: MetadataImage, op: DeleteTopics, rules: Rules) -> Decision[Record]:
+def decide_delete_topics(
+    image: MetadataImage, op: DeleteTopics, options: DecisionOptions
+) -> ControllerResult:
     """Reply: one TopicDeleted for each different wish, in the order of the request."""
     check_topic_count(op.topics, DELETED_TOPICS_MAX)
     counts = Counter(op.topics)
@@ -69,7 +72,7 @@ def decide_delete_topics(image: MetadataImage, op: DeleteTopics, rules: Rules) -
             continue
         records.append(DeleteTopic(topic.topic_id))
         results.append(TopicDeleted(topic.name, topic.topic_id))
-    return Decision(tuple(records), tuple(results))
+    return ControllerResult(tuple(records), tuple(results))
 
 
 def _topic_to_delete(image: MetadataImage, wish: TopicName, times: int) -> TopicImage:

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.partition_state import ElectionConditions, next_partition_state
-from mqd.controller.records import PartitionUpdate, Record
+from mqd.controller.records import PartitionUpdate
 from mqd.controller.request_limits import check_partition_count
-from mqd.controller.rules import Rules
+from mqd.controller.result import ControllerResult
 from mqd.controller.sweeps import all_update_records, without_lost_replicas
 from mqd.errors import ErrorCode, MqError
-from mqd.types import NO_NODE, Decision, NodeId, TopicPartition
+from mqd.types import NO_NODE, NodeId, TopicPartition
 
 REBALANCED_AT_ONCE = 1_000
 """Kafka's limit of elections for one check of the balance."""
@@ -47,7 +48,9 @@ class Elected(NamedTuple):
     error_message: str | None = None
 
 
-def decide_elect_leaders(image: MetadataImage, op: ElectLeaders, rules: Rules) -> Decision[Record]:
+def decide_elect_leaders(
+    image: MetadataImage, op: ElectLeaders, options: DecisionOptions
+) -> ControllerResult:
     """Reply: one Elected for each requested partition; with None, for each attempted election."""
     try:
         kind = ElectionType(op.election_type)
@@ -63,14 +66,14 @@ def decide_elect_leaders(image: MetadataImage, op: ElectLeaders, rules: Rules) -
         _all_partitions(image) if op.partitions is None else dict.fromkeys(op.partitions)
     ):
         try:
-            update = _elect(image, topic_partition, kind, may_lead, rules)
+            update = _elect(image, topic_partition, kind, may_lead, options)
         except MqError as error:
             if op.partitions is not None or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
                 results.append(Elected(topic_partition, error.code, error.message or None))
             continue
         updates.setdefault(topic_partition.topic, {})[topic_partition.partition] = update
         results.append(Elected(topic_partition))
-    return Decision(tuple(all_update_records(image, updates)), tuple(results))
+    return ControllerResult(tuple(all_update_records(image, updates)), tuple(results))
 
 
 def _all_partitions(image: MetadataImage) -> Iterator[TopicPartition]:
@@ -84,7 +87,7 @@ def _elect(
     topic_partition: TopicPartition,
     kind: ElectionType,
     may_lead: frozenset[NodeId],
-    rules: Rules,
+    options: DecisionOptions,
 ) -> PartitionUpdate:
     topic = image.topics.get(topic_partition.topic)
     if topic is None:
@@ -101,8 +104,8 @@ def _elect(
         raise MqError(ErrorCode.ELECTION_NOT_NEEDED)
     conditions = ElectionConditions(
         without_lost_replicas(image, topic, topic_partition.partition, may_lead),
-        rules.least_of(image, topic.name),
-        unclean=not preferred or rules.allows_unclean(image, topic.name),
+        options.min_insync_replicas_of(image, topic.name),
+        unclean=not preferred or options.allows_unclean_election(image, topic.name),
         preferred=preferred,
     )
     update = next_partition_state(partition, conditions)
@@ -121,7 +124,9 @@ class Rebalance:
     """Return partitions to their preferred leaders."""
 
 
-def decide_rebalance(image: MetadataImage, op: Rebalance, rules: Rules) -> Decision[Record]:
+def decide_rebalance(
+    image: MetadataImage, op: Rebalance, options: DecisionOptions
+) -> ControllerResult:
     """Reply: how many partitions get another leader; at most REBALANCED_AT_ONCE."""
     may_lead = image.may_lead()
     updates: dict[str, dict[int, PartitionUpdate]] = {}
@@ -142,10 +147,10 @@ def decide_rebalance(image: MetadataImage, op: Rebalance, rules: Rules) -> Decis
                     TopicPartition(topic.name, index),
                     ElectionType.PREFERRED,
                     may_lead,
-                    rules,
+                    options,
                 )
             except MqError:
                 continue
             updates.setdefault(topic.name, {})[index] = update
             count += 1
-    return Decision(tuple(all_update_records(image, updates)), count)
+    return ControllerResult(tuple(all_update_records(image, updates)), count)

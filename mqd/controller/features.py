@@ -18,12 +18,13 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from mqd.controller.brokers import FEATURES
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
-from mqd.controller.records import Record, SetFeature
-from mqd.controller.rules import Rules
+from mqd.controller.records import SetFeature
+from mqd.controller.result import ControllerResult
 from mqd.errors import ErrorCode, MqError
 from mqd.raft.versions import FEATURE as METADATA_VERSION
-from mqd.types import Decision, NodeId
+from mqd.types import NodeId
 
 LEVELS: Mapping[str, range] = {
     name: range(1 if name == METADATA_VERSION else 0, level + 1) for name, level in FEATURES
@@ -58,8 +59,8 @@ class UpdateFeatures:
 
 
 def decide_update_features(
-    image: MetadataImage, op: UpdateFeatures, rules: Rules
-) -> Decision[Record]:
+    image: MetadataImage, op: UpdateFeatures, options: DecisionOptions
+) -> ControllerResult:
     """Reply: none.
 
     Raises INVALID_UPDATE_VERSION for the first wish that cannot be granted, and then none is, as
@@ -75,11 +76,11 @@ def decide_update_features(
         if update.name == METADATA_VERSION:
             _check_metadata_version(image, update, op.behind)
     if op.validate_only:
-        return Decision()
+        return ControllerResult()
     changed = (
         update for update in op.updates if update.level != image.features.get(update.name, 0)
     )
-    return Decision(tuple(SetFeature(update.name, update.level) for update in changed))
+    return ControllerResult(tuple(SetFeature(update.name, update.level) for update in changed))
 
 
 def _check(image: MetadataImage, update: FeatureUpdate) -> None:

@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from mqd.controller.brokers import registered_broker
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.partition_state import ElectionConditions, next_partition_state, updated
 from mqd.controller.records import LoseReplicas, PartitionUpdate, Record
-from mqd.controller.rules import Rules
+from mqd.controller.result import ControllerResult
 from mqd.controller.sweeps import all_update_records, update_records, without_lost_replicas
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import REQUEST_PARTITIONS_MAX
-from mqd.types import NO_EPOCH, NO_NODE, Decision, IsrChange, IsrOutcome, NodeId
+from mqd.types import NO_EPOCH, NO_NODE, IsrChange, IsrOutcome, NodeId
 
 
 class IsrWish(NamedTuple):
@@ -154,8 +155,8 @@ def alter_partition_response(results: Iterable[IsrAltered]) -> dict[str, Any]:
 
 
 def decide_alter_partitions(
-    image: MetadataImage, op: AlterPartitions, rules: Rules
-) -> Decision[Record]:
+    image: MetadataImage, op: AlterPartitions, options: DecisionOptions
+) -> ControllerResult:
     """Reply: one IsrAltered for each wish. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
 
     Of two wishes for one partition the second is refused: it cannot know the partition epoch that
@@ -185,7 +186,7 @@ def decide_alter_partitions(
             continue
         conditions = ElectionConditions(
             without_lost_replicas(image, topic, wish.partition, may_lead) | set(isr),
-            rules.least_of(image, topic.name),
+            options.min_insync_replicas_of(image, topic.name),
         )
         update = next_partition_state(partition, conditions, isr=isr)
         after = partition
@@ -209,7 +210,7 @@ def decide_alter_partitions(
                 after.partition_epoch,
             )
         )
-    return Decision(tuple(all_update_records(image, updates)), tuple(results))
+    return ControllerResult(tuple(all_update_records(image, updates)), tuple(results))
 
 
 def _partition(image: MetadataImage, wish: IsrWish) -> tuple[TopicImage, PartitionImage]:
@@ -281,8 +282,8 @@ class ReportOfflineReplicas:
 
 
 def decide_report_offline(
-    image: MetadataImage, op: ReportOfflineReplicas, rules: Rules
-) -> Decision[Record]:
+    image: MetadataImage, op: ReportOfflineReplicas, options: DecisionOptions
+) -> ControllerResult:
     """Reply: none. Others lead; where nobody can, the partition waits for an operator, or for the
     broker's next start.
 
@@ -310,8 +311,8 @@ def decide_report_offline(
     records: list[Record] = []
     for topic_id, indexes in lost.items():
         topic = image.topics_by_id[topic_id]
-        min_insync_replicas = rules.least_of(image, topic.name)
-        unclean = rules.allows_unclean(image, topic.name)
+        min_insync_replicas = options.min_insync_replicas_of(image, topic.name)
+        unclean = options.allows_unclean_election(image, topic.name)
         updates = []
         for index in sorted(indexes):
             conditions = ElectionConditions(
@@ -326,4 +327,4 @@ def decide_report_offline(
             updates.append((update or PartitionUpdate(0))._replace(partition=index))
         records += update_records(topic, updates)
         records.append(LoseReplicas(op.node_id, op.broker_epoch, topic_id, tuple(sorted(indexes))))
-    return Decision(tuple(records))
+    return ControllerResult(tuple(records))

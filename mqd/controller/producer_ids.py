@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mqd.controller.brokers import registered_broker
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
-from mqd.controller.records import Record, SetNextProducerId
-from mqd.controller.rules import Rules
+from mqd.controller.records import SetNextProducerId
+from mqd.controller.result import ControllerResult
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCER_ID_MAX, PRODUCER_IDS_PER_BLOCK
-from mqd.types import Decision, NodeId
+from mqd.types import NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,14 @@ class ProducerIdBlock(NamedTuple):
 
 
 def decide_allocate_producer_ids(
-    image: MetadataImage, op: AllocateProducerIds, rules: Rules
-) -> Decision[Record]:
+    image: MetadataImage, op: AllocateProducerIds, options: DecisionOptions
+) -> ControllerResult:
     """Reply: ProducerIdBlock. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH."""
     registered_broker(image, op.node_id, op.broker_epoch)
     first = image.next_producer_id
     if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
         raise MqError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids of this cluster are spent.")
-    return Decision(
+    return ControllerResult(
         (SetNextProducerId(first + PRODUCER_IDS_PER_BLOCK),),
         ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK),
     )

@@ -12,15 +12,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.partition_state import ElectionConditions, next_partition_state, with_replicas
-from mqd.controller.records import PartitionUpdate, Record, UpdatePartitions
+from mqd.controller.records import PartitionUpdate, UpdatePartitions
 from mqd.controller.request_limits import check_partition_count
-from mqd.controller.rules import Rules
+from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.controller.sweeps import all_update_records, without_lost_replicas
 from mqd.errors import ErrorCode, MqError
-from mqd.types import Decision, NodeId, TopicPartition
+from mqd.types import NodeId, TopicPartition
 
 
 class Reassignment(NamedTuple):
@@ -81,11 +82,11 @@ _NAMED_TWICE = "A partition is named at most once in a request."
 
 
 def decide_alter_reassignments(
-    image: MetadataImage, op: AlterReassignments, rules: Rules
-) -> Decision[Record]:
+    image: MetadataImage, op: AlterReassignments, options: DecisionOptions
+) -> ControllerResult:
     """Reply: one Reassigned for each wish, in its order."""
     check_partition_count(len(op.wishes))
-    room = Room(image, rules.image_bytes_max)
+    room = Room(image, options.image_bytes_max)
     updates: dict[str, dict[int, PartitionUpdate]] = {}
     results = []
     for topic_partition, target in op.wishes:
@@ -104,7 +105,9 @@ def decide_alter_reassignments(
                 )
             if index in updates.get(topic.name, ()):
                 raise MqError(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
-            update = _alter(image, rules, topic, index, target, op.allow_replication_factor_change)
+            update = _alter(
+                image, options, topic, index, target, op.allow_replication_factor_change
+            )
             if update is not None:
                 room.take(UpdatePartitions(topic.topic_id, (update._replace(partition=index),)))
         except MqError as error:
@@ -113,12 +116,12 @@ def decide_alter_reassignments(
         if update is not None:
             updates.setdefault(topic.name, {})[index] = update._replace(partition=index)
         results.append(Reassigned(topic_partition))
-    return Decision(tuple(all_update_records(image, updates)), tuple(results))
+    return ControllerResult(tuple(all_update_records(image, updates)), tuple(results))
 
 
 def _alter(
     image: MetadataImage,
-    rules: Rules,
+    options: DecisionOptions,
     topic: TopicImage,
     index: int,
     target: tuple[NodeId, ...] | None,
@@ -127,8 +130,8 @@ def _alter(
     before = topic.partitions[index]
     conditions = ElectionConditions(
         without_lost_replicas(image, topic, index, image.may_lead()),
-        rules.least_of(image, topic.name),
-        unclean=rules.allows_unclean(image, topic.name),
+        options.min_insync_replicas_of(image, topic.name),
+        unclean=options.allows_unclean_election(image, topic.name),
     )
     if target is None:
         reassigned = _cancelled(before)

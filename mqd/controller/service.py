@@ -23,7 +23,6 @@ import trio
 import trio.lowlevel
 
 from mqd.config import NodeConfig
-from mqd.controller.answers import check_response, names_not_controller
 from mqd.controller.brokers import (
     ExpireSessions,
     Heartbeat,
@@ -41,6 +40,7 @@ from mqd.controller.configs import AlterConfigs, decide_alter_configs, effective
 from mqd.controller.contact import Contact
 from mqd.controller.create_partitions import CreatePartitions, decide_create_partitions
 from mqd.controller.create_topics import CreateTopics, decide_create_topics
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.delete_topics import DeleteTopics, decide_delete_topics
 from mqd.controller.delta import Subscriber
 from mqd.controller.elections import (
@@ -69,7 +69,8 @@ from mqd.controller.producer_ids import (
 )
 from mqd.controller.reassignments import AlterReassignments, decide_alter_reassignments
 from mqd.controller.records import Record
-from mqd.controller.rules import Rules
+from mqd.controller.responses import check_response, names_not_controller
+from mqd.controller.result import ControllerResult
 from mqd.controller.size import SizeWatch
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
 from mqd.controller.wanted_topics import WantedTopics, tell_refused
@@ -77,7 +78,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock
 from mqd.io.entropy import Entropy
 from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
-from mqd.types import NO_EPOCH, Decision, IsrChange, IsrOutcome, NodeId
+from mqd.types import NO_EPOCH, IsrChange, IsrOutcome, NodeId
 from mqd.usage import Usage
 
 Operation = (
@@ -101,7 +102,7 @@ Operation = (
 
 logger = logging.getLogger(__name__)
 
-_DECIDE: dict[type, Callable[[MetadataImage, Any, Rules], Decision[Record]]] = {
+_DECIDE: dict[type, Callable[[MetadataImage, Any, DecisionOptions], ControllerResult]] = {
     Register: decide_register,
     Heartbeat: decide_heartbeat,
     ExpireSessions: decide_expire,
@@ -314,7 +315,7 @@ class ControllerService:
 
     def usage(self) -> Usage:
         """How full the metadata is, by this node's bound."""
-        return Usage(self.image.size, self._rules().image_bytes_max)
+        return Usage(self.image.size, self._options().image_bytes_max)
 
     # -- operations
 
@@ -337,7 +338,7 @@ class ControllerService:
         for _ in range(_DECISIONS_MAX):
             while True:
                 self.check_is_controller()
-                decision = decide(self.image, op, self._rules())
+                decision = decide(self.image, op, self._options())
                 if decision.records and not await self._commit(decision.records):
                     break
                 if not decision.more:
@@ -348,8 +349,10 @@ class ControllerService:
             self._decided_again += 1
         raise self._not_controller()
 
-    def _rules(self) -> Rules:
-        return Rules.of_config(effective_node_config(self._config, self.image, self.node_id))
+    def _options(self) -> DecisionOptions:
+        return DecisionOptions.of_config(
+            effective_node_config(self._config, self.image, self.node_id)
+        )
 
     async def _commit(self, records: tuple[Record, ...]) -> bool:
         """Whether all of it took effect; False when another command came first.
@@ -460,7 +463,7 @@ class ControllerService:
             raise self._not_controller()
         if status.led_at < now - self._sessions.authority:
             await self._confirm_authority()
-        decision = decide_heartbeat(self.image, op, self._rules())
+        decision = decide_heartbeat(self.image, op, self._options())
         self._sessions.touch(op.node_id, now)
         reply = decision.reply if not decision.records else await self.submit(op)
         assert isinstance(reply, HeartbeatReply)

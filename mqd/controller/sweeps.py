@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.partition_state import ElectionConditions, next_partition_state
 from mqd.controller.records import PartitionUpdate, Record, UpdatePartitions
-from mqd.controller.rules import Rules
-from mqd.types import Decision, NodeId
+from mqd.controller.result import ControllerResult
+from mqd.types import NodeId
 
 PARTITIONS_PER_DECISION = 2_000
 """A decision about more partitions comes in portions, so that neither it nor its application blocks
@@ -34,7 +35,7 @@ class Sweep(NamedTuple):
 
 def sweep(
     image: MetadataImage,
-    rules: Rules,
+    options: DecisionOptions,
     may_lead: frozenset[NodeId],
     is_affected: Callable[[PartitionImage], bool],
     *,
@@ -51,8 +52,8 @@ def sweep(
         ]
         if not affected:
             continue
-        min_insync_replicas = rules.least_of(image, topic.name)
-        unclean = rules.allows_unclean(image, topic.name)
+        min_insync_replicas = options.min_insync_replicas_of(image, topic.name)
+        unclean = options.allows_unclean_election(image, topic.name)
         updates: list[PartitionUpdate] = []
         for index in affected:
             update = next_partition_state(
@@ -113,8 +114,8 @@ class ReviewPartitions:
 
 
 def decide_review_partitions(
-    image: MetadataImage, op: ReviewPartitions, rules: Rules
-) -> Decision[Record]:
+    image: MetadataImage, op: ReviewPartitions, options: DecisionOptions
+) -> ControllerResult:
     """Finish what another controller left incomplete, elect leaders where possible, clear ELRs that
     are not needed. No reply.
     """
@@ -129,5 +130,5 @@ def decide_review_partitions(
             or not may_lead.issuperset(partition.isr)
         )
 
-    swept = sweep(image, rules, may_lead, is_affected)
-    return Decision(swept.records, more=not swept.complete)
+    swept = sweep(image, options, may_lead, is_affected)
+    return ControllerResult(swept.records, more=not swept.complete)

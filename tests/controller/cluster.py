@@ -15,10 +15,10 @@ from mqd.config import NodeConfig
 from mqd.controller.brokers import Heartbeat, Register, decide_heartbeat, decide_register
 from mqd.controller.commands import Command, encode_command
 from mqd.controller.create_topics import USE_DEFAULT, CreateTopics, NewTopic, decide_create_topics
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.records import Record
-from mqd.controller.rules import Rules
 from mqd.controller.service import BrokerAddress, ControllerService
 from mqd.io.clock import Clock
 from mqd.io.entropy import RandomEntropy
@@ -26,7 +26,7 @@ from mqd.raft.machine import NotLeader, RaftStatus, Role
 from mqd.types import NodeId
 
 CLUSTER = "cluster-of-tests"
-DEFAULTS = Rules()
+DEFAULTS = DecisionOptions()
 SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
@@ -167,9 +167,9 @@ class Replica:
         assert self.machine.took_effect(self.index)
         return self.index
 
-    def run(self, decide: Any, op: Any, rules: Rules = DEFAULTS) -> Any:
+    def run(self, decide: Any, op: Any, options: DecisionOptions = DEFAULTS) -> Any:
         while True:
-            decision = decide(self.image, op, rules)
+            decision = decide(self.image, op, options)
             self.commit(decision.records)
             if not decision.more:
                 return decision.reply

@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 from mqd.controller.brokers import ExpireSessions, Heartbeat, decide_expire, decide_heartbeat
 from mqd.controller.commands import Command, encode_command, split_records
 from mqd.controller.create_topics import CreateTopics, decide_create_topics
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.delete_topics import DeleteTopics, TopicName, decide_delete_topics
 from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
 from mqd.controller.machine import MetadataMachine
-from mqd.controller.rules import Rules
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
 from mqd.types import NodeId
 from tests.controller.cluster import Replica, new_topic, with_brokers
 
 ResultT = TypeVar("ResultT")
-RULES = Rules(min_insync_replicas=2)
+OPTIONS = DecisionOptions(min_insync_replicas=2)
 
 
 def timed(call: Callable[[], ResultT]) -> tuple[float, ResultT]:
@@ -40,7 +40,7 @@ def carry_out(replica: Replica, what: str, decide: Any, op: Any) -> None:
     """
     decisions, applications, sizes = [], [], []
     while True:
-        took, decision = timed(lambda: decide(replica.image, op, RULES))
+        took, decision = timed(lambda: decide(replica.image, op, OPTIONS))
         decisions.append(took)
         for run in split_records(decision.records) if decision.records else ():
             took, command = timed(partial(encode_command, Command(replica.image.index, run)))

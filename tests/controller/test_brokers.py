@@ -18,9 +18,9 @@ from mqd.controller.brokers import (
     decide_register,
     decide_unregister,
 )
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.records import CreateTopic, Placement
-from mqd.controller.rules import Rules
 from mqd.controller.snapshot import encode_snapshot, restore
 from mqd.controller.sweeps import (
     PARTITIONS_PER_DECISION,
@@ -76,7 +76,7 @@ def test_the_same_incarnation_registers_once_and_a_new_one_replaces_it_at_once()
         (NO_NODE, 1, ())
     ] * 2
     with pytest.raises(MqError) as refusal:
-        decide_heartbeat(replica.image, Heartbeat(ONE, old.epoch, replica.index), Rules())
+        decide_heartbeat(replica.image, Heartbeat(ONE, old.epoch, replica.index), DecisionOptions())
     assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
     reply = replica.run(decide_heartbeat, Heartbeat(ONE, new.epoch, replica.index))
     assert reply == HeartbeatReply(caught_up=True, fenced=False, should_shut_down=False)
@@ -93,9 +93,12 @@ def test_a_broker_leads_only_after_it_has_applied_its_registration() -> None:
         False, True, False
     )
     assert not replica.run(decide_heartbeat, Heartbeat(ONE, epoch, epoch)).fenced
-    assert decide_heartbeat(replica.image, Heartbeat(ONE, epoch, epoch), Rules()).records == ()
+    assert (
+        decide_heartbeat(replica.image, Heartbeat(ONE, epoch, epoch), DecisionOptions()).records
+        == ()
+    )
     with pytest.raises(MqError) as refusal:
-        decide_heartbeat(replica.image, Heartbeat(TWO, 1, 1), Rules())
+        decide_heartbeat(replica.image, Heartbeat(TWO, 1, 1), DecisionOptions())
     assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.producer_ids import (
     AllocateProducerIds,
     ProducerIdBlock,
     decide_allocate_producer_ids,
 )
 from mqd.controller.records import SetNextProducerId
-from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode, MqError
 from mqd.types import NodeId
 from tests.controller.cluster import Replica, with_brokers
@@ -39,7 +39,7 @@ def test_only_who_is_registered_gets_one() -> None:
         (AllocateProducerIds(NodeId(2), 1), ErrorCode.BROKER_ID_NOT_REGISTERED),
     ):
         with pytest.raises(MqError) as refusal:
-            decide_allocate_producer_ids(replica.image, op, Rules())
+            decide_allocate_producer_ids(replica.image, op, DecisionOptions())
         assert refusal.value.code is code
 
 

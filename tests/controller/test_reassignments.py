@@ -14,6 +14,7 @@ from mqd.controller.brokers import (
     decide_heartbeat,
     decide_register,
 )
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.elections import ElectionType, ElectLeaders, decide_elect_leaders
 from mqd.controller.image import PartitionImage
 from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
@@ -23,7 +24,6 @@ from mqd.controller.reassignments import (
     decide_alter_reassignments,
 )
 from mqd.controller.records import CreateTopic, Placement, SetConfigs
-from mqd.controller.rules import Rules
 from mqd.errors import ErrorCode
 from mqd.types import NO_NODE, NodeId, TopicPartition
 from tests.controller.cluster import CLUSTER, Replica, with_brokers
@@ -31,7 +31,7 @@ from tests.controller.cluster import CLUSTER, Replica, with_brokers
 ONE, TWO, THREE, FOUR, FIVE = map(NodeId, range(1, 6))
 T0 = TopicPartition("t", 0)
 TOPIC = UUID(int=1)
-RULES = Rules(1, False)
+OPTIONS = DecisionOptions(1, False)
 
 
 def partition(replica: Replica) -> PartitionImage:
@@ -46,13 +46,13 @@ def expire(replica: Replica, *nodes: NodeId) -> None:
     replica.run(
         decide_expire,
         ExpireSessions(tuple((node_id, epoch(replica, node_id)) for node_id in nodes)),
-        RULES,
+        OPTIONS,
     )
 
 
 def alter(replica: Replica, target: tuple[NodeId, ...] | None) -> ErrorCode:
     (result,) = replica.run(
-        decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), RULES
+        decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), OPTIONS
     )
     return ErrorCode(result.error_code)
 
@@ -68,9 +68,11 @@ def stuck() -> Replica:
     before = partition(replica)
     members = tuple((node_id, epoch(replica, node_id)) for node_id in (ONE, TWO, THREE))
     wish = IsrWish(TOPIC, 0, before.leader_epoch, before.partition_epoch, members)
-    replica.run(decide_alter_partitions, AlterPartitions(ONE, epoch(replica, ONE), (wish,)), RULES)
+    replica.run(
+        decide_alter_partitions, AlterPartitions(ONE, epoch(replica, ONE), (wish,)), OPTIONS
+    )
     expire(replica, ONE, TWO)
-    replica.run(decide_register, Register(THREE, CLUSTER, UUID(int=99), "host", 1, None), RULES)
+    replica.run(decide_register, Register(THREE, CLUSTER, UUID(int=99), "host", 1, None), OPTIONS)
     found = partition(replica)
     assert (found.leader, found.isr, found.elr, found.last_known_elr) == (NO_NODE, (), (), (THREE,))
     return replica
@@ -83,7 +85,7 @@ def test_a_move_is_not_cancelled_nor_aimed_elsewhere_without_the_last_known_lead
     before = partition(stuck)
     assert alter(stuck, target) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert partition(stuck) == before
-    stuck.run(decide_heartbeat, Heartbeat(THREE, epoch(stuck, THREE), stuck.index), RULES)
+    stuck.run(decide_heartbeat, Heartbeat(THREE, epoch(stuck, THREE), stuck.index), OPTIONS)
     assert partition(stuck).leader == THREE
 
 
@@ -97,8 +99,8 @@ def test_who_gives_the_records_up_may_cancel(stuck: Replica, how: str) -> None:
     if how == "by the topic":
         stuck.commit([SetConfigs("topic", "t", (("unclean.leader.election.enable", "true"),))])
     else:
-        stuck.run(decide_heartbeat, Heartbeat(ONE, epoch(stuck, ONE), stuck.index), RULES)
-        stuck.run(decide_elect_leaders, ElectLeaders(ElectionType.UNCLEAN, (T0,)), RULES)
+        stuck.run(decide_heartbeat, Heartbeat(ONE, epoch(stuck, ONE), stuck.index), OPTIONS)
+        stuck.run(decide_elect_leaders, ElectLeaders(ElectionType.UNCLEAN, (T0,)), OPTIONS)
         assert partition(stuck).leader == ONE
     assert alter(stuck, None) is ErrorCode.NONE
     assert set(partition(stuck).replicas) == {ONE, TWO}

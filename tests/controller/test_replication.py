@@ -24,6 +24,7 @@ from mqd.controller.brokers import (
     decide_register,
     decide_unregister,
 )
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.elections import (
     ElectLeaders,
     Rebalance,
@@ -44,7 +45,6 @@ from mqd.controller.reassignments import (
     decide_alter_reassignments,
 )
 from mqd.controller.records import CreateTopic, Placement
-from mqd.controller.rules import Rules
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
 from mqd.errors import MqError
 from mqd.types import NO_NODE, NodeId, TopicPartition
@@ -79,7 +79,7 @@ class Life:
 
     def __init__(self, least: int, factor: int, unclean: bool) -> None:
         self.replica = with_brokers(*NODES)
-        self.rules = Rules(least, unclean)
+        self.options = DecisionOptions(least, unclean)
         self.incarnations = 0
         replicas = tuple(NODES[:factor])
         self.replica.commit(
@@ -107,11 +107,11 @@ class Life:
             or still_here == self.replica.image.lost_replicas
         )
 
-    def _do(self, kind: str, what: Any, value: object) -> None:
-        replica, image, rules, partition = (
+    def _do(self, kind: str, what: object, value: object) -> None:
+        replica, image, options, partition = (
             self.replica,
             self.replica.image,
-            self.rules,
+            self.options,
             self.partition,
         )
         broker = image.brokers.get(NodeId(what)) if isinstance(what, int) else None
@@ -130,17 +130,17 @@ class Life:
                 None,
                 epoch if value else epoch - 1,
             )
-            replica.run(decide_register, op, rules)
+            replica.run(decide_register, op, options)
         elif kind in ("beat", "fence", "leave"):
             op2 = Heartbeat(NodeId(what), epoch, image.index, kind == "fence", kind == "leave")
-            replica.run(decide_heartbeat, op2, rules)
+            replica.run(decide_heartbeat, op2, options)
         elif kind == "unregister":
-            replica.run(decide_unregister, Unregister(NodeId(what)), rules)
+            replica.run(decide_unregister, Unregister(NodeId(what)), options)
         elif kind == "expire":
             silent = tuple(
                 (node, image.brokers[node].epoch) for node in sorted(what) if node in image.brokers
             )
-            replica.run(decide_expire, ExpireSessions(silent), rules)
+            replica.run(decide_expire, ExpireSessions(silent), options)
         elif kind == "isr" and partition.leader != NO_NODE:
             wanted = tuple(sorted({partition.leader, *what}))
             members = tuple(
@@ -152,38 +152,38 @@ class Life:
                 UUID(int=1), 0, partition.leader_epoch, partition.partition_epoch - stale, members
             )
             op3 = AlterPartitions(partition.leader, image.brokers[partition.leader].epoch, (wish,))
-            (result,) = replica.run(decide_alter_partitions, op3, rules)
+            (result,) = replica.run(decide_alter_partitions, op3, options)
             assert not (stale and result.error_code == 0)
             if result.error_code == 0 or self.partition.isr != partition.isr:
                 for node in wanted:  # they joined because they had caught up
                     self.ends[node] = max(self.ends[node], self.committed)
         elif kind == "commit":
-            least = min(rules.min_insync_replicas, len(partition.replicas))
+            least = min(options.min_insync_replicas, len(partition.replicas))
             if partition.leader != NO_NODE and len(partition.isr) >= least and not partition.elr:
                 self.committed += 1
                 for node in partition.isr:
                     self.ends[node] = self.committed
         elif kind == "elect":
-            replica.run(decide_elect_leaders, ElectLeaders(what, (T0,)), rules)
+            replica.run(decide_elect_leaders, ElectLeaders(what, (T0,)), options)
         elif kind == "rebalance":
-            replica.run(decide_rebalance, Rebalance(), rules)
+            replica.run(decide_rebalance, Rebalance(), options)
         elif kind == "settle":
-            replica.run(decide_review_partitions, ReviewPartitions(), rules)
+            replica.run(decide_review_partitions, ReviewPartitions(), options)
         elif kind in ("move", "cancel"):
             target: tuple[NodeId, ...] | None = tuple(what) if kind == "move" else None
             replica.run(
-                decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), rules
+                decide_alter_reassignments, AlterReassignments((Reassignment(T0, target),)), options
             )
         elif kind == "lose" and broker is not None:
             # who is not registered tells nobody: it says what it still has when it registers
             self.ends[NodeId(what)] = 0
             op4 = ReportOfflineReplicas(NodeId(what), epoch, ((UUID(int=1), 0),))
-            replica.run(decide_report_offline, op4, rules)
+            replica.run(decide_report_offline, op4, options)
 
     def check(self, before: PartitionImage, kind: str, what: Any) -> None:
         partition, image = self.partition, self.replica.image
         check_partition(image, partition)
-        least = min(self.rules.min_insync_replicas, len(partition.replicas))
+        least = min(self.options.min_insync_replicas, len(partition.replicas))
         assert len(partition.isr) < least or not partition.elr
         assert len(partition.isr) < least or not partition.last_known_elr
         assert (
@@ -199,17 +199,17 @@ class Life:
         may_lead = image.may_lead() - {node for _, _, node in image.lost_replicas}
         if partition.leader == NO_NODE:
             assert may_lead.isdisjoint(partition.elr)
-            assert not (self.rules.unclean_election and may_lead & set(partition.replicas))
+            assert not (self.options.unclean_election and may_lead & set(partition.replicas))
         assert (
             partition.isr
             or partition.elr
             or partition.last_known_elr
-            or self.rules.unclean_election
+            or self.options.unclean_election
         ), "who may lead is forgotten"
         trusted = {*before.isr, *before.elr}
         if partition.leader not in (NO_NODE, before.leader) and partition.leader not in trusted:
             last_resort = not partition.elr and before.last_known_elr == (partition.leader,)
-            unclean = self.rules.unclean_election or (kind == "elect" and what == 1)
+            unclean = self.options.unclean_election or (kind == "elect" and what == 1)
             # the last step of a reassignment may hand over to one that just caught up
             joined = kind == "isr"
             assert last_resort or unclean or joined, (before, partition, kind)

@@ -37,6 +37,7 @@ from mqd.controller.create_partitions import (
     decide_create_partitions,
 )
 from mqd.controller.create_topics import CreateTopics, decide_create_topics
+from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.delete_topics import DeleteTopics, TopicName, decide_delete_topics
 from mqd.controller.features import FeatureUpdate, UpdateFeatures, decide_update_features
 from mqd.controller.isr import ReportOfflineReplicas, decide_report_offline
@@ -48,7 +49,6 @@ from mqd.controller.reassignments import (
     decide_alter_reassignments,
 )
 from mqd.controller.records import RegisterBroker
-from mqd.controller.rules import Rules
 from mqd.controller.size import RESERVED_SHARE, recount, recount_groups
 from mqd.controller.snapshot import encode_snapshot
 from mqd.errors import ErrorCode, MqError
@@ -68,9 +68,9 @@ CONFIG = NodeConfig.load()
 FULL = ErrorCode.POLICY_VIOLATION
 
 
-def room_for(replica: Replica, more: int) -> Rules:
-    """Rules under which the metadata may grow by so many bytes."""
-    return Rules(
+def room_for(replica: Replica, more: int) -> DecisionOptions:
+    """DecisionOptions under which the metadata may grow by so many bytes."""
+    return DecisionOptions(
         image_bytes_max=(replica.image.size + more) * RESERVED_SHARE // (RESERVED_SHARE - 1)
     )
 
@@ -81,9 +81,11 @@ def changes(kind: int, name: str, *pairs: tuple[str, str | None]) -> ResourceCha
     )
 
 
-def alter(replica: Replica, rules: Rules, *resources: ResourceChanges) -> Iterable[ResourceAltered]:
+def alter(
+    replica: Replica, options: DecisionOptions, *resources: ResourceChanges
+) -> Iterable[ResourceAltered]:
     found: Iterable[ResourceAltered] = replica.run(
-        decide_alter_configs, AlterConfigs(resources, CONFIG), rules
+        decide_alter_configs, AlterConfigs(resources, CONFIG), options
     )
     assert replica.image.size == recount(
         replica.image
@@ -97,9 +99,9 @@ def codes(rows: Iterable[Any]) -> list[ErrorCode]:
 
 def test_topics_are_refused_one_by_one_and_deletions_make_room() -> None:
     replica = with_brokers(1, 2, 3)
-    rules = room_for(replica, 5_000)
+    options = room_for(replica, 5_000)
     wishes = CreateTopics(tuple(new_topic(f"t{n}", 1, 3) for n in range(10)), 1, 1)
-    rows = replica.run(decide_create_topics, wishes, rules)
+    rows = replica.run(decide_create_topics, wishes, options)
     made = len(replica.image.topics)
     assert 0 < made < 10
     assert codes(rows) == [ErrorCode.NONE] * made + [FULL] * (10 - made)
@@ -107,10 +109,10 @@ def test_topics_are_refused_one_by_one_and_deletions_make_room() -> None:
         "metadata is full" in rows[-1].error_message
         and "metadata.image.max.bytes" in rows[-1].error_message
     )
-    assert replica.image.size <= rules.image_bytes_max
-    replica.run(decide_delete_topics, DeleteTopics((TopicName("t0"),)), rules)
+    assert replica.image.size <= options.image_bytes_max
+    replica.run(decide_delete_topics, DeleteTopics((TopicName("t0"),)), options)
     assert codes(
-        replica.run(decide_create_topics, CreateTopics((new_topic("t9", 1, 3),), 1, 1), rules)
+        replica.run(decide_create_topics, CreateTopics((new_topic("t9", 1, 3),), 1, 1), options)
     ) == [ErrorCode.NONE]
 
 
@@ -118,7 +120,7 @@ def test_nothing_is_left_of_what_is_deleted() -> None:
     replica = with_brokers(1, 2, 3)
     before = replica.image.size
     create_topics(replica, new_topic("t", 20, 3, configs=(("retention.ms", "5"),)))
-    alter(replica, Rules(), changes(ResourceType.TOPIC, "t", ("segment.ms", "5000")))
+    alter(replica, DecisionOptions(), changes(ResourceType.TOPIC, "t", ("segment.ms", "5000")))
     replica.run(decide_create_partitions, CreatePartitions((MorePartitions("t", 30),)))
     replica.run(decide_delete_topics, DeleteTopics((TopicName("t"),)))
     assert replica.image.size == before == recount(replica.image)
@@ -127,13 +129,13 @@ def test_nothing_is_left_of_what_is_deleted() -> None:
 def test_partitions() -> None:
     replica = with_brokers(1, 2, 3)
     create_topics(replica, new_topic("t", 1, 3))
-    rules = room_for(replica, 5_000)
+    options = room_for(replica, 5_000)
     rows = replica.run(
-        decide_create_partitions, CreatePartitions((MorePartitions("t", 100),)), rules
+        decide_create_partitions, CreatePartitions((MorePartitions("t", 100),)), options
     )
     assert codes(rows) == [FULL] and len(replica.image.topics["t"].partitions) == 1
     assert codes(
-        replica.run(decide_create_partitions, CreatePartitions((MorePartitions("t", 3),)), rules)
+        replica.run(decide_create_partitions, CreatePartitions((MorePartitions("t", 3),)), options)
     ) == [ErrorCode.NONE]
 
 
@@ -143,27 +145,27 @@ def test_configs_of_topics_and_of_nodes() -> None:
     wide = ",".join(f"{n}:1" for n in range(2_000))
     throttled = changes(ResourceType.TOPIC, "t", ("leader.replication.throttled.replicas", wide))
     rate = changes(ResourceType.BROKER, "1", ("log.cleaner.backoff.ms", "1" + " " * 12_000))
-    rules = room_for(replica, 8_000)
-    assert codes(alter(replica, rules, throttled, rate)) == [FULL, FULL]
+    options = room_for(replica, 8_000)
+    assert codes(alter(replica, options, throttled, rate)) == [FULL, FULL]
     assert not replica.image.configs
-    wider = Rules()
+    wider = DecisionOptions()
     assert codes(alter(replica, wider, throttled, rate)) == [ErrorCode.NONE] * 2
     less = changes(ResourceType.TOPIC, "t", ("leader.replication.throttled.replicas", "0:1"))
-    assert codes(alter(replica, Rules(image_bytes_max=1), less)) == [ErrorCode.NONE], (
+    assert codes(alter(replica, DecisionOptions(image_bytes_max=1), less)) == [ErrorCode.NONE], (
         "what makes it smaller is never refused"
     )
 
 
 def test_configs_of_groups_that_do_not_exist_cannot_fill_the_metadata() -> None:
     replica = with_brokers(1)
-    rules = room_for(replica, 1 * MIB)
+    options = room_for(replica, 1 * MIB)
     value = "45000" + " " * 4_000
     refused = 0
     for request in range(10):
         names = [f"g{request}-{n}-".ljust(COORDINATOR_KEY_BYTES_MAX, "x") for n in range(50)]
         rows = alter(
             replica,
-            rules,
+            options,
             *(
                 changes(ResourceType.GROUP, name, ("consumer.session.timeout.ms", value))
                 for name in names
@@ -171,9 +173,9 @@ def test_configs_of_groups_that_do_not_exist_cannot_fill_the_metadata() -> None:
         )
         refused += codes(rows).count(FULL)
     assert refused > 300
-    assert replica.image.groups_size <= rules.image_bytes_max / 4, "topics have room yet"
+    assert replica.image.groups_size <= options.image_bytes_max / 4, "topics have room yet"
     assert codes(
-        replica.run(decide_create_topics, CreateTopics((new_topic("t", 100),), 1, 1), rules)
+        replica.run(decide_create_topics, CreateTopics((new_topic("t", 100),), 1, 1), options)
     ) == [ErrorCode.NONE]
 
 
@@ -182,25 +184,27 @@ def test_what_keeps_a_full_cluster_at_work_has_a_reserve() -> None:
     coordinator.
     """
     replica = with_brokers(1, 2, 3)
-    rules = Rules(image_bytes_max=MIB)
+    options = DecisionOptions(image_bytes_max=MIB)
     number = 0
     while codes(
         replica.run(
-            decide_create_topics, CreateTopics((new_topic(f"t{number}", 1, 1),), 1, 1), rules
+            decide_create_topics, CreateTopics((new_topic(f"t{number}", 1, 1),), 1, 1), options
         )
     ) == [ErrorCode.NONE]:
         number += 1
     faster = changes(ResourceType.BROKER, "", ("log.retention.ms", "60000"))
-    assert codes(alter(replica, rules, faster)) == [ErrorCode.NONE], (
+    assert codes(alter(replica, options, faster)) == [ErrorCode.NONE], (
         "or nobody could make room while nodes run"
     )
     moved = AlterReassignments((Reassignment(TopicPartition("t0", 0), (NodeId(2), NodeId(3))),))
-    assert codes(replica.run(decide_alter_reassignments, moved, rules)) == [ErrorCode.NONE], (
+    assert codes(replica.run(decide_alter_reassignments, moved, options)) == [ErrorCode.NONE], (
         "or no node could be drained"
     )
     for name in ("__consumer_offsets", "__transaction_state"):
         assert codes(
-            replica.run(decide_create_topics, CreateTopics((new_topic(name, 50, 3),), 1, 1), rules)
+            replica.run(
+                decide_create_topics, CreateTopics((new_topic(name, 50, 3),), 1, 1), options
+            )
         ) == [ErrorCode.NONE]
     assert replica.image.size <= MIB
 
@@ -211,7 +215,7 @@ def test_a_group_with_overrides_has_a_name_that_a_group_may_have() -> None:
     longest, longer = "g" * COORDINATOR_KEY_BYTES_MAX, "g" * (COORDINATOR_KEY_BYTES_MAX + 1)
     rows = alter(
         replica,
-        Rules(),
+        DecisionOptions(),
         changes(ResourceType.GROUP, longest, pair),
         changes(ResourceType.GROUP, longer, pair),
     )
@@ -223,7 +227,7 @@ def test_the_number_of_groups_with_overrides_is_bounded(monkeypatch: pytest.Monk
     replica = with_brokers(1)
     rows = alter(
         replica,
-        Rules(),
+        DecisionOptions(),
         *(
             changes(ResourceType.GROUP, f"g{n}", ("consumer.session.timeout.ms", "46000"))
             for n in range(5)
@@ -232,11 +236,11 @@ def test_the_number_of_groups_with_overrides_is_bounded(monkeypatch: pytest.Monk
     assert codes(rows) == [ErrorCode.NONE] * 3 + [FULL] * 2
     again = changes(ResourceType.GROUP, "g0", ("consumer.session.timeout.ms", "47000"))
     gone = changes(ResourceType.GROUP, "g1", ("consumer.session.timeout.ms", None))
-    assert codes(alter(replica, Rules(), again, gone)) == [ErrorCode.NONE] * 2
+    assert codes(alter(replica, DecisionOptions(), again, gone)) == [ErrorCode.NONE] * 2
     assert codes(
         alter(
             replica,
-            Rules(),
+            DecisionOptions(),
             changes(ResourceType.GROUP, "g4", ("consumer.session.timeout.ms", "46000")),
         )
     ) == [ErrorCode.NONE]
@@ -247,10 +251,10 @@ def test_replica_sets() -> None:
     create_topics(replica, new_topic("t", 10, 1))
     everywhere = (NodeId(1), NodeId(2), NodeId(3))
     wishes = tuple(Reassignment(TopicPartition("t", n), everywhere) for n in range(10))
-    rules = Rules(image_bytes_max=replica.image.size + 500)
-    rows = replica.run(decide_alter_reassignments, AlterReassignments(wishes), rules)
+    options = DecisionOptions(image_bytes_max=replica.image.size + 500)
+    rows = replica.run(decide_alter_reassignments, AlterReassignments(wishes), options)
     assert set(codes(rows)) == {ErrorCode.NONE, FULL}
-    assert replica.image.size <= rules.image_bytes_max and replica.image.size == recount(
+    assert replica.image.size <= options.image_bytes_max and replica.image.size == recount(
         replica.image
     )
     cancelled = tuple(
@@ -261,7 +265,9 @@ def test_replica_sets() -> None:
     assert set(
         codes(
             replica.run(
-                decide_alter_reassignments, AlterReassignments(cancelled), Rules(image_bytes_max=1)
+                decide_alter_reassignments,
+                AlterReassignments(cancelled),
+                DecisionOptions(image_bytes_max=1),
             )
         )
     ) == {ErrorCode.NONE}
@@ -270,7 +276,7 @@ def test_replica_sets() -> None:
 def test_what_nodes_do_by_themselves_changes_no_size() -> None:
     replica = with_brokers(1, 2, 3)
     create_topics(replica, new_topic("t", 4, 3))
-    full, size = Rules(image_bytes_max=1), replica.image.size
+    full, size = DecisionOptions(image_bytes_max=1), replica.image.size
     for node_id in (1, 2):
         node, epoch = NodeId(node_id), replica.image.brokers[NodeId(node_id)].epoch
         replica.run(decide_allocate_producer_ids, AllocateProducerIds(node, epoch), full)
@@ -290,7 +296,7 @@ def test_brokers_come_and_go_and_their_names_are_bounded() -> None:
     replica.run(
         decide_register,
         Register(NodeId(2), CLUSTER, UUID(int=2), "host2", 9092, "rack"),
-        Rules(image_bytes_max=1),
+        DecisionOptions(image_bytes_max=1),
     )
     assert replica.image.size == recount(replica.image) > before
     replica.run(decide_unregister, Unregister(NodeId(2)))
@@ -343,7 +349,7 @@ def test_metadata_above_the_bound_is_restored_and_only_growth_is_refused() -> No
     again = Replica()
     again.machine.restore(encode_snapshot(replica.image))
     again.index = replica.index
-    lowered = Rules(image_bytes_max=10_000)
+    lowered = DecisionOptions(image_bytes_max=10_000)
     assert again.image.size == replica.image.size > lowered.image_bytes_max
     assert codes(
         again.run(decide_create_topics, CreateTopics((new_topic("u"),), 1, 1), lowered)
@@ -358,7 +364,7 @@ def test_names_that_json_must_escape_are_counted() -> None:
     replica = with_brokers(1)
     pair = ("consumer.session.timeout.ms", "46000")
     for name in ("\x01" * 1_000, '"' * 1_000, "\\" * 1_000, "ä" * 1_000, "\U0001f600" * 900):
-        alter(replica, Rules(), changes(ResourceType.GROUP, name, pair))
+        alter(replica, DecisionOptions(), changes(ResourceType.GROUP, name, pair))
         assert len(zlib.decompress(encode_snapshot(replica.image))) <= replica.image.size
 
 

@@ -213,10 +213,10 @@ def alter_partition_without_comparing() -> Patches:
 def unclean_registration_ignored() -> Patches:
     original = brokers.decide_register
 
-    def decide(image: Any, op: Any, rules: Any) -> Any:
+    def decide(image: Any, op: Any, options: Any) -> Any:
         known = image.brokers.get(op.node_id)
         return original(
-            image, op if known is None else replace(op, previous_broker_epoch=known.epoch), rules
+            image, op if known is None else replace(op, previous_broker_epoch=known.epoch), options
         )
 
     yield from _decides(brokers.Register, decide)

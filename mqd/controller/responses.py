@@ -1,4 +1,4 @@
-"""What the controller answers to the other nodes of its cluster: whether it refuses, and why."""
+"""Responses of the controller to other nodes: whether they report an error."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from mqd.errors import ErrorCode, MqError
 
 
 def check_response(response: Mapping[str, Any]) -> None:
-    """Raise MqError with the code of a response that refuses the whole request."""
+    """Raise MqError if the response rejects the whole request."""
     if response["error_code"]:
         code = ErrorCode(response["error_code"])
         raise MqError(code, f"The controller refuses: {code.name}.")
 
 
 def names_not_controller(response: Mapping[str, Any]) -> bool:
-    """Whether the peer refused the whole request because it is no longer the controller."""
+    """Whether the peer rejected the whole request because it is not the controller any more."""
     rows = [
         response,
         *(row for key in ("topics", "responses", "results") for row in response.get(key) or ()),

@@ -1,8 +1,8 @@
-"""What the configuration tells the controller's decisions: how many replicas make an
-acknowledgement, who may lead, how much fits.
+"""The options that decisions of the controller depend on: min.insync.replicas, unclean elections,
+and the bound on the metadata.
 
-Topic overrides are in the image; what holds for topics without them comes from the controller's own
-node.
+Overrides of topics are in the image; for topics without them, the options of the controller's node
+apply.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ IMAGE_BYTES_MAX = "metadata.image.max.bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """The defaults of topics, as options of nodes that they are synonyms of."""
+class DecisionOptions:
+    """The defaults of topics, and the bound on the metadata."""
 
     min_insync_replicas: int = 1
     unclean_election: bool = False
     image_bytes_max: int = METADATA_IMAGE_BYTES_MAX
-    """Of the whole metadata (size.py)."""
+    """The bound on the whole metadata (size.py)."""
 
     @classmethod
-    def of_config(cls, config: NodeConfig) -> Rules:
+    def of_config(cls, config: NodeConfig) -> DecisionOptions:
         return cls(
             config.integer(MIN_INSYNC_REPLICAS),
             config.boolean(UNCLEAN_ELECTION),
             config.integer(IMAGE_BYTES_MAX),
         )
 
-    def least_of(self, image: MetadataImage, topic: str) -> int:
-        """`min.insync.replicas` in force for a topic."""
+    def min_insync_replicas_of(self, image: MetadataImage, topic: str) -> int:
+        """The `min.insync.replicas` of a topic."""
         overrides = image.configs.get((TOPIC, topic))
         text = overrides.get(MIN_INSYNC_REPLICAS) if overrides else None
         return self.min_insync_replicas if text is None else int(text)
 
-    def allows_unclean(self, image: MetadataImage, topic: str) -> bool:
-        """Whether a topic would rather lose records than wait for a replica that has them."""
+    def allows_unclean_election(self, image: MetadataImage, topic: str) -> bool:
+        """Whether a topic prefers a leader that may lack records to no leader at all."""
         overrides = image.configs.get((TOPIC, topic))
         text = overrides.get(UNCLEAN_ELECTION) if overrides else None
         return self.unclean_election if text is None else text.strip().lower() == "true"
