@@ -32,9 +32,10 @@ from mqd.config import NodeConfig, PeerNode, StartError, StartOptions, topic_opt
 from mqd.controller.configs import effective_node_config, warn_of_static_overrides
 from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
+from mqd.controller.lifecycle import BrokerAddress
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.placement import default_replication_factor
-from mqd.controller.service import BrokerAddress, ControllerService
+from mqd.controller.service import ControllerService
 from mqd.errors import PASSING_ERRNOS, ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock, SystemClock
 from mqd.io.disk import Disk, OsDisk, raise_descriptor_limit
@@ -277,10 +278,10 @@ class _Daemon:
             forward=self.forwarder,
             nodes=len(self.peers.nodes),
             space=self._why_full,
-            on_registered=self._on_registered,
         )
-        self.controller.disk_serial = lambda: self.logs.housekeeping.disk_serial
-        self.raft.peer_links.on_peer_gone = lambda node_id: self.controller.on_peer_gone(
+        self.controller.lifecycle.on_registered = self._on_registered
+        self.controller.lifecycle.disk_serial = lambda: self.logs.housekeeping.disk_serial
+        self.raft.on_peer_gone = lambda node_id: self.controller.session_watch.on_peer_gone(
             NodeId(node_id)
         )
         self.fetchers = Fetchers(
@@ -294,11 +295,11 @@ class _Daemon:
             broker_epoch=self._broker_epoch,
         )
         self.replica.fetchers = self.fetchers
-        self.replica.alter_partitions = self.controller.alter_partitions
+        self.replica.alter_partitions = self.controller.replica_reports.alter_partitions
         self.replica.eligible = self._eligible
         self.replica.on_offline = self._on_partition_offline
         self.replica.contact_until = self._contact_until
-        self.controller.on_contact = self._judge_contact
+        self.controller.lifecycle.on_contact = self._judge_contact
         self.coordinators = Coordinators(
             node_id=NodeId(self.me.id),
             config=self.config,
@@ -368,8 +369,10 @@ class _Daemon:
                     with _told("the log directories", self.options.data_directory):
                         self.known = self._known_directories()
                         registered = registered_directories(disk, self.registration_file)
-                        self.controller.disk_serial_found = self.logs.found_serial(registered)
-                        self.controller.previous_broker_epoch = previous_broker_epoch(
+                        self.controller.lifecycle.disk_serial_found = self.logs.found_serial(
+                            registered
+                        )
+                        self.controller.lifecycle.previous_broker_epoch = previous_broker_epoch(
                             disk,
                             self.registration_file,
                             clean=self.logs.registry.clean_start,
@@ -569,7 +572,7 @@ class _Daemon:
         broker = self.machine.image.brokers.get(NodeId(self.me.id))
         return (
             broker.epoch
-            if broker is not None and broker.incarnation == self.controller.incarnation
+            if broker is not None and broker.incarnation == self.controller.lifecycle.incarnation
             else NO_BROKER_EPOCH
         )
 
@@ -600,11 +603,14 @@ class _Daemon:
         The only voter decides who leads, and so knows, however long it did not run.
         """
         status = self.raft.status()
-        if self.controller.contact_at == -math.inf or (
+        if self.controller.lifecycle.contact_at == -math.inf or (
             status.ready and status.voters == (self.me.id,)
         ):
             return math.inf
-        return self.controller.contact_at + self.config.integer("broker.session.timeout.ms") / 1000
+        return (
+            self.controller.lifecycle.contact_at
+            + self.config.integer("broker.session.timeout.ms") / 1000
+        )
 
     def _judge_contact(self) -> None:
         self.replica.judge_contact(self.seams.clock.monotonic())
@@ -632,7 +638,7 @@ class _Daemon:
         while self._lost:
             taken = list(self._lost)
             try:
-                await self.controller.report_offline(taken)
+                await self.controller.replica_reports.report_offline(taken)
             except MqError as error:
                 logger.warning(
                     "cannot report lost replicas to the controller yet partitions=%d reason=%s",
@@ -653,7 +659,9 @@ class _Daemon:
         """
         if not self.config.boolean("controlled.shutdown.enable"):
             return
-        if await self.controller.leave(timeout=_LEAVE_SECONDS, silence=_LEAVE_SILENCE_SECONDS):
+        if await self.controller.lifecycle.leave(
+            timeout=_LEAVE_SECONDS, no_controller_timeout=_LEAVE_SILENCE_SECONDS
+        ):
             with trio.move_on_after(_LEAVE_HEARD_SECONDS):
                 await self._until(lambda: self._eligible(NodeId(self.me.id)) is None)
         await trio.sleep(_GOODBYE_SECONDS)
@@ -717,7 +725,7 @@ class _Daemon:
         What was written there and not synced may be lost, whatever a later start reads: this node
         vouches for nothing.
         """
-        self.controller.previous_broker_epoch = NO_BROKER_EPOCH
+        self.controller.lifecycle.previous_broker_epoch = NO_BROKER_EPOCH
         with suppress(OSError):
             forget_last_registration(self.seams.disk, self.registration_file)
         logger.error("log directory is offline directory=%s reason=%s", directory, error)

@@ -302,9 +302,9 @@ async def test_a_directory_that_fails_before_the_node_is_registered_takes_its_wo
         StartOptions(one_node_peers(), 1, tmp_path, NodeConfig.load(None, {}, {})),
         daemon.Seams(signals=(SIGNAL,)),
     )
-    node.stop, node.controller.previous_broker_epoch = trio.Event(), 7
+    node.stop, node.controller.lifecycle.previous_broker_epoch = trio.Event(), 7
     node._on_directory_failed(tmp_path / "logs", StorageError("the disk is gone"))
-    assert node.controller.previous_broker_epoch == NO_EPOCH
+    assert node.controller.lifecycle.previous_broker_epoch == NO_EPOCH
 
 
 # -- which metadata is carried out

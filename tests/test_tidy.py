@@ -69,7 +69,9 @@ CORE_MUST_NOT = frozenset(
 )
 SHELLS = frozenset(
     {
-        *("service.py", "syncs.py", "compactor.py", "fetchers.py", "wanted_topics.py"),
+        *("service.py", "syncs.py", "compactor.py", "fetchers.py"),
+        *("operations.py", "channel.py", "lifecycle.py", "session_watch.py"),
+        *("producer_id_manager.py", "topic_creation.py"),
         *("registry.py", "housekeeping.py", "closing.py"),
         *(
             "pysyncobj_node.py",

@@ -18,7 +18,6 @@ all afresh.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -42,7 +41,6 @@ from mqd.limits import BROKER_TEXT_BYTES_MAX
 from mqd.raft import versions
 from mqd.types import NO_EPOCH, NO_NODE, NodeId
 
-_AUTHORITY_SECONDS_MAX = 1.0
 FEATURES = ((versions.FEATURE, versions.NEWEST), ("group.version", 1), ("transaction.version", 2))
 """What a new cluster starts with, which is the newest of everything.
 
@@ -296,60 +294,3 @@ def _unfence(
     return ControllerResult(
         (SetBrokerFencing(broker.node_id, broker.epoch, False), *swept.records), reply
     )
-
-
-class Sessions:
-    """When each broker was last heard of, as the controller remembers it. Times are monotonic
-    seconds.
-
-    Its predecessor may answer heartbeats for `authority` seconds after this one was elected
-    (controller/service.py), and a broker serves for a session after such an answer. So the first
-    sessions of a new controller are that much longer.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
-        self.authority = min(_AUTHORITY_SECONDS_MAX, timeout / 4)
-        self._heard: dict[NodeId, float] = {}
-        self._not_before = -math.inf
-        """What is heard earlier counts as heard then."""
-
-    def take_over(self, image: MetadataImage, now: float) -> None:
-        """This node is the controller from now on."""
-        self._not_before = now + self.authority
-        self.restart(image, now)
-
-    def restart(self, image: MetadataImage, now: float) -> None:
-        """Everybody gets a whole session from now: this process itself was not running."""
-        self._heard = {
-            broker.node_id: max(now, self._not_before) for broker in image.alive_brokers()
-        }
-
-    def touch(self, node_id: NodeId, now: float) -> None:
-        self._heard[node_id] = max(now, self._not_before)
-
-    def expire(self, node_id: NodeId) -> None:
-        """There is evidence that a broker's process ended."""
-        if node_id in self._heard:
-            self._heard[node_id] = -math.inf
-
-    def next_expiry(self, image: MetadataImage, now: float) -> float:
-        """When the next session ends if nobody is heard of until then; `now` + a session
-        where there is none.
-        """
-        return (
-            min(
-                (self._heard.get(broker.node_id, now) for broker in image.alive_brokers()),
-                default=now,
-            )
-            + self.timeout
-        )
-
-    def silent(self, image: MetadataImage, now: float) -> tuple[tuple[NodeId, int], ...]:
-        """Unfenced brokers that were not heard of for a session, by id and epoch."""
-        return tuple(
-            (broker.node_id, broker.epoch)
-            for broker in image.alive_brokers()
-            if now - self._heard.setdefault(broker.node_id, max(now, self._not_before))
-            >= self.timeout
-        )

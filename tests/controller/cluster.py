@@ -17,9 +17,10 @@ from mqd.controller.commands import Command, encode_command
 from mqd.controller.create_topics import USE_DEFAULT, CreateTopics, NewTopic, decide_create_topics
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
+from mqd.controller.lifecycle import BrokerAddress
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.records import Record
-from mqd.controller.service import BrokerAddress, ControllerService
+from mqd.controller.service import ControllerService
 from mqd.io.clock import Clock
 from mqd.io.entropy import RandomEntropy
 from mqd.raft.machine import NotLeader, RaftStatus, Role

@@ -11,7 +11,6 @@ from mqd.controller.brokers import (
     Heartbeat,
     HeartbeatReply,
     Register,
-    Sessions,
     Unregister,
     decide_expire,
     decide_heartbeat,
@@ -21,6 +20,7 @@ from mqd.controller.brokers import (
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.records import CreateTopic, Placement
+from mqd.controller.sessions import Sessions
 from mqd.controller.snapshot import encode_snapshot, restore
 from mqd.controller.sweeps import (
     PARTITIONS_PER_DECISION,

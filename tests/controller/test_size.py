@@ -409,5 +409,5 @@ async def test_the_controller_warns_before_the_metadata_is_full(
     assert [
         round(float(share) / 100, 1) for share in shares if isinstance(share, float)
     ] == pytest.approx([0.5, 0.8, 0.9], abs=0.06)
-    usage = controller.statistics().metadata
+    usage = controller.usage()
     assert usage.most == MIB and 0.9 < usage.share <= 1.0

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mqd.controller import brokers, isr, partition_state
+from mqd.controller import brokers, isr, operations, partition_state
 from mqd.coordinator.group import consumer_steps
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
@@ -275,9 +275,7 @@ def old_broker_epoch_accepted() -> Patches:
 
 
 def _decides(operation: type, decide: Callable[..., Any]) -> Patches:
-    from mqd.controller import service
-
-    yield service, "_DECIDE", {**service._DECIDE, operation: decide}
+    yield operations, "DECIDE", {**operations.DECIDE, operation: decide}
 
 
 # -- logs

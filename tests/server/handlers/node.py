@@ -4,7 +4,8 @@ that pass through their bytes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Mapping
+import random
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -17,6 +18,7 @@ from mqd.config import NodeConfig, PeerNode, Peers
 from mqd.controller.image import MetadataImage
 from mqd.controller.service import ControllerService
 from mqd.errors import MqError
+from mqd.io.entropy import RandomEntropy
 from mqd.protocol.apis import by_name
 from mqd.protocol.bricks import all_slices
 from mqd.protocol.request_header import RequestHeader
@@ -97,7 +99,7 @@ async def running_node(**options: str) -> AsyncIterator[FakeNode]:
             peers=Peers(CLUSTER, {1: peer}, Path("peers.toml")),
             config=NodeConfig.load(overrides={**SESSIONS, **dotted}),
             clock=TrioClock(),
-            entropy=controller._entropy,
+            entropy=RandomEntropy(random.Random(2)),
             controller=controller,
             quorum=quorum,
             replica=SimpleNamespace(in_contact=True),

@@ -230,7 +230,14 @@ async def test_what_only_nodes_may_ask() -> None:
 async def test_a_large_reassignment_is_several_decisions_and_names_each_partition_once() -> None:
     async with running_node() as node:
         await node.create("t", partitions=1200)
-        before = node.controller.statistics().operations
+        operations: list[Any] = []
+        submit = node.controller.submit
+
+        async def counted(op: Any) -> Any:
+            operations.append(op)
+            return await submit(op)
+
+        node.controller.submit = counted  # type: ignore[method-assign]
         wishes = [{"partition_index": index, "replicas": [1]} for index in (*range(1200), 0, 1199)]
         answer = await node.ask(
             "alter_partition_reassignments",
@@ -240,7 +247,7 @@ async def test_a_large_reassignment_is_several_decisions_and_names_each_partitio
         )
         rows = [(row.partition_index, row.error_code) for row in answer.responses[0].partitions]
         assert rows == [*((index, 0) for index in range(1200)), (0, 42), (1199, 42)]
-        assert node.controller.statistics().operations - before >= 3
+        assert len(operations) >= 3
         wishes = [{"partition_index": index, "replicas": [1]} for index in range(10_001)]
         answer = await node.ask(
             "alter_partition_reassignments",

@@ -92,7 +92,7 @@ async def test_a_coordinator_is_found_when_its_topic_is_there(
 async def test_no_coordinator_while_its_partition_has_no_leader(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         await node.create("__consumer_offsets")
-        await node.controller.leave(timeout=1, silence=1)
+        await node.controller.lifecycle.leave(timeout=1, no_controller_timeout=1)
         answer = await node.ask("find_coordinator", 4, coordinator_keys=["g"])
         assert answer.coordinators[0].error_code == 15
 

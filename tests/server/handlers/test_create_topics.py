@@ -139,7 +139,7 @@ async def test_another_node_is_asked_in_the_same_words(autojump_clock: MockClock
             asked.append((node_id, api, version, request["topics"][0]["name"]))
             return {"topics": [{"name": "t", "error_code": 36}]}
 
-        node.controller._forward = forward
+        node.controller.channel.forward = forward
         node.quorum.leader_id = 2
         answer = await node.ask("create_topics", 7, topics=[topic("t")], timeout_ms=1500)
         assert answer.topics[0].error_code == 36

@@ -1,0 +1,236 @@
+"""Operations on the metadata: decided on the controller, one at a time, and committed.
+
+Decide on the committed image, propose, wait until the command is durable and applied here, return
+the reply. A command takes effect only on the image that its decider saw (machine.py). So these are
+harmless: an operation that was cancelled, one whose outcome is unknown, and one that a deposed
+controller still had in flight. The operation that comes after it is decided again. A decision too
+large for one command becomes several; each record holds as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import trio
+
+from mqd.config import NodeConfig
+from mqd.controller.brokers import (
+    ExpireSessions,
+    Heartbeat,
+    Register,
+    Unregister,
+    decide_expire,
+    decide_heartbeat,
+    decide_register,
+    decide_unregister,
+)
+from mqd.controller.commands import Command, encode_command, split_records
+from mqd.controller.configs import AlterConfigs, decide_alter_configs, effective_node_config
+from mqd.controller.create_partitions import CreatePartitions, decide_create_partitions
+from mqd.controller.create_topics import CreateTopics, decide_create_topics
+from mqd.controller.decision_options import DecisionOptions
+from mqd.controller.delete_topics import DeleteTopics, decide_delete_topics
+from mqd.controller.elections import (
+    ElectLeaders,
+    Rebalance,
+    decide_elect_leaders,
+    decide_rebalance,
+)
+from mqd.controller.features import UpdateFeatures, decide_update_features
+from mqd.controller.image import MetadataImage
+from mqd.controller.isr import (
+    AlterPartitions,
+    ReportOfflineReplicas,
+    decide_alter_partitions,
+    decide_report_offline,
+)
+from mqd.controller.machine import MetadataMachine
+from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
+from mqd.controller.reassignments import AlterReassignments, decide_alter_reassignments
+from mqd.controller.records import Record
+from mqd.controller.result import ControllerResult
+from mqd.controller.size import SizeWatch
+from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
+from mqd.errors import ErrorCode, MqError
+from mqd.raft.machine import NotLeader, OutcomeUnknown, RaftStatus
+from mqd.types import NodeId
+from mqd.usage import Usage
+
+Operation = (
+    Register
+    | Heartbeat
+    | ExpireSessions
+    | Unregister
+    | CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | AlterConfigs
+    | AllocateProducerIds
+    | AlterPartitions
+    | ReportOfflineReplicas
+    | AlterReassignments
+    | ElectLeaders
+    | Rebalance
+    | ReviewPartitions
+    | UpdateFeatures
+)
+
+DECIDE: dict[type, Callable[[MetadataImage, Any, DecisionOptions], ControllerResult]] = {
+    Register: decide_register,
+    Heartbeat: decide_heartbeat,
+    ExpireSessions: decide_expire,
+    Unregister: decide_unregister,
+    CreateTopics: decide_create_topics,
+    DeleteTopics: decide_delete_topics,
+    CreatePartitions: decide_create_partitions,
+    AlterConfigs: decide_alter_configs,
+    AllocateProducerIds: decide_allocate_producer_ids,
+    AlterPartitions: decide_alter_partitions,
+    ReportOfflineReplicas: decide_report_offline,
+    AlterReassignments: decide_alter_reassignments,
+    ElectLeaders: decide_elect_leaders,
+    Rebalance: decide_rebalance,
+    ReviewPartitions: decide_review_partitions,
+    UpdateFeatures: decide_update_features,
+}
+
+Space = Callable[[], str | None]
+"""Why the metadata must not grow, or None."""
+
+_GROWS = (CreateTopics, CreatePartitions)
+"""Rejected on a full disk. Config changes are allowed: a shorter retention frees space."""
+_DECISIONS_MAX = 5
+"""How often an operation is decided again because another command came in between; usually once or
+twice.
+"""
+_REVIEWED_AFTER = (Heartbeat, AlterConfigs)
+"""After these, partitions may need an election beyond the portion that was decided with them."""
+
+
+class Quorum(Protocol):
+    """The methods of RaftService that the controller uses."""
+
+    async def propose(self, command: bytes) -> int:
+        """Index of the command once it is durable, committed and applied here.
+
+        Raises NotLeader or OutcomeUnknown.
+        """
+        ...
+
+    async def read_barrier(self, *, timeout: float | None = None) -> int:
+        """Return when this node is known to have led after this call.
+
+        Raises NotLeader or OutcomeUnknown.
+        """
+        ...
+
+    def status(self) -> RaftStatus: ...
+
+
+class Operations:
+    """Decides and commits operations, on the controller's node. Others forward (channel.py)."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        quorum: Quorum,
+        machine: MetadataMachine,
+        config: NodeConfig,
+        space: Space,
+    ) -> None:
+        self._node_id = node_id
+        self._quorum = quorum
+        self._machine = machine
+        self._config = config
+        self.space = space
+        self.on_review_due: Callable[[], None] = lambda: None
+        """Called after operations that may leave partitions without an election that is due."""
+        self._one_at_a_time = trio.Lock()
+        self._size_watch = SizeWatch()
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._machine.image
+
+    @property
+    def controller_id(self) -> NodeId | None:
+        """The controller, as far as this node knows."""
+        leader_id = self._quorum.status().leader_id
+        return None if leader_id is None else NodeId(leader_id)
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether `submit` may succeed here: this node leads the quorum, and has applied everything
+        that earlier leaders committed.
+        """
+        return self._quorum.status().ready
+
+    def check_is_controller(self) -> None:
+        """Raise NOT_CONTROLLER if this node's image may be older than that of the controller."""
+        if not self.is_controller:
+            raise self.not_controller()
+
+    def usage(self) -> Usage:
+        """The size of the metadata, and this node's bound on it."""
+        return Usage(self.image.size, self.options().image_bytes_max)
+
+    async def submit(self, op: Operation) -> Any:
+        """Decide and commit here; returns the decision's reply.
+
+        Raises MqError: KAFKA_STORAGE_ERROR (no space, no change), NOT_CONTROLLER (no change, or
+        only one that a retry sees), REQUEST_TIMED_OUT (the change may have happened or may still
+        happen), or the decision's own error. If it is cancelled while it waits, the change may
+        still happen.
+        """
+        if isinstance(op, _GROWS) and (full := self.space()) is not None:
+            raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, full)
+        async with self._one_at_a_time:
+            return await self._carry_out(op)
+
+    async def _carry_out(self, op: Operation) -> Any:
+        decide = DECIDE[type(op)]
+        for _ in range(_DECISIONS_MAX):
+            while True:
+                self.check_is_controller()
+                decision = decide(self.image, op, self.options())
+                if decision.records and not await self._commit(decision.records):
+                    break
+                if not decision.more:
+                    if decision.records and isinstance(op, _REVIEWED_AFTER):
+                        self.on_review_due()
+                    return decision.reply
+        raise self.not_controller()
+
+    def options(self) -> DecisionOptions:
+        return DecisionOptions.of_config(
+            effective_node_config(self._config, self.image, self._node_id)
+        )
+
+    async def _commit(self, records: tuple[Record, ...]) -> bool:
+        """Whether all records took effect; False if another command came first.
+
+        NOT_CONTROLLER: no record took effect.
+        """
+        runs = split_records(records)
+        try:
+            for run in runs:
+                index = await self._quorum.propose(encode_command(Command(self.image.index, run)))
+                if not self._machine.took_effect(index):
+                    return False
+            self._size_watch.observe(self.usage())
+        except (NotLeader, OutcomeUnknown) as error:
+            # otherwise a retry would find the change, and take it for that of another client
+            if isinstance(error, NotLeader) and run is runs[0]:
+                raise self.not_controller() from error
+            raise MqError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                "The controller changed or was too slow; the change may have happened.",
+            ) from error
+        return True
+
+    def not_controller(self) -> MqError:
+        controller_id = self.controller_id
+        known = "unknown" if controller_id is None else f"node {controller_id}"
+        return MqError(ErrorCode.NOT_CONTROLLER, f"This node is not the controller; it is {known}.")
