@@ -43,14 +43,15 @@ def test_a_second_signal_of_a_kind_stops_at_once_while_the_loop_is_busy(
 ) -> None:
     program = """
 import signal, sys, trio
-from mqd import daemon, logs
+from mqd import logs
+from mqd.node import signals
 
 logs.set_up()
 
 async def main():
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(daemon._wait_for_signal, (signal.SIGTERM, signal.SIGINT), stop)
+        nursery.start_soon(signals.wait_for_signal, (signal.SIGTERM, signal.SIGINT), stop)
         await trio.testing.wait_all_tasks_blocked()
         print("ready", flush=True)
         await stop.wait()

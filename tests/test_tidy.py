@@ -33,6 +33,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"replica", "raft"}),
     frozenset({"coordinator", "controller"}),
     frozenset({"server", "http"}),
+    frozenset({"node"}),
     frozenset({"daemon"}),
     frozenset({"testing"}),
     frozenset({"dev"}),
@@ -86,7 +87,7 @@ SHELLS = frozenset(
         ),
     }
 )
-SHELL_FOLDERS = frozenset({"io", "server", "http", "testing"})
+SHELL_FOLDERS = frozenset({"io", "server", "http", "node", "testing"})
 SHELL_FILES = frozenset({"daemon.py", "dev.py", "__main__.py", "logs.py"})
 CLIENT_FACES = frozenset(
     {

@@ -105,8 +105,8 @@ class BrokerLifecycle:
         """A controlled shutdown: hand over the partitions that this node leads. Returns whether the
         controller agreed.
 
-        False after `timeout` seconds, or after `no_controller_timeout` seconds without a controller. When
-        a whole cluster stops, its last nodes have no controller, and no node can take over.
+        False after `timeout` seconds, or after `no_controller_timeout` seconds without a
+        controller. When a whole cluster stops, its last nodes have none, and no node can take over.
         """
         self._leaving = True
         broker = self._operations.image.brokers.get(self._node_id)

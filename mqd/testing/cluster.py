@@ -92,7 +92,7 @@ class SimulatedNode:
         """Why its last process ended by itself."""
         self.starts = 0
         self.daemon: Any = None
-        """The live parts (`daemon._Daemon`) of its process; None while there is none."""
+        """The live parts (`daemon.Daemon`) of its process; None while there is none."""
         self._cluster = cluster
         self._process: Process | None = None
         self._scope = trio.CancelScope()
@@ -432,7 +432,7 @@ class Cluster:
         return self.world.seconds
 
     def daemon(self, node_id: int) -> Any:
-        """The live parts of a node (`mqd.daemon._Daemon`), for probes; None while it is down."""
+        """The live parts of a node (`mqd.daemon.Daemon`), for probes; None while it is down."""
         return self.nodes[node_id].daemon if self.nodes[node_id].running else None
 
     def contents(self, node_id: int, path: Path) -> bytes | bytearray:

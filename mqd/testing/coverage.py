@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mqd.daemon import _Daemon
+from mqd.daemon import Daemon
 
 EVENTS = (
     "metadata_snapshots",
@@ -29,9 +29,9 @@ class Coverage:
     """Reads the counters of every process of a run, the dead ones too."""
 
     def __init__(self) -> None:
-        self._daemons: list[_Daemon] = []
+        self._daemons: list[Daemon] = []
 
-    def begin_life(self, daemon: _Daemon) -> None:
+    def begin_life(self, daemon: Daemon) -> None:
         self._daemons.append(daemon)
 
     def counts(self) -> Counter[str]:

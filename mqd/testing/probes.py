@@ -31,7 +31,7 @@ from mqd.controller.size import recount, recount_groups
 from mqd.controller.snapshot import encode_snapshot
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.txn.shard import TransactionShard
-from mqd.daemon import _Daemon
+from mqd.daemon import Daemon
 from mqd.protocol.batch import HEADER_BYTES, parse_header, validate
 from mqd.raft.machine import Role
 from mqd.testing.coordinator_probes import GroupProbe
@@ -42,7 +42,7 @@ from mqd.types import NO_NODE, TopicPartition
 class World(Protocol):
     """What the probes need of the simulated cluster."""
 
-    def daemon(self, node_id: int) -> _Daemon | None:
+    def daemon(self, node_id: int) -> Daemon | None:
         """The live node, None while there is none."""
         ...
 
@@ -250,14 +250,14 @@ class Probes:
         self.violation: str | None = None
         self.on_violation: Callable[[], None] = lambda: None
         self.on_restart: Callable[[int], None] = lambda _node: None
-        self.on_life: Callable[[_Daemon], None] = lambda _daemon: None
+        self.on_life: Callable[[Daemon], None] = lambda _daemon: None
         self.groups: GroupProbe | None = None
         self.counts = Counts()
         self.quorum = Quorum()
         self.shadows: dict[Key, dict[int, Shadow]] = {}
         self.committed: dict[Key, Committed] = {}
         self.names: dict[TopicPartition, UUID] = {}
-        self._lives: dict[int, tuple[int, _Daemon | None]] = dict.fromkeys(nodes, (0, None))
+        self._lives: dict[int, tuple[int, Daemon | None]] = dict.fromkeys(nodes, (0, None))
         self._epoch_leaders: dict[tuple[UUID, int, int], int] = {}
         self._images: dict[tuple[UUID, int, int], Any] = {}
         self._newest: dict[Key, Any] = {}
@@ -409,7 +409,7 @@ class Probes:
 
     # -- the quorum (I11, I12; Ongaro, figure 3.2)
 
-    def _look_at_quorum(self, node_id: int, daemon: _Daemon) -> None:
+    def _look_at_quorum(self, node_id: int, daemon: Daemon) -> None:
         node, journal = daemon.raft._node, daemon.raft._journal
         if node is None or journal is None:
             return
@@ -507,7 +507,7 @@ class Probes:
 
     # -- the metadata image (I10)
 
-    def _look_at_image(self, node_id: int, daemon: _Daemon) -> None:
+    def _look_at_image(self, node_id: int, daemon: Daemon) -> None:
         image = daemon.machine.image
         before = self._image_indexes.get(node_id, 0)
         if image.index < before:
@@ -579,7 +579,7 @@ class Probes:
 
     # -- replicas (I1 to I5)
 
-    def _look_at_replicas(self, node_id: int, life: int, daemon: _Daemon) -> None:
+    def _look_at_replicas(self, node_id: int, life: int, daemon: Daemon) -> None:
         """Called for every step of every node: what did not change must cost next to nothing."""
         seen = self._seen[node_id]
         for partitions in daemon.replica.by_name.values():
@@ -970,7 +970,7 @@ class Probes:
             self.violation = str(violation)
             self.on_violation()
 
-    def _live(self) -> dict[int, _Daemon]:
+    def _live(self) -> dict[int, Daemon]:
         return {
             node_id: daemon
             for node_id in self.nodes

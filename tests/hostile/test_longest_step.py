@@ -19,12 +19,12 @@ from mqd.config import NodeConfig
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.snapshot import encode_snapshot
-from mqd.daemon import _Publisher
 from mqd.io.clock import SystemClock
 from mqd.io.disk import OsDisk
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import OsNetwork
 from mqd.limits import LOOKED_AT_BYTES_MAX, LOOKED_AT_BYTES_PER_RECORD, RAFT_SNAPSHOT_CHUNK_BYTES
+from mqd.node.publisher import MetadataPublisher
 from mqd.protocol.batch import Codec, Record, build_batch
 from mqd.raft import formats
 from mqd.raft.codec import InstallSnapshot, encode_message
@@ -86,13 +86,13 @@ def large_image() -> MetadataImage:
     return image
 
 
-def published(machine: MetadataMachine) -> _Publisher:
+def published(machine: MetadataMachine) -> MetadataPublisher:
     """What a node does with its metadata, without its logs."""
 
     def nothing(*arguments: object) -> None: ...
 
     replica: Any = SimpleNamespace(apply=nothing, configure=nothing, brokers_changed=nothing)
-    publisher = _Publisher(NodeId(9), NodeConfig.load(None, {}, {}), replica, active=True)
+    publisher = MetadataPublisher(NodeId(9), NodeConfig.load(None, {}, {}), replica, active=True)
     machine.subscribe(publisher)
     return publisher
 

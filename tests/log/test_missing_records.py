@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import trio
 
-from mqd import daemon
 from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient
 from mqd.client.consumer import open_consumer
 from mqd.client.producer import open_producer
 from mqd.controller.image import PartitionImage
-from mqd.log.disk.last_registration import NO_BROKER_EPOCH, previous_broker_epoch
+from mqd.log.last_registration import NO_BROKER_EPOCH
+from mqd.node import data_directory
+from mqd.node.data_directory import DataDirectory
 from mqd.testing import Cluster, run
 from mqd.types import NodeId, TopicPartition
 
@@ -58,13 +59,13 @@ async def consume(client: ClusterClient, count: int) -> list[int]:
 def vouched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The broker epochs that nodes found in their files when they started."""
     found: list[int] = []
-    ask = previous_broker_epoch
+    ask = data_directory.previous_broker_epoch
 
     def asked(*args: Any, **options: Any) -> int:
         found.append(ask(*args, **options))
         return found[-1]
 
-    monkeypatch.setattr(daemon, "previous_broker_epoch", asked)
+    monkeypatch.setattr(data_directory, "previous_broker_epoch", asked)
     return found
 
 
@@ -130,7 +131,7 @@ def test_the_only_replica_leads_again_with_what_it_has(vouched: list[int]) -> No
     run(main, seed=1)
 
 
-@pytest.mark.parametrize("what", ["_known_directories", "forget_last_registration"])
+@pytest.mark.parametrize("what", ["check_directories", "forget_last_registration"])
 def test_a_start_that_fails_does_not_hide_it_from_the_next(
     monkeypatch: pytest.MonkeyPatch, vouched: list[int], what: str
 ) -> None:
@@ -147,12 +148,12 @@ def test_a_start_that_fails_does_not_hide_it_from_the_next(
             node.kill()
             lose_the_last_batch(cluster, 1)
 
-            def fails(*_: object) -> None:
+            def fails(*_: object, **__: object) -> None:
                 raise OSError(errno.EIO, "injected")
 
             with monkeypatch.context() as patched:
                 patched.setattr(
-                    daemon._Daemon if what == "_known_directories" else daemon, what, fails
+                    DataDirectory if what == "check_directories" else data_directory, what, fails
                 )
                 with pytest.raises(RuntimeError, match="does not serve"):
                     await node.start()

@@ -23,8 +23,8 @@ from mqd.controller.records import (
     UpdatePartitions,
 )
 from mqd.controller.replay import replay
-from mqd.daemon import _Publisher
 from mqd.log.log_config import LogConfig
+from mqd.node.publisher import MetadataPublisher
 from mqd.types import NodeId, TopicPartition
 from tests.replica.test_service import ME, Replicas
 
@@ -43,7 +43,7 @@ class Starting(Replicas):
         super().__init__(directory)
         self.partitions = partitions
         self.image = MetadataImage()
-        self.publisher = _Publisher(ME, NodeConfig.load(), self.replica)
+        self.publisher = MetadataPublisher(ME, NodeConfig.load(), self.replica)
         self.index = 0
 
     async def begin(self) -> None:

@@ -37,11 +37,11 @@ from mqd.controller.records import (
     SetConfigs,
 )
 from mqd.controller.replay import replay
-from mqd.daemon import _Publisher
 from mqd.io.disk import File
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Ready
 from mqd.log.service import LogService
+from mqd.node.publisher import MetadataPublisher
 from mqd.protocol import apis
 from mqd.protocol.batch import iterate_batches, iterate_records
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
@@ -279,7 +279,7 @@ class Rig:
             on_directory_failed=lambda path, error: self.directory_failures.append(path),
         )
         self.replica = ReplicaService(node_id=ME, logs=self.logs, clock=self.clock, entropy=entropy)
-        self.publisher = _Publisher(ME, self.config, self.replica)
+        self.publisher = MetadataPublisher(ME, self.config, self.replica)
         self.raft = SimpleNamespace()
         self.node: Any = SimpleNamespace(
             peers=SimpleNamespace(nodes={OTHER: SimpleNamespace(id=OTHER, host="10.0.0.1")}),

@@ -1,0 +1,125 @@
+"""Which metadata changes are applied to the replicas, and when."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from mqd.config import NodeConfig
+from mqd.controller.delta import Delta
+from mqd.controller.image import MetadataImage
+from mqd.controller.records import CreateTopic, DeleteTopic, Placement, SetConfigs
+from mqd.controller.replay import replay
+from mqd.node.publisher import MetadataPublisher
+from mqd.replica.throttle import Throttle
+from mqd.types import NodeId
+
+
+class RecordingReplica:
+    """Notes what the publisher tells it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+        self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
+        self.logs = SimpleNamespace(compactor=SimpleNamespace(options=None))
+
+    def brokers_changed(self) -> None:
+        self.told.append(("brokers", ""))
+
+    def apply(self, assignments: Any, settings: Any) -> None:
+        self.told.append(
+            ("apply", [(str(one.topic_partition), one.topic_id.int) for one in assignments])
+        )
+
+    def delete(self, topic: str) -> None:
+        self.told.append(("delete", topic))
+
+    def retire(self, topic: str) -> list[str]:
+        self.told.append(("retire", topic))
+        return [f"{topic}-{index}" for index in range(60)]
+
+    def remove(self, partition: str) -> None:
+        self.told.append(("remove", partition))
+
+    def configure(self, topic: str, settings: Any) -> None:
+        self.told.append(
+            ("configure", (topic, settings.log.segment_bytes, settings.min_insync_replicas))
+        )
+
+    def remove_strays(self, known: Any) -> None:
+        self.told.append(("strays", {str(one): topic_id.int for one, topic_id in known.items()}))
+
+
+class Publishing:
+    def __init__(self) -> None:
+        self.replica = RecordingReplica()
+        self.image = MetadataImage()
+        self.publisher = MetadataPublisher(NodeId(1), NodeConfig.load(), self.replica)  # type: ignore[arg-type]
+        self.index = 0
+
+    def change(self, *records: Any) -> list[tuple[str, Any]]:
+        """What the replicas were told of it."""
+        self.index += 1
+        delta = Delta(self.index)
+        for record in records:
+            replay(self.image, record, self.index, delta)
+        self.publisher(delta, self.image)
+        return self.taken()
+
+    def taken(self) -> list[tuple[str, Any]]:
+        told, self.replica.told = self.replica.told, []
+        return told
+
+
+def created(name: str, number: int, node_id: int = 1) -> CreateTopic:
+    me = NodeId(node_id)
+    return CreateTopic(name, UUID(int=number), (Placement((me,), me, (me,)),), ())
+
+
+async def test_history_is_not_carried_out() -> None:
+    publishing = Publishing()
+    assert publishing.change(created("gone", 1)) == []
+    assert publishing.change(created("t", 2)) == []
+    assert publishing.change(DeleteTopic(UUID(int=1)), DeleteTopic(UUID(int=2))) == []
+    assert publishing.change(created("t", 3), created("elsewhere", 4, 2)) == []
+    assert publishing.change(SetConfigs("topic", "t", (("segment.bytes", "2000000"),))) == []
+    await publishing.publisher.activate(publishing.image)
+    assert publishing.taken() == [
+        ("strays", {"t-0": 3}),
+        ("apply", [("elsewhere-0", 4), ("t-0", 3)]),
+    ]
+
+
+async def test_each_change_is_carried_out_from_then_on() -> None:
+    publishing = Publishing()
+    await publishing.publisher.activate(publishing.image)
+    publishing.taken()
+    assert publishing.change(created("t", 1)) == [("apply", [("t-0", 1)])]
+    told = publishing.change(DeleteTopic(UUID(int=1)), created("t", 2))
+    assert told == [("delete", "t"), ("apply", [("t-0", 2)])]
+    told = publishing.change(SetConfigs("topic", "t", (("segment.bytes", "2000000"),)))
+    assert told == [("apply", []), ("configure", ("t", 2_000_000, 1))]
+    told = publishing.change(SetConfigs("node", "", (("min.insync.replicas", "2"),)))
+    assert told == [("apply", []), ("configure", ("t", 2_000_000, 2))]
+
+
+async def test_a_large_topic_goes_a_slice_at_a_time_and_before_another_of_its_name_is_opened(
+    nursery: trio.Nursery,
+) -> None:
+    publishing = Publishing()
+    await publishing.publisher.activate(publishing.image)
+    placement = created("t", 1).partitions
+    publishing.change(CreateTopic("t", UUID(int=1), placement * 60, ()))
+    await publishing.publisher._drain(publishing.image)
+    publishing.taken()
+    assert publishing.change(DeleteTopic(UUID(int=1)), created("t", 2)) == [("retire", "t")]
+    nursery.start_soon(publishing.publisher.run, publishing.image)
+    await wait_all_tasks_blocked()
+    assert publishing.taken() == [
+        *(("remove", f"t-{index}") for index in range(60)),
+        ("apply", [("t-0", 2)]),
+    ]
