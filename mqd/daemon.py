@@ -34,8 +34,8 @@ from mqd.io.garbage import Garbage
 from mqd.io.memory import memory_bytes
 from mqd.io.net import Listener, Network, OsNetwork
 from mqd.limits import DESCRIPTORS_OTHERS
-from mqd.log.compactor import CompactorOptions
-from mqd.log.last_registration import NO_BROKER_EPOCH
+from mqd.log.disk.last_registration import NO_BROKER_EPOCH
+from mqd.log.manager.compactor import CompactorOptions
 from mqd.log.producer_memory import producers_max
 from mqd.log.service import LogService
 from mqd.logs import write_line

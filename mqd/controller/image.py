@@ -86,8 +86,8 @@ class BrokerImage:
     registration, the next one may name the earlier registration again (I25).
     """
     disk_serial: int = 0
-    """The lowest serial that its disks can have (log/ends.py). A registration with a lower one has
-    an older copy of a disk, and vouches for nothing.
+    """The disk serial that it has reported (log/disk/log_end_checkpoint.py). A registration with a
+    lower one has an older copy of a disk, and vouches for nothing.
     """
 
 

@@ -68,7 +68,7 @@ class BrokerLifecycle:
         self.previous_broker_epoch = NO_EPOCH
         """The registration up to which this node vouches for its logs (I25)."""
         self.disk_serial: Callable[[], int] = lambda: 0
-        """The present serial of all disks of this node (log/ends.py)."""
+        """The present serial of all disks of this node (log/disk/log_end_checkpoint.py)."""
         self.disk_serial_found = 0
         """The serial, at the start of this process, of the disks of the last registration."""
         self.on_registered: Callable[[int], Awaitable[bool]] = _nothing

@@ -142,8 +142,8 @@ class ShutDownBroker:
 
 @dataclass(frozen=True, slots=True)
 class NoteDiskSerial:
-    """The disks of a broker have at least this serial (log/ends.py); older copies of them have a
-    lower one. Metadata version 2.
+    """The disks of a broker have at least this serial (log/disk/log_end_checkpoint.py). An older
+    copy of a disk has a lower one. Metadata version 2.
     """
 
     node_id: NodeId

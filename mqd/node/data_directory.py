@@ -16,14 +16,14 @@ from uuid import UUID
 from mqd.config import StartError
 from mqd.errors import PASSING_ERRNOS
 from mqd.io.disk import Disk
-from mqd.log import disk_serials, known_directories, last_registration
-from mqd.log.disk_serials import load_disk_serials, older_copies, store_disk_serials
-from mqd.log.known_directories import (
+from mqd.log.disk import disk_serials, known_directories, last_registration
+from mqd.log.disk.disk_serials import load_disk_serials, older_copies, store_disk_serials
+from mqd.log.disk.known_directories import (
     KnownDirectories,
     load_known_directories,
     store_known_directories,
 )
-from mqd.log.last_registration import (
+from mqd.log.disk.last_registration import (
     LastRegistration,
     forget_last_registration,
     machine_ran_on,

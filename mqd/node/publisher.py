@@ -14,8 +14,8 @@ from mqd.config import NodeConfig, topic_options
 from mqd.controller.configs import effective_node_config, warn_of_static_overrides
 from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
-from mqd.log.compactor import CompactorOptions
 from mqd.log.log_config import LogConfig
+from mqd.log.manager.compactor import CompactorOptions
 from mqd.replica.partition import Assignment, Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.settings import TopicSettings

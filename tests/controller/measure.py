@@ -20,6 +20,7 @@ from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.delete_topics import DeleteTopics, TopicName, decide_delete_topics
 from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
 from mqd.controller.machine import MetadataMachine
+from mqd.controller.snapshot import encode_snapshot
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
 from mqd.types import NodeId
 from tests.controller.cluster import Replica, new_topic, with_brokers
@@ -65,7 +66,7 @@ def main() -> None:
         print(label)
         replica = with_brokers(1, 2, 3)
         carry_out(replica, "create", decide_create_topics, CreateTopics(tuple(topics), 1, 3))
-        took, snapshot = timed(replica.image.snapshot)
+        took, snapshot = timed(lambda: encode_snapshot(replica.image))
         print(f"{'snapshot':<28} bytes={len(snapshot)} {took:.0f} ms")
         took, _ = timed(partial(MetadataMachine().restore, snapshot))
         print(f"{'load':<28} {took:.0f} ms")

@@ -107,7 +107,7 @@ class Life:
             or still_here == self.replica.image.lost_replicas
         )
 
-    def _do(self, kind: str, what: object, value: object) -> None:
+    def _do(self, kind: str, what: Any, value: object) -> None:
         replica, image, options, partition = (
             self.replica,
             self.replica.image,

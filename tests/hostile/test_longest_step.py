@@ -81,7 +81,7 @@ def large_image() -> MetadataImage:
             PartitionImage(nodes[index % 3], index, index + number, nodes, nodes)
             for index in range(TOPIC_PARTITIONS)
         ]
-        image._insert_topic(TopicImage(f"topic-{number}", UUID(int=number + 1), rows))
+        image.insert_topic(TopicImage(f"topic-{number}", UUID(int=number + 1), rows))
     image.index = 100
     return image
 

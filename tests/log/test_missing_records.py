@@ -15,7 +15,7 @@ from mqd.client.cluster import ClusterClient
 from mqd.client.consumer import open_consumer
 from mqd.client.producer import open_producer
 from mqd.controller.image import PartitionImage
-from mqd.log.last_registration import NO_BROKER_EPOCH
+from mqd.log.disk.last_registration import NO_BROKER_EPOCH, previous_broker_epoch
 from mqd.node import data_directory
 from mqd.node.data_directory import DataDirectory
 from mqd.testing import Cluster, run
@@ -59,7 +59,7 @@ async def consume(client: ClusterClient, count: int) -> list[int]:
 def vouched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The broker epochs that nodes found in their files when they started."""
     found: list[int] = []
-    ask = data_directory.previous_broker_epoch
+    ask = previous_broker_epoch
 
     def asked(*args: Any, **options: Any) -> int:
         found.append(ask(*args, **options))

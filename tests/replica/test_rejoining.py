@@ -15,7 +15,7 @@ from mqd.client.cluster_admin import ClusterAdmin
 from mqd.client.producer import open_producer
 from mqd.controller.brokers import Unregister
 from mqd.controller.image import PartitionImage
-from mqd.controller.service import ControllerService
+from mqd.controller.replica_reports import ReplicaReports
 from mqd.errors import ErrorCode, MqError
 from mqd.testing import Cluster, run
 from mqd.types import NodeId
@@ -98,10 +98,10 @@ def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_
             node.kill()
             log = next(path for path in cluster.disk(victim).files("t-0") if path.suffix == ".log")
             cluster.disk(victim).corrupt(log, 70)
-            tell = ControllerService.report_offline
+            tell = ReplicaReports.report_offline
 
             async def report_offline(
-                service: ControllerService, partitions: Collection[tuple[UUID, int]]
+                service: ReplicaReports, partitions: Collection[tuple[UUID, int]]
             ) -> None:
                 if not told:
                     told.append("first")
@@ -112,7 +112,7 @@ def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_
                 await tell(service, partitions)
                 told.append("heard")
 
-            monkeypatch.setattr(ControllerService, "report_offline", report_offline)
+            monkeypatch.setattr(ReplicaReports, "report_offline", report_offline)
             await node.start()
             assert told == ["first", "heard"]
             with trio.fail_after(60):

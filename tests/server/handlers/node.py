@@ -5,7 +5,7 @@ that pass through their bytes.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
