@@ -1,19 +1,17 @@
-"""Nodes as brokers: registration, fencing, controlled shutdown, and what becomes of what they lead.
+"""Nodes as brokers: registration, fencing, controlled shutdown, and the elections that follow.
 
 A broker epoch is the index of the registration. The same node with a new incarnation replaces its
-old registration at once: a restarted process need not wait for its own ghost to time out. A broker
-is fenced from its registration until its first heartbeat after it has applied that registration,
-and again when it misses heartbeats for a session or says that it goes. Whoever is fenced leaves the
-ISRs; his partitions are led by others (elections.py). A broker that comes back names the
-registration up to which it vouches for its logs (KIP-966); where that is not the last one, nor the
-last but those of processes that ended before they were unfenced, it is out of the ELRs too.
+old registration at once, so a restarted process does not wait until its old session expires. A
+broker is fenced from its registration until its first heartbeat after it has applied that
+registration, and again when it misses heartbeats for a session or shuts down. A fenced broker
+leaves the ISRs, and others lead its partitions (sweeps.py). A broker that returns names the
+registration up to which it vouches for its logs (KIP-966, I25). If that is not the last one, the
+broker leaves the ELRs too. Registrations of processes that ended before they were unfenced do not
+count.
 
-A change to many partitions comes in portions. What a broker loses is taken first and its own state
-changes last, and the other way round where it gains: so a controller that fails in between leaves
-nothing that the next one would overlook.
-
-Sessions are soft: they live in the memory of the controller only, and a new controller starts them
-all afresh.
+A change of many partitions comes in portions. A broker that loses partitions changes its own state
+last; one that gains partitions changes it first. So if a controller fails in between, the next one
+finds what is left to do.
 """
 
 from __future__ import annotations
@@ -42,17 +40,14 @@ from mqd.raft import versions
 from mqd.types import NO_EPOCH, NO_NODE, NodeId
 
 FEATURES = ((versions.FEATURE, versions.NEWEST), ("group.version", 1), ("transaction.version", 2))
-"""What a new cluster starts with, which is the newest of everything.
-
-The first is the version of the records of its log.
+"""The features of a new cluster, at their newest levels. The first is the version of the records of
+the metadata log.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A node came up with this incarnation; `host` and `port` are what it wants clients to
-    be told.
-    """
+    """A node has started with this incarnation. Clients connect to `host` and `port`."""
 
     node_id: NodeId
     cluster_id: str
@@ -61,7 +56,7 @@ class Register:
     port: int
     rack: str | None
     previous_broker_epoch: int = NO_EPOCH
-    """Epoch of the registration since which nothing that this node wrote can have been lost."""
+    """The registration since which no record that this node wrote can be lost (I25)."""
     disk_serial: int = 0
     """What its disks said when it started (log/disk/log_end_checkpoint.py)."""
 
@@ -73,8 +68,8 @@ def decide_register(
     nothing.
 
     The first registration of all gives an empty log its cluster id. Raises INCONSISTENT_CLUSTER_ID
-    for a stranger, INVALID_REGISTRATION for a host name or a rack that is too long. The number of
-    brokers is that of the peers file, so the size of the metadata refuses none.
+    for a node of another cluster, INVALID_REGISTRATION for a host name or a rack that is too long.
+    The peers file bounds the number of brokers, so the bound on the metadata does not apply.
     """
     for what, text in (("host name", op.host), ("rack", op.rack or "")):
         if len(text.encode()) > BROKER_TEXT_BYTES_MAX:
@@ -117,9 +112,8 @@ def decide_register(
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A broker lives.
-
-    `metadata_index`: how far it has applied; it may lead when that covers its registration.
+    """`metadata_index`: the last command that the broker has applied. It may lead if that includes
+    its registration.
     """
 
     node_id: NodeId
@@ -128,7 +122,7 @@ class Heartbeat:
     want_fence: bool = False
     want_shut_down: bool = False
     disk_serial: int = 0
-    """What all its disks say by now."""
+    """The present serial of all its disks."""
 
 
 class HeartbeatReply(NamedTuple):
@@ -136,7 +130,7 @@ class HeartbeatReply(NamedTuple):
     fenced: bool
     should_shut_down: bool
     metadata_index: int = NO_EPOCH
-    """Of the controller's image when it answers."""
+    """The index of the controller's image when it responds."""
 
 
 def decide_heartbeat(
@@ -145,9 +139,9 @@ def decide_heartbeat(
     """Reply: HeartbeatReply. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH: the node must
     register again.
 
-    A broker that wants to shut down first hands over what it leads and leaves the ISRs; the
-    heartbeat after that fences it and lets it go. Between the two it still answers clients, who
-    learn where to turn (KIP-841).
+    A broker that wants to shut down first hands over its partitions and leaves the ISRs. The next
+    heartbeat fences it and permits the shutdown. In between it still responds to clients, which
+    learn the new leaders (KIP-841).
     """
     broker = registered_broker(image, op.node_id, op.broker_epoch)
     caught_up = op.metadata_index >= broker.epoch
@@ -183,7 +177,10 @@ def decide_heartbeat(
 
 
 def registered_broker(image: MetadataImage, node_id: NodeId, broker_epoch: int) -> BrokerImage:
-    """The registration with this epoch, or BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH."""
+    """The registration with this epoch (I24).
+
+    Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
+    """
     broker = image.brokers.get(node_id)
     if broker is None:
         raise MqError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {node_id} is not registered.")
@@ -205,7 +202,7 @@ class ExpireSessions:
 def decide_expire(
     image: MetadataImage, op: ExpireSessions, options: DecisionOptions
 ) -> ControllerResult:
-    """Fence those that are still registered as they were. Reply: their ids."""
+    """Fence brokers whose registration is still the same. Reply: their ids."""
     silent = [
         broker
         for node_id, epoch in op.brokers
@@ -227,10 +224,7 @@ def decide_expire(
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """Forget a broker: an operator says that it will not come back.
-
-    One that lives registers anew.
-    """
+    """An operator removes a broker that will not return. A running one registers again."""
 
     node_id: NodeId
 

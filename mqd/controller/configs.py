@@ -66,7 +66,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What an incremental change does to a key."""
+    """How an incremental change affects a key."""
 
     SET = 0
     DELETE = 1
@@ -75,7 +75,7 @@ class Operation(IntEnum):
 
 
 class Change(NamedTuple):
-    """Of one key. `operation` as it came: it may be a number that is none of `Operation`'s."""
+    """The change of one key. `operation` is not yet validated: it may be no `Operation`."""
 
     name: str
     operation: int
@@ -83,7 +83,7 @@ class Change(NamedTuple):
 
 
 class ResourceChanges(NamedTuple):
-    """Of one resource. `resource_type` as it came."""
+    """The changes of one resource. `resource_type` is not yet validated."""
 
     resource_type: int
     resource_name: str
@@ -92,9 +92,9 @@ class ResourceChanges(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs:
-    """`incremental` False: the changes, all of them SET, replace what the resource had.
+    """`incremental` False: the changes, all of them SET, replace all overrides of the resource.
 
-    `config` knows the defaults.
+    `config` has the defaults.
     """
 
     resources: tuple[ResourceChanges, ...]
@@ -104,7 +104,7 @@ class AlterConfigs:
 
 
 class ResourceAltered(NamedTuple):
-    """Answer for one resource.
+    """The result for one resource.
 
     A message without an error names keys that were accepted and have no effect.
     """
@@ -173,8 +173,8 @@ def check_overrides_fit(overrides: Mapping[str, str | None]) -> None:
 
 
 class _Groups:
-    """How many more groups may have overrides: they need not exist, so that their number is
-    bounded here alone.
+    """Bounds the number of groups with overrides. Such groups need not exist, so no other bound
+    applies.
     """
 
     def __init__(self, image: MetadataImage) -> None:
@@ -182,7 +182,7 @@ class _Groups:
         self._configured: int | None = None
 
     def take(self, record: SetConfigs) -> None:
-        """Raise POLICY_VIOLATION where the record is the first of one group too many."""
+        """Count a record. Raises POLICY_VIOLATION if it is the first of one group too many."""
         key = (record.resource_type, record.resource_name)
         if record.resource_type != GROUP or key in self._image.configs or not record.changes:
             return
@@ -214,7 +214,7 @@ def _alter(image: MetadataImage, op: AlterConfigs, resource: ResourceChanges) ->
 
 
 def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
-    """The type of the resource, which exists."""
+    """The type of the resource. Raises MqError if it does not exist."""
     number, name, _ = resource
     if number == ResourceType.TOPIC:
         if not name:
@@ -298,7 +298,7 @@ def _wanted(
 def _current_list(
     image: MetadataImage, config: NodeConfig, key: tuple[str, str], name: str
 ) -> tuple[str, ...]:
-    """A list as it holds now: overridden, or by default."""
+    """The present value of a list option: its override or its default."""
     overrides = image.configs.get(key, {})
     value: Value
     if key[0] == TOPIC:
@@ -315,9 +315,7 @@ def _validate(
     present: Mapping[str, str],
     wanted: Mapping[str, str | None],
 ) -> None:
-    """The values that are set, each by itself; of a topic or a group, all that it will have
-    in relation too.
-    """
+    """Validate each value; for a topic or a group, also the relation between all its values."""
     after = {name: value for name, value in {**present, **wanted}.items() if value is not None}
     if kind == TOPIC:
         validate_topic_configs(after)
@@ -347,11 +345,11 @@ def _validate(
 def effective_node_config(
     config: NodeConfig, image: MetadataImage, node_id: NodeId | None
 ) -> NodeConfig:
-    """What holds on a node: its own dynamic options, then those of every node, then those of its
-    start.
+    """The effective options of a node: its own dynamic options, those of every node, those of its
+    start, in this order.
 
-    `node_id` None: on any node. Options that are not dynamic hold as started, although an earlier
-    version may have put others into the metadata.
+    `node_id` None: any node. Options that are not dynamic keep the value of the start, although an
+    earlier version may have written others into the metadata.
     """
     for texts, source in (
         (image.node_configs(None), Source.DYNAMIC_DEFAULT),
@@ -382,8 +380,8 @@ def warn_of_static_overrides(image: MetadataImage, node_id: NodeId) -> None:
 
 
 class CurrentConfig:
-    """Called, gives what holds on a node now: with what was altered while it runs; made
-    anew only when the metadata changed.
+    """A callable that returns the effective options of a node. It recalculates them only after the
+    metadata changed.
     """
 
     def __init__(

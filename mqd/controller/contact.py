@@ -1,9 +1,9 @@
-"""When this node was last in contact with a controller: whether what it knows of leaders can be
-relied on (I26).
+"""When this node was last in contact with a controller, so that its knowledge of leaders is current
+(I26).
 
-A heartbeat proves that its sender is alive, not that the sender knows what was decided while it was
-silent. So an answered heartbeat counts only once this node has applied the metadata that the
-controller had when it answered. No clock: times come in.
+A heartbeat proves that its sender is alive, but not that the sender knows the decisions of the time
+when it was silent. So a heartbeat counts only once this node has applied the metadata that the
+controller had when it responded.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Contact:
     def __init__(self) -> None:
         self._at = -math.inf
         self._unapplied: list[tuple[float, int]] = []
-        """Answered heartbeats that do not count yet, at most two: when each was sent, and
+        """Heartbeats with a response that do not count yet, at most two: when each was sent, and
         the metadata index that it waits for.
         """
 
     def answered(self, sent_at: float, metadata_index: int) -> None:
-        """A controller with a majority answered a heartbeat, and had applied `metadata_index` by
-        then.
+        """A controller with a majority has responded to a heartbeat, and had applied
+        `metadata_index` then.
 
-        The oldest one that waits is kept: a node that is always a little behind counts it soon.
+        The oldest waiting heartbeat stays: a node that is always a little behind counts it soon.
         """
         self._unapplied[1:] = [(sent_at, metadata_index)]
 

@@ -1,12 +1,11 @@
-"""Features (KIP-584): what the whole cluster agreed upon, as levels that an administrator raises
-and lowers.
+"""Features (KIP-584): levels for the whole cluster, which an administrator raises and lowers.
 
-A new cluster has the newest of all (brokers.FEATURES). One that was made before a feature came has
-level 0 of it, until somebody raises it.
+A new cluster has the newest level of each feature (brokers.FEATURES). A cluster that is older than
+a feature has its level 0, until an administrator raises it.
 
-`mqd.metadata.version` is what the nodes write for one another (raft/versions.py). A new release
-runs at the level of the one before until somebody raises it, which needs every registered node on
-the new release. It cannot be lowered.
+`mqd.metadata.version` is the version of what nodes write for each other (raft/versions.py). A new
+release runs at the level of the previous one until an administrator raises it. Then every
+registered node must run the new release. The level cannot be lowered.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class UpgradeType(IntEnum):
 
 
 class FeatureUpdate(NamedTuple):
-    """One wish. `upgrade_type` as it came."""
+    """One wish. `upgrade_type` is not yet validated."""
 
     name: str
     level: int
@@ -50,7 +49,7 @@ class FeatureUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UpdateFeatures:
-    """Finalize other levels, or only say whether that could be done."""
+    """Finalize other levels, or only validate them."""
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False
@@ -63,8 +62,8 @@ def decide_update_features(
 ) -> ControllerResult:
     """Reply: none.
 
-    Raises INVALID_UPDATE_VERSION for the first wish that cannot be granted, and then none is, as
-    Apache Kafka 4.3 does.
+    Raises INVALID_UPDATE_VERSION for the first invalid wish; then no level changes, as in Apache
+    Kafka 4.3.
     """
     counts = Counter(update.name for update in op.updates)
     for update in op.updates:

@@ -1,15 +1,14 @@
-"""Who is in sync: the changes that leaders ask for (AlterPartition, KIP-497), and replicas that
-their brokers gave up.
+"""The ISR: changes that leaders propose (AlterPartition, KIP-497), and replicas that their brokers
+report as lost.
 
-A leader says which partition it means as it knows it: leader epoch, partition epoch and its own
-broker epoch must all be the present ones, and every member's broker epoch too (KIP-903). So a
-leader that was deposed, or that saw an old replica set, or a follower that was restarted since it
-caught up, changes nothing. A change that puts the last replica of a reassignment in sync completes
-it (reassignments.py).
+A proposal names the leader epoch, the partition epoch, the leader's broker epoch, and the broker
+epoch of each member (KIP-903). All must be the present ones (I24). So a proposal has no effect if
+its leader was deposed or saw an old replica set, or if a follower restarted after it had caught up.
+A change that makes the last replica of a reassignment in-sync completes it (reassignments.py).
 
-A refusal is final, also for repetitions of the change that come later by other connections: where
-it could be taken then, because the broker that was not there is back, the refusal raises the
-partition epoch.
+A rejection is final, also for copies of the proposal that arrive later on other connections. Where
+such a copy could be accepted, because a missing broker is back, the rejection raises the partition
+epoch.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class IsrWish(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     isr: tuple[tuple[NodeId, int], ...]
-    """Node id and broker epoch; -1 = not to be checked."""
+    """Node id and broker epoch; -1 is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitions:
-    """A leader wants other ISRs."""
+    """A leader proposes ISRs."""
 
     node_id: NodeId
     broker_epoch: int
@@ -52,8 +51,8 @@ class AlterPartitions:
 
     @classmethod
     def of_request(cls, request: Mapping[str, Any], version: int) -> AlterPartitions:
-        """From the fields of Kafka's AlterPartition request; version 2 knows no broker
-        epochs of members.
+        """From the fields of Kafka's AlterPartition request; version 2 lacks the broker epochs of
+        members.
         """
         return cls(
             NodeId(request["broker_id"]),
@@ -78,7 +77,7 @@ class AlterPartitions:
 
 
 class IsrAltered(NamedTuple):
-    """Answer to one wish: the partition as it is then, or a code."""
+    """The result of one wish: the partition after the change, or a code."""
 
     topic_id: UUID
     partition: int
@@ -113,7 +112,7 @@ def alter_partition_request(
 
 
 def isr_outcomes(changes: Iterable[IsrChange], response: Mapping[str, Any]) -> Iterator[IsrOutcome]:
-    """What a response says about each change, in their order."""
+    """The outcome of each change in a response, in the order of the changes."""
     rows = {
         (topic["topic_id"], row["partition_index"]): row
         for topic in response["topics"]
@@ -159,8 +158,8 @@ def decide_alter_partitions(
 ) -> ControllerResult:
     """Reply: one IsrAltered for each wish. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
 
-    Of two wishes for one partition the second is refused: it cannot know the partition epoch that
-    the first will give.
+    Of two wishes for one partition the second is rejected: it cannot know the partition epoch after
+    the first.
     """
     registered_broker(image, op.node_id, op.broker_epoch)
     if len(op.wishes) > REQUEST_PARTITIONS_MAX:
@@ -284,11 +283,11 @@ class ReportOfflineReplicas:
 def decide_report_offline(
     image: MetadataImage, op: ReportOfflineReplicas, options: DecisionOptions
 ) -> ControllerResult:
-    """Reply: none. Others lead; where nobody can, the partition waits for an operator, or for the
-    broker's next start.
+    """Reply: none. Other replicas lead; if none can, the partition waits for an operator, or for
+    the broker's next start.
 
-    Unknown partitions are passed over: a topic may have been deleted. Raises
-    BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
+    Unknown partitions are skipped: their topic may be deleted. Raises BROKER_ID_NOT_REGISTERED or
+    STALE_BROKER_EPOCH.
     """
     registered_broker(image, op.node_id, op.broker_epoch)
     if len(op.replicas) > REQUEST_PARTITIONS_MAX:
@@ -305,7 +304,7 @@ def decide_report_offline(
             or op.node_id not in topic.partitions[index].replicas
         ):
             continue
-        # one that is lost already may have lost the copy that it had made since
+        # a replica that is lost already may have lost a newer copy too
         lost.setdefault(topic_id, set()).add(index)
     may_lead = image.may_lead()
     records: list[Record] = []
@@ -322,8 +321,8 @@ def decide_report_offline(
                 unclean=unclean,
             )
             update = next_partition_state(topic.partitions[index], conditions)
-            # Also where nothing changes, for the partition epoch: what its leader proposed before
-            # counts on a log that is gone.
+            # Also if nothing else changes, raise the partition epoch: earlier proposals of the
+            # leader rely on a log that is lost (I25).
             updates.append((update or PartitionUpdate(0))._replace(partition=index))
         records += update_records(topic, updates)
         records.append(LoseReplicas(op.node_id, op.broker_epoch, topic_id, tuple(sorted(indexes))))

@@ -1,11 +1,10 @@
-"""Where the replicas of new partitions go.
+"""Places the replicas of new partitions on brokers.
 
-Leaders go round robin over the brokers and followers likewise, with a shift that grows from round
-to round, so that the partitions of a failed broker fall to many others. With racks, brokers are
-dealt out rack by rack, so that neighbours in the circle are in different racks and a partition's
-replicas are in as many racks as there are. The idea is Kafka's (KIP-36); brokers without a rack
-form one rack of their own. The circle begins at the broker that leads and holds least, so that
-small topics fill up the empty ones.
+Leaders and followers are placed round robin. The distance between them grows from round to round,
+so that many brokers take over the partitions of a failed one. With racks, the circle of brokers
+alternates between racks, so that a partition's replicas are in as many racks as possible. The idea
+is Kafka's (KIP-36); brokers without a rack form one rack. The circle begins at the broker with the
+fewest leaders and replicas, so that small topics fill empty brokers.
 
 Invariants: each replica list has `factor` different brokers; over all partitions the numbers of
 leaders, and of replicas, of two brokers differ by at most one when every rack has the same number
@@ -38,14 +37,14 @@ def check_replication_factor(factor: int, brokers: int) -> None:
 
 
 def default_replication_factor(configured: int, nodes: int) -> int:
-    """What -1 means: `default.replication.factor`, as far as the nodes of the peers file
-    allow, registered or not yet.
+    """The meaning of -1: `default.replication.factor`, or the number of nodes in the peers file if
+    that is less.
     """
     return max(1, min(configured, nodes))
 
 
 class Load(NamedTuple):
-    """What a broker has to carry already."""
+    """The number of leaders and replicas on a broker."""
 
     leaders: int = 0
     replicas: int = 0
@@ -63,9 +62,9 @@ def place(
     """Replica lists, the preferred leader first, for `partitions` partitions on the brokers of
     `racks`.
 
-    `load`: the circle begins where there is least. `start` (any non-negative int) turns it; a topic
-    that grows passes its partition count in, and so goes on where it stopped. `fenced` brokers are
-    used only where the others are too few.
+    `load`: the circle begins at the broker with the least. `start` (any non-negative int) turns the
+    circle: a topic that grows passes its partition count, and continues where it stopped. `fenced`
+    brokers are used only if the others are too few.
     """
     alive = {node_id: rack for node_id, rack in racks.items() if node_id not in fenced}
     circle = _interleave(alive, load or {})
@@ -84,8 +83,8 @@ def place(
 
 
 def _interleave(racks: Mapping[NodeId, str | None], load: Mapping[NodeId, Load]) -> list[NodeId]:
-    """Brokers dealt out rack by rack: one of each rack, then the next of each; the least
-    loaded of a rack, and of racks, first.
+    """One broker of each rack, then the next of each; the least loaded of a rack, and of all racks,
+    first.
     """
     none = Load()
     by_rack: dict[str, list[NodeId]] = {}
@@ -101,8 +100,8 @@ def _interleave(racks: Mapping[NodeId, str | None], load: Mapping[NodeId, Load])
 def _replicas(
     circle: Sequence[NodeId], racks: Mapping[NodeId, str | None], turn: int, factor: int
 ) -> tuple[NodeId, ...]:
-    """The leader by turn; followers by a shifted walk around the circle, racks that have no
-    replica yet first.
+    """The leader by turn; followers by a shifted walk around the circle, racks without a replica
+    first.
     """
     size = len(circle)
     leader = turn % size

@@ -1,7 +1,7 @@
-"""Producer ids: blocks of numbers that are given to nodes and never come back.
+"""Producer ids: blocks of numbers that nodes get, each block once (I17).
 
-Invariant: blocks of one cluster never overlap, whatever restarts or is lost: the record is
-committed before the block is used.
+Invariant: blocks of one cluster never overlap, also after restarts and losses, because the record
+is committed before the block is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mqd.types import NodeId
 
 @dataclass(frozen=True, slots=True)
 class AllocateProducerIds:
-    """A registered broker asks for a block."""
+    """A registered broker requests a block."""
 
     node_id: NodeId
     broker_epoch: int

@@ -1,9 +1,9 @@
-"""Moving partitions to other replicas (KIP-455): begin, list, cancel, complete.
+"""Reassignments of partitions to other replicas (KIP-455): begin, list, cancel, complete.
 
-While a partition moves, its replicas are the target, then those that leave; `adding` names the new
-ones, `removing` those that leave. The leader lets the new ones catch up like any follower. When all
-of them are in sync, the target is all that is left. A move that adds nobody is complete at once; a
-cancelled one goes back to the replicas before it.
+During a reassignment, the replicas are the target, then those that leave; `adding` names the new
+ones, `removing` those that leave. New replicas catch up like any follower. When all of them are in
+sync, only the target is left. A reassignment that adds no replica is complete at once; a cancelled
+one returns to the previous replicas.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mqd.types import NodeId, TopicPartition
 
 
 class Reassignment(NamedTuple):
-    """One wish of AlterPartitionReassignments. `replicas` None: cancel what is under way."""
+    """One wish of AlterPartitionReassignments. `replicas` None: cancel the reassignment."""
 
     topic_partition: TopicPartition
     replicas: tuple[NodeId, ...] | None
@@ -33,18 +33,18 @@ class Reassignment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterReassignments:
-    """Move partitions, or stop moving them."""
+    """Begin or cancel reassignments."""
 
     wishes: tuple[Reassignment, ...]
     allow_replication_factor_change: bool = True
 
 
 WISHES_AT_ONCE = 500
-"""What one decision takes up: some ten milliseconds."""
+"""The wishes of one decision, which takes some ten milliseconds."""
 
 
 class Reassigned(NamedTuple):
-    """Answer to one wish."""
+    """The result of one wish."""
 
     topic_partition: TopicPartition
     error_code: ErrorCode = ErrorCode.NONE
@@ -52,11 +52,10 @@ class Reassigned(NamedTuple):
 
 
 def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[Reassigned]]:
-    """A large request as operations that follow one another, and the refusals of partitions that it
-    names once more.
+    """A large request as several operations, and errors for partitions that it names twice.
 
-    Each wish is carried out by itself, so nothing is lost by that, and others are served in
-    between. MqError POLICY_VIOLATION where they are too many.
+    Wishes are independent, so they can be split; other operations run in between. Raises
+    POLICY_VIOLATION for too many wishes.
     """
     check_partition_count(len(op.wishes))
     wishes: dict[TopicPartition, Reassignment] = {}
@@ -145,14 +144,12 @@ def _alter(
             )
         reassigned = _reassigned(before, target)
     if not conditions.unclean:
-        _check_who_stays(before, reassigned)
+        _check_a_leader_stays(before, reassigned)
     return next_partition_state(before, conditions, isr=reassigned.isr, reassigned=reassigned)
 
 
-def _check_who_stays(before: PartitionImage, reassigned: PartitionImage) -> None:
-    """Somebody stays of those who may lead now, or, where that is the last known leader
-    alone, who may once it is back.
-    """
+def _check_a_leader_stays(before: PartitionImage, reassigned: PartitionImage) -> None:
+    """One of the replicas that may lead stays, or else the last known leader (I21)."""
     if (before.isr and not reassigned.isr) or (
         before.elr and not reassigned.isr and not reassigned.elr
     ):
@@ -191,15 +188,15 @@ def _check_target(image: MetadataImage, target: tuple[NodeId, ...]) -> None:
 
 
 def _target_of(partition: PartitionImage) -> tuple[NodeId, ...]:
-    """What the replicas are, or will be when the reassignment is complete."""
+    """The replicas, after a reassignment that is under way."""
     return tuple(node_id for node_id in partition.replicas if node_id not in partition.removing)
 
 
 def _reassigned(before: PartitionImage, target: tuple[NodeId, ...]) -> PartitionImage:
-    """With the replica set of a partition that moves to `target`.
+    """The partition with the replica set of a reassignment to `target`.
 
-    A new target replaces one that is under way: what was being added and is not wanted any more
-    goes at once.
+    A new target replaces a reassignment that is under way. Replicas that were added for the old one
+    only are removed at once.
     """
     base = tuple(node_id for node_id in before.replicas if node_id not in before.adding)
     adding = tuple(node_id for node_id in target if node_id not in base)
@@ -208,7 +205,9 @@ def _reassigned(before: PartitionImage, target: tuple[NodeId, ...]) -> Partition
 
 
 def _cancelled(before: PartitionImage) -> PartitionImage:
-    """With the replica set before the reassignment. Raises NO_REASSIGNMENT_IN_PROGRESS."""
+    """The partition with the replica set before the reassignment. Raises
+    NO_REASSIGNMENT_IN_PROGRESS.
+    """
     if not before.adding and not before.removing:
         raise MqError(
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
@@ -225,7 +224,7 @@ def _cancelled(before: PartitionImage) -> PartitionImage:
 
 
 class PartitionReassignment(NamedTuple):
-    """One partition that moves."""
+    """One reassignment that is under way."""
 
     topic_partition: TopicPartition
     replicas: tuple[NodeId, ...]
@@ -236,7 +235,7 @@ class PartitionReassignment(NamedTuple):
 def list_reassignments(
     image: MetadataImage, partitions: Collection[TopicPartition] | None
 ) -> list[PartitionReassignment]:
-    """Those under way, of all partitions (None) or of some."""
+    """The reassignments under way, of all partitions (None) or of some."""
     if partitions is None:
         partitions = [
             TopicPartition(topic.name, index)
