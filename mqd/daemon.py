@@ -49,7 +49,6 @@ from mqd.node.signals import wait_for_signal
 from mqd.node.start_errors import start_errors
 from mqd.protocol.files import MetaProperties
 from mqd.raft import versions
-from mqd.raft.journal import Compaction
 from mqd.raft.service import RaftService
 from mqd.raft.snapshots import Compaction
 from mqd.replica.fetchers import Fetchers
@@ -142,7 +141,7 @@ class Daemon:
         self.logs = self._make_logs()
         self.replica = self._make_replica()
         self.raft = self._make_raft()
-        self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.introduce)
+        self.forwarder = Forwarder(self.peers, self.me.id, self.network, self.raft.authenticate)
         self.controller = self._make_controller()
         self.fetchers = Fetchers(
             node_id=NodeId(self.me.id),
@@ -282,7 +281,7 @@ class Daemon:
         controller.lifecycle.on_registered = self._on_registered
         controller.lifecycle.on_contact = self.contact.judge
         controller.lifecycle.disk_serial = lambda: self.logs.housekeeping.disk_serial
-        self.raft.on_peer_gone = controller.session_watch.on_peer_gone
+        self.raft.peer_links.on_peer_gone = controller.session_watch.on_peer_gone
         replica.fetchers = self.fetchers
         replica.alter_partitions = controller.replica_reports.alter_partitions
         replica.eligible = self._eligible

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from struct import pack
-from types import SimpleNamespace
 from typing import Any
 
 import pytest

@@ -33,7 +33,7 @@ from mqd.log.disk.last_registration import (
     store_last_registration,
 )
 from mqd.log.service import LogService
-from mqd.raft.journal import journal_exists
+from mqd.raft.journal_start import journal_exists
 
 logger = logging.getLogger(__name__)
 

@@ -66,7 +66,7 @@ def main() -> None:
         print(label)
         replica = with_brokers(1, 2, 3)
         carry_out(replica, "create", decide_create_topics, CreateTopics(tuple(topics), 1, 3))
-        took, snapshot = timed(lambda: encode_snapshot(replica.image))
+        took, snapshot = timed(partial(encode_snapshot, replica.image))
         print(f"{'snapshot':<28} bytes={len(snapshot)} {took:.0f} ms")
         took, _ = timed(partial(MetadataMachine().restore, snapshot))
         print(f"{'load':<28} {took:.0f} ms")

@@ -17,7 +17,7 @@ from mqd.errors import ProtocolError
 from mqd.io.disk import FileRange, OsDisk
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Ready, Socket
 from mqd.limits import IN_FLIGHT_REQUESTS_MAX, MIB, RECEIVE_ARENA_BYTES, SENDFILE_BYTES_MIN
-from mqd.server.connection import Arena, Connection, Dispatcher, Slot
+from mqd.server.connection import Arena, Buffer, Connection, Dispatcher, Slot
 from mqd.server.memory import Answers, FramePool
 
 TRIES = 3
@@ -113,7 +113,7 @@ class ScriptedOwner:
         raise AssertionError(f"an exception in {api}")
 
     def dispatch(
-        self, connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int
+        self, connection: Connection, buffer: Buffer, view: memoryview, start: int, end: int
     ) -> bool:
         if self.refuse_next:
             return False
@@ -395,7 +395,7 @@ def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again
     buffers: list[int] = []
 
     def dispatch(
-        connection: Connection, buffer: bytearray, view: memoryview, start: int, end: int
+        connection: Connection, buffer: Buffer, view: memoryview, start: int, end: int
     ) -> bool:
         seen.append(view[start:end])
         buffers.append(id(buffer))

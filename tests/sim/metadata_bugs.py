@@ -7,7 +7,6 @@ from typing import Any
 
 from mqd.controller import partition_state, reassignments, snapshot
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
-from mqd.controller.snapshot import snapshot_text
 from mqd.raft.journal import Journal
 from mqd.raft.snapshot_transfer import Loaded, SnapshotReceiver
 from mqd.raft.snapshots import OwnSnapshots
