@@ -53,6 +53,7 @@ from mqd.raft.service import RaftService
 from mqd.raft.snapshots import Compaction
 from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import FollowerOptions
+from mqd.replica.ports import ReplicaPorts
 from mqd.replica.service import ReplicaService
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.coordinators import Coordinators
@@ -220,18 +221,28 @@ class Daemon:
 
     def _make_replica(self) -> ReplicaService:
         config = self.config
-        replica = ReplicaService(
+        return ReplicaService(
             node_id=NodeId(self.me.id),
             logs=self.logs,
             clock=self.seams.clock,
             entropy=self.seams.entropy,
+            ports=ReplicaPorts(
+                alter_partitions=lambda changes: self.controller.replica_reports.alter_partitions(
+                    changes
+                ),
+                eligible_epoch=self._eligible_epoch,
+                contact_until=lambda: self.contact.until(),
+                follow=lambda partition: self.fetchers.follow(partition),
+                unfollow=lambda partition: self.fetchers.unfollow(partition),
+                on_offline=lambda topic_id, index: self.lost_replicas.add(topic_id, index),
+                on_role_changed=lambda partition: self.coordinators.role_changed(partition),
+            ),
+            consumers_read_from_followers=config["replica.selector.class"] is not None,
             fetch_sessions_max=config.integer("max.incremental.fetch.session.cache.slots"),
             checkpoint_seconds=config.integer("replica.high.watermark.checkpoint.interval.ms")
             / 1000,
             lag_seconds=config.integer("replica.lag.time.max.ms") / 1000,
         )
-        replica.tells_high_watermarks = config["replica.selector.class"] is not None
-        return replica
 
     def _make_raft(self) -> RaftService:
         config, seams = self.config, self.seams
@@ -277,17 +288,11 @@ class Daemon:
 
     def _connect_parts(self) -> None:
         """The callables through which lower parts reach higher ones."""
-        controller, replica = self.controller, self.replica
+        controller = self.controller
         controller.lifecycle.on_registered = self._on_registered
         controller.lifecycle.on_contact = self.contact.judge
         controller.lifecycle.disk_serial = lambda: self.logs.housekeeping.disk_serial
         self.raft.peer_links.on_peer_gone = controller.session_watch.on_peer_gone
-        replica.fetchers = self.fetchers
-        replica.alter_partitions = controller.replica_reports.alter_partitions
-        replica.eligible = self._eligible
-        replica.on_offline = self.lost_replicas.add
-        replica.contact_until = self.contact.until
-        replica.on_role_changed = self.coordinators.role_changed
         controller.subscribe(self.publisher)
         controller.subscribe(self.coordinators.metadata_changed)
         controller.subscribe(self._on_image_changed)
@@ -409,7 +414,7 @@ class Daemon:
             timeout=_LEAVE_SECONDS, no_controller_timeout=_NO_CONTROLLER_SECONDS
         ):
             with trio.move_on_after(_FENCING_SECONDS):
-                await self._until(lambda: self._eligible(NodeId(self.me.id)) is None)
+                await self._until(lambda: self._eligible_epoch(NodeId(self.me.id)) is None)
         await trio.sleep(_GOODBYE_SECONDS)
 
     # -- this node in the cluster
@@ -455,7 +460,7 @@ class Daemon:
             else NO_BROKER_EPOCH
         )
 
-    def _eligible(self, node_id: NodeId) -> int | None:
+    def _eligible_epoch(self, node_id: NodeId) -> int | None:
         """The broker epoch of a node that may be in sync: alive, and not about to stop."""
         broker = self.machine.image.brokers.get(node_id)
         return (

@@ -48,21 +48,21 @@ class TopicPartition(NamedTuple):
 
 
 class IsrChange(NamedTuple):
-    """A leader's wish to change the in-sync replicas of one partition (AlterPartition, KIP-497)."""
+    """A leader's proposal to change the ISR of one partition (AlterPartition, KIP-497)."""
 
     topic_partition: TopicPartition
     topic_id: UUID
     leader_epoch: int
     partition_epoch: int
-    """The one that the change is to replace: compare-and-set."""
+    """The epoch that the change replaces: compare-and-set."""
     isr: tuple[tuple[NodeId, int], ...]
     """Node id and broker epoch of each member; an epoch of -1 is not checked (KIP-903)."""
 
 
 class IsrOutcome(NamedTuple):
-    """What became of an IsrChange.
+    """The controller's response to an IsrChange.
 
-    On success the partition as it is now; else a code, and the rest as far as it is known.
+    After success: the partition as it is now. Otherwise: an error, and the known part of the rest.
     """
 
     topic_partition: TopicPartition

@@ -96,7 +96,7 @@ class _Held:
     """Each with the offset that must be committed before it."""
 
 
-class _Commit(ProduceTicket):
+class _Commit(ProduceTicket[Partition]):
     """Answers that wait for what they saw to be committed."""
 
     __slots__ = ("_held", "_replies", "_service", "error")
@@ -116,7 +116,7 @@ class _Commit(ProduceTicket):
         self._held = held
         self._replies = replies
 
-    def refuse(self, append: Append, code: ErrorCode) -> None:
+    def refuse(self, append: Append[Partition], code: ErrorCode) -> None:
         self.error = code
 
     def release(self) -> None:

@@ -176,7 +176,7 @@ class LogService:
         self.retain = housekeeping.retain
         self.checkpoint_recovery_points = housekeeping.checkpoint_recovery_points
         self.checkpoint_high_watermark = housekeeping.checkpoint_high_watermark
-        self.recovered_high_watermark = housekeeping.recovered_high_watermark
+        self.checkpointed_high_watermark = housekeeping.checkpointed_high_watermark
 
     # -- starting and stopping -------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
 from mqd.log.log_config import LogConfig
 from mqd.log.manager.compactor import CompactorOptions
-from mqd.replica.partition import Assignment, Partition
+from mqd.replica.assignment import Assignment
+from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.settings import TopicSettings
 from mqd.types import NodeId, TopicPartition
@@ -73,7 +74,7 @@ class MetadataPublisher:
             for index, partition in enumerate(topic.partitions)
             if self.node_id in partition.replicas
         }
-        self.replica.remove_strays(mine)
+        self.replica.assignments.remove_strays(mine)
         self.pending.update(dict.fromkeys(sorted(everything)))
         await self._drain(image)
 
@@ -88,9 +89,9 @@ class MetadataPublisher:
         while self.retired or self.unopened or self.pending:
             if self.retired or self.unopened:
                 for _ in range(min(_SLICE, len(self.retired))):
-                    self.replica.remove(self.retired.popleft())
+                    self.replica.assignments.remove(self.retired.popleft())
                 for _ in range(0 if self.retired else min(_SLICE, len(self.unopened))):
-                    self.replica.forget(self.unopened.popleft())
+                    self.replica.assignments.remove_unopened(self.unopened.popleft())
                 await trio.lowlevel.checkpoint()
                 continue
             taken = list(islice(self.pending, _SLICE))
@@ -104,10 +105,10 @@ class MetadataPublisher:
             return
         for topic in delta.topics_deleted:
             if len(topic.partitions) > _ASSIGNED_AT_ONCE:
-                self.retired += self.replica.retire(topic.name)
+                self.retired += self.replica.assignments.retire(topic.name)
                 self.more.set()
             else:
-                self.replica.delete(topic.name)
+                self.replica.assignments.delete(topic.name)
             mine = (
                 TopicPartition(topic.name, index)
                 for index, one in enumerate(topic.partitions)
@@ -133,7 +134,7 @@ class MetadataPublisher:
             changed = set(image.topics)
             self._apply_node_options(image)
         for name in sorted(changed):
-            self.replica.configure(name, self._settings(image, name))
+            self.replica.assignments.configure(name, self._settings(image, name))
 
     def _assign(self, image: MetadataImage, changed: Iterable[TopicPartition]) -> None:
         """Apply the present assignments; partitions of topics deleted meanwhile are skipped."""
@@ -165,7 +166,7 @@ class MetadataPublisher:
                     ),
                 )
             )
-        self.replica.apply(assignments, settings)
+        self.replica.assignments.apply(assignments, settings)
 
     def _settings(self, image: MetadataImage, topic: str) -> TopicSettings:
         config = effective_node_config(self.config, image, self.node_id)

@@ -1,21 +1,21 @@
-"""Incremental fetch sessions (KIP-227): what a client fetches, remembered, so that it need not say
-it every time.
+"""Incremental fetch sessions (KIP-227): a broker remembers which partitions a client fetches, so
+that each request names only the partitions that changed.
 
-Pure. A session belongs to one client, whose requests carry increasing epochs; the answer to an
-incremental fetch names only partitions that have news. Sessions are bounded; the one longest unused
-gives way once it has been idle for two minutes, and until then newcomers fetch without a session,
-which is always right and only costs bytes.
+Pure. A session belongs to one client, whose requests carry increasing epochs. The response to an
+incremental fetch names only partitions with news. The number of sessions is bounded. A new session
+replaces the least recently used one if that was idle for two minutes. Otherwise the new client
+fetches without a session, which only costs bytes.
 
-Followers have sessions of their own, one a node: they hold every partition that the node follows
-here, of which few have news at a time. So partitions tell the session when something is new
-(`Followed.note`), and a fetch looks at those alone.
+Followers have separate sessions, one for each node. Such a session holds all partitions that the
+node follows here, and few of them have news at a time. So each partition reports its news to the
+session (`PartitionWatch.note`), and a fetch looks only at those partitions.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import (
@@ -33,61 +33,62 @@ EVICTION_SECONDS = 120.0
 """Kafka's `min.incremental.fetch.session.eviction.ms`."""
 
 TopicKey = bytes
-"""A topic's name in UTF-8, or its id as 16 bytes: whichever the request's version uses."""
+"""A topic's name in UTF-8, or its id as 16 bytes, by the version of the request."""
 
 
-class Wanted:
-    """One partition that a fetch asks for, and what its asker was last told of it."""
+class CachedPartition:
+    """One partition that a client fetches (Kafka's `FetchSession.CachedPartition`)."""
 
-    __slots__ = ("asked", "partition", "told", "topic")
+    __slots__ = ("last_sent", "partition", "requested", "topic")
 
-    def __init__(self, topic: TopicKey, asked: FetchPartition) -> None:
+    def __init__(self, topic: TopicKey, requested: FetchPartition) -> None:
         self.topic = topic
-        self.partition = asked.partition
-        self.asked = asked
-        self.told: tuple[int, int, int] | None = None
-        """(high watermark, last stable offset, log start) of the last answer; None before
-        the first.
+        self.partition = requested.partition
+        self.requested = requested
+        """The newest row of a request that names the partition."""
+        self.last_sent: tuple[int, int, int] | None = None
+        """(high watermark, last stable offset, log start) of the last response. None before the
+        first one.
         """
 
 
-WantedPartitions = dict[tuple[TopicKey, int], Wanted]
-"""In the order in which a request names them first; of several rows for one partition the
-last counts.
+CachedPartitions = dict[tuple[TopicKey, int], CachedPartition]
+"""In the order in which a request first names them. If it names one several times, the last row
+counts.
 """
 
 
-class Session:
-    """One client's memory."""
+class FetchSession:
+    """The session of one client."""
 
-    __slots__ = ("epoch", "id", "last_used", "uses_topic_ids", "wanted")
+    __slots__ = ("epoch", "id", "last_used", "partitions", "uses_topic_ids")
 
     def __init__(self, id: int, uses_topic_ids: bool, now: float) -> None:
         self.id = id
         self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
         """The epoch that its next request must carry."""
-        self.wanted: WantedPartitions = {}
-        """In the order in which partitions are served: who got bytes goes to the end."""
+        self.partitions: CachedPartitions = {}
+        """In the order in which they are served: a partition that got bytes moves to the end."""
         self.last_used = now
 
-    def served(self, wanted: Wanted) -> None:
-        """This partition got bytes: others come first the next time."""
-        key = (wanted.topic, wanted.partition)
-        if self.wanted.pop(key, None) is not None:
-            self.wanted[key] = wanted
+    def served(self, cached: CachedPartition) -> None:
+        """The response has bytes of this partition: the next response begins with others."""
+        key = (cached.topic, cached.partition)
+        if self.partitions.pop(key, None) is not None:
+            self.partitions[key] = cached
 
 
 class FetchSessions:
-    """All sessions of a node."""
+    """The sessions of all clients of a node."""
 
     def __init__(self, below: Callable[[int], int], sessions_max: int = FETCH_SESSIONS_MAX) -> None:
-        """`below(n)` draws an int in [0, n): session ids must not be guessable by counting."""
+        """`below(n)` draws an int in [0, n): clients must not be able to guess session ids."""
         self._below = below
         self._max = sessions_max
-        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._partitions = 0
-        """Over all sessions."""
+        """Partitions of all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -96,14 +97,14 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        wanted: WantedPartitions,
+        named: CachedPartitions,
         forgotten: Iterable[tuple[TopicKey, int]],
         *,
         uses_topic_ids: bool,
         now: float,
-    ) -> tuple[Session | None, list[Wanted], bool]:
-        """Who is asking, for which partitions, and whether the answer may leave out those without
-        news.
+    ) -> tuple[FetchSession | None, list[CachedPartition], bool]:
+        """The session of a fetch that names and forgets these partitions, all partitions that it
+        wants, and whether the response may omit partitions without news.
 
         Raises MqError with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
         FETCH_SESSION_TOPIC_ID_ERROR.
@@ -112,11 +113,11 @@ class FetchSessions:
             if session_id != NO_SESSION:
                 self._drop(session_id)
             session = (
-                self._create(wanted, uses_topic_ids, now)
-                if epoch == INITIAL_EPOCH and wanted
+                self._create(named, uses_topic_ids, now)
+                if epoch == INITIAL_EPOCH and named
                 else None
             )
-            return session, list(wanted.values()), False
+            return session, list(named.values()), False
         session = self._sessions.get(session_id)
         if session is None:
             raise MqError(
@@ -131,104 +132,113 @@ class FetchSessions:
         if session.uses_topic_ids != uses_topic_ids:
             raise MqError(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-                "a session names its topics by name or by id, not by both",
+                "a fetch session names its topics either by name or by id",
             )
         session.epoch = epoch + 1 if epoch < 0x7FFFFFFF else 1
         session.last_used = now
         self._sessions.move_to_end(session_id)
-        before = len(session.wanted)
-        if len(wanted) > FETCH_SESSION_PARTITIONS_MAX:
+        before = len(session.partitions)
+        if len(named) > FETCH_SESSION_PARTITIONS_MAX:
             self._drop(session_id)
             raise _too_many()
-        for key, fresh in wanted.items():
-            known = session.wanted.get(key)
+        for key, fresh in named.items():
+            known = session.partitions.get(key)
             if known is not None:
-                fresh.told = known.told
-            session.wanted[key] = fresh
+                fresh.last_sent = known.last_sent
+            session.partitions[key] = fresh
         for key in forgotten:
-            session.wanted.pop(key, None)
-        self._partitions += len(session.wanted) - before
+            session.partitions.pop(key, None)
+        self._partitions += len(session.partitions) - before
         if (
-            len(session.wanted) > FETCH_SESSION_PARTITIONS_MAX
+            len(session.partitions) > FETCH_SESSION_PARTITIONS_MAX
             or self._partitions > FETCH_SESSIONS_PARTITIONS_MAX
         ):
             self._drop(session_id)
             raise _too_many()
-        return session, list(session.wanted.values()), True
+        return session, list(session.partitions.values()), True
 
-    def end(self, session: Session) -> None:
-        """The next fetch of this client names all its partitions."""
+    def end(self, session: FetchSession) -> None:
+        """End a session: the next fetch of its client must name all partitions."""
         if self._sessions.get(session.id) is session:
             self._drop(session.id)
 
-    def _create(self, wanted: WantedPartitions, uses_topic_ids: bool, now: float) -> Session | None:
+    def _create(
+        self, named: CachedPartitions, uses_topic_ids: bool, now: float
+    ) -> FetchSession | None:
         if len(self._sessions) >= self._max:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.last_used < EVICTION_SECONDS:
                 return None
             self._drop(oldest.id)
         if (
-            len(wanted) > FETCH_SESSION_PARTITIONS_MAX
-            or self._partitions + len(wanted) > FETCH_SESSIONS_PARTITIONS_MAX
+            len(named) > FETCH_SESSION_PARTITIONS_MAX
+            or self._partitions + len(named) > FETCH_SESSIONS_PARTITIONS_MAX
         ):
             return None
         while (session_id := 1 + self._below(0x7FFFFFFF - 1)) in self._sessions:
             pass
-        session = Session(session_id, uses_topic_ids, now)
-        session.wanted = wanted
+        session = FetchSession(session_id, uses_topic_ids, now)
+        session.partitions = named
         self._sessions[session_id] = session
-        self._partitions += len(session.wanted)
+        self._partitions += len(session.partitions)
         return session
 
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._partitions -= len(session.wanted)
+            self._partitions -= len(session.partitions)
 
 
 def _too_many() -> MqError:
     return MqError(
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions for a session: fetch without one"
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        "too many partitions for a fetch session: fetch without a session",
     )
 
 
-class Followed(Wanted):
-    """One partition of a follower's session."""
+class PartitionWatch(CachedPartition):
+    """One partition of a follower's session, to which the partition reports its news."""
 
-    __slots__ = ("held", "session")
+    __slots__ = ("session", "watched")
 
-    def __init__(self, topic: TopicKey, asked: FetchPartition, session: FollowerSession) -> None:
-        super().__init__(topic, asked)
+    def __init__(
+        self, topic: TopicKey, requested: FetchPartition, session: FollowerSession
+    ) -> None:
+        super().__init__(topic, requested)
         self.session = session
-        self.held: Watched | None = None
-        """The partition that tells of its news; None while it is not here."""
+        self.watched: WatchedPartition | None = None
+        """The partition that reports its news here. None while this node does not have it."""
 
-    def watch(self, partition: Watched) -> None:
-        if self.held is not partition:
+    def watch(self, partition: WatchedPartition) -> None:
+        if self.watched is not partition:
             self.unwatch()
-            self.held = partition
+            self.watched = partition
             partition.watches[self] = None
 
     def unwatch(self) -> None:
-        if self.held is not None:
-            self.held.watches.pop(self, None)
-            self.held = None
+        if self.watched is not None:
+            self.watched.watches.pop(self, None)
+            self.watched = None
 
     def note(self) -> FollowerSession:
+        """Something changed here: records, the high watermark, the log start, or the leader.
+
+        Returns the session, so that the caller can wake it.
+        """
         self.session.news[self] = None
         return self.session
 
 
-class Watched(Protocol):
-    """A partition, as a session sees it."""
+class WatchedPartition(Protocol):
+    """A partition, as a session uses it."""
 
-    watches: dict[Any, None]
+    watches: dict[PartitionWatch, None]
 
 
 class FollowerSession:
-    """What one node follows here.
+    """The partitions that one node follows here.
 
-    `id` is NO_SESSION for a fetch without a session, which lives as long as that.
+    With the `id` NO_SESSION, it lives only as long as one fetch.
     """
 
     __slots__ = (
@@ -239,60 +249,62 @@ class FollowerSession:
         "news",
         "node_id",
         "open",
+        "partitions",
         "waiter",
-        "wanted",
     )
 
     def __init__(self, id: int, node_id: int, broker_epoch: int, now: float) -> None:
         self.id = id
         self.node_id = node_id
         self.broker_epoch = broker_epoch
-        """Of the registration under which all of it was named."""
+        """The registration under which the follower named the partitions."""
         self.epoch = 1
         """The epoch that its next request must carry."""
         self.last_used = now
-        self.wanted: dict[tuple[TopicKey, int], Followed] = {}
-        self.news: dict[Followed, None] = {}
-        """What to look at when it is answered, in the order in which it was told; who gets
-        bytes comes to the end by asking again.
+        self.partitions: dict[tuple[TopicKey, int], PartitionWatch] = {}
+        self.news: dict[PartitionWatch, None] = {}
+        """The partitions that the next response considers, in the order in which they reported
+        news. A partition that got bytes moves to the end, because the follower names it again.
         """
         self.waiter: FetchWaiter | None = None
+        """The fetch that is parked or being planned."""
         self.open = True
-        """False once another session took its place, or its node must name anew what it has."""
+        """False if a newer session replaced it, or if its node must name all partitions again."""
 
-    def ask(self, topic: TopicKey, asked: FetchPartition) -> Followed:
-        """The follower names a partition: it is new, or the follower has moved on in it."""
-        key = (topic, asked.partition)
-        followed = self.wanted.get(key)
-        if followed is None:
-            followed = self.wanted[key] = Followed(topic, asked, self)
+    def update(self, topic: TopicKey, requested: FetchPartition) -> PartitionWatch:
+        """The follower names a partition: it is new, or its position has moved."""
+        key = (topic, requested.partition)
+        watch = self.partitions.get(key)
+        if watch is None:
+            watch = self.partitions[key] = PartitionWatch(topic, requested, self)
         else:
-            followed.asked = asked
-            self.news.pop(followed, None)
-        self.news[followed] = None
-        return followed
+            watch.requested = requested
+            self.news.pop(watch, None)
+        self.news[watch] = None
+        return watch
 
     def forget(self, topic: TopicKey, partition: int) -> None:
-        followed = self.wanted.pop((topic, partition), None)
-        if followed is not None:
-            self.news.pop(followed, None)
-            followed.unwatch()
+        watch = self.partitions.pop((topic, partition), None)
+        if watch is not None:
+            self.news.pop(watch, None)
+            watch.unwatch()
 
     def wake(self) -> None:
+        """Send the response to the parked fetch, if there is one."""
         if self.waiter is not None:
             self.waiter.bytes_wanted = 0
             self.waiter.free()
 
     def close(self) -> None:
         self.open = False
-        for followed in self.wanted.values():
-            followed.unwatch()
-        self.wanted.clear()
+        for watch in self.partitions.values():
+            watch.unwatch()
+        self.partitions.clear()
         self.news.clear()
 
 
 class FollowerSessions:
-    """The sessions of all followers: one a node, so there is nothing to evict."""
+    """The sessions of all followers: one for each node, so none is ever evicted."""
 
     def __init__(self, below: Callable[[int], int]) -> None:
         self._below = below
@@ -301,12 +313,11 @@ class FollowerSessions:
     def resolve(
         self, node_id: int, broker_epoch: int, session_id: int, epoch: int, now: float
     ) -> FollowerSession:
-        """The session of a fetch. A first fetch replaces the session that its node had; one without
-        a session leaves none.
+        """The session of a fetch. The initial fetch of a session replaces the node's earlier
+        session. A fetch without a session leaves none.
 
-        A session ends with the registration of its node: what was named under an earlier broker
-        epoch counts for nothing under the next one, and partitions where nothing happens would
-        never be named again (KIP-903).
+        A session ends with the registration of its node (I24). Fetches of an earlier broker epoch
+        do not count under the next one, and an idle partition would never be named again (KIP-903).
 
         Raises MqError with FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
         """
@@ -335,7 +346,7 @@ class FollowerSessions:
         return session
 
     def drop(self, node_id: int) -> None:
-        """Have a follower say anew what it has: its next fetch finds no session."""
+        """Drop a follower's session, so that its next fetch must name all partitions again."""
         session = self._sessions.pop(node_id, None)
         if session is not None:
             session.close()

@@ -1,22 +1,21 @@
-"""What a node fetches from one leader: which partitions, from where on, what to ask next, and what
-an answer asks it to do.
+"""What a node fetches from one leader: the partitions, the next request, and the actions that a
+response requires.
 
-A core: `now` and answers come in, requests and actions go out; it reads the positions off the logs
-and changes none of them.
+A core: `now` and responses come in, requests and actions go out. It reads positions from the logs,
+and changes no log.
 
-Fetches go through an incremental session (KIP-227): a request names the partitions whose position
-moved since they were last named, and those that are left out stand as they were said. A partition
-that cannot be fetched for now is taken out of the session.
+Fetches use an incremental session (KIP-227): a request names the partitions whose position changed
+since they were last named. A partition that cannot be fetched now is removed from the session.
 
-A log is cut by leader epochs only (KIP-101, KIP-279, within the fetch by KIP-595): each request
-says of which epoch the last record is; a leader whose own log has no such epoch, or an end of it
-before that, names the largest epoch it has that is not larger, and where that ends. The follower
-cuts to the smaller of both logs' ends of that epoch and asks again; so epoch by epoch, until the
-logs agree. The high watermark has no say: a follower's may be behind or ahead of what its log
-shares with the leader's.
+A log is truncated by leader epochs only (KIP-101, KIP-279; within Fetch: KIP-595; I23). Each
+request contains the leader epoch of the last record. If the leader's log does not contain that
+epoch, or ends it earlier, the response has the largest epoch of the leader that is not larger, with
+its end offset. The follower truncates to the smaller end of that epoch in the two logs, and fetches
+again. This repeats, epoch by epoch, until the logs agree. The high watermark does not matter here:
+a follower's may be below or above the offset at which the logs diverge.
 
-Invariants: an answer changes a partition only if it was followed since the request with the same
-leader epoch; at most one request is under way, so each position in an answer is that of the log.
+A response changes a partition only if it was followed in the same leader epoch since the request
+(I24). At most one request is in flight, so the positions of a response are those of the logs.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ Key = tuple[bytes, int]
 """Topic id (16 bytes), partition index."""
 
 FIRST_BACKOFF_SECONDS = 0.02
-"""After a refusal; doubled at each further one, up to `replica.fetch.backoff.ms`.
+"""The pause after an error, doubled at each further one, up to `replica.fetch.backoff.ms`.
 
-A new leader is often a moment behind its followers.
+Short, because a new leader often applies the metadata a moment later than its followers.
 """
 THROTTLED_SECONDS = 0.2
-"""How often a throttled partition is looked at again."""
+"""The pause before a throttled partition is considered again."""
 _SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -83,10 +82,10 @@ class FollowerOptions:
         )
 
 
-class Followed:
-    """One partition, in one leader epoch."""
+class PartitionFetchState:
+    """One followed partition, in one leader epoch (Kafka's class of that name)."""
 
-    __slots__ = ("_backoff", "behind", "key", "leader_epoch", "partition", "ready_at")
+    __slots__ = ("_backoff", "is_behind", "key", "leader_epoch", "partition", "ready_at")
 
     def __init__(self, partition: Partition) -> None:
         assignment = partition.assignment
@@ -94,30 +93,33 @@ class Followed:
         self.key: Key = (assignment.topic_id.bytes, assignment.topic_partition.partition)
         self.leader_epoch = partition.leader_epoch
         self.ready_at = -math.inf
-        """Not asked for before (monotonic seconds)."""
-        self.behind = True
-        """Whether the leader is known to have more, or nothing is known: throttles apply."""
+        """It is not fetched before (monotonic seconds)."""
+        self.is_behind = True
+        """Whether the leader has more records, or this is not known yet: throttles apply."""
         self._backoff = 0.0
 
     def __repr__(self) -> str:
-        return f"<Followed {self.partition.assignment.topic_partition} epoch={self.leader_epoch}>"
+        topic_partition = self.partition.assignment.topic_partition
+        return f"<PartitionFetchState {topic_partition} epoch={self.leader_epoch}>"
 
-    def wait(self, now: float, longest: float) -> None:
+    def delay(self, now: float, longest: float) -> None:
+        """After an error: do not fetch for a while."""
         self._backoff = min(longest, max(FIRST_BACKOFF_SECONDS, 2 * self._backoff))
         self.ready_at = now + self._backoff
 
-    def went_well(self) -> None:
+    def succeeded(self) -> None:
         self._backoff = 0.0
 
-    def asked(self, partition_bytes_max: int) -> AskedPartition | None:
-        """What a request says of it; None while what it has is not yet as durable as its
-        topic asks for.
+    def request_row(self, partition_bytes_max: int) -> AskedPartition | None:
+        """Its row of a request. None while its records are not on stable storage and the topic has
+        `flush.before.ack`: the request would acknowledge them (I1).
         """
         log = self.partition.log
         if self.partition.local_end_offset() < log.log_end_offset:
             return None
+        _, index = self.key
         return (
-            self.key[1],
+            index,
             self.leader_epoch,
             log.log_end_offset,
             log.last_epoch,
@@ -126,55 +128,59 @@ class Followed:
         )
 
 
-class Append(NamedTuple):
-    """Append the records (there may be none), then take over the ends."""
+class AppendRecords(NamedTuple):
+    """Append the records (there may be none), then take the leader's offsets."""
 
-    followed: Followed
+    state: PartitionFetchState
     records: memoryview
     high_watermark: Offset
     log_start_offset: Offset
 
 
 class Truncate(NamedTuple):
-    """Cut the log to end at `offset`, or at the start of the batch that holds it."""
+    """Truncate the log to `offset`, or to the start of the batch that contains it."""
 
-    followed: Followed
+    state: PartitionFetchState
     offset: Offset
 
 
 class Reset(NamedTuple):
-    """Begin anew at `offset`, the leader's log start: the records up to there are deleted."""
+    """Delete all records and start the log at `offset`, the leader's log start."""
 
-    followed: Followed
+    state: PartitionFetchState
     offset: Offset
 
 
-Action = Append | Truncate | Reset
+Action = AppendRecords | Truncate | Reset
 
 
 class Follower:
-    """The partitions that one node leads and this one follows."""
+    """The partitions that one node leads and this node follows."""
 
     def __init__(
         self, leader: NodeId, node_id: NodeId, options: FollowerOptions, throttle: Throttle
     ) -> None:
         self.leader = leader
-        self.followed: dict[Key, Followed] = {}
+        self.followed: dict[Key, PartitionFetchState] = {}
         self._node_id = node_id
         self._options = options
         self._throttle = throttle
         self._session_id = 0
         self._epoch = 0
-        self._named: dict[Key, AskedPartition | None] = {}
-        """What the session has, as it was last named; None: to be named again whatever it says."""
-        self._look: dict[Key, None] = {}
-        """What may have changed since: a request costs what it says, and not what is followed."""
-        self._refused: dict[ErrorCode, tuple[int, TopicPartition]] = {}
-        """By what, how many partitions of this answer, and one of them."""
+        self._in_session: dict[Key, AskedPartition | None] = {}
+        """The partitions of the session, with the rows that last named them. None: the next request
+        must name the partition again, also if its row is the same.
+        """
+        self._changed: dict[Key, None] = {}
+        """The partitions that the next request considers. So a request costs as much as it
+        contains, and not as much as all followed partitions.
+        """
+        self._errors: dict[ErrorCode, tuple[int, TopicPartition]] = {}
+        """The errors of a response: how many partitions have each of them, and one of these."""
 
     def follow(self, partition: Partition) -> bool:
-        """From its log's end on, in its leader epoch; False when that is so already."""
-        fresh = Followed(partition)
+        """Follow a partition from its log end, in its leader epoch. False: this is so already."""
+        fresh = PartitionFetchState(partition)
         known = self.followed.get(fresh.key)
         if (
             known is not None
@@ -187,47 +193,48 @@ class Follower:
         return True
 
     def unfollow(self, partition: Partition) -> bool:
-        """What an answer still says of it does not count."""
+        """A response that is still on its way does not count for this partition (I24)."""
         key = (partition.assignment.topic_id.bytes, partition.assignment.topic_partition.partition)
-        self._look[key] = None
+        self._changed[key] = None
         return self.followed.pop(key, None) is not None
 
-    def is_current(self, followed: Followed) -> bool:
-        return self.followed.get(followed.key) is followed
+    def is_current(self, state: PartitionFetchState) -> bool:
+        return self.followed.get(state.key) is state
 
     def disconnected(self) -> None:
-        """The session is gone; the next request opens one."""
+        """The session has ended. The next request opens another."""
         self._session_id = self._epoch = 0
-        self._named.clear()
-        self._look = dict.fromkeys(self.followed)
+        self._in_session.clear()
+        self._changed = dict.fromkeys(self.followed)
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def next_request(self, replica_epoch: int, now: float) -> bytearray | None:
-        """The body of the next fetch; None while no partition can be fetched."""
+        """The body of the next fetch. None while no partition can be fetched."""
         topics: dict[bytes, list[AskedPartition]] = {}
         forgotten: dict[bytes, list[int]] = {}
-        options, named = self._options, self._named
-        look, self._look = self._look, {}
-        for key in look:
-            followed = self.followed.get(key)
-            asked = None
-            if followed is not None:
-                if followed.ready_at <= now and not self._is_throttled(followed, now):
-                    asked = followed.asked(options.partition_bytes_max)
-                    if asked is None:
-                        followed.ready_at = now + FIRST_BACKOFF_SECONDS
-                if asked is None:
-                    self._look[key] = None
-            if asked is not None:
-                if named.get(key) != asked:
-                    named[key] = asked
-                    topics.setdefault(key[0], []).append(asked)
-            elif key in named:
-                del named[key]
-                forgotten.setdefault(key[0], []).append(key[1])
-        if not named:
-            self.disconnected()  # rather than an empty session
+        options, in_session = self._options, self._in_session
+        changed, self._changed = self._changed, {}
+        for key in changed:
+            topic_id, index = key
+            state = self.followed.get(key)
+            row = None
+            if state is not None:
+                if state.ready_at <= now and not self._is_throttled(state, now):
+                    row = state.request_row(options.partition_bytes_max)
+                    if row is None:
+                        state.ready_at = now + FIRST_BACKOFF_SECONDS
+                if row is None:
+                    self._changed[key] = None
+            if row is not None:
+                if in_session.get(key) != row:
+                    in_session[key] = row
+                    topics.setdefault(topic_id, []).append(row)
+            elif key in in_session:
+                del in_session[key]
+                forgotten.setdefault(topic_id, []).append(index)
+        if not in_session:
+            self.disconnected()  # instead of an empty session
             return None
         return encode_fetch_request(
             replica_id=self._node_id,
@@ -241,120 +248,116 @@ class Follower:
             forgotten=list(forgotten.items()),
         )
 
-    def _is_throttled(self, followed: Followed, now: float) -> bool:
-        """`follower.replication.throttled.rate`, for replicas that are behind; looked at
-        again in a moment.
-        """
+    def _is_throttled(self, state: PartitionFetchState, now: float) -> bool:
+        """Whether `follower.replication.throttled.rate` delays a replica that is behind."""
         throttle = self._throttle
         if (
-            not followed.behind
-            or not throttle.is_throttled(followed.partition.assignment.topic_partition)
+            not state.is_behind
+            or not throttle.is_throttled(state.partition.assignment.topic_partition)
             or throttle.allows(now)
         ):
             return False
-        followed.ready_at = now + THROTTLED_SECONDS
+        state.ready_at = now + THROTTLED_SECONDS
         return True
 
     def next_ready_at(self) -> float:
-        """When a partition is to be asked for that the last request left out; infinity when
+        """The time from which a partition can be fetched that the last request omitted. Infinity if
         there is none.
         """
-        left_out = (
+        omitted = (
             self.followed[key]
-            for key in self._look
-            if key in self.followed and self._named.get(key) is None
+            for key in self._changed
+            if key in self.followed and self._in_session.get(key) is None
         )
-        return min((followed.ready_at for followed in left_out), default=math.inf)
+        return min((state.ready_at for state in omitted), default=math.inf)
 
     def unsynced(self) -> list[Partition]:
-        """Those that wait to be asked for until their topic's `flush.before.ack` is done
-        with what they have.
-        """
-        found = [self.followed[key].partition for key in self._look if key in self.followed]
+        """Partitions that are not fetched until the `flush.before.ack` of their topic is done."""
+        found = [self.followed[key].partition for key in self._changed if key in self.followed]
         return [
             partition
             for partition in found
             if partition.local_end_offset() < partition.log.log_end_offset
         ]
 
-    # -- what comes back ---------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------
 
-    def on_answer(self, answer: FetchAnswer, now: float) -> list[Action]:
-        """What to do, partition by partition.
+    def on_response(self, response: FetchAnswer, now: float) -> list[Action]:
+        """The actions for the partitions of a response.
 
-        MqError when the leader refuses the request as a whole.
+        MqError if the leader rejected the whole request.
         """
-        if answer.error_code:
+        if response.error_code:
             self.disconnected()
-            code = ErrorCode(answer.error_code)
+            code = ErrorCode(response.error_code)
             if code in _SESSION_ERRORS:
                 return []
-            raise MqError(code, f"node {self.leader} refuses fetches")
-        self._refused.clear()
-        actions = list(self._actions(answer, now))
-        for refusal, refused in self._refused.items():
+            raise MqError(code, f"node {self.leader} rejects fetches")
+        self._errors.clear()
+        actions = list(self._actions(response, now))
+        for error, (count, example) in self._errors.items():
             logger.log(
-                logging.INFO if refusal in _PASSING else logging.WARNING,
+                logging.INFO if error in _TRANSIENT else logging.WARNING,
                 "fetch rejected, will retry leader=%d error=%s partitions=%d for_example=%s",
                 self.leader,
-                refusal.name,
-                *refused,
+                error.name,
+                count,
+                example,
             )
-        self._session_id = answer.session_id
-        if answer.session_id:
+        self._session_id = response.session_id
+        if response.session_id:
             self._epoch = self._epoch + 1 if self._epoch < 0x7FFFFFFF else 1
         else:
             self.disconnected()
         return actions
 
-    def _actions(self, answer: FetchAnswer, now: float) -> Iterator[Action]:
-        for topic_id, rows in answer.topics:
+    def _actions(self, response: FetchAnswer, now: float) -> Iterator[Action]:
+        for topic_id, rows in response.topics:
             for row in rows:
-                followed = self.followed.get((topic_id, row.partition))
-                if followed is None or self._named.get(followed.key) is None:
-                    continue  # it is no longer followed, or anew: the answer is about what was
-                self._look[followed.key] = None
-                action = self._action(followed, row, now)
+                state = self.followed.get((topic_id, row.partition))
+                if state is None or self._in_session.get(state.key) is None:
+                    # Not followed any more, or in another leader epoch since the request (I24).
+                    continue
+                self._changed[state.key] = None
+                action = self._action(state, row, now)
                 if action is not None:
                     yield action
 
-    def _action(self, followed: Followed, row: FetchedPartition, now: float) -> Action | None:
-        log = followed.partition.log
+    def _action(
+        self, state: PartitionFetchState, row: FetchedPartition, now: float
+    ) -> Action | None:
+        log = state.partition.log
         if not row.error_code:
-            followed.went_well()
+            state.succeeded()
             if row.diverging_epoch is not None:
-                self._name_again(followed.key)
-                return Truncate(
-                    followed, truncation_offset(followed.partition, *row.diverging_epoch)
-                )
-            return Append(followed, row.records, row.high_watermark, row.log_start_offset)
+                self._name_again(state.key)
+                return Truncate(state, truncation_offset(state.partition, *row.diverging_epoch))
+            return AppendRecords(state, row.records, row.high_watermark, row.log_start_offset)
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset >= 0:
-            empty = log.log_start_offset == log.log_end_offset
+            is_empty = log.log_start_offset == log.log_end_offset
             if log.log_end_offset < row.log_start_offset or (
-                empty and log.log_end_offset != row.log_start_offset
+                is_empty and log.log_end_offset != row.log_start_offset
             ):
-                self._name_again(followed.key)
-                return Reset(followed, row.log_start_offset)
-        self.postpone(followed, now)
-        refusal = ErrorCode(row.error_code)
-        count, example = self._refused.get(
-            refusal, (0, followed.partition.assignment.topic_partition)
-        )
-        self._refused[refusal] = count + 1, example
+                self._name_again(state.key)
+                return Reset(state, row.log_start_offset)
+        self.postpone(state, now)
+        error = ErrorCode(row.error_code)
+        count, example = self._errors.get(error, (0, state.partition.assignment.topic_partition))
+        self._errors[error] = count + 1, example
         return None
 
-    def postpone(self, followed: Followed, now: float) -> None:
-        """It did not work: ask again after a pause, which grows."""
-        followed.wait(now, self._options.backoff_seconds)
-        self._name_again(followed.key)
+    def postpone(self, state: PartitionFetchState, now: float) -> None:
+        """After an error: fetch it again after a pause, which grows."""
+        state.delay(now, self._options.backoff_seconds)
+        self._name_again(state.key)
 
     def _name_again(self, key: Key) -> None:
-        self._look[key] = None
-        if key in self._named:
-            self._named[key] = None
+        self._changed[key] = None
+        if key in self._in_session:
+            self._in_session[key] = None
 
 
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -364,15 +367,15 @@ _PASSING = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""One of the two has not yet seen the newest metadata: told every time, and no cause for worry."""
+"""One of the two nodes has not applied the newest metadata yet: expected, so logged as INFO."""
 
 
 def truncation_offset(partition: Partition, epoch: int, end_offset: Offset) -> Offset:
-    """Where to cut a log that the leader's leaves in `epoch`, which ends there at `end_offset`
-    (KIP-279).
+    """The offset to which a follower truncates, if the leader's log ends `epoch` at `end_offset`
+    (KIP-279, I23).
 
-    The own log may not know that epoch: then its largest smaller one decides, and the next fetch
-    goes on from there.
+    If the follower's log does not contain that epoch, the end of its largest smaller epoch counts.
+    Then the next fetch continues from there.
     """
     log = partition.log
     own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)

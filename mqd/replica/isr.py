@@ -1,11 +1,11 @@
-"""The in-sync replicas of a partition on its leader: what is committed, what is proposed, and what
-the controller said. Pure.
+"""The ISR of a partition on its leader: the committed one, and the proposed one. Pure.
 
-The leader proposes, the controller decides by compare-and-set (AlterPartition: leader epoch,
-partition epoch, broker epochs). Until the answer is known either ISR may be the true one. So the
-high watermark waits for the members of both, the *maximal* ISR (KIP-497), and no second change is
-proposed: one is in flight at most. An attempt whose answer was lost may come to the controller
-late: it finds another partition epoch there, whether a repetition was taken before it or refused.
+The leader proposes a change, and the controller decides by compare-and-set (AlterPartition: leader
+epoch, partition epoch, broker epochs). Until the leader has the response, either ISR may be the
+true one. So the high watermark waits for the members of both, the *maximal* ISR (KIP-497, I22), and
+at most one change is in flight. A request whose response was lost may reach the controller after
+its own retry. The retry has raised the partition epoch, accepted or refused, so the late request
+changes nothing.
 """
 
 from __future__ import annotations
@@ -17,79 +17,77 @@ from mqd.errors import ErrorCode
 from mqd.types import IsrChange, IsrOutcome, NodeId
 
 
-class Verdict(Enum):
-    """What became of a proposal."""
+class ProposalResult(Enum):
+    """The result of one attempt to change the ISR."""
 
     COMMITTED = "committed"
-    DROPPED = "dropped"
-    """It did not take effect and will not: the committed ISR stands."""
+    REFUSED = "refused"
+    """The change never takes effect: the committed ISR stays."""
     RETRY = "retry"
-    """Nobody knows: the same change must be sent again."""
+    """The result is unknown: the leader sends the same change again."""
     WAIT = "wait"
-    """The controller knows more than this node: newer metadata is on its way, and settles it."""
+    """The controller has newer metadata, which decides the change when it arrives here."""
     STALE = "stale"
-    """The answer to a change that is no longer in flight: newer metadata was here first."""
+    """The change was not in flight any more: newer metadata has decided it."""
 
 
 class InSync:
     """The committed ISR, and the change in flight."""
 
-    __slots__ = ("committed", "maximal", "partition_epoch", "proposal", "recent")
+    __slots__ = ("committed", "maximal", "partition_epoch", "proposal", "since_metadata")
 
     def __init__(self, isr: Iterable[NodeId], partition_epoch: int) -> None:
         self.committed = frozenset(isr)
         self.partition_epoch = partition_epoch
         self.proposal: IsrChange | None = None
         self.maximal = self.committed
-        self.recent = self.committed
-        """All who were members since the metadata told the ISR: whether those that left
-        since are eligible to lead is not known.
+        self.since_metadata = self.committed
+        """All members since the newest metadata on this node. Of those that left, this node does
+        not know whether they are eligible to lead.
         """
 
     def commit(self, isr: Iterable[NodeId], partition_epoch: int) -> None:
-        """Newer metadata: what was in flight has been decided by it, one way or the other."""
+        """Take the ISR of newer metadata, which has decided the change in flight."""
         self._decide(isr, partition_epoch)
-        self.told()
+        self.metadata_caught_up()
 
-    def told(self) -> None:
-        """The metadata has come as far as the controller's last answer."""
-        self.recent = self.committed
+    def metadata_caught_up(self) -> None:
+        """The metadata on this node includes the controller's last response."""
+        self.since_metadata = self.committed
 
     def _decide(self, isr: Iterable[NodeId], partition_epoch: int) -> None:
         self.committed = self.maximal = frozenset(isr)
-        self.recent |= self.committed
+        self.since_metadata |= self.committed
         self.partition_epoch = partition_epoch
         self.proposal = None
 
     def propose(self, change: IsrChange) -> None:
-        """From now on the high watermark waits for the members of `change`, too."""
+        """From now on, the high watermark also waits for the members of `change`."""
         assert self.proposal is None, "one change is in flight at most"
         assert change.partition_epoch == self.partition_epoch, (change, self.partition_epoch)
         self.proposal = change
         self.maximal = self.committed | {node_id for node_id, _ in change.isr}
 
-    def settle(self, change: IsrChange, outcome: IsrOutcome | None) -> Verdict:
-        """Fold in what the controller said of `change`; None where it is not known whether
-        it heard of it.
-        """
+    def on_outcome(self, change: IsrChange, outcome: IsrOutcome | None) -> ProposalResult:
+        """Apply the controller's response to `change`. None: there was no response."""
         if self.proposal is not change:
-            return Verdict.STALE
+            return ProposalResult.STALE
         if outcome is None:
-            return Verdict.RETRY
+            return ProposalResult.RETRY
         if outcome.error is ErrorCode.NONE:
             if (
                 outcome.leader_epoch != change.leader_epoch
                 or outcome.partition_epoch < self.partition_epoch
             ):
-                return Verdict.WAIT
+                return ProposalResult.WAIT
             self._decide(outcome.isr, outcome.partition_epoch)
-            return Verdict.COMMITTED
+            return ProposalResult.COMMITTED
         if outcome.error in _NEWER_ELSEWHERE:
-            return Verdict.WAIT
+            return ProposalResult.WAIT
         if outcome.error in _REFUSED:
             self._decide(self.committed, self.partition_epoch)
-            return Verdict.DROPPED
-        return Verdict.RETRY
+            return ProposalResult.REFUSED
+        return ProposalResult.RETRY
 
 
 _NEWER_ELSEWHERE = frozenset(

@@ -1,9 +1,9 @@
-"""How far a follower is, as its leader knows it from the follower's fetches. Pure.
+"""The state of one follower, as its leader knows it from the follower's fetches. Pure.
 
-A fetch says: up to this offset I have everything. It says nothing of the time in between, so a
-follower counts as caught up as of its last fetch that reached what was then the end - or, where the
-leader is written without pause, what had been the end at the fetch before (Kafka's
-`Replica.updateFetchState`).
+A fetch acknowledges all records below its offset. Nothing is known of the time since the fetch
+before. So the time at which a follower was last caught up is the time of a fetch from the leader's
+log end. If producers write without a pause, it is the time of the previous fetch, if this fetch
+reaches the log end of that time (Kafka's `Replica.updateFetchState`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Protocol
 from mqd.types import NO_EPOCH, NO_OFFSET, NodeId, Offset
 
 
-class Fetching(Protocol):
-    """The fetch session through which a follower asks for this partition, among others."""
+class UsedSession(Protocol):
+    """The fetch session in which a follower fetches this partition."""
 
     last_used: float
-    """When its last fetch came, whether or not that named this partition."""
+    """The time of its last fetch, also if that did not name this partition."""
 
 
 class FollowerProgress:
@@ -28,34 +28,32 @@ class FollowerProgress:
         "_leader_end_at_last_fetch",
         "broker_epoch",
         "end_offset",
-        "given_offset",
         "last_caught_up_at",
         "last_fetch_at",
+        "last_sent_offset",
         "log_start_offset",
         "node_id",
         "session",
     )
 
     def __init__(self, node_id: NodeId, now: float, *, in_sync: bool) -> None:
-        """Nothing is known yet; a member of the ISR gets the benefit of the doubt for
-        `replica.lag.time.max.ms` from now on.
+        """No fetch has come yet. A member of the ISR counts as caught up now, so it has
+        `replica.lag.time.max.ms` for its first fetch.
         """
         self.node_id = node_id
         self.end_offset: Offset = NO_OFFSET
-        """What the follower has, it has below here; NO_OFFSET until it has fetched from
-        this leader.
-        """
+        """The follower has all records below it. NO_OFFSET: it did not fetch from this leader."""
         self.log_start_offset: Offset = NO_OFFSET
         self.broker_epoch = NO_EPOCH
-        """With which its last fetch came."""
+        """The broker epoch of its last fetch."""
         self.last_fetch_at = -math.inf
         self.last_caught_up_at = now if in_sync else -math.inf
         self._leader_end_at_last_fetch: Offset = NO_OFFSET
-        self.session: Fetching | None = None
-        self.given_offset: Offset = NO_OFFSET
-        """From where on it was last given records.
+        self.session: UsedSession | None = None
+        self.last_sent_offset: Offset = NO_OFFSET
+        """The first offset of the last response with records.
 
-        It asks from there again where it could not use them.
+        A second fetch from this offset means that the follower could not use the records.
         """
 
     def __repr__(self) -> str:
@@ -72,7 +70,7 @@ class FollowerProgress:
         broker_epoch: int,
         now: float,
     ) -> None:
-        """A fetch from `offset` on came at `now`, while the leader's log ended at `leader_end`."""
+        """A fetch from `offset` came at `now`, while the leader's log ended at `leader_end`."""
         if offset >= leader_end:
             self.last_caught_up_at = max(self.last_caught_up_at, now)
         elif (
@@ -85,23 +83,23 @@ class FollowerProgress:
         self._leader_end_at_last_fetch = max(leader_end, self._leader_end_at_last_fetch)
         self.last_fetch_at = now
 
-    def registered_anew(self, broker_epoch: int) -> None:
-        """A later registration of its node was heard of, which the metadata does not show
-        here yet: what it had, it may have lost.
+    def on_new_registration(self, broker_epoch: int) -> None:
+        """A fetch has a broker epoch that the metadata of this node does not show yet. The
+        restarted node may have lost its records (I25).
         """
         self.end_offset = NO_OFFSET
         self.broker_epoch = broker_epoch
 
     def stopped(self) -> None:
-        """It does not ask for this partition any more."""
+        """The follower no longer fetches this partition."""
         self.session = None
         self.last_fetch_at = -math.inf
 
     @property
-    def heard_at(self) -> float:
-        """When it fetched last.
+    def last_session_fetch_at(self) -> float:
+        """The time of the last fetch of its session.
 
-        A fetch that leaves this partition out repeats what the one before said of it (KIP-227).
+        A fetch that does not name this partition repeats the offset of the fetch before (KIP-227).
         """
         return (
             max(self.last_fetch_at, self.session.last_used)
@@ -110,12 +108,12 @@ class FollowerProgress:
         )
 
     def before_write(self, leader_end: Offset) -> None:
-        """The leader's log, which ends at `leader_end`, is about to grow: until its last
-        fetch the follower may have been there.
+        """The leader's log ends at `leader_end` and is about to grow. A follower at the end was
+        caught up until the last fetch of its session.
         """
         if self.end_offset >= leader_end:
-            self.last_caught_up_at = max(self.last_caught_up_at, self.heard_at)
+            self.last_caught_up_at = max(self.last_caught_up_at, self.last_session_fetch_at)
 
     def is_caught_up(self, leader_end: Offset, now: float, lag_max: float) -> bool:
-        """At the end, or there at most `lag_max` seconds ago."""
+        """At the leader's log end now, or at most `lag_max` seconds ago."""
         return self.end_offset == leader_end or now - self.last_caught_up_at <= lag_max

@@ -1,5 +1,5 @@
-"""Seals of prepared transactions (KIP-939): the writer's epoch appends no more, and the
-transaction stays open until its marker comes.
+"""Seals of prepared transactions (KIP-939): after the seal, the producer's epoch cannot append, and
+the transaction stays open until its marker arrives.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def append_seal_nowait(
     coordinator_epoch: int,
     now_ms: int,
 ) -> Offset:
-    """Queue the seal of a transaction of `producer` (id, epoch above that of the records), if one
-    is needed.
+    """Queue the seal of a transaction of `producer` (id, epoch above that of its records), if the
+    transaction has records here.
 
     `append`: `ReplicaService.append_nowait`. The partition is sealed when everything below the
     returned offset is committed. MqError as `append` with acks=-1, and those of
@@ -29,7 +29,7 @@ def append_seal_nowait(
     partition.check_append(-1)
     producers = partition.log.producers
     if not producers.may_seal(*producer, coordinator_epoch):
-        # a batch that waits behind it was allowed before the transaction was prepared
+        # A batch that arrives later must not use a permission from before the preparation.
         producers.guards.pop(producer[0], None)
         return Offset(partition.log.log_end_offset)
     seal = build_transaction_seal(*producer, coordinator_epoch, now_ms)

@@ -1,18 +1,20 @@
-"""How fast replicas may be copied: one side's rate, measured as Apache Kafka does (KIP-73). Pure;
-`now` in seconds comes in.
+"""Replication throttles: the bound and the measured rate of one side, as in Apache Kafka (KIP-73).
+Pure: `now` is in seconds.
 
-The rate is what was recorded within the last `WINDOWS` windows of `WINDOW_SECONDS`, over the time
-since the oldest of them began (at least one window). Above the bound nothing more is asked for or
-given until it has fallen: bytes are counted after they were moved, so one answer may overshoot, and
-the pause after it is as long as that takes.
+The rate is the number of bytes in the last `WINDOWS` windows of `WINDOW_SECONDS`, divided by the
+time since the oldest window began (at least one window). While it is above the bound, no more bytes
+are fetched or sent. Bytes are counted after they were transferred, so one response may exceed the
+bound, and a longer pause follows.
 
-A node has two of these: `leader.replication.throttled.rate` bounds what it gives to followers that
-are not in sync, `follower.replication.throttled.rate` what it fetches for replicas that are not in
-sync. Both apply only to replicas that the topic's `*.replication.throttled.replicas` names.
+A node has two throttles. `leader.replication.throttled.rate` bounds the bytes that it sends to
+followers that are not in sync. `follower.replication.throttled.rate` bounds the bytes that it
+fetches for replicas that are not in sync. Both apply only to the replicas that the topic's
+`*.replication.throttled.replicas` names.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -24,14 +26,14 @@ WINDOW_SECONDS = 1.0
 """Kafka's `replication.quota.window.size.seconds`."""
 
 EVERY_PARTITION = None
-"""`throttled_partitions` of a topic whose replicas are all throttled."""
+"""The result of `throttled_partitions` for a topic whose replicas are all throttled."""
 
 
 def throttled_partitions(entries: Iterable[str], node_id: NodeId) -> frozenset[int] | None:
-    """The partitions whose replica on `node_id` a list of `partition:node` names; EVERY_PARTITION
-    for `*`.
+    """The partitions whose replica on `node_id` is in a list of `partition:node` entries.
+    EVERY_PARTITION for `*`.
 
-    ValueError for an entry that is neither.
+    ValueError for any other entry.
     """
     partitions = set()
     for entry in entries:
@@ -39,14 +41,14 @@ def throttled_partitions(entries: Iterable[str], node_id: NodeId) -> frozenset[i
             return EVERY_PARTITION
         partition, separator, node = entry.strip().partition(":")
         if not separator:
-            raise ValueError(f"{entry!r} is no partition:node")
+            raise ValueError(f"{entry!r} is not partition:node")
         if int(node) == node_id:
             partitions.add(int(partition))
     return frozenset(partitions)
 
 
 class Throttle:
-    """One side of one node."""
+    """The throttle of one side, leader or follower, of a node."""
 
     __slots__ = ("_bytes_per_second", "_partitions", "_windows")
 
@@ -57,48 +59,48 @@ class Throttle:
         """(start, bytes) of windows in which something was recorded, oldest first."""
 
     def set_rate(self, bytes_per_second: int | None) -> None:
-        """None: without a bound."""
+        """None: no bound."""
         self._bytes_per_second = bytes_per_second
 
     def set_partitions(self, topic: str, partitions: frozenset[int] | None) -> None:
-        """Which partitions of a topic are throttled here, as `throttled_partitions` tells;
-        an empty set: none.
-        """
+        """Set the throttled partitions of a topic: the result of `throttled_partitions`."""
         if partitions is EVERY_PARTITION or partitions:
             self._partitions[topic] = partitions
         else:
             self._partitions.pop(topic, None)
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Whether the rate applies to this replica at all, once it is not in sync."""
+        """Whether the rate applies to this replica while it is not in sync."""
         if topic_partition.topic not in self._partitions:
             return False
         partitions = self._partitions[topic_partition.topic]
         return partitions is EVERY_PARTITION or topic_partition.partition in partitions
 
     def record(self, size: int, now: float) -> None:
-        """So many bytes of throttled replicas were moved."""
+        """Count transferred bytes of throttled replicas."""
         windows = self._windows
-        if windows and now - windows[-1][0] < WINDOW_SECONDS:
-            start, before = windows[-1]
+        start, before = windows[-1] if windows else (-math.inf, 0)
+        if now - start < WINDOW_SECONDS:
             windows[-1] = (start, before + size)
         else:
             windows.append((now, size))
             self._purge(now)
 
     def rate(self, now: float) -> float:
-        """Bytes a second, as measured now."""
+        """The measured rate, in bytes a second."""
         self._purge(now)
         if not self._windows:
             return 0.0
-        return sum(size for _, size in self._windows) / max(
-            now - self._windows[0][0], WINDOW_SECONDS
-        )
+        oldest_start, _ = self._windows[0]
+        return sum(size for _, size in self._windows) / max(now - oldest_start, WINDOW_SECONDS)
 
     def allows(self, now: float) -> bool:
-        """Whether more may be moved now."""
+        """Whether more bytes may be transferred now."""
         return self._bytes_per_second is None or self.rate(now) <= self._bytes_per_second
 
     def _purge(self, now: float) -> None:
-        while self._windows and now - self._windows[0][0] >= WINDOWS * WINDOW_SECONDS:
+        while self._windows:
+            start, _ = self._windows[0]
+            if now - start < WINDOWS * WINDOW_SECONDS:
+                break
             self._windows.popleft()

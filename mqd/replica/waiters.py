@@ -1,8 +1,7 @@
-"""Parked work: produce requests that wait for their records to be committed, fetches that wait for
-records to come.
+"""Parked requests: produce requests that wait for a commit, and fetches that wait for records.
 
-Pure: deadlines are numbers, and a ticket is freed by whoever settles it. Every ticket is freed
-exactly once: by what it waits for, by its deadline, or by a refusal.
+Pure: deadlines are numbers. A request is freed exactly once: by what it waits for, by its deadline,
+or by an error. The partition is a type parameter, because partition.py imports this file.
 """
 
 from __future__ import annotations
@@ -10,60 +9,63 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from mqd.errors import ErrorCode
 from mqd.limits import DECODED_AT_ONCE_ROWS
 from mqd.types import Offset
 
-if TYPE_CHECKING:
-    from mqd.replica.partition import Partition
-
 _LEFT_AT_ONCE = 10 * DECODED_AT_ONCE_ROWS
 
-Append = tuple["Partition", Offset, list[Any], int]
-"""One batch of a produce request: where it went, what it waits for, and the answer's rows and index
-of its row.
+PartitionT = TypeVar("PartitionT")
 
-It waits for the high watermark to reach the offset; at -1 for nothing, written is enough; below
-that (`until_durable`) for this replica alone to have it on stable storage. A plain tuple: there is
-one for every batch.
+Append = tuple[PartitionT, Offset, list[Any], int]
+"""One appended batch of a produce request: its partition, the offset that it waits for, the rows of
+the response, and the index of its row among them.
+
+The offset: the batch waits until the high watermark reaches it. `WRITE_ONLY`: it waits for nothing.
+Less than that (`until_durable`): it waits for this replica's fdatasync, and for no follower.
+
+A plain tuple, unpacked into names where it is read: there is one for each batch, and a NamedTuple
+takes 400 ns instead of 30 ns to create.
 """
+WRITE_ONLY: Offset = -1
+"""The offset of an `Append` that waits for nothing more when it is written (acks=1)."""
 
 
 def until_durable(end_offset: Offset) -> Offset:
-    """What an `Append` says that waits for the leader's own fdatasync up to `end_offset`,
-    and for no follower. Its own inverse.
+    """The offset of an `Append` that waits for this replica's fdatasync up to `end_offset`. Applied
+    to its own result, the function returns `end_offset`.
     """
     return -2 - end_offset
 
 
-class ProduceTicket(ABC):
-    """One produce request on its way: freed when every partition in it is committed or refused.
+class ProduceTicket(ABC, Generic[PartitionT]):
+    """One produce request: freed when each of its batches is committed or refused.
 
-    Abstract: the handler's answer is the ticket, there is one object a request.
+    Abstract: the response of the handler is the ticket, so there is one object for each request.
     """
 
     __slots__ = ("appends", "deadline", "freed", "waiting")
 
     def __init__(self) -> None:
-        self.appends: list[Append] = []
-        """What this request appended, and up to where each must be committed."""
+        self.appends: list[Append[PartitionT]] = []
+        """The batches of this request."""
         self.waiting = 0
         """How many of `appends` are neither committed nor refused."""
         self.freed = False
         self.deadline = 0.0
 
     @abstractmethod
-    def refuse(self, append: Append, code: ErrorCode) -> None:
-        """What was appended could not be kept, or nobody can tell whether it will be committed."""
+    def refuse(self, append: Append[PartitionT], code: ErrorCode) -> None:
+        """The batch was not kept, or this node cannot know whether it will be committed."""
 
     @abstractmethod
     def release(self) -> None:
-        """Called once, when the ticket is free: sends the answer."""
+        """Called once, when the ticket is freed: sends the response."""
 
-    def settle(self) -> None:
-        """One partition of this request is committed or refused."""
+    def append_done(self) -> None:
+        """One batch of this request is committed or refused."""
         assert self.waiting > 0, self
         self.waiting -= 1
         if not self.waiting and not self.freed:
@@ -76,8 +78,8 @@ class ProduceTicket(ABC):
 
 
 class FetchWaiter:
-    """One fetch that found less than it wants: woken by bytes, by its deadline, or by what
-    comes behind it.
+    """One parked fetch: freed by enough bytes, by its deadline, or by the next request of its
+    connection.
     """
 
     __slots__ = (
@@ -100,33 +102,31 @@ class FetchWaiter:
         leaves_later: bool = False,
     ) -> None:
         self.release = release
-        """Called once: plans the fetch again and answers it."""
+        """Called once: plans the fetch again and sends the response."""
         self.leaves_later = leaves_later
         """Whether the owner calls `leave` or `leaving` after `release`: one append may free
         many fetches of 10,000 partitions each.
         """
         self.read_committed = read_committed
-        """Whether bytes count only when no open transaction holds them back."""
+        """Whether only bytes below the last stable offset count."""
         self.bytes_wanted = bytes_wanted
         self.deadline = deadline
         self.partitions: list[HoldsFetches] = []
         self.freed = False
 
     def park(self, partitions: Iterable[HoldsFetches]) -> None:
-        """Wait on these partitions, too."""
+        """Also wait for these partitions."""
         for partition in partitions:
             self.partitions.append(partition)
             partition.fetches[self] = None
 
     def leave(self) -> None:
-        """Wait on no partition."""
+        """Wait for no partition any more."""
         for _ in self.leaving():
             pass
 
     def leaving(self) -> Generator[int, None, None]:
-        """The same, a slice at a time: yields a number of rows that are as much work as
-        what was done since.
-        """
+        """`leave` in slices: yields the number of rows that cost as much work as the slice."""
         partitions, self.partitions = self.partitions, []
         for number, partition in enumerate(partitions):
             partition.fetches.pop(self, None)
@@ -142,31 +142,34 @@ class FetchWaiter:
 
 
 class HoldsFetches(Protocol):
-    """A partition, as a waiter sees it."""
+    """A partition, as a fetch waiter uses it."""
 
     fetches: dict[FetchWaiter, None]
 
 
 class Waits(Protocol):
-    """What `Deadlines` keeps: has a deadline, and knows whether it was freed by something else."""
+    """A parked request, as `Deadlines` uses it."""
 
     deadline: float
     freed: bool
+    """Whether it needs no deadline any more."""
 
 
 WaiterT = TypeVar("WaiterT", bound=Waits)
 
 
 class Deadlines(Generic[WaiterT]):
-    """Waiters by deadline.
+    """Parked requests by deadline.
 
-    A freed waiter stays in the heap until its time or until half of the heap is such.
+    A freed request stays in the heap until its deadline, or until half of the heap is freed.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, WaiterT]] = []
+        """(deadline, sequence number, request): the sequence number breaks ties."""
         self._sequence = 0
         self._sweep_at = 256
+        """The size of the heap at which freed requests are removed."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -185,7 +188,7 @@ class Deadlines(Generic[WaiterT]):
         return self._heap[0][0] if self._heap else None
 
     def expired(self, now: float) -> list[WaiterT]:
-        """Take out and return whoever's deadline is not after `now` and is still waiting."""
+        """Remove and return the requests that still wait and whose deadline has come."""
         late: list[WaiterT] = []
         while self._heap and self._heap[0][0] <= now:
             waiter = heapq.heappop(self._heap)[2]

@@ -32,7 +32,7 @@ from mqd.protocol.hot_fetch import (
     encode_fetch_response_in_slices,
     encode_fetch_response_parts,
 )
-from mqd.replica.fetch_session import NO_SESSION, Followed, FollowerSession
+from mqd.replica.fetch_session import NO_SESSION, FollowerSession, PartitionWatch
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import FetchWaiter
 from mqd.server.connection import Connection, Slot
@@ -65,7 +65,7 @@ class _Plan:
     __slots__ = ("rows", "size", "urgent")
 
     def __init__(self) -> None:
-        self.rows: list[tuple[Followed, FetchRow]] = []
+        self.rows: list[tuple[PartitionWatch, FetchRow]] = []
         self.size = 0
         """Bytes found."""
         self.urgent = False
@@ -125,7 +125,7 @@ class FollowerFetch:
             all_slices(self._forgetting(fetching))
         session, by_id = fetching.session, version >= _BY_ID_FROM
         named = {
-            session.ask((topic_id if by_id else name) or b"", one)
+            session.update((topic_id if by_id else name) or b"", one)
             for name, topic_id, asked in request.topics
             for one in asked
         }
@@ -182,23 +182,25 @@ class FollowerFetch:
                 session.forget(topic, index)
                 partition = partitions.get(topic, {}).get(index)
                 if partition is not None:
-                    partition.follower_stopped(NodeId(request.replica_id))
+                    partition.membership.follower_stopped(NodeId(request.replica_id))
                 yield 1
 
     @staticmethod
-    def _naming(fetching: _Fetching) -> Slices[set[Followed]]:
+    def _naming(fetching: _Fetching) -> Slices[set[PartitionWatch]]:
         """What the request names, in its session."""
         session, by_id = fetching.session, fetching.version >= _BY_ID_FROM
-        named: set[Followed] = set()
+        named: set[PartitionWatch] = set()
         for name, topic_id, asked in fetching.request.topics:
             topic = (topic_id if by_id else name) or b""
             for one in asked:
                 if session.open:  # a fetch on another connection may have replaced it
-                    named.add(session.ask(topic, one))
+                    named.add(session.update(topic, one))
                 yield 1
         return named
 
-    def _answer_or_park(self, fetching: _Fetching, named: set[Followed], *, may_wait: bool) -> None:
+    def _answer_or_park(
+        self, fetching: _Fetching, named: set[PartitionWatch], *, may_wait: bool
+    ) -> None:
         session, connection = fetching.session, fetching.slot.connection
         if len(session.news) > DECODED_AT_ONCE_ROWS:
             self._start(connection, partial(self._carry_out, fetching, named, may_wait=may_wait))
@@ -222,7 +224,7 @@ class FollowerFetch:
             session.close()
 
     async def _carry_out(
-        self, fetching: _Fetching, named: set[Followed], *, may_wait: bool
+        self, fetching: _Fetching, named: set[PartitionWatch], *, may_wait: bool
     ) -> None:
         """The same in slices. The session has a waiter from the start, so no news are missed."""
         session, connection = fetching.session, fetching.slot.connection
@@ -268,7 +270,7 @@ class FollowerFetch:
 
     def _park(self, fetching: _Fetching, waiter: FetchWaiter) -> None:
         fetching.waiter = fetching.session.waiter = fetching.slot.connection.parked = waiter
-        self._replica.park(waiter, ())
+        self._replica.park_fetch(waiter, ())
 
     def _woken(self, fetching: _Fetching) -> None:
         """Freed by news, by the deadline, or by what came behind: plan once more; wait
@@ -284,7 +286,7 @@ class FollowerFetch:
             fetching, set(), may_wait=news_came and self._node.clock.monotonic() < fetching.deadline
         )
 
-    def _planning(self, fetching: _Fetching, named: set[Followed]) -> Slices[_Plan]:
+    def _planning(self, fetching: _Fetching, named: set[PartitionWatch]) -> Slices[_Plan]:
         plan, session = _Plan(), fetching.session
         for several in _portions(list(session.news)):
             if not session.open or not fetching.slot.connection.open:
@@ -299,7 +301,11 @@ class FollowerFetch:
         return plan
 
     def _plan(
-        self, fetching: _Fetching, plan: _Plan, several: list[Followed], named: set[Followed]
+        self,
+        fetching: _Fetching,
+        plan: _Plan,
+        several: list[PartitionWatch],
+        named: set[PartitionWatch],
     ) -> None:
         """Add what these have. `named`: what this very request acknowledges."""
         request, session = fetching.request, fetching.session
@@ -331,9 +337,9 @@ class FollowerFetch:
                     row = (*row[:2], *_ends(partition), *row[5:])
                 urgent = True
             else:
-                news = followed.told != row[2:5]
+                news = followed.last_sent != row[2:5]
                 if not found and not news and len(row) == 8:
-                    if partition.log.written_end_offset <= followed.asked.fetch_offset:
+                    if partition.log.written_end_offset <= followed.requested.fetch_offset:
                         session.news.pop(followed, None)
                     continue
                 urgent = (
@@ -345,24 +351,26 @@ class FollowerFetch:
             rows.append((followed, row))
         plan.size, plan.urgent = size, urgent
 
-    def _is_urgent(self, followed: Followed, row: FetchRow) -> bool:
+    def _is_urgent(self, followed: PartitionWatch, row: FetchRow) -> bool:
         """Whether news without bytes is told at once: the first of a partition, a log
         start, and where consumers wait for it.
         """
-        told = followed.told
-        return told is None or told[2] != row[4] or self._replica.tells_high_watermarks
+        told = followed.last_sent
+        return (
+            told is None or told[2] != row[4] or self._replica.parked.consumers_read_from_followers
+        )
 
     def _read(
         self,
         partition: Partition,
-        followed: Followed,
+        followed: PartitionWatch,
         fetching: _Fetching,
         budget: int,
         *,
         min_one: bool,
         first: bool,
     ) -> tuple[FetchRow, int]:
-        node_id, asked = NodeId(fetching.request.replica_id), followed.asked
+        node_id, asked = NodeId(fetching.request.replica_id), followed.requested
         partition.fence(asked.current_leader_epoch)
         if asked.current_leader_epoch == NO_EPOCH:
             raise MqError(
@@ -384,7 +392,7 @@ class FollowerFetch:
                 f"node {node_id} was registered anew since epoch {broker_epoch}",
             )
         if broker_epoch > known:
-            follower.registered_anew(broker_epoch)
+            follower.on_new_registration(broker_epoch)
             raise MqError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"this node does not know yet that node {node_id} was registered anew: try again",
@@ -422,9 +430,9 @@ class FollowerFetch:
             for one in ranges:
                 size += one.size
         if ranges:
-            if first and follower.given_offset == offset:
+            if first and follower.last_sent_offset == offset:
                 self._prove(partition, ranges[0], offset)
-            follower.given_offset = offset
+            follower.last_sent_offset = offset
         return (followed.partition, 0, *_ends(partition), None, _NO_PREFERRED_REPLICA, ranges), size
 
     def _prove(self, partition: Partition, given: FileRange, offset: int) -> None:
@@ -440,7 +448,7 @@ class FollowerFetch:
         log = partition.log
         reason = f"the batch at offset {offset} of {log.path} is damaged: {damage}"
         if any(
-            self._replica.eligible(node_id) is not None
+            self._replica.eligible_epoch(node_id) is not None
             for node_id in partition.isr
             if node_id != partition.node_id
         ):
@@ -488,35 +496,35 @@ class FollowerFetch:
         fetching: _Fetching,
         topics: dict[bytes, list[FetchRow]],
         leaders: set[int],
-        rows: list[tuple[Followed, FetchRow]],
+        rows: list[tuple[PartitionWatch, FetchRow]],
     ) -> None:
         session = fetching.session
         for followed, row in rows:
             topics.setdefault(followed.topic, []).append(row)
             if row[1]:
-                followed.told = None
+                followed.last_sent = None
                 # it names the partition again when it has waited: a session holds what exists
                 if row[1] in _UNKNOWN:
                     session.forget(followed.topic, followed.partition)
             else:
                 # who must cut its log first takes over no ends
-                followed.told = row[2:5] if len(row) == 8 else None
+                followed.last_sent = row[2:5] if len(row) == 8 else None
                 self._told(fetching, followed, row)
             if len(row) > 9 and row[9] is not None:
                 leaders.add(row[9][0])
 
-    def _told(self, fetching: _Fetching, followed: Followed, row: FetchRow) -> None:
+    def _told(self, fetching: _Fetching, followed: PartitionWatch, row: FetchRow) -> None:
         """Strike from the news what is done with: who got records or a divergence comes
         back by itself, who got no room stays.
         """
-        partition = followed.held
+        partition = followed.watched
         if not isinstance(partition, Partition):
             return
         if row[7] or len(row) > 8:
             fetching.session.news.pop(followed, None)
         elif (
-            partition.log.written_end_offset <= followed.asked.fetch_offset
-            and followed.told == _ends(partition)
+            partition.log.written_end_offset <= followed.requested.fetch_offset
+            and followed.last_sent == _ends(partition)
         ):
             fetching.session.news.pop(followed, None)  # nothing moved since the plan
         topic_partition = partition.assignment.topic_partition

@@ -45,7 +45,7 @@ class Coverage:
             counts["metadata_restores"] += raft.snapshots_installed
             counts["compactions"] += daemon.logs.compactor.statistics().passes
             counts["retired_segments"] += logs.retired_segments
-            counts["log_resets"] += daemon.fetchers.statistics().resets
+            counts["log_resets"] += daemon.fetchers.resets
             if daemon.server is not None:
                 server = daemon.server.statistics()
                 counts["memory_waits"] += server.memory_waits

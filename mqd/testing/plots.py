@@ -277,14 +277,14 @@ class Plots:
         daemon = self._cluster.daemon(node_id)
         if daemon is None:
             raise _GivenUpError
-        arrive, ask = trio.Event(), daemon.replica.alter_partitions
+        arrive, ask = trio.Event(), daemon.controller.replica_reports.alter_partitions
 
         async def alter(changes: Sequence[IsrChange]) -> list[IsrOutcome]:
             await arrive.wait()
             outcomes: list[IsrOutcome] = await ask(changes)
             return outcomes
 
-        daemon.replica.alter_partitions = alter
+        daemon.controller.replica_reports.alter_partitions = alter
         return arrive
 
     def _is_wanted(self, partition: TopicPartition, leader: int, follower: int) -> bool:

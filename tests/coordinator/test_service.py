@@ -32,7 +32,7 @@ from mqd.logs import RepeatFilter
 from mqd.protocol.batch import build_batch, seal
 from mqd.replica.partition import Partition
 from tests.log.support import FaultyDisk, wait_until
-from tests.replica.test_service import ME, TWO, Replicas
+from tests.replica.replicas import ME, TWO, Replicas
 
 TOPIC = "__consumer_offsets"
 
@@ -147,7 +147,7 @@ class Runtime(Replicas):
             disk=self.disk,
             perform=lambda *what: self.performed.append(what),
         )
-        self.replica.on_role_changed = self.coordinator.role_changed
+        self.ports.on_role_changed = self.coordinator.role_changed
 
         self.refused: bytes | None = None
         """A key of a record that no shard can decode any more."""

@@ -13,8 +13,10 @@ from mqd.errors import ErrorCode
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
-from mqd.replica.isr import Verdict
-from mqd.replica.partition import Assignment, Partition, Rules
+from mqd.replica.assignment import Assignment
+from mqd.replica.isr import ProposalResult
+from mqd.replica.isr_membership import IsrRules
+from mqd.replica.partition import Partition
 from mqd.types import IsrChange, IsrOutcome, NodeId, TopicPartition
 
 _ME = NodeId(1)
@@ -60,7 +62,7 @@ class ReplicaDriver:
             tuple(map(NodeId, elr)),
         )
         if self._partition is None:
-            rules = Rules(_LAG_MAX, lambda node: None if node in self._down else _BROKER_EPOCH)
+            rules = IsrRules(_LAG_MAX, lambda node: None if node in self._down else _BROKER_EPOCH)
             self._partition = Partition(_ME, self._log, assignment, self._minimum, rules)
         self._partition.assign(assignment, self._minimum, self._now)
 
@@ -76,7 +78,7 @@ class ReplicaDriver:
 
     def append(self, count: int) -> None:
         """The leader writes records."""
-        self._leader.before_write()
+        self._leader.membership.before_write()
         self._log.log_end_offset += count
         self._log.written_end_offset = self._log.log_end_offset
         self._leader.advance()
@@ -104,8 +106,8 @@ class ReplicaDriver:
     def check_lag(self) -> str | None:
         """The periodic check: members that lag leave, others join, and the rest is counted anew."""
         leader = self._leader
-        change = leader.shrink(self._now) or leader.expand(self._now)
-        leader.count(self._now)
+        change = leader.shrink_isr(self._now) or leader.expand_isr(self._now)
+        leader.membership.recount(self._now)
         leader.advance()
         return self._proposed(change)
 
@@ -127,9 +129,9 @@ class ReplicaDriver:
             "refuses": IsrOutcome(_PARTITION, ErrorCode.INELIGIBLE_REPLICA),
             "no-response": None,
         }[verdict]
-        settled = self._leader.in_sync.settle(change, outcome)
-        if settled in (Verdict.COMMITTED, Verdict.DROPPED):
-            self._leader.isr_settled(self._now)
+        settled = self._leader.in_sync.on_outcome(change, outcome)
+        if settled in (ProposalResult.COMMITTED, ProposalResult.REFUSED):
+            self._leader.isr_decided(self._now)
         return settled.value
 
     # -- what it shows
@@ -146,7 +148,7 @@ class ReplicaDriver:
         if partition.frozen:
             return f"{shown} frozen: elr={_nodes(partition.assignment.elr)}"
         end = self._log.written_end_offset
-        behind = [one.node_id for one in partition._counted if one.end_offset < end]
+        behind = [one.node_id for one in partition.membership.counted if one.end_offset < end]
         if partition.local_end_offset() < end:
             behind.append(_ME)
         return f"{shown} waiting-on={_nodes(behind)}"

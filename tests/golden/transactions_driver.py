@@ -11,7 +11,8 @@ import trio
 from mqd.coordinator.shard import Producer
 from mqd.coordinator.txn.operations import WriteMarkers
 from mqd.protocol.markers import EndMarker, build_end_marker
-from mqd.replica.partition import Assignment, Partition
+from mqd.replica.assignment import Assignment
+from mqd.replica.partition import Partition
 from mqd.types import NodeId, TopicPartition
 from tests.coordinator.txn.transactions import Transactions
 from tests.log.support import PARTITION, TOPIC_ID, Harness, batch

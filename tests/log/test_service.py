@@ -629,7 +629,7 @@ async def test_truncation(harness: Harness, caplog: pytest.LogCaptureFixture) ->
     assert log.epochs.entries() == [(0, 0)] and any(
         "high watermark" in record.message for record in caplog.records
     )
-    assert harness.service.recovered_high_watermark(PARTITION) == 20
+    assert harness.service.checkpointed_high_watermark(PARTITION) == 20
     harness.write(log, batch(b"new", producer_id=1, sequence=20), epoch=7)
     assert len(values(harness, log)) == 21
     harness.service.truncate_to(log, 0)
@@ -736,7 +736,7 @@ async def test_an_orderly_stop_leaves_what_the_next_start_needs(tmp_path: Path) 
     await harness.restart()
     service = harness.service
     assert service.registry.clean_start and service.directories[tmp_path].broker_epoch == 77
-    assert service.recovered_high_watermark(PARTITION) == 20
+    assert service.checkpointed_high_watermark(PARTITION) == 20
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     log = harness.open(ROLLING)
     assert harness.append(log, batch(b"x" * 100, producer_id=4, sequence=19)).duplicate

@@ -20,10 +20,11 @@ from mqd.types import NodeId
 
 
 class RecordingReplica:
-    """Notes what the publisher tells it."""
+    """Notes what the publisher tells it. It is its own `assignments`."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
+        self.assignments = self
         self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
         self.logs = SimpleNamespace(compactor=SimpleNamespace(options=None))
 

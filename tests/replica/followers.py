@@ -20,9 +20,10 @@ from mqd.log.service import LogService
 from mqd.protocol.batch import iterate_batches, iterate_records
 from mqd.protocol.hot_fetch import FetchPartition, FetchRequest, decode_fetch_request
 from mqd.protocol.hot_follower import VERSION, FetchAnswer, FetchedPartition
+from mqd.replica.assignment import Assignment
 from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import Action, Follower, FollowerOptions
-from mqd.replica.partition import Assignment, Partition
+from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.replica.throttle import Throttle
 from mqd.types import NodeId
@@ -76,7 +77,7 @@ class Replica:
         )
         self.core = Follower(NodeId(-1), self.node_id, FollowerOptions(), Throttle())
         self.partition = Partition(self.node_id, self.log, assignment_of(-1, 0, (1, 2, 3)), 1)
-        recovered = self.logs.recovered_high_watermark(PARTITION)
+        recovered = self.logs.checkpointed_high_watermark(PARTITION)
         self.partition.high_watermark = min(
             max(recovered, self.log.log_start_offset), self.log.log_end_offset
         )
@@ -108,7 +109,7 @@ class Replica:
         body = self.core.next_request(1, now)
         if body is None:
             return []
-        actions = self.core.on_answer(leader.answer(asked_of(body)), now)
+        actions = self.core.on_response(leader.answer(asked_of(body)), now)
         trio.run(self.fetchers._apply, self.core, actions)
         if self.log.durability.unsynced_truncation is not None:
             self._sync()

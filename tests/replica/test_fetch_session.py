@@ -14,16 +14,18 @@ from mqd.replica.fetch_session import (
     EVICTION_SECONDS,
     FINAL_EPOCH,
     INITIAL_EPOCH,
+    CachedPartition,
     FetchSessions,
-    Wanted,
 )
 
 
-def wanted(topic: bytes, partition: int, offset: int = 0) -> Wanted:
-    return Wanted(topic, FetchPartition(partition, -1, offset, -1, -1, 1 << 20, bytes(16), -1))
+def wanted(topic: bytes, partition: int, offset: int = 0) -> CachedPartition:
+    return CachedPartition(
+        topic, FetchPartition(partition, -1, offset, -1, -1, 1 << 20, bytes(16), -1)
+    )
 
 
-def all_of(*rows: Wanted) -> dict[tuple[bytes, int], Wanted]:
+def all_of(*rows: CachedPartition) -> dict[tuple[bytes, int], CachedPartition]:
     return {(one.topic, one.partition): one for one in rows}
 
 
@@ -32,8 +34,8 @@ def sessions(limit: int = 10) -> FetchSessions:
     return FetchSessions(lambda _: next(numbers), limit)
 
 
-def names(found: list[Wanted]) -> list[tuple[bytes, int, int]]:
-    return [(one.topic, one.partition, one.asked.fetch_offset) for one in found]
+def names(found: list[CachedPartition]) -> list[tuple[bytes, int, int]]:
+    return [(one.topic, one.partition, one.requested.fetch_offset) for one in found]
 
 
 def test_without_a_session_everything_is_answered() -> None:

@@ -11,17 +11,18 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.log_config import LogConfig
 from mqd.protocol.hot_fetch import FetchPartition, FetchRequest
 from mqd.protocol.hot_follower import FetchAnswer, FetchedPartition
+from mqd.replica.assignment import Assignment
 from mqd.replica.follower import (
     FIRST_BACKOFF_SECONDS,
     THROTTLED_SECONDS,
-    Append,
-    Followed,
+    AppendRecords,
     Follower,
     FollowerOptions,
+    PartitionFetchState,
     Reset,
     Truncate,
 )
-from mqd.replica.partition import Assignment, Partition
+from mqd.replica.partition import Partition
 from mqd.replica.throttle import EVERY_PARTITION, Throttle
 from mqd.types import NodeId, TopicPartition
 from tests.log.support import TOPIC_ID, Harness, batch
@@ -86,8 +87,8 @@ class Scripted:
 
     def answer(
         self, *rows: FetchedPartition, session: int = 9, error: int = 0
-    ) -> list[Append | Truncate | Reset]:
-        return self.core.on_answer(
+    ) -> list[AppendRecords | Truncate | Reset]:
+        return self.core.on_response(
             FetchAnswer(0, error, session, [(TOPIC_ID.bytes, list(rows))] if rows else []), self.now
         )
 
@@ -133,7 +134,7 @@ async def test_a_session_names_only_what_moved(scripted: Scripted) -> None:
     scripted.core.follow(second)
     assert scripted.asked() == (0, 0, [(0, 3, 0), (1, 3, 0)], [])
     actions = scripted.answer(row(0, data=b"x", high_watermark=5), row(1))
-    assert [type(action) for action in actions] == [Append, Append]
+    assert [type(action) for action in actions] == [AppendRecords, AppendRecords]
     scripted.harness.write(first.log, batch(b"x"), epoch=3)
     assert scripted.asked() == (9, 1, [(0, 3, 1)], [])
     scripted.answer()
@@ -289,8 +290,8 @@ async def test_what_could_not_be_used_is_asked_for_again(scripted: Scripted) -> 
     scripted.core.follow(partition)
     scripted.asked()
     [action] = scripted.answer(row(0, data=b"damaged"))
-    assert isinstance(action, Append)
-    scripted.core.postpone(action.followed, scripted.now)
+    assert isinstance(action, AppendRecords)
+    scripted.core.postpone(action.state, scripted.now)
     scripted.now = scripted.core.next_ready_at()
     assert scripted.asked()[2] == [(0, 3, 0)], (
         "the offset is as before, and a session would leave it out"
@@ -324,7 +325,7 @@ async def test_a_throttled_replica_that_is_behind_waits(scripted: Scripted) -> N
     scripted.throttle.record(1000, scripted.now)
     assert scripted.asked()[2:] == ([], [0])
     assert scripted.core.next_ready_at() == scripted.now + THROTTLED_SECONDS
-    action.followed.behind = False
+    action.state.is_behind = False
     scripted.now += THROTTLED_SECONDS
     scripted.answer()
     assert scripted.asked()[2] == [(0, 3, 0)], "who is in sync is not throttled"
@@ -342,9 +343,9 @@ async def test_a_request_costs_what_it_says_not_what_is_followed(
     scripted.answer(row(7))
     looked: list[int] = []
 
-    def note(followed: Followed, partition_bytes_max: int) -> None:
+    def note(followed: PartitionFetchState, partition_bytes_max: int) -> None:
         looked.append(followed.key[1])
 
-    monkeypatch.setattr("mqd.replica.follower.Followed.asked", note)
+    monkeypatch.setattr("mqd.replica.follower.PartitionFetchState.request_row", note)
     scripted.core.next_request(77, 0.0)
     assert looked == [7]

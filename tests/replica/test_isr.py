@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from mqd.errors import ErrorCode
-from mqd.replica.isr import InSync, Verdict
+from mqd.replica.isr import InSync, ProposalResult
 from mqd.types import IsrChange, IsrOutcome, NodeId, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -42,8 +42,8 @@ def test_until_it_is_decided_members_of_both_count() -> None:
 def test_what_the_controller_took_is_committed() -> None:
     in_sync, proposal = proposed(ONE, THREE)
     assert (
-        in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6))
-        is Verdict.COMMITTED
+        in_sync.on_outcome(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6))
+        is ProposalResult.COMMITTED
     )
     assert in_sync.committed == in_sync.maximal == {ONE, THREE}
     assert in_sync.partition_epoch == 6
@@ -56,14 +56,14 @@ def test_what_the_controller_took_is_committed() -> None:
 )
 def test_where_the_controller_knows_more_the_metadata_is_waited_for(code: ErrorCode) -> None:
     in_sync, proposal = proposed(ONE, THREE)
-    assert in_sync.settle(proposal, refused(code)) is Verdict.WAIT
+    assert in_sync.on_outcome(proposal, refused(code)) is ProposalResult.WAIT
     assert in_sync.maximal == {ONE, TWO, THREE}  # an earlier attempt may have been taken
     in_sync.commit((ONE,), 6)
     assert in_sync.maximal == {ONE}
     assert in_sync.proposal is None
     assert (
-        in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6))
-        is Verdict.STALE
+        in_sync.on_outcome(proposal, IsrOutcome(TP, ErrorCode.NONE, ONE, 3, (ONE, THREE), 6))
+        is ProposalResult.STALE
     )
     assert in_sync.committed == {ONE}
 
@@ -71,24 +71,30 @@ def test_where_the_controller_knows_more_the_metadata_is_waited_for(code: ErrorC
 def test_a_leader_that_was_replaced_by_its_own_change_waits_for_the_metadata() -> None:
     in_sync, proposal = proposed(ONE, THREE)
     assert (
-        in_sync.settle(proposal, IsrOutcome(TP, ErrorCode.NONE, THREE, 4, (ONE, THREE), 6))
-        is Verdict.WAIT
+        in_sync.on_outcome(proposal, IsrOutcome(TP, ErrorCode.NONE, THREE, 4, (ONE, THREE), 6))
+        is ProposalResult.WAIT
     )
     assert in_sync.maximal == {ONE, TWO, THREE}
 
 
 def test_an_ineligible_member_is_given_up() -> None:
     in_sync, proposal = proposed(ONE, TWO, THREE)
-    assert in_sync.settle(proposal, refused(ErrorCode.INELIGIBLE_REPLICA)) is Verdict.DROPPED
+    assert (
+        in_sync.on_outcome(proposal, refused(ErrorCode.INELIGIBLE_REPLICA))
+        is ProposalResult.REFUSED
+    )
     assert in_sync.maximal == {ONE, TWO}
     assert in_sync.proposal is None
 
 
 def test_an_attempt_of_unknown_outcome_may_still_be_taken_until_a_repetition_is_refused() -> None:
     in_sync, proposal = proposed(ONE, TWO, THREE)
-    assert in_sync.settle(proposal, None) is Verdict.RETRY
+    assert in_sync.on_outcome(proposal, None) is ProposalResult.RETRY
     assert in_sync.maximal == {ONE, TWO, THREE}
-    assert in_sync.settle(proposal, refused(ErrorCode.INELIGIBLE_REPLICA)) is Verdict.DROPPED
+    assert (
+        in_sync.on_outcome(proposal, refused(ErrorCode.INELIGIBLE_REPLICA))
+        is ProposalResult.REFUSED
+    )
     assert in_sync.maximal == {ONE, TWO}
 
 
@@ -97,5 +103,5 @@ def test_an_attempt_of_unknown_outcome_may_still_be_taken_until_a_repetition_is_
 )
 def test_anything_else_is_tried_again(code: ErrorCode) -> None:
     in_sync, proposal = proposed(ONE)
-    assert in_sync.settle(proposal, refused(code)) is Verdict.RETRY
+    assert in_sync.on_outcome(proposal, refused(code)) is ProposalResult.RETRY
     assert in_sync.proposal is proposal

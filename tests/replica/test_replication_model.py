@@ -19,7 +19,9 @@ from mqd.errors import ErrorCode
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
-from mqd.replica.partition import Assignment, Partition, Rules
+from mqd.replica.assignment import Assignment
+from mqd.replica.isr_membership import IsrRules
+from mqd.replica.partition import Partition
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -65,7 +67,7 @@ class Replication:
         self.watermarks = dict.fromkeys(nodes, 0)
         for node in nodes:
             log = PartitionLog(TP, TOPIC_ID, Path("logs"), LogConfig(), [Segment(0, 0)])
-            rules = Rules(LAG_MAX, lambda other: None if other in self.fenced else 1)
+            rules = IsrRules(LAG_MAX, lambda other: None if other in self.fenced else 1)
             partition = Partition(node, log, self.truth, self.minimum, rules)
             self.replicas[node] = Replica(partition)
             partition.assign(self.truth, self.minimum, self.now)
@@ -143,8 +145,8 @@ class Replication:
             return
         outcome = self.decide(change) if heard else None
         self.late = change if self.random.random() < 0.5 else self.late
-        replica.partition.in_sync.settle(change, outcome if answered else None)
-        replica.partition.isr_settled(self.now)
+        replica.partition.in_sync.on_outcome(change, outcome if answered else None)
+        replica.partition.isr_decided(self.now)
         self.moved(replica)
 
     def overtaken(self, node: NodeId) -> None:
@@ -184,7 +186,7 @@ class Replication:
         replica = self.replicas[node]
         partition = replica.partition
         if partition.is_leader:
-            partition.before_write()
+            partition.membership.before_write()
             replica.append([partition.leader_epoch] * self.random.randint(1, 3))
             partition.advance()
             self.moved(replica)
@@ -222,10 +224,10 @@ class Replication:
 
     def check(self, node: NodeId) -> None:
         partition = self.replicas[node].partition
-        if not partition.shrink(self.now):
-            partition.expand(self.now)
+        if not partition.shrink_isr(self.now):
+            partition.expand_isr(self.now)
         if partition.is_leader:
-            partition.count(self.now)
+            partition.membership.recount(self.now)
             partition.advance()
             self.moved(self.replicas[partition.node_id])
 

@@ -26,7 +26,7 @@ from mqd.controller.replay import replay
 from mqd.log.log_config import LogConfig
 from mqd.node.publisher import MetadataPublisher
 from mqd.types import NodeId, TopicPartition
-from tests.replica.test_service import ME, Replicas
+from tests.replica.replicas import ME, Replicas
 
 OTHER = NodeId(99)
 OLD, NEW = UUID(int=1), UUID(int=2)
@@ -73,7 +73,7 @@ class Starting(Replicas):
 
 async def activate(starting: Starting, *changes: Any) -> None:
     """What changes does so as soon as the first partitions are open."""
-    replica, opens = starting.replica, starting.replica.apply
+    replica, opens = starting.replica, starting.replica.assignments.apply
 
     def opens_first(*args: Any) -> None:
         patch.undo()
@@ -83,7 +83,7 @@ async def activate(starting: Starting, *changes: Any) -> None:
             starting.change(change)
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(replica, "apply", opens_first)
+    patch.setattr(replica.assignments, "apply", opens_first)
     await starting.publisher.activate(starting.image)
 
 

@@ -13,13 +13,13 @@ class Holder:
         self.fetches: dict[FetchWaiter, None] = {}
 
 
-class Ticket(ProduceTicket):
-    def __init__(self, waiting: int, freed_tickets: list[ProduceTicket]) -> None:
+class Ticket(ProduceTicket[None]):
+    def __init__(self, waiting: int, freed_tickets: list[ProduceTicket[None]]) -> None:
         super().__init__()
         self.waiting = waiting
         self.freed_tickets = freed_tickets
 
-    def refuse(self, append: Append, code: ErrorCode) -> None:
+    def refuse(self, append: Append[None], code: ErrorCode) -> None:
         raise AssertionError("nothing is refused here")
 
     def release(self) -> None:
@@ -27,11 +27,11 @@ class Ticket(ProduceTicket):
 
 
 def test_a_ticket_is_freed_when_its_last_partition_is_settled() -> None:
-    freed: list[ProduceTicket] = []
+    freed: list[ProduceTicket[None]] = []
     ticket = Ticket(2, freed)
-    ticket.settle()
+    ticket.append_done()
     assert not freed
-    ticket.settle()
+    ticket.append_done()
     assert freed == [ticket]
 
 

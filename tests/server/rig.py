@@ -52,6 +52,7 @@ from mqd.server.guards import Guards
 from mqd.server.service import Server
 from mqd.types import NodeId, TopicPartition
 from tests.log.support import FaultyDisk, HandClock
+from tests.replica.ports import Ports
 
 ME = NodeId(1)
 OTHER = NodeId(2)
@@ -278,7 +279,14 @@ class Rig:
             on_log_start_moved=lambda log: self.replica.on_log_start_moved(log),
             on_directory_failed=lambda path, error: self.directory_failures.append(path),
         )
-        self.replica = ReplicaService(node_id=ME, logs=self.logs, clock=self.clock, entropy=entropy)
+        self.ports = Ports()
+        self.replica = ReplicaService(
+            node_id=ME,
+            logs=self.logs,
+            clock=self.clock,
+            entropy=entropy,
+            ports=self.ports.value(),
+        )
         self.publisher = MetadataPublisher(ME, self.config, self.replica)
         self.raft = SimpleNamespace()
         self.node: Any = SimpleNamespace(
@@ -361,6 +369,17 @@ class Rig:
         before = self.image.topics[topic].partitions[partition]
         change = PartitionChange(partition, leader, tuple(before.isr if isr is None else isr))
         self.change(ChangePartitions(self.image.topics[topic].topic_id, (change,)))
+
+    def parked_fetches(self) -> int:
+        """How many fetches of consumers are parked."""
+        return len(
+            {
+                waiter
+                for partition in self.replica.partitions()
+                for waiter in partition.fetches
+                if not waiter.freed
+            }
+        )
 
     def partition(self, topic: str, index: int = 0) -> Partition:
         found = self.replica.get(TopicPartition(topic, index))

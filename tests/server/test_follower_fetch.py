@@ -232,7 +232,7 @@ async def test_partitions_that_are_not_here_stay_in_no_session(tmp_path: Path) -
             }
         await follower.fetch(("t", 0, 0))
         session = node.replica.follower_sessions._sessions[OTHER]
-        assert [partition for _, partition in session.wanted] == [0]
+        assert [partition for _, partition in session.partitions] == [0]
         assert not session.news
 
 
@@ -266,13 +266,13 @@ async def test_who_stops_fetching_a_partition_is_not_taken_in_by_what_it_had(
         replicated(node, isr=(ME,))
         follower = await Follower.connect(node)
         partition = node.partition("t")
-        partition.rules.eligible = lambda node_id: None
+        node.ports.eligible_epoch = lambda node_id: None
         await follower.fetch(("t", 0, 0))
         body = follower.body()
         body["forgotten_topics_data"] = [{**node.name_of("t", 13, VERSION), "partitions": [0]}]
         await follower.client.ask("fetch", VERSION, body)
-        partition.rules.eligible = lambda node_id: node.image.brokers[node_id].epoch
-        assert partition.expand(node.clock.monotonic()) is None
+        node.ports.eligible_epoch = lambda node_id: node.image.brokers[node_id].epoch
+        assert partition.expand_isr(node.clock.monotonic()) is None
 
 
 @pytest.mark.parametrize("others_alive", [True, False])
@@ -283,7 +283,7 @@ async def test_a_damaged_batch_that_a_follower_cannot_copy_is_found(
         node.register(THIRD)
         replicated(node)
         partition = node.partition("t")
-        partition.rules.eligible = lambda node_id: 1 if others_alive else None
+        node.ports.eligible_epoch = lambda node_id: 1 if others_alive else None
         for value in (b"a", b"b"):
             await produce_quietly(node, value)
         segment = partition.log.active
@@ -291,7 +291,7 @@ async def test_a_damaged_batch_that_a_follower_cannot_copy_is_found(
         assert position and segment.file is not None
         segment.file.write_at(segment.size - 1, b"?")
         lost: list[Any] = []
-        node.replica.on_offline = lambda topic_id, index: lost.append((topic_id, index))
+        node.ports.on_offline = lambda topic_id, index: lost.append((topic_id, index))
         follower = await Follower.connect(node, THIRD)
         assert row(await follower.fetch(("t", 0, 0))).error_code == ErrorCode.NONE
         assert row(await follower.fetch(("t", 0, 1))).error_code == ErrorCode.NONE
@@ -477,7 +477,7 @@ async def test_where_consumers_read_from_followers_a_new_high_watermark_is_told_
 ) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
-        node.replica.tells_high_watermarks = True
+        node.replica.parked.consumers_read_from_followers = True
         follower = await Follower.connect(node)
         await follower.fetch(("t", 0, 0))
         await produce_unanswered(node, b"a")
@@ -592,8 +592,8 @@ async def test_a_follower_that_caught_up_joins_by_the_controller(tmp_path: Path)
                 for one in changes
             ]
 
-        node.replica.alter_partitions = alter
-        node.replica.eligible = lambda node_id: node.image.brokers[node_id].epoch
+        node.ports.alter_partitions = alter
+        node.ports.eligible_epoch = lambda node_id: node.image.brokers[node_id].epoch
         replicated(node, isr=(ME,))
         client = await node.connect()
         await client.produce("t", batch(b"a"))
@@ -832,9 +832,9 @@ async def test_a_follower_that_must_cut_its_log_learns_the_log_start_afterwards(
         )
         assert got.diverging_epoch.end_offset == 2
         followed = next(
-            one for one in node.replica.follower_sessions._sessions[OTHER].wanted.values()
+            one for one in node.replica.follower_sessions._sessions[OTHER].partitions.values()
         )
-        assert followed.told is None
+        assert followed.last_sent is None
 
 
 # -- fetches of many partitions
@@ -936,7 +936,7 @@ async def test_a_large_fetch_ends_when_another_session_takes_its_place(
             await trio.lowlevel.checkpoint()
         assert len(rows(await second.fetch(*asked[:1]))) == 1
         assert len(first.client.answers()) == 1
-        assert not replaced.wanted and not replaced.news
+        assert not replaced.partitions and not replaced.news
         watches: list[Any] = [
             watch for index in range(MANY) for watch in node.partition("t", index).watches
         ]

@@ -37,9 +37,11 @@ from mqd.raft.codec import AppendEntries
 from mqd.raft.node import RaftNode
 from mqd.raft.service import RaftService
 from mqd.replica import sealing
-from mqd.replica.follower import Followed, Follower, Truncate
+from mqd.replica.assignments import Assignments
+from mqd.replica.follower import Follower, PartitionFetchState, Truncate
+from mqd.replica.isr_membership import IsrMembership
 from mqd.replica.partition import Partition
-from mqd.replica.service import ReplicaService
+from mqd.replica.turn import Turn
 from mqd.server.follower_fetch import FollowerFetch
 from mqd.types import NO_EPOCH
 from tests.sim import budget_bugs, metadata_bugs, storage_bugs
@@ -92,13 +94,13 @@ def raft_believes_previous() -> Patches:
 
 @bug("acks=all is answered when the leader has appended")
 def acks_all_at_append() -> Patches:
-    original = ReplicaService.wait_committed
+    original = Turn.wait_committed
 
-    def wait_committed(self: ReplicaService, ticket: Any) -> None:
+    def wait_committed(self: Turn, ticket: Any) -> None:
         ticket.appends = [(partition, -1, *rest) for partition, _, *rest in ticket.appends]
         original(self, ticket)
 
-    yield ReplicaService, "wait_committed", wait_committed
+    yield Turn, "wait_committed", wait_committed
 
 
 @bug("consumers are served beyond the high watermark")
@@ -115,13 +117,13 @@ def serves_uncommitted() -> Patches:
 
 @bug("the high watermark does not wait for the slowest member of the ISR")
 def high_watermark_ignores_a_member() -> Patches:
-    original = Partition.count
+    original = IsrMembership.recount
 
-    def count(self: Partition, now: float) -> None:
+    def recount(self: IsrMembership, now: float) -> None:
         original(self, now)
-        self._counted = self._counted[:1]
+        self.counted = self.counted[:1]
 
-    yield Partition, "count", count
+    yield IsrMembership, "recount", recount
 
 
 @bug("the high watermark moves while fewer replicas than min.insync.replicas are in sync (KIP-966)")
@@ -135,7 +137,11 @@ def high_watermark_moves_below_min_isr() -> Patches:
 
 @bug("a follower joins the ISR without having caught up")
 def joins_without_catching_up() -> Patches:
-    yield Partition, "_may_join", lambda self, follower: self._is_eligible(follower)
+    yield (
+        IsrMembership,
+        "may_join",
+        lambda self, follower, needed_offset: self._is_eligible(follower),
+    )
 
 
 @bug("requests of a stale or an unknown leader epoch are accepted (KIP-320)")
@@ -173,20 +179,20 @@ def truncates_to_high_watermark() -> Patches:
     "(KIP-595)"
 )
 def keeps_what_differs() -> Patches:
-    original = Followed.asked
+    original = PartitionFetchState.request_row
 
-    def asked(self: Followed, partition_bytes_max: int) -> Any:
+    def request_row(self: PartitionFetchState, partition_bytes_max: int) -> Any:
         found = original(self, partition_bytes_max)
         return found and (*found[:3], -1, *found[4:])
 
-    yield Followed, "asked", asked
+    yield PartitionFetchState, "request_row", request_row
 
 
 @bug("a follower says that it has what it has not synced, although its topic has flush.before.ack")
 def follower_claims_what_is_not_synced() -> Patches:
     """Both what it says and the wait before it, each of which is enough."""
 
-    def asked(self: Followed, partition_bytes_max: int) -> Any:
+    def request_row(self: PartitionFetchState, partition_bytes_max: int) -> Any:
         log = self.partition.log
         return (
             self.key[1],
@@ -197,7 +203,7 @@ def follower_claims_what_is_not_synced() -> Patches:
             partition_bytes_max,
         )
 
-    yield Followed, "asked", asked
+    yield PartitionFetchState, "request_row", request_row
     yield Follower, "unsynced", lambda self: []
 
 
@@ -268,9 +274,9 @@ def old_broker_epoch_accepted() -> Patches:
     yield isr, "_checked_isr", check
     yield FollowerFetch, "_read", read
     yield (
-        Partition,
+        IsrMembership,
         "_is_eligible",
-        lambda self, follower: self.rules.eligible(follower.node_id) is not None,
+        lambda self, follower: self.rules.eligible_epoch(follower.node_id) is not None,
     )
 
 
@@ -300,7 +306,7 @@ def followers_forget_producers() -> Patches:
 
 @bug("logs of topics that were deleted while the node was down stay")
 def deletion_not_carried_out() -> Patches:
-    yield ReplicaService, "remove_strays", lambda self, known: []
+    yield Assignments, "remove_strays", lambda self, assigned: []
 
 
 # -- groups and transactions (docs/TESTING.md says what clients do there: `--load`)

@@ -10,7 +10,7 @@ from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.raft.journal import Journal
 from mqd.raft.snapshot_transfer import Loaded, SnapshotReceiver
 from mqd.raft.snapshots import OwnSnapshots
-from mqd.replica.service import ReplicaService
+from mqd.replica.assignments import Assignments
 from tests.sim.planting import Patches, bug
 
 # -- snapshots
@@ -133,7 +133,7 @@ def moved_replica_stays_in_sync() -> Patches:
 
 @bug("the log of a replica that was moved away stays", nodes=5)
 def moved_replica_keeps_its_log() -> Patches:
-    def forget(self: ReplicaService, topic_partition: Any) -> None:
-        self._forget_offline(topic_partition)
+    def remove_unopened(self: Assignments, topic_partition: Any) -> None:
+        self._offline.forget(topic_partition)
 
-    yield ReplicaService, "forget", forget
+    yield Assignments, "remove_unopened", remove_unopened

@@ -194,7 +194,7 @@ class Housekeeping:
         if log is not None:
             log.checkpointed_high_watermark = min(high_watermark, log.written_end_offset)
 
-    def recovered_high_watermark(self, partition: TopicPartition) -> Offset:
+    def checkpointed_high_watermark(self, partition: TopicPartition) -> Offset:
         """The last checkpointed high watermark, within the log. 0 if there is no log."""
         log = self._registry.logs.get(partition)
         return log.checkpointed_high_watermark if log is not None else 0

@@ -82,7 +82,8 @@ async def _wait_for_followers(context: Context, waiting: list[_Waiting], deadlin
             await moved.wait()
     for row, partition, _ in waiting:
         row.update(
-            low_watermark=partition.low_watermark, error_code=int(ErrorCode.REQUEST_TIMED_OUT)
+            low_watermark=partition.membership.low_watermark(),
+            error_code=int(ErrorCode.REQUEST_TIMED_OUT),
         )
 
 
@@ -92,7 +93,7 @@ def _is_done(one: _Waiting) -> bool:
     if not partition.serves:
         one.row["error_code"] = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return True
-    low = partition.low_watermark
+    low = partition.membership.low_watermark()
     if low < one.offset:
         return False
     one.row["low_watermark"] = low

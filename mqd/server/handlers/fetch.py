@@ -46,13 +46,13 @@ from mqd.protocol.hot_fetch import (
 from mqd.replica.fetch_session import (
     FINAL_EPOCH,
     NO_SESSION,
-    Session,
+    CachedPartition,
+    CachedPartitions,
+    FetchSession,
     TopicKey,
-    Wanted,
-    WantedPartitions,
 )
 from mqd.replica.partition import Partition
-from mqd.replica.selector import RACK_AWARE, Candidate, select
+from mqd.replica.selector import RACK_AWARE, ReplicaView, select
 from mqd.replica.waiters import FetchWaiter
 from mqd.server.bugs import raised_in_core
 from mqd.server.connection import Connection, Slot
@@ -85,7 +85,7 @@ of garbage walks the rows of all of them.
 
 T = TypeVar("T")
 
-Named = tuple[WantedPartitions, dict[tuple[TopicKey, int], None]]
+Named = tuple[CachedPartitions, dict[tuple[TopicKey, int], None]]
 """The partitions that a request wants, and those that it takes out of its session."""
 
 
@@ -95,7 +95,7 @@ class _Plan:
     __slots__ = ("partitions", "rows", "size", "urgent")
 
     def __init__(self) -> None:
-        self.rows: list[tuple[Wanted, Row]] = []
+        self.rows: list[tuple[CachedPartition, Row]] = []
         self.size = 0
         """Bytes found."""
         self.urgent = False
@@ -139,8 +139,8 @@ class _Fetching:
         self.correlation_id = correlation_id
         self.request = request
         self.deadline = deadline
-        self.session: Session | None = None
-        self.wanted: list[Wanted] = []
+        self.session: FetchSession | None = None
+        self.wanted: list[CachedPartition] = []
         self.incremental = False
         self.waiter: FetchWaiter | None = None
 
@@ -230,7 +230,7 @@ class Fetch:
     def _resolve(
         self,
         fetching: _Fetching,
-        wanted: WantedPartitions,
+        wanted: CachedPartitions,
         forgotten: dict[tuple[TopicKey, int], None],
         now: float,
     ) -> bool:
@@ -347,7 +347,7 @@ class Fetch:
                 waiter.release = lambda: self._woken_large(fetching)
                 fetching.waiter = connection.parked = waiter
                 connection.pool.park(len(fetching.wanted))
-                self._replica.park(waiter, ())
+                self._replica.park_fetch(waiter, ())
                 self._resume(connection)
                 return
             before, may_wait = waiter, False  # records came to a partition behind the plan
@@ -413,7 +413,7 @@ class Fetch:
             )
             fetching.waiter = waiter
             fetching.slot.connection.parked = waiter
-            self._replica.park(waiter, partitions)
+            self._replica.park_fetch(waiter, partitions)
             return
         response = _Response()
         self._add_rows(fetching, response, plan.rows)
@@ -455,7 +455,7 @@ class Fetch:
         self,
         fetching: _Fetching,
         plan: _Plan,
-        some: list[Wanted],
+        some: list[CachedPartition],
         waiter: FetchWaiter | None = None,
     ) -> None:
         """Add to `plan` what these partitions have."""
@@ -498,13 +498,13 @@ class Fetch:
     def _read(
         self,
         partition: Partition,
-        wanted: Wanted,
+        wanted: CachedPartition,
         fetching: _Fetching,
         budget: int,
         *,
         min_one: bool,
     ) -> tuple[Row, int]:
-        asked, request = wanted.asked, fetching.request
+        asked, request = wanted.requested, fetching.request
         if asked.current_leader_epoch != partition.leader_epoch:
             partition.fence(asked.current_leader_epoch)
         if not partition.serves and (
@@ -550,7 +550,7 @@ class Fetch:
             if preferred is not None:
                 ends = (high_watermark, partition.last_stable_offset, log.log_start_offset)
                 return (wanted.partition, 0, *ends, aborted, preferred, []), 0
-        limit = stable = partition.note_stable_offset()
+        limit = stable = partition.plan_stable_offset()
         if not read_committed:
             limit = high_watermark
         ranges: list[FileRange] = []
@@ -575,7 +575,7 @@ class Fetch:
         brokers, now = self._node.image.brokers, self._node.clock.monotonic()
         me = brokers.get(self._node.node_id)
         others = [
-            Candidate(
+            ReplicaView(
                 follower.node_id,
                 brokers[follower.node_id].rack,
                 follower.end_offset,
@@ -587,7 +587,7 @@ class Fetch:
             and follower.node_id in brokers
             and not brokers[follower.node_id].fenced
         ]
-        leader = Candidate(
+        leader = ReplicaView(
             self._node.node_id,
             me.rack if me is not None else None,
             partition.log.log_end_offset,
@@ -596,7 +596,7 @@ class Fetch:
         return select(rack.decode(errors="replace"), leader, others)
 
     def _answering(
-        self, fetching: _Fetching, rows: list[tuple[Wanted, Row]], waiter: FetchWaiter
+        self, fetching: _Fetching, rows: list[tuple[CachedPartition, Row]], waiter: FetchWaiter
     ) -> Slices[list[Any]]:
         """The parts of the response. `waiter` leaves its partitions first."""
         yield from waiter.leaving()
@@ -608,7 +608,9 @@ class Fetch:
         return (yield from self._encoding(fetching, response))
 
     @staticmethod
-    def _add_rows(fetching: _Fetching, response: _Response, rows: list[tuple[Wanted, Row]]) -> None:
+    def _add_rows(
+        fetching: _Fetching, response: _Response, rows: list[tuple[CachedPartition, Row]]
+    ) -> None:
         """Add what the client does not know yet."""
         session, topics = fetching.session, response.topics
         for wanted, row in rows:
@@ -617,11 +619,11 @@ class Fetch:
                 news = (
                     row[7]
                     or row[1]
-                    or wanted.told != told
+                    or wanted.last_sent != told
                     or len(row) > 8
                     or row[6] != _NO_PREFERRED_REPLICA
                 )
-                wanted.told = told if not row[1] else None
+                wanted.last_sent = told if not row[1] else None
                 if row[7]:
                     session.served(wanted)
                 if row[1] in _UNKNOWN:
@@ -665,11 +667,11 @@ def _named(
     A repeated partition: the last row counts, as with Apache Kafka.
     """
     by_id = version >= _BY_ID_FROM  # a topic is named by what its version uses
-    wanted: WantedPartitions = {}
+    wanted: CachedPartitions = {}
     for name, topic_id, partitions in topics:
         topic = (topic_id if by_id else name) or b""
         for one in partitions:
-            wanted[topic, one.partition] = Wanted(topic, one)
+            wanted[topic, one.partition] = CachedPartition(topic, one)
     dropped: dict[tuple[TopicKey, int], None] = {}
     for name, topic_id, indexes in forgotten:
         topic = (topic_id if by_id else name) or b""
@@ -680,7 +682,7 @@ def _named(
 
 def _named_in_slices(request: FetchRequest, version: int) -> Slices[Named]:
     """The same, a slice at a time."""
-    wanted: WantedPartitions = {}
+    wanted: CachedPartitions = {}
     forgotten: dict[tuple[TopicKey, int], None] = {}
     rows = 0
     for topic in _parts_of(request.topics):

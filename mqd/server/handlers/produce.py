@@ -98,7 +98,7 @@ _Asked = tuple[bytes | None, bytes | None, Sequence[ProducePartition]]
 _NOTHING = memoryview(b"")
 
 
-class _Pending(ProduceTicket):
+class _Pending(ProduceTicket[Partition]):
     """A produce request until it is answered: its ticket and the place of its answer in one."""
 
     __slots__ = ("connection", "correlation_id", "node", "parts", "topics", "version")
@@ -117,7 +117,7 @@ class _Pending(ProduceTicket):
         self.correlation_id = correlation_id
         self.topics: list[Topic] = []
 
-    def refuse(self, append: Append, code: ErrorCode) -> None:
+    def refuse(self, append: Append[Partition], code: ErrorCode) -> None:
         partition, _, rows, row = append
         if rows[row][1]:
             return  # the first refusal is the one that tells why
@@ -139,7 +139,7 @@ class _Pending(ProduceTicket):
         return endpoints(self.node, moved) if moved else ()
 
 
-class _Share(ProduceTicket):
+class _Share(ProduceTicket[Partition]):
     """The part of a large request that one slice appended."""
 
     __slots__ = ("large",)
@@ -150,7 +150,7 @@ class _Share(ProduceTicket):
         self.deadline = large.deadline
         large.unfinished += 1
 
-    def refuse(self, append: Append, code: ErrorCode) -> None:
+    def refuse(self, append: Append[Partition], code: ErrorCode) -> None:
         self.large.pending.refuse(append, code)
 
     def release(self) -> None:
@@ -307,7 +307,7 @@ class Produce:
         topic_id: bytes | None,
         partitions: Sequence[ProducePartition],
         rows: list[Row],
-        appends: list[Append],
+        appends: list[Append[Partition]],
         view: memoryview,
         acks: int,
         now_ms: int,
@@ -598,7 +598,7 @@ class Produce:
     def _append_pieces(self, large: _Large, pieces: list[_Piece], second: _Second | None) -> None:
         """One slice: appended, written, and registered to wait for its commit."""
         pending, acks = large.pending, large.acks
-        appends: list[Append] = []
+        appends: list[Append[Partition]] = []
         now_ms = self._node.clock.wall_ms()
         odd = second is not None or acks not in (1, -1, 0)
         for name, topic_id, partitions, rows in pieces:

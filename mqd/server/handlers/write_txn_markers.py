@@ -40,7 +40,7 @@ Codes = dict[int, dict[tuple[str, int], int]]
 """Producer id -> (topic, partition) -> error code."""
 
 
-class CommitTicket(ProduceTicket):
+class CommitTicket(ProduceTicket[Partition]):
     """Control batches on their way to the replicas."""
 
     __slots__ = ("committed",)
@@ -50,7 +50,7 @@ class CommitTicket(ProduceTicket):
         self.deadline = deadline
         self.committed = trio.Event()
 
-    def refuse(self, append: Append, code: ErrorCode) -> None:
+    def refuse(self, append: Append[Partition], code: ErrorCode) -> None:
         _, _, (codes, place), _ = append
         codes[place] = int(code)
 

@@ -279,7 +279,7 @@ async def test_ending_below_the_high_watermark_is_said(
     path.write_bytes(path.read_bytes()[:-1])
     log = await reopened(harness)
     assert harness.service.reports[0].truncated_below_high_watermark == 10
-    assert harness.service.recovered_high_watermark(PARTITION) == 9 == log.log_end_offset
+    assert harness.service.checkpointed_high_watermark(PARTITION) == 9 == log.log_end_offset
     assert any(
         record.levelname == "ERROR" and "high watermark" in record.message
         for record in caplog.records

@@ -284,7 +284,7 @@ async def parked(
     )
     await settle()
     assert client.answers() == []
-    assert node.replica.statistics().parked_fetches
+    assert node.parked_fetches()
 
 
 def only_row(client: Client) -> Any:
@@ -301,7 +301,7 @@ async def test_a_fetch_waits_for_its_bytes(tmp_path: Path, mock_clock: MockClock
         assert client.answers() == []
         await producer.produce("t", batch(b"y" * 100))
         assert len(values(only_row(client).records)) == 2
-        assert node.replica.statistics().parked_fetches == 0
+        assert node.parked_fetches() == 0
 
 
 async def test_a_fetch_is_answered_with_what_there_is_when_its_time_is_up(
@@ -402,7 +402,7 @@ async def test_a_deleted_topic_wakes_who_waits(
         node.delete("t")
         await settle()
         assert only_row(client).error_code == code
-        assert node.replica.statistics().parked_fetches == 0
+        assert node.parked_fetches() == 0
 
 
 async def test_a_client_that_goes_takes_its_waiting_fetch_along(
@@ -415,7 +415,7 @@ async def test_a_client_that_goes_takes_its_waiting_fetch_along(
         client.reset()
         await settle()
         assert client.sock.closed
-        assert node.replica.statistics().parked_fetches == 0
+        assert node.parked_fetches() == 0
         assert not node.partition("t").fetches
 
 

@@ -76,7 +76,7 @@ async def parked(node: Rig, client: Client, **options: Any) -> None:
     client.post("fetch", 11, fetch_of(range(MANY), **{"max_wait_ms": 10_000, **options}))
     await settle()
     assert client.answers() == []
-    assert node.replica.statistics().parked_fetches
+    assert node.parked_fetches()
 
 
 def nobody_waits(node: Rig) -> bool:

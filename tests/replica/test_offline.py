@@ -1,0 +1,122 @@
+"""Replicas whose log cannot be used: they are reported, and opened or copied again."""
+
+from __future__ import annotations
+
+import errno
+from uuid import UUID
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mqd.replica.assignment import Assignment
+from mqd.replica.offline import RETRY_SECONDS
+from mqd.replica.settings import TopicSettings
+from mqd.types import TopicPartition
+from tests.replica.replicas import DURABLE, ME, PLAIN, TOPIC_ID, TWO, Replicas
+from tests.replica.roles import TP, Fetchers, assign
+
+
+async def test_a_log_that_cannot_be_opened_is_offline_until_it_can(replicas: Replicas) -> None:
+    replicas.faulty.write_error = errno.EIO
+    assert replicas.assign() is None
+    assert "injected" in replicas.replica.offline[TopicPartition("t", 0)]
+    replicas.faulty.write_error = 0
+    assert replicas.held(epoch=1).is_leader
+    assert not replicas.replica.offline
+
+
+async def test_what_a_full_disk_kept_offline_heals_by_itself(
+    replicas: Replicas, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    replicas.faulty.free = 0
+    settings = TopicSettings(PLAIN, 1)
+    assignments = [
+        Assignment(TopicPartition("t", index), TOPIC_ID, ME, 0, (ME,), (ME,)) for index in range(50)
+    ]
+    replicas.replica.assignments.apply(assignments, {"t": settings})
+    assert len(replicas.replica.offline) == 50
+    assert caplog.text.count("partitions are offline") == 1 and "count=50" in caplog.text
+    replicas.replica.assignments.configure("t", TopicSettings(DURABLE, 1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replicas.replica.run)
+        await trio.sleep(3 * RETRY_SECONDS)
+        assert len(replicas.replica.offline) == 50
+        replicas.faulty.free = 1 << 30
+        await trio.sleep(2 * RETRY_SECONDS)
+        nursery.cancel_scope.cancel()
+    assert not replicas.replica.offline and len(replicas.replica.partitions()) == 50
+    assert all(
+        partition.is_leader and partition.log.config.flush_before_ack
+        for partition in replicas.replica.partitions()
+    )
+
+
+async def test_what_was_deleted_while_offline_stays_away(
+    replicas: Replicas, autojump_clock: MockClock
+) -> None:
+    replicas.faulty.free = 0
+    assert replicas.assign() is None
+    replicas.replica.assignments.delete("t")
+    replicas.faulty.free = 1 << 30
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replicas.replica.run)
+        await trio.sleep(2 * RETRY_SECONDS)
+        nursery.cancel_scope.cancel()
+    assert not replicas.replica.partitions() and not replicas.replica.offline
+
+
+async def test_an_offline_partition_does_not_stop_its_neighbours(replicas: Replicas) -> None:
+    replicas.service.fenced[TopicPartition("t", 0)] = "damaged"
+    assert replicas.assign("t", 0) is None
+    assert replicas.held("t", 1).is_leader
+    replicas.replica.assignments.delete("t")
+    assert not replicas.replica.offline
+
+
+async def test_a_partition_that_went_elsewhere_is_not_offline_here(replicas: Replicas) -> None:
+    replicas.service.fenced[TopicPartition("t", 0)] = "damaged"
+    replicas.assign(replicas=(ME, TWO))
+    replicas.assign(replicas=(TWO,), leader=TWO, epoch=1)
+    assert not replicas.replica.offline
+
+
+async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(
+    replicas: Replicas,
+) -> None:
+    reported: list[tuple[UUID, int]] = []
+    replicas.ports.on_offline = lambda topic_id, index: reported.append((topic_id, index))
+    fetchers = Fetchers(replicas)
+    assign(replicas, TWO, 0, 0, (TWO, ME))
+    partition = replicas.replica.get(TP)
+    assert partition is not None
+    replicas.service.reader.unreadable(partition.log, "bytes that were there cannot be read")
+    for _ in range(2):
+        await replicas.replica.check()
+    assert reported == [(TOPIC_ID, 0)]
+    assert fetchers.taken()[-1][0] == "unfollow"
+    for partition_epoch, (isr, elr) in enumerate([((TWO, ME), ()), ((TWO,), (ME,))], start=1):
+        assign(replicas, TWO, 0, partition_epoch, isr, elr)
+        assert replicas.replica.get(TP) is partition  # somebody may still count on it
+    assign(replicas, TWO, 0, 3, (TWO,))
+    anew = replicas.replica.get(TP)
+    assert anew is not None and anew is not partition
+    assert (anew.log.failure, anew.log.log_end_offset) == (None, 0)
+    assert fetchers.taken()[-1] == ("follow", TWO, 0)
+
+
+async def test_a_lost_log_is_told_again_when_its_leader_takes_it_in(replicas: Replicas) -> None:
+    """The leader had heard a fetch from before; in the ISR this node may come to lead, and
+    it has nothing.
+    """
+    reported: list[tuple[UUID, int]] = []
+    replicas.ports.on_offline = lambda topic_id, index: reported.append((topic_id, index))
+    assign(replicas, TWO, 0, 0, (TWO,), (ME,))
+    partition = replicas.replica.get(TP)
+    assert partition is not None
+    replicas.service.reader.unreadable(partition.log, "bytes that were there cannot be read")
+    await replicas.replica.check()
+    assign(replicas, TWO, 0, 1, (TWO,), (ME,))
+    assert reported == [(TOPIC_ID, 0)]
+    assign(replicas, TWO, 0, 2, (TWO, ME))
+    assert reported == [(TOPIC_ID, 0)] * 2
