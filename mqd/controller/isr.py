@@ -30,7 +30,7 @@ from mqd.limits import REQUEST_PARTITIONS_MAX
 from mqd.types import NO_EPOCH, NO_NODE, IsrChange, IsrOutcome, NodeId
 
 
-class IsrWish(NamedTuple):
+class IsrChangeRequest(NamedTuple):
     """One partition of AlterPartition."""
 
     topic_id: UUID
@@ -47,7 +47,7 @@ class AlterPartitions:
 
     node_id: NodeId
     broker_epoch: int
-    wishes: tuple[IsrWish, ...]
+    wishes: tuple[IsrChangeRequest, ...]
 
     @classmethod
     def of_request(cls, request: Mapping[str, Any], version: int) -> AlterPartitions:
@@ -58,7 +58,7 @@ class AlterPartitions:
             NodeId(request["broker_id"]),
             request["broker_epoch"],
             tuple(
-                IsrWish(
+                IsrChangeRequest(
                     topic["topic_id"],
                     row["partition_index"],
                     row["leader_epoch"],
@@ -212,7 +212,7 @@ def decide_alter_partitions(
     return ControllerResult(tuple(all_update_records(image, updates)), tuple(results))
 
 
-def _partition(image: MetadataImage, wish: IsrWish) -> tuple[TopicImage, PartitionImage]:
+def _partition(image: MetadataImage, wish: IsrChangeRequest) -> tuple[TopicImage, PartitionImage]:
     topic = image.topics_by_id.get(wish.topic_id)
     if topic is None:
         raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
@@ -223,7 +223,7 @@ def _partition(image: MetadataImage, wish: IsrWish) -> tuple[TopicImage, Partiti
     return topic, topic.partitions[wish.partition]
 
 
-def _check_epochs(op: AlterPartitions, wish: IsrWish, partition: PartitionImage) -> None:
+def _check_epochs(op: AlterPartitions, wish: IsrChangeRequest, partition: PartitionImage) -> None:
     if (
         wish.leader_epoch > partition.leader_epoch
         or wish.partition_epoch > partition.partition_epoch
@@ -243,7 +243,7 @@ def _check_epochs(op: AlterPartitions, wish: IsrWish, partition: PartitionImage)
 
 
 def _checked_isr(
-    image: MetadataImage, op: AlterPartitions, wish: IsrWish, partition: PartitionImage
+    image: MetadataImage, op: AlterPartitions, wish: IsrChangeRequest, partition: PartitionImage
 ) -> tuple[NodeId, ...]:
     isr = tuple(node_id for node_id, _ in wish.isr)
     if len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):

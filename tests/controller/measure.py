@@ -18,7 +18,7 @@ from mqd.controller.commands import Command, encode_command, split_records
 from mqd.controller.create_topics import CreateTopics, decide_create_topics
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.delete_topics import DeleteTopics, TopicName, decide_delete_topics
-from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
+from mqd.controller.isr import AlterPartitions, IsrChangeRequest, decide_alter_partitions
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.snapshot import encode_snapshot
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
@@ -84,7 +84,7 @@ def main() -> None:
             Heartbeat(broker.node_id, broker.epoch, replica.index),
         )
         wishes = tuple(
-            IsrWish(
+            IsrChangeRequest(
                 topic.topic_id,
                 index,
                 partition.leader_epoch,

@@ -14,7 +14,7 @@ from mqd.controller.brokers import ExpireSessions, Heartbeat, decide_expire, dec
 from mqd.controller.isr import (
     AlterPartitions,
     IsrAltered,
-    IsrWish,
+    IsrChangeRequest,
     ReportOfflineReplicas,
     alter_partition_response,
     decide_alter_partitions,
@@ -49,7 +49,7 @@ def ask(
         for n in isr
     )
     partition = replica.image.topics["t"].partitions[0]
-    wish = IsrWish(TOPIC, 0, partition.leader_epoch, partition.partition_epoch, members)
+    wish = IsrChangeRequest(TOPIC, 0, partition.leader_epoch, partition.partition_epoch, members)
     wish = wish._replace(**fields)
     (result,) = replica.run(
         decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish,))
@@ -150,7 +150,7 @@ def test_a_leader_of_another_registration_is_refused_altogether(replica: Replica
 
 def test_a_partition_that_is_named_twice_changes_once(replica: Replica) -> None:
     brokers = replica.image.brokers
-    wish = IsrWish(TOPIC, 0, 0, 0, ((ONE, -1),))
+    wish = IsrChangeRequest(TOPIC, 0, 0, 0, ((ONE, -1),))
     first, second = replica.run(
         decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish, wish))
     )
@@ -172,9 +172,11 @@ def test_requests_of_both_versions() -> None:
         "topics": [{"topic_id": TOPIC, "partitions": [row]}],
     }
     assert AlterPartitions.of_request(request, 2).wishes == (
-        IsrWish(TOPIC, 3, 4, 5, ((ONE, -1), (TWO, -1))),
+        IsrChangeRequest(TOPIC, 3, 4, 5, ((ONE, -1), (TWO, -1))),
     )
-    assert AlterPartitions.of_request(request, 3).wishes == (IsrWish(TOPIC, 3, 4, 5, ((ONE, 7),)),)
+    assert AlterPartitions.of_request(request, 3).wishes == (
+        IsrChangeRequest(TOPIC, 3, 4, 5, ((ONE, 7),)),
+    )
 
 
 def test_what_was_proposed_before_a_replica_was_lost_does_not_let_it_join() -> None:

@@ -17,7 +17,7 @@ from mqd.controller.brokers import (
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.elections import ElectionType, ElectLeaders, decide_elect_leaders
 from mqd.controller.image import PartitionImage
-from mqd.controller.isr import AlterPartitions, IsrWish, decide_alter_partitions
+from mqd.controller.isr import AlterPartitions, IsrChangeRequest, decide_alter_partitions
 from mqd.controller.reassignments import (
     AlterReassignments,
     Reassignment,
@@ -67,7 +67,7 @@ def stuck() -> Replica:
     assert alter(replica, (THREE, FOUR)) is ErrorCode.NONE
     before = partition(replica)
     members = tuple((node_id, epoch(replica, node_id)) for node_id in (ONE, TWO, THREE))
-    wish = IsrWish(TOPIC, 0, before.leader_epoch, before.partition_epoch, members)
+    wish = IsrChangeRequest(TOPIC, 0, before.leader_epoch, before.partition_epoch, members)
     replica.run(
         decide_alter_partitions, AlterPartitions(ONE, epoch(replica, ONE), (wish,)), OPTIONS
     )

@@ -34,7 +34,7 @@ from mqd.controller.elections import (
 from mqd.controller.image import PartitionImage
 from mqd.controller.isr import (
     AlterPartitions,
-    IsrWish,
+    IsrChangeRequest,
     ReportOfflineReplicas,
     decide_alter_partitions,
     decide_report_offline,
@@ -148,7 +148,7 @@ class Life:
             )
             # a leader that does not know the newest partition epoch
             stale = not value and len(wanted) == 1
-            wish = IsrWish(
+            wish = IsrChangeRequest(
                 UUID(int=1), 0, partition.leader_epoch, partition.partition_epoch - stale, members
             )
             op3 = AlterPartitions(partition.leader, image.brokers[partition.leader].epoch, (wish,))

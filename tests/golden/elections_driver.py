@@ -21,7 +21,7 @@ from mqd.controller.elections import ElectionType, ElectLeaders, decide_elect_le
 from mqd.controller.image import PartitionImage
 from mqd.controller.isr import (
     AlterPartitions,
-    IsrWish,
+    IsrChangeRequest,
     ReportOfflineReplicas,
     decide_alter_partitions,
     decide_report_offline,
@@ -74,7 +74,7 @@ class ElectionsDriver:
     ) -> str | None:
         """AlterPartition of the leader, with its present epochs unless others are given."""
         partition = self._partition
-        wish = IsrWish(
+        wish = IsrChangeRequest(
             _TOPIC_ID,
             0,
             partition.leader_epoch if leader_epoch < 0 else leader_epoch,

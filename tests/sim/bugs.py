@@ -261,7 +261,7 @@ def old_broker_epoch_accepted() -> Patches:
             )
         return fetched(self, partition, followed, fetching, budget, **how)
 
-    def check(image: Any, op: Any, wish: isr.IsrWish, partition: Any) -> Any:
+    def check(image: Any, op: Any, wish: isr.IsrChangeRequest, partition: Any) -> Any:
         return checked(
             image,
             op,
