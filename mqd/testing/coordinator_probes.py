@@ -33,6 +33,12 @@ class GroupProbe:
         """Of the groups that a shard had when it was looked at: one that comes again, or
         was of the classic protocol, begins anew.
         """
+        self._uninformed: dict[tuple[str, str], frozenset[TopicPartition]] = {}
+        """(group, member) -> what a classic member read when it joined again after its removal.
+        A coordinator accepts its JoinGroup, as Apache Kafka does. The response to SyncGroup is the
+        first one that shows what it lost, and further members may delay that one by any number of
+        JoinGroups.
+        """
 
     def look(self, node_id: int, daemon: Any, newest: Callable[[UUID, int], Any]) -> None:
         """After a step of this node. Raises Violation.
@@ -86,14 +92,20 @@ class GroupProbe:
             member = group.members.get(member_id)
             if member is None or member.epoch < 0:  # it said, or is about to hear, that it is away
                 continue
-            # removed, and joins again: it is about to hear what it lost
-            if member.uses_classic and member.previous_epoch == 0:
+            foreign = [
+                place
+                for place in sorted(mine)
+                if (topic := image.topics.get(place.topic)) is not None
+                and owners.get((topic.topic_id, place.partition)) != member_id
+            ]
+            key = group.group_id, member_id
+            if not foreign:
+                self._uninformed.pop(key, None)
                 continue
-            for place in mine:
-                topic = image.topics.get(place.topic)
-                if topic is not None and owners.get((topic.topic_id, place.partition)) != member_id:
-                    return (
-                        f"member {member_id} reads {place}, of which "
-                        f"{owners.get((topic.topic_id, place.partition))} is the owner"
-                    )
+            if member.uses_classic and member.previous_epoch == 0:
+                self._uninformed.setdefault(key, mine)
+            for place in foreign:
+                if place not in self._uninformed.get(key, ()):
+                    holder = owners.get((image.topics[place.topic].topic_id, place.partition))
+                    return f"member {member_id} reads {place}, of which {holder} is the owner"
         return None

@@ -93,14 +93,23 @@ def test_a_member_that_reads_what_is_another_ones(world: Cardboard) -> None:
     assert "member n reads t-0, of which m is the owner" in str(world.look())
 
 
-def test_a_classic_member_that_was_removed_and_joins_again_has_not_heard_yet_what_it_lost(
+def test_a_classic_member_that_was_removed_and_joins_again_is_not_yet_informed(
     world: Cardboard,
 ) -> None:
+    """It keeps what it read, however often it joins before its SyncGroup (seed 500152 of 3 nodes);
+    it takes nothing more, and nothing again."""
+    world.member("n", (2,))
     world.reads["n"] = frozenset({T0})
     world.members["n"].uses_classic, world.members["n"].previous_epoch = True, 0
     assert world.look() is None
     world.members["n"].previous_epoch = 2
-    assert "member n reads t-0" in str(world.look())
+    assert world.look() is None
+    world.reads["n"] = frozenset({T0, TopicPartition("t", 1)})
+    assert "member n reads t-1, of which m is the owner" in str(world.look())
+    world.reads["n"] = frozenset({TopicPartition("t", 2)})
+    assert world.look() is None
+    world.reads["n"] = frozenset({T0})
+    assert "member n reads t-0, of which m is the owner" in str(world.look())
 
 
 def test_epochs_that_go_back_or_are_ahead(world: Cardboard) -> None:
