@@ -197,8 +197,8 @@ class Process(ABC):
     def wait_stopped(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Wait for the clean end of a node that was terminated. Raises NodeFailed.
 
-        A process that was told to end while it was still being loaded ends by the signal: it had
-        begun nothing.
+        A process whose interpreter is still starting ends by the signal: it has begun nothing, and
+        written nothing.
         """
         process = self._process
         assert process is not None, "the node is not running"

@@ -201,6 +201,18 @@ def _usage(message: str) -> Exception:
 
 
 def _start(options: Namespace) -> int:
+    import signal
+
+    # The node takes half a second to come to its signal handlers. Until then, signals wait: the
+    # handlers unblock them (node/signals.py).
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        return _run_node(options)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run_node(options: Namespace) -> int:
     import os
     from pathlib import Path
 

@@ -116,7 +116,7 @@ async def main(
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
         if seams.signals:
-            nursery.start_soon(wait_for_signal, seams.signals, stop)
+            await nursery.start(wait_for_signal, seams.signals, stop)
         daemon = Daemon(options, seams)
         daemon.stop = stop
         task_status.started(daemon)

@@ -28,6 +28,37 @@ def test_a_killed_node_starts_again(tmp_path: Path) -> None:
     node.stop()
 
 
+def test_a_signal_before_the_handlers_stops_a_node_cleanly(tmp_path: Path) -> None:
+    """It arrives while the node is imported, half a second before it can handle signals."""
+    program = """
+import builtins, os, signal, sys
+
+real = builtins.__import__
+
+def importing(name, *rest, **named):
+    if name == "trio" and sys.argv:
+        builtins.__import__ = real
+        os.kill(os.getpid(), signal.SIGTERM)
+    return real(name, *rest, **named)
+
+builtins.__import__ = importing
+from mqd.__main__ import main
+
+sys.exit(main())
+"""
+    node = Node(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *node.command()[3:]],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert "stopping signal=SIGTERM" in done.stderr
+    node.start()
+    node.stop()
+
+
 def test_sighup_does_not_stop_a_node(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.start()
