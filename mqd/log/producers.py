@@ -563,10 +563,11 @@ class Producers:
         Idle by this node's clock: timestamps of records may be old although their producer is
         active.
         """
-        for place, (producer_id, producer) in enumerate(list(self._producers.items()), 1):
+        for place, producer_id in enumerate(list(self._producers), 1):
             if place % PRODUCERS_PER_SLICE == 0:
                 yield
-            if self._producers.get(producer_id) is not producer:
+            producer = self._producers.get(producer_id)
+            if producer is None:
                 continue
             behind = producer.batches[-1][3] if producer.batches else NO_OFFSET
             if producer.idle_behind != behind:
@@ -584,8 +585,13 @@ class Producers:
         """Forget the least recently used producers until `kept` are left; those in a transaction
         stay. Yields between two slices; the producers may change meanwhile.
         """
-        oldest = list(islice(self._producers.items(), max(0, len(self._producers) - kept)))
-        for place, (producer_id, producer) in enumerate(oldest, 1):
+        most = max(0, len(self._producers) - kept)
+        ids = list(islice(self._producers, most))
+        states = list(islice(self._producers.values(), most))
+        ids.reverse()
+        states.reverse()
+        for place in range(1, most + 1):
+            producer_id, producer = ids.pop(), states.pop()  # freed one by one, not all at the end
             if place % PRODUCERS_PER_SLICE == 0:
                 yield
             if (
@@ -596,10 +602,11 @@ class Producers:
 
     def entries(self) -> Iterator[ProducerSnapshotEntry]:
         """The last batch of each producer, for DescribeProducers. A producer that changes during
-        the iteration may appear in its new state."""
+        the iteration may appear in its new state, or no more."""
         return (
             _last_entry(producer_id, producer)
-            for producer_id, producer in list(self._producers.items())
+            for producer_id in list(self._producers)
+            if (producer := self._producers.get(producer_id)) is not None
         )
 
     def snapshot(self) -> list[ProducerSnapshotEntry]:

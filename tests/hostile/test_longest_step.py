@@ -6,7 +6,9 @@ followers, batches whose records the broker reads, and metadata snapshots that a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +25,13 @@ from mqd.io.clock import SystemClock
 from mqd.io.disk import OsDisk
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import OsNetwork
-from mqd.limits import LOOKED_AT_BYTES_MAX, LOOKED_AT_BYTES_PER_RECORD, RAFT_SNAPSHOT_CHUNK_BYTES
+from mqd.limits import (
+    LOOKED_AT_BYTES_MAX,
+    LOOKED_AT_BYTES_PER_RECORD,
+    PRODUCERS_PER_PARTITION_MAX,
+    RAFT_SNAPSHOT_CHUNK_BYTES,
+)
+from mqd.log.producers import Producers
 from mqd.node.publisher import MetadataPublisher
 from mqd.protocol.batch import Codec, Record, build_batch
 from mqd.raft import formats
@@ -42,6 +50,9 @@ FOLLOWED_SECONDS_MAX = 0.01
 
 TRIES = 3
 LOOKED_AT_SECONDS_MAX = 0.02
+PRODUCERS_SECONDS_MAX = 0.015
+DESCRIBED_SECONDS_MAX = 0.018
+"""Half of it frees the rows of the response."""
 WALKED_BATCHES = 60_000
 LOOKUP_SECONDS_MAX = 0.01
 PARTITIONS = 2_000
@@ -169,6 +180,64 @@ async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
         trio.lowlevel.remove_instrument(steps)
     print(f"batch for a compacted topic, {len(records)} bytes: {1000 * min(tried):.1f} ms")
     assert min(tried) < LOOKED_AT_SECONDS_MAX, tried
+
+
+# -- producer ids: as many as a partition remembers
+
+
+def remembers_most(producers: Producers) -> None:
+    for number in range(PRODUCERS_PER_PARTITION_MAX):
+        producers.replay(number, 0, 0, number, 0, NOW, 0)
+
+
+def longest_of(steps: Iterator[None]) -> float:
+    """The longest of these steps of one generator, in CPU seconds."""
+    longest = 0.0
+    while True:
+        began = time.thread_time()
+        ended = next(steps, steps) is steps
+        longest = max(longest, time.thread_time() - began)
+        if ended:
+            return longest
+
+
+@pytest.mark.parametrize("work", ["expire", "forget"])
+def test_idle_producers_of_a_full_partition(work: str) -> None:
+    tried = []
+    for _ in range(TRIES):
+        producers = Producers()
+        remembers_most(producers)
+        gc.collect()
+        gc.freeze()
+        steps = producers.expire(NOW, 1) if work == "expire" else producers.forget_oldest(0)
+        tried.append(longest_of(steps))
+    gc.unfreeze()
+    print(f"{work} {PRODUCERS_PER_PARTITION_MAX} producers: {1000 * min(tried):.1f} ms")
+    assert min(tried) < PRODUCERS_SECONDS_MAX, tried
+
+
+async def test_the_description_of_a_full_partition(tmp_path: Path) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t")
+        remembers_most(node.partition("t").log.producers)
+        client = await node.connect()
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        tried = []
+        for _ in range(TRIES):
+            steps.begin()
+            client.post(
+                "describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]}
+            )
+            await settle()
+            tried.append(steps.longest)
+            (answer,) = client.answers()
+            (row,) = answer.topics[0].partitions
+            assert len(row.active_producers) == PRODUCERS_PER_PARTITION_MAX
+            del answer, row
+        trio.lowlevel.remove_instrument(steps)
+    print(f"DescribeProducers, {PRODUCERS_PER_PARTITION_MAX} ids: {1000 * min(tried):.1f} ms")
+    assert min(tried) < DESCRIBED_SECONDS_MAX, tried
 
 
 # -- lookups by time
