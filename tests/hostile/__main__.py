@@ -1,5 +1,5 @@
-"""`python -m tests.hostile [--kafka] [--known N] [--seconds S]`: the good client's longest wait
-under each attack, a line each.
+"""`python -m tests.hostile [--kafka] [--attack NAME ...] [--known N] [--seconds S]`: the good
+client's longest wait under each attack, a line each.
 
 With --kafka, Apache Kafka 4.3.1 beside it, and the ratio of both (below 1: mqd is better). Both
 brokers run all the time.
@@ -41,10 +41,18 @@ def main() -> None:
         default=10.0,
         help="how long each attack lasts [default: %(default)s]",
     )
+    parser.add_argument(
+        "--attack",
+        action="append",
+        choices=list(ATTACKS),
+        metavar="NAME",
+        help="one attack of these; again for more [default: all]: " + "; ".join(ATTACKS),
+    )
     arguments = parser.parse_args()
     known, seconds = arguments.known, arguments.seconds
+    attacks = arguments.attack or list(ATTACKS)
     brokers = {"mqd": mqd, "Kafka": kafka} if arguments.kafka else {"mqd": mqd}
-    rounds = 1 + len(ATTACKS) * len(CONNECTIONS)
+    rounds = 1 + len(attacks) * len(CONNECTIONS)
     takes = len(brokers) * (START_SECONDS + rounds * (seconds + 1))
     print(
         f"The longest wait of a good client, in {rounds} rounds. This takes about "
@@ -63,7 +71,8 @@ def main() -> None:
             flush=True,
         )
         report("no attack", 0, ports, lambda ports: good_client(ports.client, seconds))
-        for attack, kind in ATTACKS.items():
+        for attack in attacks:
+            kind = ATTACKS[attack]
             attacked = {
                 broker: one for broker, one in ports.items() if one.attacked_by(kind) is not None
             }

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from tests.hostile.attack import Attack
 from tests.hostile.costly import KnownSessions, ManyBatches, OnePartition, UnknownSessions
-from tests.hostile.floods import GroupConfigs, ManyProtocols, Topics, WaitingMembers
-from tests.hostile.held import Strangers
+from tests.hostile.floods import GroupConfigs, Groups, ManyProtocols, Topics, WaitingMembers
+from tests.hostile.held import Connections, HalfFrames, SlowReaders, Strangers
 from tests.hostile.malformed import Malformed
 
 _COSTLY = (UnknownSessions, KnownSessions, OnePartition, ManyBatches)
-_HELD = (Strangers,)
-_FLOODS = (ManyProtocols, WaitingMembers, GroupConfigs, Topics)
+_HELD = (Connections, HalfFrames, SlowReaders, Strangers)
+_FLOODS = (ManyProtocols, WaitingMembers, Groups, GroupConfigs, Topics)
 
 ATTACKS: dict[str, type[Attack]] = {
     kind.name: kind for kind in (*_COSTLY, *_HELD, Malformed, *_FLOODS)
