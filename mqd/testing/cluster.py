@@ -57,15 +57,25 @@ class NodeClock:
         """The longest time that passes between two readings; mostly it is far less."""
         self._ahead_at = 0.0
         """The time that the last reading gave."""
+        self._readings = 0
+        """How often it was read since the last `charge`."""
 
     def monotonic(self) -> float:
         if not self.price_seconds:
             return self._clock.now
         assert self._chance is not None
+        self._readings += 1
         self._ahead_at = (
             max(self._ahead_at, self._clock.now) + self.price_seconds * self._chance.random() ** 3
         )
         return self._ahead_at
+
+    def charge(self, requests: int) -> None:
+        """The node has served so many requests since the last call. Each takes time, also if the
+        node did not read the clock after it."""
+        for _ in range(requests - self._readings):
+            self.monotonic()
+        self._readings = 0
 
     @property
     def ahead(self) -> float:
@@ -94,6 +104,8 @@ class SimulatedNode:
         self.daemon: Any = None
         """The live parts (`daemon.Daemon`) of its process; None while there is none."""
         self._cluster = cluster
+        self._charged: tuple[Any, int] = None, 0
+        """The server whose requests were charged last, and how many."""
         self._process: Process | None = None
         self._scope = trio.CancelScope()
         self._ready = trio.Event()
@@ -117,6 +129,14 @@ class SimulatedNode:
     def ready(self) -> bool:
         """Whether it serves clients."""
         return self.running and self._ready.is_set()
+
+    def charge_requests(self) -> None:
+        """Have the requests take time that the node has served since the last call."""
+        server = self.daemon.server if self.daemon is not None else None
+        served = server.dispatcher.requests if server is not None else 0
+        before = self._charged[1] if self._charged[0] is server else 0
+        self._charged = server, served
+        self.clock.charge(served - before)
 
     # -- life
 
@@ -541,7 +561,7 @@ class Cluster:
 
     def price_work(self, seconds: float) -> None:
         """From now on the code of nodes takes time: up to so many seconds between two
-        readings of the clock (`NodeClock`).
+        readings of the clock (`NodeClock`), and for each request.
         """
         for node in self.nodes.values():
             node.clock.price_seconds = seconds
@@ -551,6 +571,7 @@ class Cluster:
     def _charge(self, node_id: int) -> None:
         """After a step of a node that took time: nothing else of it runs before that has passed."""
         node = self.nodes[node_id]
+        node.charge_requests()
         process, seconds = node.process, node.clock.ahead
         if seconds <= 0.0 or process is None or process in self._busy:
             return

@@ -31,6 +31,9 @@ _FETCH, _PRODUCE, _JOIN_GROUP, _ALTER, _INIT, _METADATA, _FIND = 12, 9, 3, 1, 4,
 _GROUP, _TRANSACTIONAL_ID = 0, 1
 _UNKNOWN = "not-there"
 _PIPELINED = 20
+_FLOOD = 600
+"""Requests of one connection that take a node far longer than a turn may have, once they have a
+price (thresholds.py)."""
 _HALF_FRAME_BYTES = 90_000
 _CROWD = 20
 _NAMES = 16
@@ -87,6 +90,8 @@ class Hostile:
                 self._groups,
                 self._transactional_ids,
                 self._transactional_ids,
+                self._flood,
+                self._flood,
             ]
 
     async def run(self) -> None:
@@ -170,6 +175,11 @@ class Hostile:
             await self._pipelined(
                 stream, [frame("fetch", _FETCH, fetch_body(self._topic, [0] * 300))] * 4
             )
+
+    async def _flood(self, connect: Connect) -> None:
+        """Many small requests at once, on one connection."""
+        async with _opened(connect) as (stream,):
+            await self._pipelined(stream, [frame("metadata", _METADATA, {"topics": []})] * _FLOOD)
 
     async def _bad_batches(self, connect: Connect) -> None:
         """Records for a checked topic in many rows, each damaged: none may be appended."""

@@ -256,7 +256,9 @@ class _Run:
                 cluster.on_event(self.probes.look)
                 cluster.price_work(
                     draw_price(
-                        self.source("price"), coordinated=self.load not in ("plain", "hostile")
+                        self.source("price"),
+                        coordinated=self.load not in ("plain", "hostile"),
+                        floods=self.load == "hostile",
                     )
                 )
                 with self.scope:

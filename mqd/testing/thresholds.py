@@ -47,6 +47,7 @@ _FLOODED = {
 """Where the hostile client is almost alone: what it fills, others could not use."""
 _PRICES = (0.0, 0.0, 0.0, 0.0003, 0.001, 0.004)
 _COORDINATED_PRICE_MAX = 0.001
+_FLOODED_PRICES = (0.0, 0.001, 0.004)
 
 
 def draw_thresholds(
@@ -69,11 +70,15 @@ def draw_thresholds(
     return options | (_FLOODED if floods else {})
 
 
-def draw_price(chance: random.Random, *, coordinated: bool = False) -> float:
+def draw_price(chance: random.Random, *, coordinated: bool = False, floods: bool = False) -> float:
     """Seconds that may pass between two readings of a node's clock, mostly far less
     (`Cluster.price_work`): none in half of the seeds.
 
     `coordinated`: groups or transactions are at work, which cost a node three times as much. It
-    must not be busy all the time, or nothing is ever whole again.
+    must not be busy all the time, or nothing is ever whole again. `floods`: a hostile client sends
+    more than a node can serve, which it must not notice only in a few seeds.
     """
-    return min(chance.choice(_PRICES), _COORDINATED_PRICE_MAX if coordinated else 1.0)
+    return min(
+        chance.choice(_FLOODED_PRICES if floods else _PRICES),
+        _COORDINATED_PRICE_MAX if coordinated else 1.0,
+    )

@@ -1,5 +1,5 @@
-"""Defects to plant in what bounds memory: connections' pools, the accounts of coordinators
-and of the metadata.
+"""Defects to plant in what bounds memory and time: connections' pools and turns, the accounts of
+coordinators and of the metadata.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from mqd.controller.records import DeleteTopic
 from mqd.controller.size import growth
 from mqd.coordinator.group.offset_store import WAITING_BYTES, OffsetStore
 from mqd.server.connection import Connection
+from mqd.server.service import Server
 from tests.sim.planting import Patches, bug
 
 
@@ -25,6 +26,11 @@ def closed_connection_keeps_its_answers() -> Patches:
             original(self)
 
     yield Connection, "_note_unsent", note
+
+
+@bug("a connection's turn has no end: its pipelined requests are served first", load="hostile")
+def turns_have_no_end() -> Patches:
+    yield Server, "slice_is_over", False
 
 
 @bug("answers leave in the order in which they are ready")

@@ -67,6 +67,7 @@ FOUND: dict[str, int] = {
     "stale-leader-epoch-accepted": 0,
     "torn-tail-left-in-the-file": 2,
     "truncates-to-high-watermark": 0,
+    "turns-have-no-end": 1,
     "unclean-elections": 19,
     "unclean-registration-ignored": 54,
     "writer-ends-what-is-prepared": 0,

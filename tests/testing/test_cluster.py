@@ -208,3 +208,19 @@ async def test_a_node_whose_code_takes_time_does_nothing_else_meanwhile() -> Non
         before = node.clock.monotonic()
         assert before > trio.current_time() or node.clock.ahead == 0.0
         assert node.clock.monotonic() >= before, "the clock of a busy node does not go back"
+
+
+@simulated()
+async def test_requests_take_time_also_if_the_node_does_not_look_at_its_clock() -> None:
+    async with Cluster(nodes=1) as cluster:
+        cluster.price_work(0.02)
+        await trio.sleep(1.0)
+        node = cluster.nodes[1]
+        node.charge_requests()
+        before = node.clock.ahead
+        node.daemon.server.dispatcher.requests += 50
+        node.charge_requests()
+        assert node.clock.ahead > before + 0.1
+        ahead = node.clock.ahead
+        node.charge_requests()
+        assert node.clock.ahead == ahead, "each request is charged once"
