@@ -52,6 +52,9 @@ class TransactionalProducer(Producer):
         self._close_timeout_s = options.close_timeout_s
         self._leave = options.leave
         self._adding = False
+        self._sending_offsets = 0
+        """Calls of `send_offsets` that have not returned. The end of the transaction waits for
+        them: otherwise their requests could arrive in the next one."""
 
     # -- for users
 
@@ -61,7 +64,8 @@ class TransactionalProducer(Producer):
         await self._calls.begin()
 
     async def commit(self) -> None:
-        """Wait for every record, then commit: `read_committed` readers see all of the transaction.
+        """Wait for every record and every `send_offsets`, then commit: `read_committed` readers see
+        all of the transaction.
 
         Raises TransactionBroken if a record or an offset was refused: then abort. Raises
         DeadlineExceeded if the coordinator did not respond in time: the outcome is unknown, and
@@ -70,7 +74,8 @@ class TransactionalProducer(Producer):
         super()._check_accepts_records()
         if self._transactions.phase is not Phase.COMMITTING:
             self._transactions.check_open()
-            await self._flush_until(lambda: not len(self._queue))  # records of other tasks, too
+            # also for those of other tasks
+            await self._flush_until(lambda: not len(self._queue) and not self._sending_offsets)
             self._transactions.end(commit=True)
         await self._end("committing")
 
@@ -80,7 +85,7 @@ class TransactionalProducer(Producer):
         self._transactions.end(commit=False)
         reason = ClientError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction was aborted")
         self._drop_waiting(reason)
-        while self._queue.in_flight or self._adding:
+        while self._queue.in_flight or self._adding or self._sending_offsets:
             await self._changed.wait()
         self._drop_waiting(reason)  # halves of a batch that was in flight and too large
         await self._end("aborting")
@@ -104,10 +109,13 @@ class TransactionalProducer(Producer):
         after other refusals. After a cancellation the transaction can only be aborted: the offsets
         may have arrived.
         """
+        self._sending_offsets += 1
         try:
             await self._calls.send_offsets(offsets, group)
         finally:
+            self._sending_offsets -= 1
             self._drop_if_broken()
+            self._wake()
 
     @property
     def phase(self) -> Phase:

@@ -342,6 +342,29 @@ async def test_an_abort_waits_for_partitions_that_are_being_added(
         assert await read(client) == [b"x"]
 
 
+@both
+@pytest.mark.parametrize("commits", [True, False])
+async def test_an_end_waits_for_offsets_that_another_task_sends(
+    nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int, commits: bool
+) -> None:
+    """Otherwise a commit would lack them, and those of an abort could be in the next one."""
+    cluster = cluster_of(nursery, version)
+    async with producing(cluster) as (client, producer):
+        cluster.one.script(TXN_OFFSET_COMMIT, Hang())
+        await producer.begin()
+        await producer.send("a", b"x", partition=0)
+        async with trio.open_nursery() as sending:
+            sending.start_soon(producer.send_offsets, {A0: 5}, GroupMetadata("g"))
+            await trio.sleep(0.1)
+            await (producer.commit() if commits else producer.abort())
+            assert not sending.child_tasks
+        assert cluster.groups["g"].offsets == ({A0: (5, "")} if commits else {})
+        async with producer.transaction():
+            await producer.send("a", b"y", partition=1)
+        assert cluster.groups["g"].offsets == ({A0: (5, "")} if commits else {})
+        assert await read(client) == ([b"x", b"y"] if commits else [b"y"])
+
+
 async def test_a_producer_that_is_fenced_during_its_abort_stays_dead(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
