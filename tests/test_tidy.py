@@ -80,7 +80,7 @@ SHELLS = frozenset(
             "pysyncobj_pinned.py",
             "transport.py",
             "snapshot_building.py",
-            "flushing.py",
+            "journal_flusher.py",
             "handshake_runner.py",
             "proposals.py",
             "peer_links.py",

@@ -144,7 +144,7 @@ class PreVoteReply:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryQuery:
-    """A recovering voter asks for the state of the receiver (voter_recovery.py).
+    """A recovering voter requests the state of the receiver (voter_recovery.py).
 
     `nonce`: of the sender's process."""
 

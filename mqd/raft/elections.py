@@ -1,8 +1,9 @@
 """When a voter may stand for election, and which votes count. Pure: `now` comes in.
 
-`PreVotePoll` (pre-vote; Ongaro's thesis, 9.6): before a voter stands, it asks whether it would win.
-Nodes that receive from a leader do not answer. So a node that was cut off returns without a higher
-term and deposes nobody. The votes themselves are Raft's own.
+`PreVotePoll` (pre-vote; Ongaro's thesis, 9.6): before a voter becomes a candidate, it requests
+pre-votes, to know whether it would win. Nodes that receive from a leader do not reply. So a node
+that was cut off returns without a higher term and deposes no leader. The votes themselves are
+Raft's own.
 
 `VoteCount`: a voter has one vote a term, and a late vote does not count. A voter that lost its log
 may have voted in a term that it no longer knows (voter_recovery.py).
@@ -36,7 +37,7 @@ class Timing:
 
 
 class PreVotePoll:
-    """The pre-votes of one voter: those that it asks for, and whether it grants its own."""
+    """The pre-votes of one voter: those that it requests, and whether it grants its own."""
 
     def __init__(self, node_id: int, voters: Iterable[int], *, patience: float) -> None:
         """`patience`: seconds after a message of a leader in which no pre-vote is granted; the
@@ -55,7 +56,7 @@ class PreVotePoll:
         self.end()
 
     def leader_gone(self) -> None:
-        """Its process seems to have ended: no reason to be patient."""
+        """Its process seems to have ended: grant pre-votes at once."""
         self._leader_seen_at = -inf
 
     def grants(self, now: float) -> bool:

@@ -13,7 +13,7 @@ one acknowledged, and two at once vote twice.
   after the current incarnation did. That proves that the process ran then. Messages that a dead
   process left on the wire, behind which its node may have restarted empty, are not accepted.
 - With each change the owner drops every received message of the node that is not handled yet, and
-  asks again for what the node acknowledged.
+  requests again what the node acknowledged.
 """
 
 from __future__ import annotations

@@ -58,6 +58,6 @@ def missing_voters(
     reachable = len(voters) - len(reasons)
     what = "a leader" if reachable * 2 > len(voters) else "a majority"
     how = "reachable" if votes else "connected"
-    if status.abstains is not None:
-        reasons.append(status.abstains)
+    if status.not_voting_reason is not None:
+        reasons.append(status.not_voting_reason)
     return ", ".join([f"waiting for {what}: {reachable} of {len(voters)} voters {how}", *reasons])

@@ -103,7 +103,7 @@ class RaftStatus:
     does not lead. A quorum of one: now."""
     peers: tuple[PeerStatus, ...] = ()
     """All other nodes, voters and observers, by id."""
-    abstains: str | None = None
+    not_voting_reason: str | None = None
     """For the operator: why this voter does not vote yet, and what it waits for; None for one that
     does, and for observers.
     """

@@ -33,8 +33,8 @@ class Membership:
         return self._node_id not in self.current.voters
 
     @property
-    def is_reached(self) -> bool:
-        """The log holds the voter set that the peers file asks for."""
+    def matches_peers_file(self) -> bool:
+        """The log holds the voter set that the peers file names."""
         return self.configured == self.current.voters and self._journal.records_voters
 
     def refresh(self) -> bool:

@@ -7,7 +7,7 @@ the journal's flush has returned. The commit index never passes the journal's du
 
 The parts: pysyncobj_node.py (PySyncObj: roles, terms, votes, the commit rule), elections.py
 (pre-votes, vote count), voter_recovery.py (a voter with an empty log), membership.py (the voter
-set), append_verdict.py (a follower's log), replication.py (a leader's followers),
+set), append_check.py (a follower's log), replication.py (a leader's followers),
 snapshot_transfer.py and snapshots.py.
 
 No threads, no clock, no randomness, no sockets: `now` comes in with each call, and `random` is a
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mqd import limits
-from mqd.raft.append_verdict import Mismatch, judge_append
+from mqd.raft.append_check import Mismatch, check_append
 from mqd.raft.codec import (
     COMMAND,
     NO_OP,
@@ -244,7 +244,7 @@ class RaftNode(VotingNode):
         with at(now):
             self._install_loaded()
             self._recover(now)
-            self._ask_pre_votes(now)
+            self._request_pre_votes(now)
             self._change_voters(now)
             self._tick()
             if self.is_leader and self._announced_commit < self._commit:
@@ -321,18 +321,18 @@ class RaftNode(VotingNode):
             return
         self._follow(node, message.term)
         journal, committed = self._journal, message.commit_index
-        verdict = judge_append(
+        found = check_append(
             journal, message, commit_index=self._commit, proven_commit=self._proven_commit
         )
-        if isinstance(verdict, Mismatch):
-            self._reply_to_append(node.id, verdict.next_index, reset=True)
+        if isinstance(found, Mismatch):
+            self._reply_to_append(node.id, found.next_index, reset=True)
             return
-        if verdict.truncate_from is not None:
-            journal.truncate_from(verdict.truncate_from)
-        for entry in verdict.entries:
+        if found.truncate_from is not None:
+            journal.truncate_from(found.truncate_from)
+        for entry in found.entries:
             journal.append(*entry)
         self._on_voters()
-        matched = verdict.matched
+        matched = found.matched
         self._proven_commit = max(self._proven_commit, min(committed, matched))
         holds_all = matched >= committed and journal.holds(committed, message.term)
         if self._recovery is not None and holds_all:

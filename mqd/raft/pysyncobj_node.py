@@ -139,7 +139,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         return self._SyncObj__votedForNodeId is not None
 
     @property
-    def _handing_over(self) -> bool:
+    def _transfer_in_progress(self) -> bool:
         """The leader has sent TimeoutNow to this node."""
         return bool(self._SyncObj__transferInProgress)
 
@@ -250,7 +250,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         self._SyncObj__raftLastApplied = snapshot_index
         self._proven_commit = self._commit = snapshot_index
 
-    def stand_down(self) -> bool:
+    def transfer_leadership(self) -> bool:
         """Send TimeoutNow to the most advanced follower. False when none has everything."""
         reasons: list[int] = []
         self.transferLeadership(None, lambda _result, reason: reasons.append(reason))

@@ -38,11 +38,11 @@ from mqd.peers import is_loopback
 from mqd.raft import versions
 from mqd.raft.codec import COMMAND, NO_OP
 from mqd.raft.elections import Timing
-from mqd.raft.flushing import InThread, JournalFlusher
 from mqd.raft.handshake import Credentials
 from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.raft.incarnations import Caller
 from mqd.raft.journal import Journal
+from mqd.raft.journal_flusher import InThread, JournalFlusher
 from mqd.raft.journal_start import open_journal
 from mqd.raft.machine import Machine, NotLeader, OutcomeUnknown, PeerStatus, RaftStatus, Role
 from mqd.raft.node import RaftNode
@@ -72,7 +72,7 @@ TICK_SECONDS_MAX = 0.1
 ALONE_TICK_SECONDS = 1.0
 """A quorum of one has no heartbeat: this only lets the journal note that it is durable."""
 PROPOSAL_TIMEOUT_SECONDS = 10.0
-STAND_DOWN_SECONDS = 1.0
+TRANSFER_SECONDS = 1.0
 """How long a stopping leader waits for another one."""
 
 
@@ -376,8 +376,8 @@ class RaftService:
             return True
         if self._alone:
             return False
-        with trio.move_on_after(STAND_DOWN_SECONDS):
-            while self._status.role is Role.LEADER and not node.stand_down():
+        with trio.move_on_after(TRANSFER_SECONDS):
+            while self._status.role is Role.LEADER and not node.transfer_leadership():
                 await self._changed.wait()  # a follower's reply may make it eligible
             self._wake.set()
             while self._status.role is Role.LEADER:
@@ -388,7 +388,7 @@ class RaftService:
         """Stop cleanly: refuse new proposals, wait for pending ones, hand over leadership, and let
         `run` return."""
         self._refusing = True
-        with trio.move_on_after(STAND_DOWN_SECONDS):
+        with trio.move_on_after(TRANSFER_SECONDS):
             while self._proposals.count:
                 await self._changed.wait()
         await self.transfer_leadership()
@@ -466,7 +466,7 @@ class RaftService:
             majority_replied_at=node.majority_replied_at(self._clock.monotonic()),
             led_at=node.led_at(self._clock.monotonic()),
             peers=node.peers(),
-            abstains=node.abstains,
+            not_voting_reason=node.not_voting_reason,
         )
         self._announce(before)
 

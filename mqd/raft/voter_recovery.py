@@ -52,7 +52,7 @@ _EMPTY = 1
 """Last index of a log without entries."""
 
 
-def impasse(voters: int, intact: Collection[int]) -> str | None:
+def quorum_lost_reason(voters: int, intact: Collection[int]) -> str | None:
     """Why no leader can be elected where only `intact` of so many voters have their log, and what
     to do; None where they are a majority."""
     if len(intact) * 2 > voters:
@@ -141,7 +141,7 @@ class VoterRecovery:
         voters = self._latest_voters()
         others = voters - {self._node_id}
         decided = self.follows or any(reply.last_index > _EMPTY for reply in replies.values())
-        if decided and (stuck := impasse(len(voters), others - lost)) is not None:
+        if decided and (stuck := quorum_lost_reason(len(voters), others - lost)) is not None:
             return stuck
         what = "this voter starts from nothing, so it does not vote yet"
         if self.follows:

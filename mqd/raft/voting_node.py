@@ -1,4 +1,4 @@
-"""Who votes, stands and counts: elections, recovery and the voter set of one node.
+"""Who votes, becomes a candidate and counts: elections, recovery and the voter set of one node.
 
 Built on pysyncobj_node.py, where PySyncObj keeps terms and votes. The decisions are in
 elections.py, voter_recovery.py, membership.py and voters.py; this file applies them to the node's
@@ -29,7 +29,7 @@ from mqd.raft.journal import Journal
 from mqd.raft.membership import Membership
 from mqd.raft.pysyncobj_node import AT_ONCE, NEVER, PySyncObjNode
 from mqd.raft.pysyncobj_pinned import at, monotonic
-from mqd.raft.voter_recovery import VoterRecovery, impasse
+from mqd.raft.voter_recovery import VoterRecovery, quorum_lost_reason
 from mqd.raft.voters import VoterSet, VoterView, encode_entry
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class VotingNode(PySyncObjNode):
         """Voters whose last message was a RecoveryQuery."""
         self._recovery_queried_at: dict[int, float] = {}
         """When each node last sent a RecoveryQuery, monotonic seconds."""
-        self._stood_down_at = float("-inf")
+        self._transferred_at = float("-inf")
         self._members = members = Membership(node_id, voters, journal)
         patience = timing.election_timeout_min
         self._pre_votes = PreVotePoll(node_id, members.voters, patience=patience)
@@ -99,13 +99,13 @@ class VotingNode(PySyncObjNode):
         return self._members.view(self._commit)
 
     @property
-    def abstains(self) -> str | None:
+    def not_voting_reason(self) -> str | None:
         """For the operator: why this voter does not vote yet, or why no leader can be elected."""
         if self._recovery is not None:
             return self._recovery.waits_for()
         if self._journal.is_empty or self._members.observing:
             return None
-        return impasse(len(self.voters), self.voters - self._recovering_peers)
+        return quorum_lost_reason(len(self.voters), self.voters - self._recovering_peers)
 
     def peers_file_problem(self, now: float) -> str | None:
         """Why the peers file has no effect on the voters, or has none yet, for the operator."""
@@ -141,13 +141,13 @@ class VotingNode(PySyncObjNode):
 
     # -- elections
 
-    def _ask_pre_votes(self, now: float) -> None:
-        """When it is time to stand, ask first. PySyncObj stands by itself after the election
-        timeout: here the timeout is drawn again, unless the pre-votes are won."""
+    def _request_pre_votes(self, now: float) -> None:
+        """After the election timeout, request pre-votes first. PySyncObj becomes a candidate by
+        itself after the timeout: here the timeout is drawn again, unless the pre-votes are won."""
         peers = self.voters - {self._node_id}
         if self.is_leader or self._members.observing or self._recovery is not None or not peers:
             return
-        if self._handing_over or self._election_at >= now:
+        if self._transfer_in_progress or self._election_at >= now:
             return
         if self._pre_votes.won:
             self._pre_votes.end()
@@ -297,14 +297,14 @@ class VotingNode(PySyncObjNode):
     def _change_voters(self, now: float) -> None:
         """Of a leader: append the set that the operator wants, when it may."""
         members = self._members
-        if not self.ready or members.is_reached:
+        if not self.ready or members.matches_peers_file:
             return
         if not versions.allows_voter_sets(self.metadata_version):
             return
         is_removed = self._node_id not in members.configured and members.current.epoch
-        if is_removed and now - self._stood_down_at > self._timing.heartbeat:
-            self._stood_down_at = now
-            self.stand_down()
+        if is_removed and now - self._transferred_at > self._timing.heartbeat:
+            self._transferred_at = now
+            self.transfer_leadership()
             return
         wanted = members.next_set(self._commit, self._caught_up(now), self._recovering(now))
         if wanted is not None:

@@ -150,10 +150,10 @@ def test_leadership_is_handed_over() -> None:
     ours = Ours(3)
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])
-    assert ours.nodes[1].stand_down()
+    assert ours.nodes[1].transfer_leadership()
     ours.exchange([1, 2, 3], 2)
     assert ours.nodes[1].role is Role.FOLLOWER and any(ours.leads(i) for i in (2, 3))
-    assert not ours.nodes[1].stand_down()
+    assert not ours.nodes[1].transfer_leadership()
 
 
 def test_the_journal_is_compacted_by_entries_and_by_bytes() -> None:

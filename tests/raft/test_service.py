@@ -663,19 +663,22 @@ async def test_a_wiped_voter_catches_up_and_then_votes(tmp_path: Path) -> None:
         voters.kill(other)
         await voters.start(wiped)
         await until(
-            lambda: "waits for a reply of node" in (voters.services[wiped].status().abstains or "")
+            lambda: (
+                "waits for a reply of node"
+                in (voters.services[wiped].status().not_voting_reason or "")
+            )
         )
         turns = voters.services[wiped].statistics().turns
         await until(lambda: voters.services[wiped].statistics().turns > turns + 8)
         assert (
             voters.machines[wiped].commands == []
-            and voters.services[wiped].status().abstains is not None
+            and voters.services[wiped].status().not_voting_reason is not None
         )
         await voters.start(other)
         await until(
             lambda: (
                 voters.machines[wiped].commands == [b"kept"]
-                and voters.services[wiped].status().abstains is None
+                and voters.services[wiped].status().not_voting_reason is None
             )
         )
         voters.kill(await voters.wait_leader())

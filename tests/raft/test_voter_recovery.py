@@ -36,7 +36,7 @@ def formed_three(guarded: bool = True) -> Guarded:
     for i in ours.ids:
         ours.connect(i, *[other for other in ours.ids if other != i])
     ours.exchange(ours.ids, 3)
-    assert all(ours.nodes[i].abstains is None for i in ours.ids) or not guarded
+    assert all(ours.nodes[i].not_voting_reason is None for i in ours.ids) or not guarded
     return ours
 
 
@@ -56,12 +56,12 @@ def test_the_first_formation_waits_for_all_voters() -> None:
     for _ in range(30):
         ours.exchange([1, 2], 1)
     assert ours.term(1) == ours.term(2) == 0
-    assert "it waits for a reply of node 3" in (ours.nodes[1].abstains or "")
+    assert "it waits for a reply of node 3" in (ours.nodes[1].not_voting_reason or "")
     ours.exchange([1, 2, 3], 3)
-    assert [ours.nodes[i].abstains for i in ours.ids] == [None] * 3
+    assert [ours.nodes[i].not_voting_reason for i in ours.ids] == [None] * 3
     for i in ours.ids:
         ours.start(i)  # and it is remembered
-        assert ours.nodes[i].abstains is None
+        assert ours.nodes[i].not_voting_reason is None
 
 
 def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
@@ -73,11 +73,11 @@ def test_half_of_the_voters_do_not_wait_for_the_other_half_for_ever() -> None:
     for _ in range(3):
         ours.exchange([1, 3, 4], 1)
         ours.exchange([2, 3, 4], 1)
-    assert [ours.nodes[i].abstains is None for i in ours.ids] == [False, False, True, True]
+    assert [ours.nodes[i].not_voting_reason is None for i in ours.ids] == [False, False, True, True]
     for _ in range(3):
         ours.advance()
         ours.exchange(ours.ids, 1)
-    assert [ours.nodes[i].abstains for i in ours.ids] == [None] * 4
+    assert [ours.nodes[i].not_voting_reason for i in ours.ids] == [None] * 4
 
 
 def wiped_voter_elects(ours: Ours) -> bool:
@@ -100,11 +100,14 @@ def test_a_wiped_voter_does_not_help_to_elect_a_node_that_lacks_a_committed_entr
 ) -> None:
     ours = formed_three()
     assert not wiped_voter_elects(ours)
-    assert "starts from nothing" in (ours.nodes[2].abstains or "")
+    assert "starts from nothing" in (ours.nodes[2].not_voting_reason or "")
     ours.connect(1, 2, 3)
     for _ in range(40):
         ours.exchange([1, 2, 3], 1)
-    assert all(ours.values(i) == ["KEPT"] for i in ours.ids) and ours.nodes[2].abstains is None
+    assert (
+        all(ours.values(i) == ["KEPT"] for i in ours.ids)
+        and ours.nodes[2].not_voting_reason is None
+    )
 
     monkeypatch.setattr(Ours, "node_class", _Forgetful)
     unguarded = formed_three(guarded=False)
@@ -167,7 +170,7 @@ def test_an_old_vote_of_a_wiped_voter_and_its_new_one_elect_no_two_leaders() -> 
     ours.deliver(2, 1, granted)
     wipe(ours, 2)
     rounds = 0
-    while ours.nodes[2].abstains is not None:
+    while ours.nodes[2].not_voting_reason is not None:
         ours.exchange([2, 3, 4, 5], 1)
         rounds += 1
         assert rounds < 100

@@ -315,7 +315,7 @@ def test_what_a_node_answered_with_a_wrong_file_does_not_keep_it_from_following(
     ours.journals[4].set_first_voters(voters(1, 4))
     ours.journals[4].flush()
     ours.restart(4, voters(1, 2, 3))
-    assert ours.nodes[4].abstains is None and ours.nodes[4].voter_view.current == VoterSet(
+    assert ours.nodes[4].not_voting_reason is None and ours.nodes[4].voter_view.current == VoterSet(
         0, voters(1, 4)
     )
     ours.exchange(ours.ids, 20)

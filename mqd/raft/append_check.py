@@ -1,4 +1,4 @@
-"""What a follower does with an AppendEntries of its leader (Raft, 5.3). Pure: it looks and changes
+"""A follower's consistency check of an AppendEntries of its leader (Raft, 5.3). Pure: it changes
 nothing."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mqd.errors import QuorumBroken
 from mqd.raft.codec import AppendEntries, Entry
-from mqd.raft.journal import Journal
+from mqd.raft.raft_log import RaftLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +28,33 @@ class Match:
     """To append."""
 
 
-def judge_append(
-    journal: Journal, message: AppendEntries, *, commit_index: int, proven_commit: int
+def check_append(
+    log: RaftLog, message: AppendEntries, *, commit_index: int, proven_commit: int
 ) -> Mismatch | Match:
     """`commit_index`: durable and committed here. `proven_commit`: committed by what leaders sent,
     at least `commit_index`. Raises QuorumBroken where the leader contradicts a committed entry."""
     previous, previous_term = message.previous_index, message.previous_term
     entries = message.entries
-    if previous > journal.last_index:
-        return Mismatch(journal.last_index + 1)
-    if previous < journal.base_index:  # that prefix is in our snapshot, hence committed
-        previous, previous_term = journal.base_index, journal.term_at(journal.base_index)
+    if previous > log.last_index:
+        return Mismatch(log.last_index + 1)
+    if previous < log.base_index:  # that prefix is in our snapshot, hence committed
+        previous, previous_term = log.base_index, log.term_at(log.base_index)
         entries = tuple(entry for entry in entries if entry.index > previous)
-    conflict = journal.term_at(previous)
+    conflict = log.term_at(previous)
     if conflict != previous_term:
         if previous <= commit_index:
             raise QuorumBroken(
                 f"entry {previous} is committed here in term {conflict},"
                 f" the leader has it in {previous_term}"
             )
-        while previous - 1 > commit_index and journal.term_at(previous - 1) == conflict:
+        while previous - 1 > commit_index and log.term_at(previous - 1) == conflict:
             previous -= 1  # skip the whole term that contradicts
         return Mismatch(previous)
     matched = previous + len(entries)
     for position, entry in enumerate(entries):
-        if entry.index > journal.last_index:
+        if entry.index > log.last_index:
             return Match(matched, None, entries[position:])
-        if journal.term_at(entry.index) != entry.term:
+        if log.term_at(entry.index) != entry.term:
             if entry.index <= proven_commit:
                 raise QuorumBroken(
                     f"the leader of term {message.term} would replace committed entry {entry.index}"

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from mqd.errors import QuorumBroken
-from mqd.raft.append_verdict import Match, Mismatch, judge_append
+from mqd.raft.append_check import Match, Mismatch, check_append
 from mqd.raft.codec import COMMAND, AppendEntries, Entry
 from mqd.raft.journal import Journal
 from mqd.raft.journal_start import open_journal
@@ -32,7 +32,7 @@ def append(previous: int, previous_term: int, *terms: int) -> AppendEntries:
 
 
 def judge(journal: Journal, message: AppendEntries, committed: int = 1) -> Mismatch | Match:
-    return judge_append(journal, message, commit_index=committed, proven_commit=committed)
+    return check_append(journal, message, commit_index=committed, proven_commit=committed)
 
 
 def test_entries_behind_a_gap_are_asked_for_from_the_end_of_the_log() -> None:
