@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.generators import BenchError
 from mqd.protocol.apis import by_key
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,7 +25,9 @@ import numpy as np
 import pyarrow as pa
 
 from mqd.client import columns
-from mqd.protocol.batch import HEADER_BYTES, Codec, iterate_batches, iterate_records, validate
+from mqd.protocol.batch import HEADER_BYTES, iterate_batches, validate
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import iterate_records
 
 STAMP_MS = 1_790_000_000_000
 PARTITIONS = 16

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqd.protocol.batch import Record, iterate_records, parse_header
+from mqd.protocol.batch import parse_header
 from mqd.protocol.files import CLEANER_CHECKPOINT, FileFormatError, decode_offset_checkpoint
 from mqd.protocol.markers import parse_end_marker
+from mqd.protocol.record_reader import Record, iterate_records
 
 from .history import Key
 

@@ -22,7 +22,8 @@ from mqd.io.disk import OsDisk
 from mqd.log.disk import known_directories
 from mqd.log.disk.known_directories import load_known_directories
 from mqd.log.epochs import LeaderEpochs
-from mqd.protocol.batch import BatchHeader, Codec, crc_of, iterate_records
+from mqd.protocol.batch import BatchHeader, crc_of
+from mqd.protocol.compression import Codec
 from mqd.protocol.files import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
@@ -51,6 +52,7 @@ from mqd.protocol.files import (
     scan_batches,
     segment_file_name,
 )
+from mqd.protocol.record_reader import iterate_records
 from mqd.types import NO_EPOCH, Offset
 
 CHECKPOINTS = (

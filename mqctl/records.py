@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from mqctl import render
 from mqctl.places import format_time
-from mqd.protocol.batch import Record
+from mqd.protocol.record_reader import Record
 
 Piece = Callable[[str, int, Record], bytes]
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -18,7 +18,7 @@ from mqd.config import NodeConfig, StartOptions
 from mqd.io.net import OsNetwork
 from mqd.peers import Peers, parse_peers
 from mqd.protocol import apis
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch_builder import build_batch
 
 READY_SECONDS = 20.0
 

@@ -169,7 +169,7 @@ def produce(
 
     async def work(client: ClusterClient) -> _Tally:
         from mqd.client.producer import open_producer
-        from mqd.protocol.batch import Codec
+        from mqd.protocol.compression import Codec
 
         async with open_producer(
             client,

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from mqd.client.raw_producer import RawProducer, end_transaction, open_raw_producer
     from mqd.client.transactional import TransactionalProducer, open_transactional_producer
     from mqd.errors import ErrorCode
-    from mqd.protocol.batch import Record
     from mqd.protocol.compression import Codec
+    from mqd.protocol.record_reader import Record
     from mqd.types import TopicPartition
 
 __all__ = [

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mqd.client.errors import ClientError
-from mqd.protocol.batch import Codec, Record
 from mqd.protocol.batch_writer import BatchWriter
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record
 from mqd.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 RECORD_OVERHEAD_BYTES = 20

@@ -26,7 +26,7 @@ from mqd.client.fetcher import Chunk, Fetcher
 from mqd.client.partitioner import StickyPartitioner
 from mqd.client.raw_producer import RawProducer, open_raw_producer
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.batch import Codec
+from mqd.protocol.compression import Codec
 
 assert mqd.client.columns
 

@@ -30,7 +30,7 @@ from mqd.client.peer import PeerConnection
 from mqd.client.produce_errors import NO_RESPONSE, NOT_STORED, SEQUENCE_LOST
 from mqd.client.producer_options import ProducerOptions, SendingOptions
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.batch import Codec
+from mqd.protocol.compression import Codec
 from mqd.types import NO_OFFSET, ZERO_UUID, TopicPartition
 
 PRODUCE = 0

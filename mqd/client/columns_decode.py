@@ -28,12 +28,11 @@ from mqd.protocol.batch import (
     HEADER_BYTES,
     BatchHeader,
     Buffer,
-    Codec,
     corrupt,
-    decompress,
     iterate_batches,
     validate,
 )
+from mqd.protocol.compression import Codec, decompress
 from mqd.protocol.markers import parse_end_marker
 
 GROUP_BYTES_MAX: Final = 32 * limits.MIB

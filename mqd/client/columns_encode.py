@@ -32,10 +32,9 @@ from mqd.protocol.batch import (
     MAGIC,
     PRODUCER_ID_POSITION,
     TRANSACTIONAL_MASK,
-    Codec,
-    compress,
     seal,
 )
+from mqd.protocol.compression import Codec, compress
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
 BATCH_BYTES: Final = 512 * limits.KIB

@@ -16,7 +16,8 @@ from mqd.client.columns_buffers import bitmap, gather
 from mqd.client.columns_schema import HEADER_TYPE, HEADERS_TYPE
 from mqd.client.columns_varints import BYTES_MAX_32, Bools, Bytes, Ints, read_varints
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.batch import Buffer, corrupt, read_varint
+from mqd.protocol.batch import Buffer, corrupt
+from mqd.protocol.record_reader import read_varint
 
 HEADERS_MAX: Final = 1 << 20
 """Headers of one record, at most: a header of two bytes takes twenty times as much here."""

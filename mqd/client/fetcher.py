@@ -20,8 +20,9 @@ from mqd.client.backoff import backoff_s
 from mqd.client.errors import ClientError, error_from_wire
 from mqd.client.metadata import ClusterView
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.batch import BatchHeader, Record, iterate_batches, iterate_records, validate
+from mqd.protocol.batch import BatchHeader, iterate_batches, validate
 from mqd.protocol.client_records import read_records
+from mqd.protocol.record_reader import Record, iterate_records
 from mqd.types import NO_OFFSET, ZERO_UUID, TopicPartition
 
 READ_UNCOMMITTED = 0

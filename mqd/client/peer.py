@@ -29,7 +29,7 @@ from mqd.errors import ErrorCode, ProtocolError
 from mqd.io.net import Network, Stream
 from mqd.protocol.apis import by_key
 from mqd.protocol.frame import FrameReader
-from mqd.protocol.pieces import LARGE_BYTES, Pieces
+from mqd.protocol.request_parts import LARGE_BYTES, RequestParts
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 
 API_VERSIONS_KEY = 18
@@ -224,7 +224,7 @@ class PeerConnection:
         return await self.answer_to(await self.post(api, version, body))
 
     async def post(
-        self, api: Api, version: int, body: bytes | bytearray | memoryview | Pieces
+        self, api: Api, version: int, body: bytes | bytearray | memoryview | RequestParts
     ) -> Posted:
         """Queue an encoded body behind those that were posted before, and return at once: a task
         that posts one after the other decides the order in which the peer sees them. `answer_to`
@@ -296,11 +296,14 @@ class PeerConnection:
         api: Api,
         version: int,
         correlation_id: int,
-        body: bytes | bytearray | memoryview | Pieces,
+        body: bytes | bytearray | memoryview | RequestParts,
         waiter: Posted | None,
     ) -> None:
         header = encode_request_header(api, version, correlation_id, self.client_id)
-        parts, size = (body.parts, body.size) if isinstance(body, Pieces) else ([body], len(body))
+        if isinstance(body, RequestParts):
+            parts, size = body.parts, body.size
+        else:
+            parts, size = [body], len(body)
         self._outbox.append((_SIZE.pack(len(header) + size) + header, waiter))
         self._outbox += [(part, None) for part in parts]
         self._outbox_filled.set()

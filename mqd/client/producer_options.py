@@ -21,7 +21,7 @@ from mqd.client.arguments import (
 from mqd.client.errors import InvalidValue
 from mqd.client.partitioner import Partitioner
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import Codec
+from mqd.protocol.compression import Codec
 
 Acks = Literal[0, 1, -1, "all"]
 CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]

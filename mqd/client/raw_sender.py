@@ -28,7 +28,7 @@ from mqd.client.raw_queue import NOT_STORED, Entry, RawQueue, Verdict
 from mqd.client.txn import PRODUCE_V2_FROM, Phase
 from mqd.client.txn_calls import TransactionCalls
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.pieces import Pieces, encode_request_pieces
+from mqd.protocol.request_parts import RequestParts, encode_request_parts
 from mqd.types import ZERO_UUID, TopicPartition
 
 PRODUCE = 0
@@ -278,7 +278,7 @@ class RawSender:
 
     def _request(
         self, connection: PeerConnection, entries: list[Entry], ids: dict[str, UUID]
-    ) -> tuple[int, Pieces]:
+    ) -> tuple[int, RequestParts]:
         """The version of Produce, and its body."""
         at_most = _TOPIC_IDS_FROM - 1 if ZERO_UUID in ids.values() else None
         transactional_id = None
@@ -304,7 +304,7 @@ class RawSender:
                 for name, rows in topics.items()
             ],
         }
-        return version, encode_request_pieces(api(PRODUCE), version, body)
+        return version, encode_request_parts(api(PRODUCE), version, body)
 
     async def _await_answer(
         self,

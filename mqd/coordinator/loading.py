@@ -10,8 +10,9 @@ from __future__ import annotations
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import NO_PRODUCER, CoordinatorRecord, Producer, Shard
 from mqd.errors import MqError
-from mqd.protocol.batch import iterate_batches, iterate_records
+from mqd.protocol.batch import iterate_batches
 from mqd.protocol.markers import parse_end_marker
+from mqd.protocol.record_reader import iterate_records
 from mqd.types import Offset
 
 

@@ -30,7 +30,7 @@ from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.limits import COORDINATOR_LOAD_BYTES
 from mqd.log.service import LogService
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch_builder import build_batch
 from mqd.replica import sealing
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService

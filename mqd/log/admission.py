@@ -20,11 +20,11 @@ from mqd.protocol.batch import (
     HEADER_BYTES,
     TRANSACTIONAL_MASK,
     BatchHeader,
-    Codec,
-    Record,
     crc_of,
     validate,
 )
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record
 from mqd.types import NO_TIMESTAMP
 
 RECORD_BYTES_MIN: Final = 7

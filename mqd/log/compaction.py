@@ -32,7 +32,7 @@ from mqd.log.log_config import FOREVER_MS, LogConfig
 from mqd.log.offset_map import KeyMap
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
-from mqd.protocol.batch import HEADER_BYTES, BatchHeader, record_bytes
+from mqd.protocol.batch import HEADER_BYTES, BatchHeader
 from mqd.protocol.files import (
     INDEX_ENTRY,
     RELATIVE_OFFSET_MAX,
@@ -40,6 +40,7 @@ from mqd.protocol.files import (
     AbortedTransaction,
 )
 from mqd.protocol.markers import parse_end_marker
+from mqd.protocol.record_reader import record_bytes
 from mqd.protocol.records import (
     PlacedRecord,
     batch_with,

@@ -26,10 +26,10 @@ from mqd.protocol.batch import (
     MAGIC,
     crc_of,
     parse_header,
-    record_bytes,
     seal,
 )
 from mqd.protocol.compression import Codec, compress
+from mqd.protocol.record_reader import record_bytes
 
 if TYPE_CHECKING:
     from mqd.log.log_config import LogConfig

@@ -23,22 +23,19 @@ from mqd.limits import (
     LOOKED_AT_MESSAGES,
     RECORD_ERRORS_MAX,
 )
-from mqd.protocol import batch
+from mqd.protocol import record_scan
 from mqd.protocol.batch import (
     CODEC_MASK,
     CODEC_POSITION,
     HEADER_BYTES,
-    KEYS_AT_ONCE,
     BatchHeader,
-    Record,
     crc_of,
-    iterate_records,
-    keyless_records,
     parse_header,
-    record_bytes,
 )
-from mqd.protocol.bricks import WHOLE_SLICE, Slices
 from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record, iterate_records, record_bytes
+from mqd.protocol.record_scan import KEYS_AT_ONCE, keyless_records
+from mqd.protocol.slices import WHOLE_SLICE, Slices
 from mqd.types import Offset
 
 _COMPRESSED_AT_ONCE_BYTES = 16 * KIB
@@ -239,7 +236,7 @@ def first_record_since(
             records = record_bytes(view, header, limit)
             if len(records) > _COMPRESSED_AT_ONCE_BYTES:
                 yield WHOLE_SLICE
-            looking = batch.first_record_since(records, header, timestamp, start_offset)
+            looking = record_scan.first_record_since(records, header, timestamp, start_offset)
             found = None
             while True:
                 try:

@@ -17,13 +17,12 @@ from mqd.protocol.batch import (
     MAGIC,
     TRANSACTIONAL_MASK,
     Buffer,
-    Codec,
-    Record,
-    compress,
     seal,
-    write_record,
 )
+from mqd.protocol.batch_builder import write_record
 from mqd.protocol.client_records import read_records
+from mqd.protocol.compression import Codec, compress
+from mqd.protocol.record_reader import Record
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 _VARINTS = 8192

@@ -17,12 +17,10 @@ from typing import overload
 
 from mqd import limits
 from mqd.errors import MqError
-from mqd.protocol.batch import (
-    BatchHeader,
-    Buffer,
+from mqd.protocol.batch import BatchHeader, Buffer, parse_header
+from mqd.protocol.record_reader import (
     Record,
     iterate_records,
-    parse_header,
     read_record,
     read_varint,
     record_bytes,

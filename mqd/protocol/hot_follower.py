@@ -1,9 +1,10 @@
-"""Fetch v17 as a follower sees it: requests written, answers read, by hand; the leader's half is
-hot.py.
+"""Fetch v17 as a follower sees it: requests written, responses read, by hand; the leader has
+hot_fetch_request.py and hot_fetch_response.py.
 
 Both accept, refuse and write exactly what `apis/fetch.py` declares
-(tests/protocol/test_hot_follower.py). Topics go by id, records stay a view into the answer's frame,
-and what a follower has no use for (aborted transactions, addresses) is checked and dropped.
+(tests/protocol/test_hot_follower.py). Topics have ids and no names, records stay a view into the
+response's frame. Fields without use for a follower (aborted transactions, addresses) are checked
+and dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 
 from mqd import limits
 from mqd.errors import ProtocolError
-from mqd.protocol.bricks import (
+from mqd.protocol.hot_primitives import (
     INT32,
     INT32_INT32,
     INT32_INT64,
@@ -34,26 +35,26 @@ from mqd.protocol.bricks import (
 VERSION: Final = 17
 """The one version that followers of this release speak."""
 
-AskedPartition = tuple[int, int, int, int, int, int]
+RequestedPartition = tuple[int, int, int, int, int, int]
 """(partition, current leader epoch, fetch offset, last fetched epoch, log start offset,
 bytes at most).
 """
 
 
 class FetchedPartition(NamedTuple):
-    """What an answer says of one partition."""
+    """One partition of a response."""
 
     partition: int
     error_code: int
     high_watermark: int
     log_start_offset: int
     diverging_epoch: tuple[int, int] | None
-    """(epoch, end offset): where the asker's log leaves the leader's (KIP-595)."""
+    """(epoch, end offset): where the follower's log differs from the leader's (KIP-595)."""
     records: memoryview
     """Empty where there are none."""
 
 
-class FetchAnswer(NamedTuple):
+class FetchedTopics(NamedTuple):
     throttle_ms: int
     error_code: int
     session_id: int
@@ -66,7 +67,7 @@ _REQUEST_HEAD = Struct(">iiibii")
 _REQUEST_PARTITION = Struct(">iiqiqiB")  # ... no tagged fields
 # no rack; one tagged field: 1, of 13 bytes: replica id and epoch, no tagged fields
 _REQUEST_TAIL = Struct(">BBBBiqB")
-_ANSWER_HEAD = Struct(">ihi")  # throttle, error code, session id
+_RESPONSE_HEAD = Struct(">ihi")  # throttle, error code, session id
 # partition, error code, high watermark, last stable offset, log start offset
 _ROW = Struct(">ihqqq")
 
@@ -80,7 +81,7 @@ def encode_fetch_request(
     max_bytes: int,
     session_id: int,
     session_epoch: int,
-    topics: Sequence[tuple[bytes, Sequence[AskedPartition]]],
+    topics: Sequence[tuple[bytes, Sequence[RequestedPartition]]],
     forgotten: Sequence[tuple[bytes, Sequence[int]]],
 ) -> bytearray:
     """The body. `topics` and `forgotten` by topic id.
@@ -108,13 +109,13 @@ def encode_fetch_request(
     return out
 
 
-def decode_fetch_response(buffer: memoryview, position: int) -> FetchAnswer:
+def decode_fetch_response(buffer: memoryview, position: int) -> FetchedTopics:
     """The body from `position` to the end of `buffer`. ProtocolError where it is damaged."""
     end = len(buffer)
-    need(position, _ANSWER_HEAD.size, end)
-    throttle_ms, error_code, session_id = _ANSWER_HEAD.unpack_from(buffer, position)
+    need(position, _RESPONSE_HEAD.size, end)
+    throttle_ms, error_code, session_id = _RESPONSE_HEAD.unpack_from(buffer, position)
     count, position = compact_array_count(
-        buffer, position + _ANSWER_HEAD.size, end, limits.RESPONSE_ELEMENTS_MAX
+        buffer, position + _RESPONSE_HEAD.size, end, limits.RESPONSE_ELEMENTS_MAX
     )
     left = limits.RESPONSE_ELEMENTS_MAX - count
     topics = []
@@ -153,7 +154,7 @@ def decode_fetch_response(buffer: memoryview, position: int) -> FetchAnswer:
         topics.append((topic_id, rows))
         position = skip_tagged_fields(buffer, position, end)
     finish(_skip_endpoints(buffer, position, end, left), end)
-    return FetchAnswer(throttle_ms, error_code, session_id, topics)
+    return FetchedTopics(throttle_ms, error_code, session_id, topics)
 
 
 def _row_tagged_fields(

@@ -14,7 +14,9 @@ from struct import Struct
 from typing import NamedTuple
 
 from mqd.errors import MqError
-from mqd.protocol.batch import Buffer, build_batch, iterate_records
+from mqd.protocol.batch import Buffer
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.record_reader import iterate_records
 
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")

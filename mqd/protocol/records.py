@@ -26,13 +26,12 @@ from mqd.protocol.batch import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     BatchHeader,
-    Codec,
-    compress,
     corrupt,
-    read_varint,
     seal,
-    write_varint,
 )
+from mqd.protocol.batch_builder import write_varint
+from mqd.protocol.compression import Codec, compress
+from mqd.protocol.record_reader import read_varint
 from mqd.types import NO_TIMESTAMP
 
 

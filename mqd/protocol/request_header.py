@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from mqd.errors import ProtocolError
 from mqd.protocol.apis import by_key
-from mqd.protocol.primitives import Cursor, skip_tagged_fields
+from mqd.protocol.primitives import Cursor
 from mqd.protocol.schema import API_VERSIONS_KEY, REQUEST_HEADER, Api, Buffer, UnsupportedApi
+from mqd.protocol.structures import skip_tagged_fields
 
 
 class RequestHeader(NamedTuple):

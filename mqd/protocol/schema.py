@@ -37,17 +37,19 @@ from mqd.protocol.primitives import (
     LENGTH_16,
     LENGTH_32,
     LENGTH_COMPACT,
-    Array,
     Blob,
     Cursor,
-    Member,
-    NullableStructure,
     Number,
-    NumberArray,
     String,
-    Structure,
     Uuid,
     Varint,
+)
+from mqd.protocol.structures import (
+    Array,
+    Member,
+    NullableStructure,
+    NumberArray,
+    Structure,
     skip_tagged_fields,
 )
 from mqd.types import ZERO_UUID

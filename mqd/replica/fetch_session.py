@@ -23,7 +23,7 @@ from mqd.limits import (
     FETCH_SESSIONS_MAX,
     FETCH_SESSIONS_PARTITIONS_MAX,
 )
-from mqd.protocol.hot_fetch import FetchPartition
+from mqd.protocol.hot_fetch_request import FetchPartition
 from mqd.replica.waiters import FetchWaiter
 
 INITIAL_EPOCH = 0

@@ -29,9 +29,9 @@ from typing import NamedTuple
 from mqd.config import NodeConfig
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.hot_follower import (
-    AskedPartition,
-    FetchAnswer,
     FetchedPartition,
+    FetchedTopics,
+    RequestedPartition,
     encode_fetch_request,
 )
 from mqd.replica.partition import Partition
@@ -110,7 +110,7 @@ class PartitionFetchState:
     def succeeded(self) -> None:
         self._backoff = 0.0
 
-    def request_row(self, partition_bytes_max: int) -> AskedPartition | None:
+    def request_row(self, partition_bytes_max: int) -> RequestedPartition | None:
         """Its row of a request. None while its records are not on stable storage and the topic has
         `flush.before.ack`: the request would acknowledge them (I1).
         """
@@ -167,7 +167,7 @@ class Follower:
         self._throttle = throttle
         self._session_id = 0
         self._epoch = 0
-        self._in_session: dict[Key, AskedPartition | None] = {}
+        self._in_session: dict[Key, RequestedPartition | None] = {}
         """The partitions of the session, with the rows that last named them. None: the next request
         must name the partition again, also if its row is the same.
         """
@@ -211,7 +211,7 @@ class Follower:
 
     def next_request(self, replica_epoch: int, now: float) -> bytearray | None:
         """The body of the next fetch. None while no partition can be fetched."""
-        topics: dict[bytes, list[AskedPartition]] = {}
+        topics: dict[bytes, list[RequestedPartition]] = {}
         forgotten: dict[bytes, list[int]] = {}
         options, in_session = self._options, self._in_session
         changed, self._changed = self._changed, {}
@@ -282,7 +282,7 @@ class Follower:
 
     # -- responses ---------------------------------------------------------------------------------
 
-    def on_response(self, response: FetchAnswer, now: float) -> list[Action]:
+    def on_response(self, response: FetchedTopics, now: float) -> list[Action]:
         """The actions for the partitions of a response.
 
         MqError if the leader rejected the whole request.
@@ -311,7 +311,7 @@ class Follower:
             self.disconnected()
         return actions
 
-    def _actions(self, response: FetchAnswer, now: float) -> Iterator[Action]:
+    def _actions(self, response: FetchedTopics, now: float) -> Iterator[Action]:
         for topic_id, rows in response.topics:
             for row in rows:
                 state = self.followed.get((topic_id, row.partition))

@@ -40,10 +40,10 @@ from mqd.limits import (
     REQUEST_ELEMENTS_MAX,
 )
 from mqd.protocol import apis
-from mqd.protocol.bricks import all_slices
 from mqd.protocol.primitives import Cursor
 from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, UnsupportedApi, encode_response_header
+from mqd.protocol.slices import all_slices
 from mqd.server import hello, unstable
 from mqd.server.connection import Buffer, Connection, Slot
 from mqd.server.context import CLIENT, PEER, Context, Node
@@ -382,7 +382,7 @@ class Dispatcher:
                     decoding = handler.api.decode_request_in_slices(header.api_version, cursor)
                     request = await finished_in_slices(decoding)
                 if connection.open:
-                    connection.hold(cursor.kept)
+                    connection.hold(cursor.value_bytes)
                     frame = _NOTHING
                     del cursor, decoding
 

@@ -26,12 +26,12 @@ from mqd.errors import ErrorCode, MqError
 from mqd.io.disk import FileRange
 from mqd.limits import DECODED_AT_ONCE_ROWS
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
-from mqd.protocol.bricks import Slices, all_slices
-from mqd.protocol.hot_fetch import (
-    FetchRequest,
+from mqd.protocol.hot_fetch_request import FetchRequest
+from mqd.protocol.hot_fetch_response import (
     encode_fetch_response_in_slices,
     encode_fetch_response_parts,
 )
+from mqd.protocol.slices import Slices, all_slices
 from mqd.replica.fetch_session import NO_SESSION, FollowerSession, PartitionWatch
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import FetchWaiter

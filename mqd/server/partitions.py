@@ -9,14 +9,14 @@ from typing import Any
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.hot_fetch import FetchAnswerTopic
+from mqd.protocol.hot_fetch_response import FetchResponseTopic
 from mqd.replica.partition import Partition
 from mqd.server.context import Node
 from mqd.types import NO_EPOCH, NO_NODE, NodeId, TopicPartition
 
 Endpoint = tuple[int, str, int, str | None]
 FetchRow = tuple[Any, ...]
-"""A row of a fetch's answer, as `mqd.protocol.hot` encodes it."""
+"""A row of a fetch response, as `mqd.protocol.hot_fetch_response` encodes it."""
 
 _NO_PREFERRED_REPLICA = -1
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -103,7 +103,7 @@ def current_leader(
     return None if found.leader in (NO_NODE, node.node_id) else (found.leader, found.leader_epoch)
 
 
-def fetch_topics(rows: Mapping[bytes, list[FetchRow]], *, by_id: bool) -> list[FetchAnswerTopic]:
+def fetch_topics(rows: Mapping[bytes, list[FetchRow]], *, by_id: bool) -> list[FetchResponseTopic]:
     """The topics of a fetch response, each with its rows: named by id or by name, as its
     version does.
     """

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from mqd.protocol.bricks import WHOLE_SLICE
+from mqd.protocol.slices import WHOLE_SLICE
 
 SLICE_ROWS = WHOLE_SLICE
 """Rows between two checkpoints, and from how many on slices are worth a task: one to three

@@ -36,7 +36,7 @@ from mqd.client.descriptions import (
     ResourceType,
 )
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch_builder import build_batch
 from mqd.raft.machine import Role
 from mqd.testing.cluster import Cluster, SimulatedNode
 from mqd.testing.probes import Probes

@@ -20,7 +20,7 @@ import trio
 
 from mqd.errors import ErrorCode
 from mqd.io.net import Stream
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch_builder import build_batch
 from mqd.testing.requests import decoded, fetch_body, frame
 
 PAUSE_SECONDS = 0.15

@@ -33,8 +33,10 @@ from mqd.client.producer import open_producer
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.io.clock import Clock
 from mqd.io.net import Stream
-from mqd.protocol.batch import build_batch, iterate_batches, iterate_records, validate
+from mqd.protocol.batch import iterate_batches, validate
+from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.frame import FrameReader
+from mqd.protocol.record_reader import iterate_records
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 from mqd.testing.checker import History, Outcome, Promise, Send
 from mqd.testing.clients import FETCH_WAIT_MS, PAUSE_SECONDS, fetch, pause, refresh

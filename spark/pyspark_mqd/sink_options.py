@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from mqd import limits
-from mqd.protocol.batch import Codec
+from mqd.protocol.compression import Codec
 
 from .connection import HONOURED, PREFIX, Connection, client_name, connection_of, lowered
 from .errors import OptionError

@@ -11,9 +11,10 @@ import pytest
 
 from chaos.nemesis import CUTS, WEIGHTS, Fault, steps
 from chaos.replicas import differences
-from mqd.protocol.batch import Record, build_batch
+from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.files import CLEANER_CHECKPOINT, encode_offset_checkpoint
 from mqd.protocol.markers import EndMarker, build_end_marker
+from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 
 KEY = ("topic", 1)

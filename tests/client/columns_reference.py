@@ -17,19 +17,15 @@ from mqd.protocol.batch import (
     HEADER,
     HEADER_BYTES,
     BatchHeader,
-    Codec,
-    Record,
-    build_batch,
-    compress,
     corrupt,
-    decompress,
     iterate_batches,
-    iterate_records,
     parse_header,
-    read_varint,
     seal,
     validate,
 )
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec, compress, decompress
+from mqd.protocol.record_reader import Record, iterate_records, read_varint
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # kafka-python uses what Python has deprecated

@@ -18,14 +18,10 @@ import trio
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.io.net import Listener, Poller
 from mqd.protocol.apis import by_key
-from mqd.protocol.batch import (
-    BASE_OFFSET_POSITION,
-    Record,
-    build_batch,
-    iterate_records,
-    parse_header,
-)
+from mqd.protocol.batch import BASE_OFFSET_POSITION, parse_header
+from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.frame import FrameReader
+from mqd.protocol.record_reader import Record, iterate_records
 from mqd.protocol.request_header import decode_request_header
 from mqd.protocol.schema import encode_response_header
 from mqd.types import TopicPartition

@@ -6,7 +6,10 @@ import pytest
 
 from mqd.client.accumulator import Accumulator, Batch, Sequences, record_bytes
 from mqd.client.errors import error_from_wire
-from mqd.protocol.batch import Codec, Record, build_batch, parse_header
+from mqd.protocol.batch import parse_header
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 
 A, B, C = (TopicPartition("t", index) for index in range(3))

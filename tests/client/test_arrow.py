@@ -19,7 +19,10 @@ from mqd.client.group_consumer import open_group_consumer
 from mqd.client.partitioner import partition_for_key
 from mqd.client.sync import connect as connect_blocking
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import Codec, Record, build_batch, iterate_records, seal
+from mqd.protocol.batch import seal
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record, iterate_records
 from mqd.types import TopicPartition
 from tests.client.fake import FETCH, FakeCluster
 from tests.client.loopback import Loopback, loopback

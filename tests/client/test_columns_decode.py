@@ -18,8 +18,11 @@ from mqd.client.columns import COLUMNS, Aborted, decode, schema
 from mqd.client.columns_buffers import gather
 from mqd.client.errors import ClientError
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.batch import Codec, Record, build_batch, parse_header, write_varint
+from mqd.protocol.batch import parse_header
+from mqd.protocol.batch_builder import build_batch, write_varint
+from mqd.protocol.compression import Codec
 from mqd.protocol.markers import EndMarker, build_end_marker
+from mqd.protocol.record_reader import Record
 from tests.client.columns_reference import (
     PythonBuilder,
     decoded,

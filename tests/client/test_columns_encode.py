@@ -15,14 +15,10 @@ from mqd.client.columns import EncodedBatch, decode, encode, partition_for_keys,
 from mqd.client.errors import ClientError
 from mqd.client.partitioner import murmur2, partition_for_key
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import (
-    Codec,
-    build_batch,
-    check_records,
-    iterate_records,
-    parse_header,
-    validate,
-)
+from mqd.protocol.batch import parse_header, validate
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import check_records, iterate_records
 from tests.client.columns_reference import PythonBatch, rows_of
 
 HEADERS = schema(["headers"]).field(0).type

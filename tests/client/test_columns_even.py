@@ -11,7 +11,8 @@ import pytest
 
 from mqd.client.columns import encode
 from mqd.client.columns_even import EvenRecords
-from mqd.protocol.batch import Codec, check_records
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import check_records
 
 
 def _column(size: int | None, count: int, dice: random.Random) -> pa.Array:

@@ -16,7 +16,8 @@ from mqd.client.columns_varints import (
     write_varints,
 )
 from mqd.errors import MqError
-from mqd.protocol.batch import read_varint, write_varint
+from mqd.protocol.batch_builder import write_varint
+from mqd.protocol.record_reader import read_varint
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -12,7 +12,9 @@ from mqd.client.consumer import Consumer, open_consumer
 from mqd.client.errors import ClientError
 from mqd.client.offset_specs import AtTime
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import Codec, Record, build_batch
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 from tests.client.fake import FETCH, METADATA, FakeCluster, FakePartition, HangUp
 

@@ -17,7 +17,9 @@ from mqd.client.peer import PeerConnection
 from mqd.client.producer import Producer, open_producer
 from mqd.client.transactional import open_transactional_producer
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import Codec, iterate_records, parse_header
+from mqd.protocol.batch import parse_header
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import iterate_records
 from mqd.types import TopicPartition
 from tests.client.fake import (
     INIT_PRODUCER_ID,

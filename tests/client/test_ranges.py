@@ -12,7 +12,8 @@ from mqd.client.cluster import ClusterClient, connect
 from mqd.client.errors import ClientError, DeadlineExceeded
 from mqd.client.ranges import FetchedRange, RangeReader, open_range
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import iterate_batches, iterate_records
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.record_reader import iterate_records
 from mqd.types import TopicPartition
 from tests.client.fake import FETCH, FakeBroker, FakeCluster, Hang, HangUp
 from tests.client.test_consumer import fill

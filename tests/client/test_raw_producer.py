@@ -13,7 +13,9 @@ from mqd.client.cluster import ClusterClient, connect
 from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed
 from mqd.client.raw_producer import RawProducer, open_raw_producer
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import Record, build_batch, iterate_records, parse_header
+from mqd.protocol.batch import parse_header
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.record_reader import Record, iterate_records
 from mqd.types import TopicPartition
 from tests.client.fake import PRODUCE, FakeBroker, FakeCluster, Hang, HangUp
 from tests.client.test_producer import refusing

@@ -21,7 +21,8 @@ from mqd.client.raw_producer import (
     open_raw_producer,
 )
 from mqd.errors import MqError
-from mqd.protocol.batch import iterate_batches, iterate_records
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.record_reader import iterate_records
 from mqd.testing import Cluster, run
 from mqd.types import TopicPartition
 from tests.client.test_raw_producer import Built, numbered

@@ -9,7 +9,8 @@ from mqd.client.errors import ClientError, ConsumerClosed, ProducerClosed
 from mqd.client.group_member import GroupMetadata
 from mqd.client.sync import connect
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import iterate_batches, iterate_records
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.record_reader import iterate_records
 from mqd.types import TopicPartition
 from tests.client.fake import INIT_PRODUCER_ID
 from tests.client.loopback import Loopback

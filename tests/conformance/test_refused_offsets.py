@@ -21,9 +21,9 @@ from chaos.node import LOOPBACK, Node, free_port
 from mqd.coordinator.group.offsets import FetchOffsets
 from mqd.errors import ErrorCode
 from mqd.protocol.apis.offset_fetch import API
-from mqd.protocol.bricks import all_slices
 from mqd.protocol.request_header import decode_request_header
 from mqd.protocol.schema import encode_response_header
+from mqd.protocol.slices import all_slices
 from mqd.server.handlers.offset_fetch import refusal
 
 from .batches import batch

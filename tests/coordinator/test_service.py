@@ -29,7 +29,8 @@ from mqd.coordinator.shard import (
 )
 from mqd.errors import ErrorCode, MqError
 from mqd.logs import RepeatFilter
-from mqd.protocol.batch import build_batch, seal
+from mqd.protocol.batch import seal
+from mqd.protocol.batch_builder import build_batch
 from mqd.replica.partition import Partition
 from tests.log.support import FaultyDisk, wait_until
 from tests.replica.replicas import ME, TWO, Replicas

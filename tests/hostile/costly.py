@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch_builder import build_batch
 from mqd.testing.requests import decoded, fetch_body, frame
 from tests.hostile.attack import KNOWN_TOPIC, PIPELINED, Attack
 from tests.hostile.wire import Wire

@@ -13,7 +13,7 @@ import math
 import sys
 import time
 
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch_builder import build_batch
 from mqd.testing.requests import decoded, frame
 from tests.hostile.wire import Wire
 

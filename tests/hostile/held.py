@@ -9,7 +9,7 @@ import struct
 import time
 
 from mqd.limits import KIB, MIB
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch_builder import build_batch
 from mqd.testing.requests import fetch_body, frame
 from tests.hostile.attack import KNOWN_TOPIC, PIPELINED, Attack
 from tests.hostile.wire import Wire

@@ -33,7 +33,9 @@ from mqd.limits import (
 )
 from mqd.log.producers import Producers
 from mqd.node.publisher import MetadataPublisher
-from mqd.protocol.batch import Codec, Record, build_batch
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record
 from mqd.raft import formats
 from mqd.raft.codec import InstallSnapshot, encode_message
 from mqd.raft.service import RaftService

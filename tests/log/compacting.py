@@ -9,8 +9,11 @@ from random import Random
 
 from mqd.log.disk.sync_plan import plan_sync
 from mqd.log.partition_log import PartitionLog
-from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
 from mqd.protocol.markers import EndMarker, build_end_marker
+from mqd.protocol.record_reader import Record, iterate_records
 from mqd.testing.disk import ProcessDisk
 from tests.log.support import Harness, Inline
 

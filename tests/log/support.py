@@ -20,7 +20,10 @@ from mqd.log.appending import Appended
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
-from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record, iterate_records
 from mqd.types import TopicPartition
 
 NOW = 1_760_000_000_000

@@ -18,17 +18,12 @@ from mqd.log.log_config import LogConfig
 from mqd.log.offset_map import KeyMap
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
-from mqd.protocol.batch import (
-    BatchHeader,
-    Codec,
-    Record,
-    build_batch,
-    check_records,
-    iterate_records,
-    parse_header,
-)
+from mqd.protocol.batch import BatchHeader, parse_header
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
 from mqd.protocol.files import AbortedTransaction
 from mqd.protocol.markers import EndMarker, build_end_marker
+from mqd.protocol.record_reader import Record, check_records, iterate_records
 from mqd.protocol.records import delete_horizon
 from mqd.types import NO_OFFSET
 from tests.log.compacting import Writer, committed_table, roll, settle

@@ -17,8 +17,8 @@ from mqd.io.disk import File
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import LogFailure, PartitionLog
 from mqd.protocol.batch import iterate_batches, seal
-from mqd.protocol.bricks import all_slices
 from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT, decode_offset_checkpoint
+from mqd.protocol.slices import all_slices
 from mqd.types import TopicPartition
 from tests.log.support import NOW, PARTITION, TOPIC_ID, FaultyDisk, Harness, batch
 

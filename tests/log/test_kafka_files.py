@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mqd.protocol.bricks import all_slices
 from mqd.protocol.files import encode_clean_shutdown, encode_offset_checkpoint
+from mqd.protocol.slices import all_slices
 from mqd.types import TopicPartition
 from tests.log.support import Harness
 

@@ -17,7 +17,8 @@ from mqd.errors import MqError
 from mqd.log.disk.sync_plan import plan_sync
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
-from mqd.protocol.batch import Codec, parse_header
+from mqd.protocol.batch import parse_header
+from mqd.protocol.compression import Codec
 from tests.log.support import PARTITION, Harness, batch
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=150, file_delete_delay_ms=0)

@@ -15,7 +15,10 @@ from mqd.log.appending import Appended, plan_append
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
-from mqd.protocol.batch import Codec, Record, build_batch, parse_header, seal, validate
+from mqd.protocol.batch import parse_header, seal, validate
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record
 from tests.log.support import NOW, PARTITION, TOPIC_ID, batch
 
 

@@ -11,16 +11,10 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.log_config import LogConfig
 from mqd.log.recompression import is_small, is_wanted, recompressed
 from mqd.log.record_inspection import bytes_max
-from mqd.protocol.batch import (
-    ATTRIBUTES_POSITION,
-    Codec,
-    Record,
-    build_batch,
-    iterate_records,
-    parse_header,
-    seal,
-    validate,
-)
+from mqd.protocol.batch import ATTRIBUTES_POSITION, parse_header, seal, validate
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record, iterate_records
 from tests.log.support import NOW
 
 TYPES = {

@@ -13,20 +13,12 @@ from mqd import limits
 from mqd.errors import ErrorCode, MqError
 from mqd.log import record_inspection as module
 from mqd.log.record_inspection import Looking
-from mqd.protocol.batch import (
-    HEADER,
-    Codec,
-    Record,
-    build_batch,
-    compress,
-    first_record_since,
-    iterate_records,
-    keyless_records,
-    parse_header,
-    record_bytes,
-    seal,
-)
-from mqd.protocol.bricks import all_slices
+from mqd.protocol.batch import HEADER, parse_header, seal
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec, compress
+from mqd.protocol.record_reader import Record, iterate_records, record_bytes
+from mqd.protocol.record_scan import first_record_since, keyless_records
+from mqd.protocol.slices import all_slices
 from tests.log.support import NOW, batch
 
 LIMIT = limits.BATCH_BYTES_MAX

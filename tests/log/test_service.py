@@ -22,8 +22,8 @@ from mqd.limits import DISK_RESERVE_BYTES, POSITIONS_CACHED
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
-from mqd.protocol.batch import Codec, parse_header
-from mqd.protocol.bricks import all_slices
+from mqd.protocol.batch import parse_header
+from mqd.protocol.compression import Codec
 from mqd.protocol.files import (
     LOG_SUFFIX,
     MetaProperties,
@@ -31,6 +31,7 @@ from mqd.protocol.files import (
     encode_offset_checkpoint,
     segment_file_name,
 )
+from mqd.protocol.slices import all_slices
 from mqd.types import TopicPartition
 from tests.log.support import (
     NOW,

@@ -16,8 +16,10 @@ from mqctl.app import Failure
 from mqd.io.disk import OsDisk
 from mqd.log.disk.known_directories import KnownDirectories
 from mqd.log.log_config import LogConfig
-from mqd.protocol.batch import Codec, Record, build_batch
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
 from mqd.protocol.files import CLEANER_CHECKPOINT
+from mqd.protocol.record_reader import Record
 from tests.log.compacting import settle
 from tests.log.support import Harness, batch
 

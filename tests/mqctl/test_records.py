@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from mqctl.places import Place, format_time, parse_partitions, parse_place, parse_time
 from mqctl.records import Envelope, compile_format, from_envelope, to_envelope, unescape
-from mqd.protocol.batch import Record
+from mqd.protocol.record_reader import Record
 
 RECORD = Record(42, 1767225600123, b"key", b"va\x00\xff", (("h", b"1"), ("n", None)))
 

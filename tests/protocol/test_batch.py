@@ -17,16 +17,10 @@ from hypothesis import given, settings, strategies as st
 
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import batch
-from mqd.protocol.batch import (
-    Codec,
-    Record,
-    build_batch,
-    check_records,
-    iterate_batches,
-    iterate_records,
-    parse_header,
-    validate,
-)
+from mqd.protocol.batch import iterate_batches, parse_header, validate
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record, check_records, iterate_records
 
 with warnings.catch_warnings():  # it reads its schemas by a function that Python 3.11 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)

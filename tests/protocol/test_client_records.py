@@ -10,9 +10,11 @@ from hypothesis import given, settings, strategies as st
 
 from mqd.errors import MqError
 from mqd.protocol import batch, client_records
-from mqd.protocol.batch import Codec, Record, build_batch, iterate_records
+from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.batch_writer import BatchWriter
 from mqd.protocol.client_records import read_records
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record, iterate_records
 
 SIZES = (0, 1, 60, 61, 62, 63, 64, 8100, 8180, 8189, 8190, 8191, 8192, 20_000)
 blobs = st.none() | st.binary(max_size=20) | st.sampled_from(SIZES).map(bytes)

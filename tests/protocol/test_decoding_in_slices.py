@@ -115,4 +115,4 @@ def test_what_is_kept_of_a_request_is_counted_and_no_view_of_it() -> None:
     )
     request, _ = finished(api.decode_request_in_slices(9, stream))
     assert type(request.protocols[0].metadata) is bytes
-    assert stream.kept == 50 + len("range") + 1000
+    assert stream.value_bytes == 50 + len("range") + 1000

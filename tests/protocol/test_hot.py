@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from mqd import limits
 from mqd.errors import ProtocolError
-from mqd.protocol import hot, hot_fetch
+from mqd.protocol import hot_fetch_request, hot_fetch_response, hot_produce
 from mqd.protocol.apis import by_name
 from mqd.protocol.schema import Api, encode_response_header
 
@@ -95,7 +95,7 @@ def produce_as_hot(request: Any, version: int) -> tuple[Any, ...]:
 
 
 def decode_produce(buffer: bytes, position: int, end: int, version: int) -> tuple[Any, ...]:
-    transactional_id, acks, timeout_ms, topics = hot.decode_produce_request(
+    transactional_id, acks, timeout_ms, topics = hot_produce.decode_produce_request(
         memoryview(buffer), position, end, version
     )
     for _, _, partitions in topics:
@@ -137,7 +137,9 @@ def test_lengths_of_records_on_both_sides_of_each_varint_byte() -> None:
                 ],
             }
             body = PRODUCE.encode_request(version, request)
-            _, _, _, [(_, _, partitions)] = hot.decode_produce_request(body, 0, len(body), version)
+            _, _, _, [(_, _, partitions)] = hot_produce.decode_produce_request(
+                body, 0, len(body), version
+            )
             assert partitions == [(3, len(body) - 3 - size, len(body) - 3)]
 
 
@@ -232,11 +234,11 @@ def fetch_requests() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-def fetch_as_hot(request: Any, version: int) -> hot_fetch.FetchRequest:
+def fetch_as_hot(request: Any, version: int) -> hot_fetch_request.FetchRequest:
     def names(topic: Any) -> tuple[bytes | None, bytes | None]:
         return (topic.topic.encode(), None) if version < 13 else (None, topic.topic_id.bytes)
 
-    return hot_fetch.FetchRequest(
+    return hot_fetch_request.FetchRequest(
         request.replica_id if version < 15 else request.replica_state.replica_id,
         request.replica_state.replica_epoch,
         request.max_wait_ms,
@@ -249,7 +251,7 @@ def fetch_as_hot(request: Any, version: int) -> hot_fetch.FetchRequest:
             (
                 *names(topic),
                 [
-                    hot_fetch.FetchPartition(
+                    hot_fetch_request.FetchPartition(
                         part.partition,
                         part.current_leader_epoch,
                         part.fetch_offset,
@@ -280,7 +282,9 @@ def test_fetch_requests_are_read_alike(
     expected = fetch_as_hot(FETCH.decode_request(version, body), version)
     buffer = memoryview(before + body + after)
     assert (
-        hot_fetch.decode_fetch_request(buffer, len(before), len(before) + len(body), version)
+        hot_fetch_request.decode_fetch_request(
+            buffer, len(before), len(before) + len(body), version
+        )
         == expected
     )
 
@@ -294,7 +298,9 @@ def test_damaged_fetch_requests_are_judged_alike(
     body = mutated(FETCH.encode_request(version, request), changes)
     expected = verdict(lambda: fetch_as_hot(FETCH.decode_request(version, body), version))
     assert (
-        verdict(hot_fetch.decode_fetch_request, memoryview(body + after), 0, len(body), version)
+        verdict(
+            hot_fetch_request.decode_fetch_request, memoryview(body + after), 0, len(body), version
+        )
         == expected
     )
 
@@ -366,7 +372,7 @@ def test_edges_of_a_fetched_partitions_tagged_fields(version: int, tagged: bytes
     head = bytes(13) + bytes(8) + b"\x02" + bytes(range(16)) + b"\x02" + bytes(range(32))
     body = head + tagged + b"\0" + b"\x01" + b"\x01" + b"\0"
     expected = verdict(lambda: fetch_as_hot(FETCH.decode_request(version, body), version))
-    assert verdict(hot_fetch.decode_fetch_request, body, 0, len(body), version) == expected
+    assert verdict(hot_fetch_request.decode_fetch_request, body, 0, len(body), version) == expected
 
 
 @pytest.mark.parametrize(
@@ -385,7 +391,7 @@ def test_edges_of_a_fetched_partitions_tagged_fields(version: int, tagged: bytes
 def test_edges_of_a_fetchs_tagged_fields(version: int, tagged: bytes) -> None:
     body = bytes(17 if version < 15 else 13) + bytes(8) + b"\x01\x01\x01" + tagged
     expected = verdict(lambda: fetch_as_hot(FETCH.decode_request(version, body), version))
-    assert verdict(hot_fetch.decode_fetch_request, body, 0, len(body), version) == expected
+    assert verdict(hot_fetch_request.decode_fetch_request, body, 0, len(body), version) == expected
 
 
 @pytest.mark.parametrize(
@@ -397,7 +403,9 @@ def test_every_prefix_of_a_request_is_refused(api: Api, versions: range) -> None
     for version in versions:
         body = api.encode_request(version, {"topic_data": [topic], "topics": [topic]})
         decode: Any = (
-            hot.decode_produce_request if api is PRODUCE else hot_fetch.decode_fetch_request
+            hot_produce.decode_produce_request
+            if api is PRODUCE
+            else hot_fetch_request.decode_fetch_request
         )
         decode(body, 0, len(body), version)
         for end in range(len(body)):
@@ -414,7 +422,7 @@ def test_more_elements_in_all_than_the_limit_are_refused(monkeypatch: pytest.Mon
         for topics, accepted in (([topic], True), ([topic, topic], False)):
             body = PRODUCE.encode_request(version, {"topic_data": topics})
             assert (
-                verdict(hot.decode_produce_request, body, 0, len(body), version)
+                verdict(hot_produce.decode_produce_request, body, 0, len(body), version)
                 is not ProtocolError
             ) == accepted
     part = {"partition": 1, "fetch_offset": 1}
@@ -424,11 +432,14 @@ def test_more_elements_in_all_than_the_limit_are_refused(monkeypatch: pytest.Mon
     }
     for version in (11, 12):
         body = FETCH.encode_request(version, fetch)
-        hot_fetch.decode_fetch_request(body, 0, len(body), version)
+        hot_fetch_request.decode_fetch_request(body, 0, len(body), version)
         body = FETCH.encode_request(
             version, {**fetch, "forgotten_topics_data": [{"topic": "t", "partitions": [1, 2, 3]}]}
         )
-        assert verdict(hot_fetch.decode_fetch_request, body, 0, len(body), version) is ProtocolError
+        assert (
+            verdict(hot_fetch_request.decode_fetch_request, body, 0, len(body), version)
+            is ProtocolError
+        )
 
 
 # -- responses
@@ -532,7 +543,8 @@ def test_produce_responses_are_written_alike(
     )
     shown = [(name.encode(), topic_id.bytes, rows) for name, topic_id, rows in topics]
     assert (
-        hot.encode_produce_response(version, correlation_id, shown, throttle_ms, nodes) == expected
+        hot_produce.encode_produce_response(version, correlation_id, shown, throttle_ms, nodes)
+        == expected
     )
 
 
@@ -568,14 +580,14 @@ def test_edges_of_a_produce_response(version: int, row: tuple[Any, ...]) -> None
         "responses": [{"name": "t", "topic_id": UUID(int=9), "partition_responses": [partition]}],
         "throttle_time_ms": 3,
     }
-    assert hot.encode_produce_response(version, 7, [(b"t", UUID(int=9).bytes, [row])], 3) == framed(
-        PRODUCE, version, 7, response
-    )
+    assert hot_produce.encode_produce_response(
+        version, 7, [(b"t", UUID(int=9).bytes, [row])], 3
+    ) == framed(PRODUCE, version, 7, response)
 
 
 def test_an_error_message_longer_than_a_string_is_cut() -> None:
     for version in (8, 9):
-        frame = hot.encode_produce_response(
+        frame = hot_produce.encode_produce_response(
             version, 1, [(b"t", None, [(0, 87, -1, -1, -1, "é" * 40_000)])]
         )
         body = frame[8:] if version < 9 else frame[9:]
@@ -673,7 +685,7 @@ def test_fetch_responses_are_written_alike(
         },
     )
     shown = [(name.encode(), topic_id.bytes, rows) for name, topic_id, rows in topics]
-    parts = hot_fetch.encode_fetch_response_parts(
+    parts = hot_fetch_response.encode_fetch_response_parts(
         version, correlation_id, throttle_ms, error_code, session_id, shown, nodes
     )
     assert b"".join(map(content, parts)) == expected
@@ -683,7 +695,7 @@ def test_records_of_a_fetch_are_passed_through_and_not_copied() -> None:
     file_range = Elsewhere(b"z" * 100, 0)
     rows = [(0, 0, 10, 10, 0, None, -1, [file_range])]
     for version in FETCH_VERSIONS:
-        parts = hot_fetch.encode_fetch_response_parts(
+        parts = hot_fetch_response.encode_fetch_response_parts(
             version, 1, 0, 0, 0, [(b"t", bytes(16), rows)]
         )
         assert sum(part is file_range for part in parts) == 1
@@ -720,11 +732,11 @@ def test_requests_larger_than_a_slice_are_not_decoded_at_once(version: int) -> N
             ]
             body = api.encode_request(version, {key: topics})
             if version < 11:
-                found: Any = hot.decode_produce_at_once(body, 0, len(body), version)
-                work: Any = hot.decode_produce_in_slices(body, 0, len(body), version)
+                found: Any = hot_produce.decode_produce_at_once(body, 0, len(body), version)
+                work: Any = hot_produce.decode_produce_in_slices(body, 0, len(body), version)
             else:
-                found = hot_fetch.decode_fetch_at_once(body, 0, len(body), version)
-                work = hot_fetch.decode_fetch_in_slices(body, 0, len(body), version)
+                found = hot_fetch_request.decode_fetch_at_once(body, 0, len(body), version)
+                work = hot_fetch_request.decode_fetch_in_slices(body, 0, len(body), version)
             slices = slices_of(work)
             assert (found is not None) == at_once, (shape, rows)
             assert all(size <= most for size in slices) and (not slices) == at_once
@@ -734,5 +746,5 @@ def test_tagged_fields_count_as_work() -> None:
     tags = b"\x88\x27" + b"".join(bytes((tag & 127 | 128, tag >> 7, 0)) for tag in range(5000))
     row = bytes(4) + b"\x01"
     body = b"\0\0\x01" + bytes(4) + b"\x02\x02t" + bytes((11,)) + (row + tags) * 10 + b"\0\0"
-    work = hot.decode_produce_in_slices(body, 0, len(body), 9)
+    work = hot_produce.decode_produce_in_slices(body, 0, len(body), 9)
     assert len(slices_of(work)) >= 3

@@ -119,7 +119,7 @@ answers = st.fixed_dictionaries(
 )
 
 
-def as_hot(answer: Any) -> hot.FetchAnswer:
+def as_hot(answer: Any) -> hot.FetchedTopics:
     def fetched(one: Any) -> hot.FetchedPartition:
         diverging = one.diverging_epoch
         known = diverging.epoch >= 0 or diverging.end_offset >= 0
@@ -132,7 +132,7 @@ def as_hot(answer: Any) -> hot.FetchAnswer:
             memoryview(bytes(one.records or b"")),
         )
 
-    return hot.FetchAnswer(
+    return hot.FetchedTopics(
         answer.throttle_time_ms,
         answer.error_code,
         answer.session_id,

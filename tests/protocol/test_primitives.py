@@ -1,4 +1,4 @@
-"""The bricks: what they accept, what they refuse, and that refusing costs no memory."""
+"""The primitive types: what they accept, what they refuse, and that refusing costs no memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 from mqd import limits
 from mqd.errors import ProtocolError
-from mqd.protocol.primitives import Cursor, bytes_min, pack_unsigned_varint, read_unsigned_varint
+from mqd.protocol.primitives import Cursor, pack_unsigned_varint, read_unsigned_varint
 from mqd.protocol.schema import (
     BOOLEAN,
     BYTES,
@@ -34,6 +34,7 @@ from mqd.protocol.schema import (
     field,
     message,
 )
+from mqd.protocol.structures import bytes_min
 from mqd.types import ZERO_UUID
 
 A_BILLION = "3b9aca00"

@@ -17,9 +17,10 @@ from mqd.log.disk.sync_plan import plan_sync
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.service import LogService
-from mqd.protocol.batch import iterate_batches, iterate_records
-from mqd.protocol.hot_fetch import FetchPartition, FetchRequest, decode_fetch_request
-from mqd.protocol.hot_follower import VERSION, FetchAnswer, FetchedPartition
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.hot_fetch_request import FetchPartition, FetchRequest, decode_fetch_request
+from mqd.protocol.hot_follower import VERSION, FetchedPartition, FetchedTopics
+from mqd.protocol.record_reader import iterate_records
 from mqd.replica.assignment import Assignment
 from mqd.replica.fetchers import Fetchers
 from mqd.replica.follower import Action, Follower, FollowerOptions
@@ -129,11 +130,11 @@ class Replica:
         assert body is not None
         return asked_of(body).topics[0][2][0]
 
-    def answer(self, request: FetchRequest) -> FetchAnswer:
+    def answer(self, request: FetchRequest) -> FetchedTopics:
         """As a leader answers, without a session."""
         [(_, topic_id, [asked])] = request.topics
         assert topic_id == TOPIC_ID.bytes
-        return FetchAnswer(0, 0, 0, [(topic_id, [self.row(asked, request.replica_id)])])
+        return FetchedTopics(0, 0, 0, [(topic_id, [self.row(asked, request.replica_id)])])
 
     def row(self, asked: FetchPartition, node_id: int) -> FetchedPartition:
         """One partition's part of an answer."""

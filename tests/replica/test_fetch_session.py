@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.hot_fetch import FetchPartition
+from mqd.protocol.hot_fetch_request import FetchPartition
 from mqd.replica.fetch_session import (
     EVICTION_SECONDS,
     FINAL_EPOCH,

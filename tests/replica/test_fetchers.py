@@ -19,8 +19,9 @@ from mqd.io.entropy import RandomEntropy
 from mqd.log.disk.sync_plan import SyncPlan
 from mqd.log.log_config import LogConfig
 from mqd.log.manager.reading import storage_error
-from mqd.protocol.batch import build_batch
-from mqd.protocol.hot_fetch import FetchRequest, encode_fetch_response_parts
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.hot_fetch_request import FetchRequest
+from mqd.protocol.hot_fetch_response import encode_fetch_response_parts
 from mqd.protocol.hot_follower import VERSION
 from mqd.protocol.schema import Api
 from mqd.replica.assignment import Assignment

@@ -9,8 +9,8 @@ import pytest
 
 from mqd.errors import ErrorCode, MqError
 from mqd.log.log_config import LogConfig
-from mqd.protocol.hot_fetch import FetchPartition, FetchRequest
-from mqd.protocol.hot_follower import FetchAnswer, FetchedPartition
+from mqd.protocol.hot_fetch_request import FetchPartition, FetchRequest
+from mqd.protocol.hot_follower import FetchedPartition, FetchedTopics
 from mqd.replica.assignment import Assignment
 from mqd.replica.follower import (
     FIRST_BACKOFF_SECONDS,
@@ -89,7 +89,8 @@ class Scripted:
         self, *rows: FetchedPartition, session: int = 9, error: int = 0
     ) -> list[AppendRecords | Truncate | Reset]:
         return self.core.on_response(
-            FetchAnswer(0, error, session, [(TOPIC_ID.bytes, list(rows))] if rows else []), self.now
+            FetchedTopics(0, error, session, [(TOPIC_ID.bytes, list(rows))] if rows else []),
+            self.now,
         )
 
 

@@ -43,7 +43,8 @@ from mqd.io.net import HANG_UP, READABLE, WRITABLE, Ready
 from mqd.log.service import LogService
 from mqd.node.publisher import MetadataPublisher
 from mqd.protocol import apis
-from mqd.protocol.batch import iterate_batches, iterate_records
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.record_reader import iterate_records
 from mqd.protocol.schema import Api, decode_response_header, encode_request_header
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService

@@ -17,8 +17,8 @@ from trio.testing import MockClock
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import KIB, LARGE_REQUESTS_AT_ONCE, READ_AT_ONCE
 from mqd.protocol import apis
-from mqd.protocol.hot import decode_produce_request
-from mqd.protocol.hot_fetch import decode_fetch_request
+from mqd.protocol.hot_fetch_request import decode_fetch_request
+from mqd.protocol.hot_produce import decode_produce_request
 from mqd.protocol.primitives import pack_unsigned_varint
 from mqd.protocol.schema import encode_request_header
 from mqd.server.context import CLIENT, PEER

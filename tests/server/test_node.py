@@ -17,7 +17,8 @@ from mqd.client.peer import PeerConnection
 from mqd.config import StartError
 from mqd.errors import ErrorCode
 from mqd.protocol.apis import by_name
-from mqd.protocol.batch import iterate_batches, iterate_records
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.record_reader import iterate_records
 from mqd.protocol.schema import encode_request_header
 from mqd.server.dispatch import SERVED_TO_PEERS
 from mqd.server.hello import HANDSHAKE, RAFT_MESSAGE

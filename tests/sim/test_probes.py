@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
-from mqd.protocol.batch import LEADER_EPOCH_POSITION, build_batch, iterate_batches
+from mqd.protocol.batch import LEADER_EPOCH_POSITION, iterate_batches
+from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.files import ProducerSnapshotEntry
 from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.testing.probes import Probes

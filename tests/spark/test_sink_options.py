@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqd.protocol.batch import Codec
+from mqd.protocol.compression import Codec
 from pyspark_mqd.errors import OptionError
 from pyspark_mqd.sink_options import (
     Columns,

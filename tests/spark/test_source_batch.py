@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession, functions
 
 from chaos.ensemble import Ensemble
 from mqd.client import sync
-from mqd.protocol.batch import Codec
+from mqd.protocol.compression import Codec
 from tests.spark.source_tools import batch, expected, fill, values, wait_for_markers
 
 NewTopic = Callable[..., str]

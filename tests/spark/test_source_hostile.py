@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from chaos.ensemble import Ensemble
 from mqd.client import sync
-from mqd.protocol.batch import Record, build_batch
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.record_reader import Record
 from tests.spark.source_tools import Stream, batch, expected, fill, values
 from tests.spark.test_takeover import checkpoint_of_kafka
 

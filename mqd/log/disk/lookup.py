@@ -17,8 +17,8 @@ from mqd.log.partition_log import PartitionLog
 from mqd.log.record_inspection import first_record_since
 from mqd.log.segment import Segment
 from mqd.protocol.batch import BatchHeader
-from mqd.protocol.bricks import WHOLE_SLICE, Slices
 from mqd.protocol.files import scan_batches
+from mqd.protocol.slices import WHOLE_SLICE, Slices
 from mqd.types import NO_TIMESTAMP, Offset
 
 if TYPE_CHECKING:

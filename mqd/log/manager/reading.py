@@ -15,8 +15,8 @@ from mqd.io.disk import FileRange
 from mqd.log.disk import lookup
 from mqd.log.manager.descriptors import Descriptors
 from mqd.log.partition_log import LogFailure, PartitionLog
-from mqd.protocol.bricks import Slices
 from mqd.protocol.files import AbortedTransaction, BadBatch
+from mqd.protocol.slices import Slices
 from mqd.types import Offset, TopicPartition
 
 FoundT = TypeVar("FoundT")

@@ -33,16 +33,18 @@ from mqd.limits import (
     FETCH_WAIT_MAX_MS,
     REQUEST_PARTITIONS_MAX,
 )
-from mqd.protocol.bricks import Slices, all_slices
-from mqd.protocol.hot_fetch import (
+from mqd.protocol.hot_fetch_request import (
     FetchRequest,
     FetchTopic,
     ForgottenTopic,
     decode_fetch_at_once,
     decode_fetch_in_slices,
+)
+from mqd.protocol.hot_fetch_response import (
     encode_fetch_response_in_slices,
     encode_fetch_response_parts,
 )
+from mqd.protocol.slices import Slices, all_slices
 from mqd.replica.fetch_session import (
     FINAL_EPOCH,
     NO_SESSION,

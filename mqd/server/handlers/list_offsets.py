@@ -19,7 +19,7 @@ from typing import Any
 
 from mqd.errors import ErrorCode, MqError
 from mqd.log.disk.lookup import FoundRecord
-from mqd.protocol.bricks import Slices, all_slices
+from mqd.protocol.slices import Slices, all_slices
 from mqd.replica.partition import Partition
 from mqd.server.context import Context
 from mqd.server.partitions import leading

@@ -42,8 +42,7 @@ from mqd.protocol.batch import (
     TRANSACTIONAL_MASK,
     parse_header,
 )
-from mqd.protocol.bricks import Slices
-from mqd.protocol.hot import (
+from mqd.protocol.hot_produce import (
     ProducePartition,
     ProduceTopic,
     decode_produce_at_once,
@@ -51,6 +50,7 @@ from mqd.protocol.hot import (
     encode_produce_response,
     encode_produce_response_in_slices,
 )
+from mqd.protocol.slices import Slices
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket, until_durable
 from mqd.server.bugs import raised_in_core

@@ -16,9 +16,12 @@ from mqd.log.disk import lookup
 from mqd.log.disk.lookup import FoundRecord
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
-from mqd.protocol import batch as batch_module
-from mqd.protocol.batch import Codec, Record, build_batch, iterate_batches, iterate_records
-from mqd.protocol.bricks import Slices
+from mqd.protocol import record_scan
+from mqd.protocol.batch import iterate_batches
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_reader import Record, iterate_records
+from mqd.protocol.slices import Slices
 from tests.log.support import NOW, Harness
 
 
@@ -102,7 +105,7 @@ async def filled(
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "HEADERS_AT_ONCE", 1)
-    monkeypatch.setattr(batch_module, "KEYS_AT_ONCE", 1)
+    monkeypatch.setattr(record_scan, "KEYS_AT_ONCE", 1)
 
 
 @settings(deadline=None, max_examples=30)

@@ -13,7 +13,6 @@ from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.protocol.batch import parse_header
-from mqd.protocol.bricks import all_slices
 from mqd.protocol.files import (
     PARTITION_METADATA_BYTES,
     ProducerSnapshotEntry,
@@ -23,6 +22,7 @@ from mqd.protocol.files import (
     encode_offset_checkpoint,
     encode_producer_snapshot,
 )
+from mqd.protocol.slices import all_slices
 from mqd.types import TopicPartition
 from tests.log.support import PARTITION, FaultyDisk, Harness, batch, records_of, settle
 

@@ -22,8 +22,10 @@ from mqd.log.disk.checkpoints import store_offsets
 from mqd.log.log_config import LogConfig
 from mqd.log.manager.compactor import CompactorOptions
 from mqd.log.partition_log import LogFailure, PartitionLog
-from mqd.protocol.batch import Codec, Record, build_batch
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
 from mqd.protocol.files import CLEANER_CHECKPOINT, decode_offset_checkpoint
+from mqd.protocol.record_reader import Record
 from mqd.types import TopicPartition
 from tests.log.compacting import roll, settle
 from tests.log.support import NOW, PARTITION, Harness, InlineDisk, batch, records_of, wait_until

@@ -14,7 +14,7 @@ from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.limits import DESCRIPTORS_SPARE, SEGMENTS_OPEN_MAX
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
-from mqd.protocol.bricks import all_slices
+from mqd.protocol.slices import all_slices
 from mqd.types import TopicPartition
 from tests.log.support import PARTITION, TOPIC_ID, FaultyDisk, Harness, batch, wait_until
 

@@ -20,8 +20,8 @@ from mqd.controller.service import ControllerService
 from mqd.errors import MqError
 from mqd.io.entropy import RandomEntropy
 from mqd.protocol.apis import by_name
-from mqd.protocol.bricks import all_slices
 from mqd.protocol.request_header import RequestHeader
+from mqd.protocol.slices import all_slices
 from mqd.server.context import CLIENT, Context
 from tests.controller.cluster import CLUSTER, SESSIONS, FakeQuorum, TrioClock, make_controller
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from mqd.errors import ErrorCode
 from mqd.limits import DECODED_AT_ONCE_ROWS, FETCH_SESSION_UNKNOWN_MAX
-from mqd.protocol import hot_fetch
+from mqd.protocol import hot_fetch_request, hot_fetch_response
 from mqd.server.handlers import fetch
 from tests.log.support import batch
 from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
@@ -28,7 +28,8 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch of more than `AT_ONCE` partitions is large: nodes with thousands take long to
     make.
     """
-    monkeypatch.setattr(hot_fetch, "SLICE_ROWS", AT_ONCE)
+    for codec in (hot_fetch_request, hot_fetch_response):
+        monkeypatch.setattr(codec, "SLICE_ROWS", AT_ONCE)
     monkeypatch.setattr(fetch, "DECODED_AT_ONCE_ROWS", AT_ONCE)
     monkeypatch.setattr(fetch, "_PLANNED_AT_ONCE", AT_ONCE)
 

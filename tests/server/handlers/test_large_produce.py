@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from mqd.errors import ErrorCode
 from mqd.limits import KIB, PRODUCED_AT_ONCE_BYTES_MAX
-from mqd.protocol import hot
+from mqd.protocol import hot_produce
 from mqd.server.handlers import produce
 from tests.log.support import batch
 from tests.server.coordinator import SaysSo
@@ -33,7 +33,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A produce request of more than `AT_ONCE` partitions is large: nodes with thousands
     take long to make.
     """
-    monkeypatch.setattr(hot, "SLICE_ROWS", AT_ONCE)
+    monkeypatch.setattr(hot_produce, "SLICE_ROWS", AT_ONCE)
     monkeypatch.setattr(produce, "_SLICE_ROWS", AT_ONCE)
 
 

@@ -13,7 +13,10 @@ import trio
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode
-from mqd.protocol.batch import KEYS_AT_ONCE, Codec, build_batch, iterate_batches, seal
+from mqd.protocol.batch import iterate_batches, seal
+from mqd.protocol.batch_builder import build_batch
+from mqd.protocol.compression import Codec
+from mqd.protocol.record_scan import KEYS_AT_ONCE
 from tests.log.support import NOW, batch, wait_until
 from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
 

@@ -1,68 +1,37 @@
-"""Hand codec for Fetch 4 to 18, as a broker sees it: requests read, responses written. hot.py has
-the rules for both.
+"""Hand codec for requests of Fetch 4 to 18, as a broker reads them. hot_produce.py has the rules.
 
-Shapes, shared with the handlers (name is None from the version on that has topic ids, and topic_id
+Shape, shared with the handlers (name is None from the version on that has topic ids, and topic_id
 before it):
     topic of a fetch request     (name, topic_id, [FetchPartition])
-    topic of its response        (name, topic_id, [row])
-      row                        (partition_index, error_code, high_watermark, last_stable_offset,
-                                  log_start_offset,
-                                  aborted_transactions [(producer_id, first_offset)]|None,
-                                  preferred_read_replica, records [part]|None
-                                  [, diverging_epoch (epoch, end_offset)|None
-                                  [, current_leader|None [, snapshot_id (end_offset, epoch)|None]]])
-    node endpoint                (node_id, host, port, rack|None)
-
-What a response sends from files is passed through, counted by `size`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct, unpack_from
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from mqd import limits
-from mqd.protocol.bricks import (
-    INT16,
-    INT32,
+from mqd.protocol.hot_primitives import (
     INT32_INT32,
     INT32_INT64,
     INT64,
-    INT64_INT32,
-    INT64_INT64,
-    SLICE_BYTES,
-    SLICE_ROWS,
     Buffer,
-    NodeEndpoint,
-    Slices,
-    all_slices,
     array_count,
     compact_array_count,
     compact_nullable_string,
     compact_string,
     finish,
-    first_slice,
     need,
     skip_tagged_fields,
     string,
     tagged_fields,
     uuid,
-    write_node_endpoints,
-    write_topic_flexible,
-    write_unsigned_varint,
 )
-
-
-class Sized(Protocol):
-    """Bytes that are elsewhere, such as a range of a file."""
-
-    @property
-    def size(self) -> int: ...
+from mqd.protocol.slices import SLICE_BYTES, SLICE_ROWS, Slices, all_slices, first_slice
 
 
 class FetchPartition(NamedTuple):
-    """What one fetch asks of one partition."""
+    """What one fetch requests from one partition."""
 
     partition: int
     current_leader_epoch: int
@@ -76,7 +45,6 @@ class FetchPartition(NamedTuple):
 
 FetchTopic = tuple[bytes | None, bytes | None, list[FetchPartition]]
 ForgottenTopic = tuple[bytes | None, bytes | None, list[int]]
-FetchAnswerTopic = tuple[bytes | None, bytes | None, Sequence[tuple[Any, ...]]]
 
 
 class FetchRequest(NamedTuple):
@@ -264,19 +232,24 @@ def _fetch_topics_classic(
         left -= partition_count
         for _ in range(partition_count):
             need(position, layout.size, end)
-            fields = layout.unpack_from(buffer, position)
+            leader_epoch = log_start = -1
+            if version >= 9:
+                partition, leader_epoch, offset, log_start, bytes_max = layout.unpack_from(
+                    buffer, position
+                )
+            elif version >= 5:
+                partition, offset, log_start, bytes_max = layout.unpack_from(buffer, position)
+            else:
+                partition, offset, bytes_max = layout.unpack_from(buffer, position)
             position += layout.size
-            leader_epoch = fields[1] if version >= 9 else -1
-            log_start = fields[-2] if version >= 5 else -1
-            offset = fields[2] if version >= 9 else fields[1]
             partitions.append(
                 FetchPartition(
-                    fields[0],
+                    partition,
                     leader_epoch,
                     offset,
                     -1,
                     log_start,
-                    fields[-1],
+                    bytes_max,
                     _NO_DIRECTORY,
                     _HIGH_WATERMARK_UNSUPPORTED,
                 )
@@ -374,151 +347,3 @@ def _fetch_tagged_fields(
             replica_id, replica_epoch = INT32_INT64.unpack_from(buffer, start)
             finish(skip_tagged_fields(buffer, start + 12, stop), stop)
     return replica_id, replica_epoch, cluster_id, position
-
-
-_FETCH_ANSWER_HEAD_4 = Struct(">iii")  # length, correlation id, throttle
-_FETCH_ANSWER_HEAD_7 = Struct(">iiihi")  # ... error code, session id
-_FETCH_ANSWER_HEAD_12 = Struct(">iiBihi")  # ... no tagged fields after the correlation id
-_FETCH_ROW_4 = Struct(">ihqq")  # partition, error code, high watermark, last stable offset
-_FETCH_ROW_5 = Struct(">ihqqq")  # ... log start offset
-# ... no aborted transactions (1: none, 0: null), preferred read replica
-_FETCH_ROW_12 = Struct(">ihqqqBi")
-
-
-def encode_fetch_response_parts(
-    version: int,
-    correlation_id: int,
-    throttle_ms: int,
-    error_code: int,
-    session_id: int,
-    topics: Sequence[FetchAnswerTopic],
-    node_endpoints: Sequence[NodeEndpoint] = (),
-) -> list[Any]:
-    """The whole answer as parts to send in order: bytes made here, and the callers' parts of
-    records in between, untouched.
-
-    A part of records is a bytes-like object or a `Sized` one, such as a FileRange. The length bytes
-    count all of them.
-    """
-    return all_slices(
-        encode_fetch_response_in_slices(
-            version, correlation_id, throttle_ms, error_code, session_id, topics, node_endpoints
-        )
-    )
-
-
-def encode_fetch_response_in_slices(
-    version: int,
-    correlation_id: int,
-    throttle_ms: int,
-    error_code: int,
-    session_id: int,
-    topics: Sequence[FetchAnswerTopic],
-    node_endpoints: Sequence[NodeEndpoint] = (),
-) -> Slices[list[Any]]:
-    """The same, a slice at a time."""
-    out = bytearray()
-    made = [out]
-    parts: list[Any] = [out]
-    passed_bytes = written = 0
-    flexible = version >= 12
-    if flexible:
-        out += _FETCH_ANSWER_HEAD_12.pack(0, correlation_id, 0, throttle_ms, error_code, session_id)
-        write_unsigned_varint(out, len(topics) + 1)
-    elif version >= 7:
-        out += _FETCH_ANSWER_HEAD_7.pack(
-            0, correlation_id, throttle_ms, error_code, session_id
-        ) + INT32.pack(len(topics))
-    else:
-        out += _FETCH_ANSWER_HEAD_4.pack(0, correlation_id, throttle_ms) + INT32.pack(len(topics))
-    for name, topic_id, rows in topics:
-        if flexible:
-            write_topic_flexible(out, name, topic_id, version >= 13)
-            write_unsigned_varint(out, len(rows) + 1)
-        else:
-            assert name is not None
-            out += INT16.pack(len(name)) + name + INT32.pack(len(rows))
-        for row in rows:
-            records = row[7]
-            size = 0
-            if records:
-                for part in records:
-                    size += (
-                        len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size
-                    )
-            if flexible:
-                _write_fetch_row_flexible(out, row, size)
-            else:
-                _write_fetch_row_classic(out, row, size, version)
-            if size:
-                passed_bytes += size
-                parts += records
-                out = bytearray()
-                made.append(out)
-                parts.append(out)
-            if flexible:
-                if len(row) > 8:
-                    _write_fetch_row_tagged_fields(out, row)
-                else:
-                    out.append(0)
-            written += 1
-            if written >= SLICE_ROWS:
-                yield written
-                written = 0
-        if flexible:
-            out.append(0)
-        written += 1
-    if flexible:
-        write_node_endpoints(out, node_endpoints if version >= 16 else ())
-    elif not out:
-        parts.pop()
-    INT32.pack_into(made[0], 0, sum(map(len, made)) + passed_bytes - 4)
-    return parts
-
-
-def _write_fetch_row_flexible(out: bytearray, row: tuple[Any, ...], size: int) -> None:
-    index, error_code, high_watermark, last_stable_offset, log_start_offset, aborted, preferred = (
-        row[:7]
-    )
-    if not aborted:
-        count = 0 if aborted is None else 1
-        out += _FETCH_ROW_12.pack(
-            index,
-            error_code,
-            high_watermark,
-            last_stable_offset,
-            log_start_offset,
-            count,
-            preferred,
-        )
-    else:
-        out += _FETCH_ROW_5.pack(
-            index, error_code, high_watermark, last_stable_offset, log_start_offset
-        )
-        write_unsigned_varint(out, len(aborted) + 1)
-        for producer_id, first_offset in aborted:
-            out += INT64_INT64.pack(producer_id, first_offset) + b"\x00"
-        out += INT32.pack(preferred)
-    write_unsigned_varint(out, 0 if row[7] is None else size + 1)
-
-
-def _write_fetch_row_classic(out: bytearray, row: tuple[Any, ...], size: int, version: int) -> None:
-    out += _FETCH_ROW_5.pack(*row[:5]) if version >= 5 else _FETCH_ROW_4.pack(*row[:4])
-    aborted = row[5]
-    out += INT32.pack(-1 if aborted is None else len(aborted))
-    for transaction in aborted or ():
-        out += INT64_INT64.pack(*transaction)
-    if version >= 11:
-        out += INT32.pack(row[6])
-    out += INT32.pack(-1 if row[7] is None else size)
-
-
-def _write_fetch_row_tagged_fields(out: bytearray, row: tuple[Any, ...]) -> None:
-    fields = []
-    for tag, pair, layout in zip(
-        (0, 1, 2), row[8:], (INT32_INT64, INT32_INT32, INT64_INT32), strict=False
-    ):
-        if pair is not None and pair != (-1, -1):
-            fields.append(bytes((tag, layout.size + 1)) + layout.pack(*pair) + b"\x00")
-    out.append(len(fields))
-    out += b"".join(fields)

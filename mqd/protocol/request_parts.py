@@ -1,4 +1,4 @@
-"""A request as pieces of memory: its large blobs stay where they are, and are not copied."""
+"""A request as parts of memory: its large blobs stay where they are, and are not copied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGE_BYTES: Final = 64 * limits.KIB
 """From here on a piece of its own costs less than a copy."""
 
 
-class Pieces:
+class RequestParts:
     """Takes what a construct writes. `parts` follow one another on the wire; `size` is their sum in
     bytes."""
 
@@ -35,10 +35,10 @@ class Pieces:
         self._small += data
 
 
-def encode_request_pieces(api: Api, version: int, mapping: Mapping[str, Any]) -> Pieces:
+def encode_request_parts(api: Api, version: int, mapping: Mapping[str, Any]) -> RequestParts:
     """The body of a request, as `api.encode_request` writes it, without copies of large blobs."""
     assert api.supports(version), (api.name, version)
-    pieces = Pieces()
+    parts = RequestParts()
     message = api.request.at(version, flexible=api.is_flexible(version))
-    message._build(mapping, pieces, None, "")
-    return pieces
+    message._build(mapping, parts, None, "")
+    return parts

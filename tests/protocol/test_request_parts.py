@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from mqd.protocol.apis import by_key
-from mqd.protocol.pieces import LARGE_BYTES, encode_request_pieces
+from mqd.protocol.request_parts import LARGE_BYTES, encode_request_parts
 
 PRODUCE = 0
 SIZES = (LARGE_BYTES, 10, LARGE_BYTES + 1, LARGE_BYTES - 1, 0, 20)
@@ -28,7 +28,7 @@ def test_the_same_bytes_without_copies(version: int) -> None:
             {"name": "b", "topic_id": UUID(int=2), "partition_data": rows[3:]},
         ],
     }
-    pieces = encode_request_pieces(api, version, body)
+    pieces = encode_request_parts(api, version, body)
     whole = api.encode_request(version, body)
     assert b"".join(pieces.parts) == whole
     assert pieces.size == len(whole)

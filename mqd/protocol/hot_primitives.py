@@ -1,4 +1,4 @@
-"""Reading and writing Kafka's types by hand, for protocol/hot.py: functions over a buffer and
+"""Reading and writing Kafka's types by hand, for the hot codecs: functions over a buffer and
 positions, no objects.
 
 Every reader checks against `end` before it reads, raises ProtocolError on what primitives.py would
@@ -8,26 +8,14 @@ append to a bytearray.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from struct import Struct
-from typing import TypeVar
 
 from mqd import limits
 from mqd.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
 NodeEndpoint = tuple[int, str, int, str | None]
-
-Message = TypeVar("Message")
-Slices = Generator[int, None, Message]
-"""Yields the number of rows that were read or written since, and returns the message."""
-WHOLE_SLICE = 200
-"""What a step yields that is as much work as a slice by itself: rows of the server's
-slices, one to three milliseconds.
-"""
-SLICE_ROWS = limits.DECODED_AT_ONCE_ROWS
-SLICE_BYTES = 32 * limits.KIB
-"""Of a request without its records: a row may have thousands of tagged fields."""
 
 INT16 = Struct(">h")
 INT32 = Struct(">i")
@@ -36,25 +24,6 @@ INT32_INT32 = Struct(">ii")
 INT32_INT64 = Struct(">iq")
 INT64_INT32 = Struct(">qi")
 INT64_INT64 = Struct(">qq")
-
-
-def first_slice(work: Slices[Message]) -> Message | None:
-    """The message, where one slice is enough."""
-    try:
-        next(work)
-    except StopIteration as end:
-        message: Message = end.value
-        return message
-    return None
-
-
-def all_slices(work: Slices[Message]) -> Message:
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            message: Message = end.value
-            return message
 
 
 def need(position: int, size: int, end: int) -> None:
@@ -196,7 +165,7 @@ def write_topic_flexible(
 
 
 def _cut(text: str) -> bytes:
-    """A message for people may quote a peer and outgrow a string: its end is cut off."""
+    """An error message may quote a peer and be too long for a string: it is truncated."""
     encoded = text.encode()
     if len(encoded) <= limits.STRING_BYTES_MAX:
         return encoded
@@ -221,7 +190,7 @@ def write_nullable_string(out: bytearray, text: str | None) -> None:
 
 
 def write_node_endpoints(out: bytearray, node_endpoints: Sequence[NodeEndpoint]) -> None:
-    """The last tagged fields of an answer: endpoints under tag 0, or none at all."""
+    """The last tagged fields of a response: endpoints under tag 0, or none at all."""
     if not node_endpoints:
         out.append(0)
         return

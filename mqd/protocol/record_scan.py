@@ -1,0 +1,104 @@
+"""Scans of the records of a batch that step over most of their bytes, for a broker that needs one
+fact of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from mqd.protocol.batch import BatchHeader, corrupt
+from mqd.protocol.record_reader import INT64_MAX, read_varint
+
+KEYS_AT_ONCE = 4096
+"""Records between two pauses of `keyless_records` and `first_record_since`: 2 ms."""
+
+
+def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
+    """Which records have no key, by their index; -1 after each `KEYS_AT_ONCE` records, for a pause.
+    Everything else is stepped over.
+
+    MqError(CORRUPT_MESSAGE) where that is impossible.
+
+    0.4 us a record, a fifth of `iterate_records`, bench machine.
+    """
+    position, end = 0, len(records)
+    try:
+        for index in range(header.records_count):
+            byte = records[position]
+            if byte < 0x80:
+                position += 1
+                following = position + (byte >> 1)
+            elif (more := records[position + 1]) < 0x80:
+                position += 2
+                following = position + ((byte & 0x7F | more << 7) >> 1)
+            else:
+                byte, position = read_varint(records, position, 5)
+                following = position + byte
+            if following > end or following <= position:
+                raise corrupt(f"record {index} does not end")
+            position += 1  # attributes
+            while records[position] >= 0x80:  # timestamp
+                position += 1
+            position += 1
+            while records[position] >= 0x80:  # offset
+                position += 1
+            if records[position + 1] & 1:  # zigzag of a negative length
+                yield index
+            position = following
+            if not (index + 1) % KEYS_AT_ONCE:
+                yield -1
+    except IndexError:
+        raise corrupt("a record is cut off") from None
+    if position != end:
+        raise corrupt(f"{end - position} bytes follow the last of {header.records_count} records")
+
+
+def first_record_since(
+    records: bytes, header: BatchHeader, timestamp: int, start_offset: int
+) -> Generator[int, None, tuple[int, int] | None]:
+    """(offset, timestamp) of the first record that is not older than `timestamp` nor before
+    `start_offset`, by its own timestamp.
+
+    Yields after each `KEYS_AT_ONCE` records, for a pause. MqError(CORRUPT_MESSAGE) where its offset
+    or timestamp is outside the batch or 64 bits, or no record can be found there.
+    """
+    position, end = 0, len(records)
+    wanted, base_offset, last = (
+        timestamp - header.base_timestamp,
+        header.base_offset,
+        header.last_offset_delta,
+    )
+    try:
+        for index in range(header.records_count):
+            byte = records[position]
+            if byte < 0x80:
+                position += 1
+                following = position + (byte >> 1)
+            elif (more := records[position + 1]) < 0x80:
+                position += 2
+                following = position + ((byte & 0x7F | more << 7) >> 1)
+            else:
+                byte, position = read_varint(records, position, 5)
+                following = position + byte
+            if following > end or following <= position:
+                raise corrupt(f"record {index} does not end")
+            byte = records[position + 1]  # behind the attributes
+            if byte < 0x80:
+                position += 2
+                delta = (byte >> 1) ^ -(byte & 1)
+            else:
+                delta, position = read_varint(records, position + 1, 10)
+            if delta >= wanted:
+                offset_delta, position = read_varint(records, position, 5)
+                if not 0 <= offset_delta <= last or header.base_timestamp + delta > INT64_MAX:
+                    raise corrupt(
+                        f"record {index} has offset delta {offset_delta}, timestamp delta {delta}"
+                    )
+                if base_offset + offset_delta >= start_offset:
+                    return base_offset + offset_delta, header.base_timestamp + delta
+            position = following
+            if not (index + 1) % KEYS_AT_ONCE:
+                yield KEYS_AT_ONCE
+    except IndexError:
+        raise corrupt("a record is cut off") from None
+    return None
