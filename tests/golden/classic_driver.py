@@ -1,5 +1,6 @@
 """Commands of the members of one classic group: mqd/coordinator/group/classic.py, classic_group.py,
-classic_join.py, classic_rebalance.py. The leader assigns with mqd/client/assignors.py.
+classic_members.py, classic_join.py, classic_rebalance.py. The leader assigns with
+mqd/client/assignors.py.
 
 A member has a short name; the coordinator makes its member id of that (client id and a number).
 """

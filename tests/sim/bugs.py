@@ -17,6 +17,7 @@ from typing import Any
 
 from mqd.controller import brokers, isr, operations, partition_state
 from mqd.coordinator.group import consumer_steps
+from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import reconcile
@@ -320,14 +321,15 @@ def old_generation_accepted() -> Patches:
 
 @bug("generations of classic groups begin anew with another coordinator", load="groups")
 def generations_begin_anew() -> Patches:
-    original = ClassicGroup.loaded.__func__  # type: ignore[attr-defined]
+    original = Classic.on_loaded
 
-    def loaded(cls: type[ClassicGroup], group_id: str, value: Any) -> ClassicGroup:
-        found: ClassicGroup = original(cls, group_id, value)
-        found.generation = 0
-        return found
+    def on_loaded(self: Classic, now: Any) -> Any:
+        for group in self.state.by_id.values():
+            if isinstance(group, ClassicGroup):
+                group.generation = 0
+        return original(self, now)
 
-    yield ClassicGroup, "loaded", classmethod(loaded)
+    yield Classic, "on_loaded", on_loaded
 
 
 @bug("a partition is given to a member before another has let go of it (KIP-848)", load="groups")

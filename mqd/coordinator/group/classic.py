@@ -33,10 +33,11 @@ from mqd.coordinator.group.classic_group import (
     PREPARING_REBALANCE,
     STABLE,
     ClassicGroup,
-    named,
+    check_record,
 )
 from mqd.coordinator.group.classic_join import Joins
 from mqd.coordinator.group.classic_rebalance import JOIN, MEMBER, SLOW, SYNC, Rebalance
+from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.state import Draft, Expire, Group, Part, Replay, State, TimerKey
 from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Ticket
@@ -52,31 +53,31 @@ class Classic(Part):
         self.handle_join_group = Joins(state, self.rebalance).handle
 
     def replays(self) -> Mapping[type, Replay]:
-        return {GroupMetadataKey: self.replay_group_metadata}
+        return {GroupMetadataKey: self._replay}
 
     def timers(self) -> Mapping[str, Expire]:
         return {
             MEMBER: self._member_expired,
             JOIN: self.rebalance.join_expired,
             SYNC: self._sync_expired,
-            SLOW: self.rebalance.say_who_is_awaited,
+            SLOW: self.rebalance.log_awaited_members,
         }
 
     # -- records
 
-    def replay_group_metadata(
+    def _replay(
         self, key: GroupMetadataKey, value: GroupMetadata | None, producer: Producer
     ) -> None:
-        """What another node has decided on, or this one in an earlier life."""
+        if value is not None:
+            check_record(key.group, value)
+            self.rebalance.replay(key.group, value)
+            return
         group = self.state.get(key.group)
         if isinstance(group, ClassicGroup):
-            self.rebalance.forget(group)
-        if value is not None:
-            self.state.by_id[key.group] = ClassicGroup.loaded(key.group, value)
-        elif isinstance(group, ClassicGroup):
+            self.rebalance.cancel_timers(group)
             del self.state.by_id[key.group]
 
-    def empty_group(self, group_id: str) -> None:
+    def replay_first_offset(self, group_id: str) -> None:
         """Create an empty group, in the replay of the first offset under its id."""
         assert group_id not in self.state.by_id
         self.state.by_id[group_id] = ClassicGroup(group_id, None)
@@ -99,13 +100,12 @@ class Classic(Part):
     # -- SyncGroup
 
     def handle_sync_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
-        self.rebalance.discard_staged()
         request = call.request
         group = self.state.get(request.group_id)
         draft = Draft()
         if not isinstance(group, ClassicGroup) or group.is_empty:
             raise MqError(ErrorCode.UNKNOWN_MEMBER_ID)
-        member = group.check_member(request.member_id, request.group_instance_id)
+        member = group.members.check(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise MqError(ErrorCode.ILLEGAL_GENERATION)
         if _differ(request.protocol_type, group.protocol_type) or _differ(
@@ -114,22 +114,22 @@ class Classic(Part):
             raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is PREPARING_REBALANCE:
             raise MqError(ErrorCode.REBALANCE_IN_PROGRESS)
-        group.not_synced.pop(member.member_id, None)
-        if not group.not_synced:
+        group.members.not_synced.pop(member.member_id, None)
+        if not group.members.not_synced:
             self.state.timers.cancel((SYNC, group.group_id))
         if group.state is STABLE:
             draft.answer(ticket, synced(group, member.assignment))
             return draft.decision()
         self.rebalance.end_wait(group, member, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_ticket = ticket
-        if group.leader == member.member_id:
+        if group.members.leader == member.member_id:
             self._write_assignments(group, request.assignments, draft, now)
         return draft.decision()
 
-    def _write_assignments(self, group: ClassicGroup, sent: Any, draft: Draft, now: Moment) -> None:
-        """The leader has divided the work. Who is not in its list has nothing to do."""
+    def _write_assignments(self, group: ClassicGroup, rows: Any, draft: Draft, now: Moment) -> None:
+        """Write the leader's assignments. Members without a row get an empty assignment."""
         assignments = dict.fromkeys(group.members, b"")
-        for row in sent:
+        for row in rows:
             if row.member_id in assignments:
                 assignments[row.member_id] = bytes(row.assignment)
 
@@ -143,15 +143,12 @@ class Classic(Part):
             )
             return
         self.state.account.let_in(max(0, more))
-
-        def change() -> None:
-            for member in group.members.values():
-                member.assignment = assignments[member.member_id]
-            group.enter(STABLE, now.wall_ms)
-
-        if self.rebalance.stage(
-            draft, group, group.record(group.generation, assignments, group.since_ms), change
-        ):
+        value = group.record(
+            group.generation,
+            [(member, assignments[member.member_id]) for member in group.members.values()],
+            group.since_ms,
+        )
+        if self.rebalance.write(draft, group, value):
             self.rebalance.answer_syncs(
                 group, draft, now, lambda member: synced(group, assignments[member.member_id])
             )
@@ -165,22 +162,21 @@ class Classic(Part):
 
     def _sync_expired(self, key: TimerKey, now: Moment) -> Decision:
         """Remove the members that sent no SyncGroup in time."""
-        self.rebalance.discard_staged()
         group = self.state.get(key[1])
         draft = Draft()
         if (
             isinstance(group, ClassicGroup)
             and group.state in (COMPLETING_REBALANCE, STABLE)
-            and group.not_synced
+            and group.members.not_synced
         ):
-            late = [group.members[member_id] for member_id in group.not_synced]
+            late = [group.members[member_id] for member_id in group.members.not_synced]
             for member in late:
-                self.rebalance.dismiss(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
+                self.rebalance.remove(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
             self.rebalance.prepare_rebalance(
                 group,
                 draft,
                 now,
-                f"members did not ask for their assignments in time, {named(late)}",
+                f"members sent no SyncGroup in time, {named(late)}",
             )
         return draft.decision()
 
@@ -191,7 +187,7 @@ class Classic(Part):
         group = self.state.get(request.group_id)
         if not isinstance(group, ClassicGroup):
             raise MqError(ErrorCode.UNKNOWN_MEMBER_ID)
-        member = group.check_member(request.member_id, request.group_instance_id)
+        member = group.members.check(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise MqError(ErrorCode.ILLEGAL_GENERATION)
         self.rebalance.expect_heartbeat(group, member, now)
@@ -212,30 +208,28 @@ class Classic(Part):
             self.rebalance.expect_heartbeat(group, group.members[member_id], now)
 
     def _member_expired(self, key: TimerKey, now: Moment) -> Decision:
-        self.rebalance.discard_staged()
         _, group_id, member_id = key
         group = self.state.get(group_id)
         if not isinstance(group, ClassicGroup):
             return NOTHING
         draft = Draft()
         member = group.members.get(member_id)
-        if member is not None and not member.heart_beats:
-            self.rebalance.dismiss(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
+        if member is not None and not member.waits:
+            self.rebalance.remove(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
             if group.state in (STABLE, COMPLETING_REBALANCE):
                 self.rebalance.prepare_rebalance(
-                    group, draft, now, f"member {member_id} was not heard of in time"
+                    group, draft, now, f"member {member_id} sent no heartbeat in time"
                 )
                 return draft.decision()
-        elif member_id in group.pending:
-            group.remove(member_id)
+        elif member_id in group.members.pending:
+            group.members.remove(member_id)
         else:
             return NOTHING
-        if group.state is PREPARING_REBALANCE and group.everybody_joined:
+        if group.state is PREPARING_REBALANCE and group.members.all_joined:
             self.rebalance.complete_join(group, draft, now)
         return draft.decision()
 
     def handle_leave_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
-        self.rebalance.discard_staged()
         request = call.request
         found = self.state.get(request.group_id)
         group = found if isinstance(found, ClassicGroup) else None
@@ -262,7 +256,7 @@ class Classic(Part):
                     group, draft, now, f"members leave, {', '.join(gone)}"
                 )
             else:
-                self.rebalance.complete_if_everybody_joined(group, draft, now)
+                self.rebalance.complete_if_all_joined(group, draft, now)
         draft.answer(ticket, leave_answer(call, rows))
         return draft.decision()
 
@@ -270,16 +264,16 @@ class Classic(Part):
         self, group: ClassicGroup, member_id: str, instance_id: str | None, draft: Draft
     ) -> ErrorCode:
         if not member_id and instance_id is not None:  # an administrator removes a static member
-            member_id = group.static.get(instance_id, "")
-        if member_id in group.pending:
-            group.remove(member_id)
+            member_id = group.members.static.get(instance_id, "")
+        if member_id in group.members.pending:
+            group.members.remove(member_id)
             self.state.timers.cancel((MEMBER, group.group_id, member_id))
             return ErrorCode.NONE
         try:
-            member = group.check_member(member_id, instance_id)
+            member = group.members.check(member_id, instance_id)
         except MqError as error:
             return error.code
-        self.rebalance.dismiss(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.rebalance.remove(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
         return ErrorCode.NONE
 
 

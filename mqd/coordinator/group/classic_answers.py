@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from mqd.coordinator.group.classic_group import ClassicGroup, Member
+from mqd.coordinator.group.classic_group import ClassicGroup
+from mqd.coordinator.group.classic_member import ClassicGroupMember
 from mqd.coordinator.shard import Call, Decision, Ticket
 from mqd.errors import ErrorCode
 
@@ -24,23 +25,25 @@ def is_refusal(reply: Mapping[str, Any]) -> bool:
     return reply["error_code"] not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
 
 
-def joined(group: ClassicGroup, member: Member) -> dict[str, Any]:
+def joined(group: ClassicGroup, member: ClassicGroupMember) -> dict[str, Any]:
     """The JoinGroup response. The leader also gets the metadata of all members."""
     return {
         "error_code": ErrorCode.NONE,
         "generation_id": group.generation,
         "protocol_type": group.protocol_type,
         "protocol_name": group.protocol,
-        "leader": group.leader,
+        "leader": group.members.leader,
         "skip_assignment": False,
         "member_id": member.member_id,
         "members": member_rows(group.members.values(), group.protocol)
-        if group.leader == member.member_id
+        if group.members.leader == member.member_id
         else [],
     }
 
 
-def member_rows(members: Iterable[Member], protocol: str | None) -> list[dict[str, Any]]:
+def member_rows(
+    members: Iterable[ClassicGroupMember], protocol: str | None
+) -> list[dict[str, Any]]:
     return [
         {
             "member_id": one.member_id,

@@ -18,12 +18,10 @@ from mqd.coordinator.group.classic_group import (
     PREPARING_REBALANCE,
     STABLE,
     ClassicGroup,
-    Member,
-    Protocols,
-    named,
-    protocols_size,
 )
-from mqd.coordinator.group.classic_rebalance import MEMBER, Rebalance, assignments_of
+from mqd.coordinator.group.classic_member import ClassicGroupMember, Protocols, protocols_size
+from mqd.coordinator.group.classic_rebalance import MEMBER, Rebalance
+from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.records import GroupMetadata
 from mqd.coordinator.group.state import Draft, State
 from mqd.coordinator.shard import Call, Decision, Moment, Ticket
@@ -50,7 +48,6 @@ class Joins:
         self._rebalance = rebalance
 
     def handle(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
-        self._rebalance.discard_staged()
         request = call.request
         draft = Draft()
         group = self.state.get(request.group_id)
@@ -58,10 +55,8 @@ class Joins:
         if group is not None and not isinstance(group, ClassicGroup):
             assert group.is_empty, group.group_id
             draft.records += group.tombstones()
-            generation, group = (
-                group.generation,
-                None,
-            )  # numbers go on: a partition has one owner in a generation, whatever the type
+            # Generations continue: a partition has one owner in each (I33).
+            generation, group = group.generation, None
         is_new_group = group is None
         if group is None:
             if request.member_id:
@@ -70,20 +65,19 @@ class Joins:
             group.generation = generation
         join = _Join(ticket, call, _protocols(request), now)
         if not self._has_room(group, join):
-            self._turn_away(group, join, draft)
+            self._refuse_for_size(group, join, draft)
         elif not request.member_id:
             self._join_as_new(group, join, draft)
         else:
             self._join_again(group, join, draft)
         if is_new_group:
             if any(isinstance(reply, Mapping) and is_refusal(reply) for _, reply in draft.replies):
-                self._rebalance.forget(group)
+                self._rebalance.cancel_timers(group)
                 return Decision(replies=draft.replies)
-            assert not self._rebalance.has_staged
             empty = GroupMetadata(
                 "", generation, protocol=None, leader=None, current_state_timestamp=now.wall_ms
             )
-            self._rebalance.stage(draft, group, empty, lambda: None)
+            self._rebalance.write_new(draft, group, empty)
         return draft.decision()
 
     def _has_room(self, group: ClassicGroup, join: _Join) -> bool:
@@ -95,28 +89,26 @@ class Joins:
             - (0 if member is None else member.size)
         )
         if size > 0:
-            if group.size + size > GROUP_BYTES_MAX:
+            if group.memory + size > GROUP_BYTES_MAX:
                 return False
             self.state.make_room(group.group_id, size, join.now)
         members_max = self.state.options.node("group.max.size")
         if group.state is EMPTY:
             return True
-        if (
-            group.state is PREPARING_REBALANCE
-        ):  # who came last is turned away, where there are more than allowed by now
+        if group.state is PREPARING_REBALANCE:  # the last members to join are refused
             return (
                 member is not None and member.join_ticket is not None
-            ) or group.waiting_to_join < members_max
+            ) or group.members.waiting_to_join < members_max
         return member is not None or len(group.members) < members_max
 
-    def _turn_away(self, group: ClassicGroup, join: _Join, draft: Draft) -> None:
+    def _refuse_for_size(self, group: ClassicGroup, join: _Join, draft: Draft) -> None:
         member = group.members.get(join.request.member_id)
         if member is None:
-            group.remove(join.request.member_id)
+            group.members.remove(join.request.member_id)
         elif group.state is PREPARING_REBALANCE:
-            self._rebalance.dismiss(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
+            self._rebalance.remove(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
         draft.answer(join.ticket, join_refusal(ErrorCode.GROUP_MAX_SIZE_REACHED))
-        self._rebalance.complete_if_everybody_joined(group, draft, join.now)
+        self._rebalance.complete_if_all_joined(group, draft, join.now)
 
     def _join_as_new(self, group: ClassicGroup, join: _Join, draft: Draft) -> None:
         request = join.request
@@ -127,13 +119,13 @@ class Joins:
         prefix = join.call.client_id if instance_id is None else instance_id
         member_id = f"{prefix[:_MEMBER_ID_PREFIX_MAX]}-{self.state.new_id()}"
         if instance_id is not None:
-            current = group.static.get(instance_id)
+            current = group.members.static.get(instance_id)
             if current is not None:
                 self._replace_static(group, group.members[current], member_id, join, draft)
             else:
                 self._add_member(group, member_id, join, draft)
         elif join.call.version >= MEMBER_ID_REQUIRED_FROM:
-            group.expect(member_id)
+            group.members.expect(member_id)
             self.state.timers.set(
                 (MEMBER, group.group_id, member_id),
                 join.now.seconds + request.session_timeout_ms / 1000,
@@ -143,7 +135,7 @@ class Joins:
             self._add_member(group, member_id, join, draft)
 
     def _join_again(self, group: ClassicGroup, join: _Join, draft: Draft) -> None:
-        """Somebody comes with a member id."""
+        """JoinGroup with a member id."""
         request = join.request
         member_id, instance_id = request.member_id, request.group_instance_id
         if not group.accepts(request.protocol_type, join.protocols):
@@ -151,34 +143,32 @@ class Joins:
                 join.ticket, join_refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
             )
             return
-        if member_id in group.pending and instance_id is None:
+        if member_id in group.members.pending and instance_id is None:
             self._add_member(group, member_id, join, draft)
             return
         try:
-            member = group.check_member(member_id, instance_id)
+            member = group.members.check(member_id, instance_id)
         except MqError as error:
             draft.answer(join.ticket, join_refusal(error.code, member_id))
             return
         same = member.protocols == join.protocols
         if group.state is PREPARING_REBALANCE:
             self._update_member(group, member, join, draft, "a member joins again")
-        elif (
-            group.state is COMPLETING_REBALANCE and same
-        ):  # it did not get the answer to its first JoinGroup
+        elif group.state is COMPLETING_REBALANCE and same:  # a repeated request
             draft.answer(join.ticket, joined(group, member))
-        elif group.state is STABLE and same and group.leader != member_id:
+        elif group.state is STABLE and same and group.members.leader != member_id:
             draft.answer(join.ticket, {**joined(group, member), "members": []})
         else:
             reason = (
                 "its leader joins again"
-                if group.leader == member_id
-                else "a member changes what it can do"
+                if group.members.leader == member_id
+                else "a member changes its protocols"
             )
             self._update_member(group, member, join, draft, reason)
 
     def _add_member(self, group: ClassicGroup, member_id: str, join: _Join, draft: Draft) -> None:
         request = join.request
-        member = Member(
+        member = ClassicGroupMember(
             member_id=member_id,
             instance_id=request.group_instance_id,
             client_id=join.call.client_id,
@@ -189,8 +179,8 @@ class Joins:
             join_ticket=join.ticket,
             is_new=True,
         )
-        if group.state is PREPARING_REBALANCE and group.previous_state is EMPTY:
-            group.somebody_came = True
+        if group.initial_delay is not None:
+            group.initial_delay.has_new_members = True
         group.add(member, request.protocol_type)
         self.state.timers.set(
             (MEMBER, group.group_id, member_id), join.now.seconds + NEW_MEMBER_JOIN_SECONDS
@@ -200,7 +190,12 @@ class Joins:
         )
 
     def _update_member(
-        self, group: ClassicGroup, member: Member, join: _Join, draft: Draft, reason: str
+        self,
+        group: ClassicGroup,
+        member: ClassicGroupMember,
+        join: _Join,
+        draft: Draft,
+        reason: str,
     ) -> None:
         self._rebalance.end_wait(group, member, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         group.update(
@@ -215,11 +210,16 @@ class Joins:
         )
 
     def _replace_static(
-        self, group: ClassicGroup, old: Member, member_id: str, join: _Join, draft: Draft
+        self,
+        group: ClassicGroup,
+        old: ClassicGroupMember,
+        member_id: str,
+        join: _Join,
+        draft: Draft,
     ) -> None:
-        """A static member without its member id, as after a restart, gets the next one."""
+        """A static member without its member id, as after a restart, gets a new one."""
         request, now = join.request, join.now
-        new = Member(
+        new = ClassicGroupMember(
             member_id=member_id,
             instance_id=old.instance_id,
             client_id=old.client_id,
@@ -233,46 +233,55 @@ class Joins:
         self.state.timers.set(
             (MEMBER, group.group_id, member_id), now.seconds + old.session_timeout_ms / 1000
         )
-        if group.state is STABLE and group.selected_protocol(old, new) == group.protocol:
+        if group.state is STABLE and group.members.selected_protocol(old, new) == group.protocol:
             self._write_replaced(group, old, new, join, draft)
             return
         new.join_ticket = join.ticket
-        group.replace_static(old, new)
+        group.members.replace_static(old, new)
         if group.state is PREPARING_REBALANCE:
-            self._rebalance.complete_if_everybody_joined(group, draft, now)
+            self._rebalance.complete_if_all_joined(group, draft, now)
         else:
             self._rebalance.prepare_rebalance(
                 group,
                 draft,
                 now,
-                f"a static member comes back and changes what the group agreed on, {named([new])}",
+                f"a static member returns and changes the selected protocol, {named([new])}",
             )
 
     def _write_replaced(
-        self, group: ClassicGroup, old: Member, new: Member, join: _Join, draft: Draft
+        self,
+        group: ClassicGroup,
+        old: ClassicGroupMember,
+        new: ClassicGroupMember,
+        join: _Join,
+        draft: Draft,
     ) -> None:
-        """Nothing changes but the member's id: no rebalance, and the others hear nothing of it."""
-        leader_before = group.leader
-        is_leader = leader_before == old.member_id
-        sorted_out = ClassicGroup.loaded(
-            group.group_id, group.record(group.generation, assignments_of(group), group.since_ms)
+        """Write the group with the member's new id: without a rebalance (KIP-345, KIP-814)."""
+        was_leader = group.members.leader == old.member_id
+        leader = new.member_id if was_leader else group.members.leader
+        members = [*(one for one in group.members.values() if one is not old), new]
+        value = group.record(
+            group.generation,
+            [(member, member.assignment) for member in members],
+            group.since_ms,
+            leader=leader,
         )
-        sorted_out.replace_static(sorted_out.members[old.member_id], new)
-        value = sorted_out.record(group.generation, assignments_of(sorted_out), group.since_ms)
-        if not self._rebalance.stage(draft, group, value, lambda: group.replace_static(old, new)):
+        if not self._rebalance.write(draft, group, value):
             draft.answer(join.ticket, join_refusal(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
-        answer = {**joined(group, new), "leader": leader_before, "members": []}
+        # The record has only one of them. The replay passes them on to the new member id.
+        group.members.set_protocols(old, new.protocols)
+        answer = {**joined(group, new), "leader": group.members.leader, "members": []}
         if join.call.version >= _SKIP_ASSIGNMENT_FROM:
-            answer["leader"] = sorted_out.leader
-            answer["skip_assignment"] = is_leader
-            if is_leader:
-                answer["members"] = member_rows(sorted_out.members.values(), group.protocol)
+            answer["leader"] = leader
+            answer["skip_assignment"] = was_leader
+            if was_leader:
+                answer["members"] = member_rows(members, group.protocol)
         draft.answer(join.ticket, answer)
 
 
 class _Join(NamedTuple):
-    """A JoinGroup on its way."""
+    """A JoinGroup request."""
 
     ticket: Ticket
     call: Call
@@ -295,7 +304,7 @@ class _Join(NamedTuple):
 
 
 def _protocols(request: Any) -> Protocols:
-    """Copied out of the request's bytes; of two with one name, the first."""
+    """A copy of the request's bytes. Of two protocols with one name, the first counts."""
     found: dict[str, bytes] = {}
     for row in request.protocols:
         if row.name not in found:

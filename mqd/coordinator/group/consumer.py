@@ -27,7 +27,7 @@ from uuid import UUID
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import Partitions
 from mqd.coordinator.group.classic_answers import leave_answer, leaving_members
-from mqd.coordinator.group.classic_group import ClassicGroup, named
+from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.classic_rebalance import Rebalance
 from mqd.coordinator.group.consumer_classic import ClassicMembers
 from mqd.coordinator.group.consumer_group import ConsumerGroup, check_static
@@ -43,6 +43,7 @@ from mqd.coordinator.group.consumer_steps import (
     Wish,
     topics_of,
 )
+from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.member import (
     JOINING,
     LEAVING,
@@ -182,7 +183,7 @@ class ConsumerGroups(Part):
         former = self.state.get(request.group_id)
         # which this was a moment ago; only here, where nothing can be refused any more
         if isinstance(former, ClassicGroup):
-            self._rebalance.dismiss_all(former, draft, ErrorCode.REBALANCE_IN_PROGRESS)
+            self._rebalance.end_all_waits(former, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         self._steps.expect(group, member, now)
         told = {
             "member_id": member.member_id,

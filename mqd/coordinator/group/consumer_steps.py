@@ -475,7 +475,7 @@ class Steps:
             self.state, group, leaving, draft, now, joining, rebalance=rebalance
         )
         reason = "the last member of the consumer protocol is gone"
-        self._rebalance.take_over(classic, draft, now, reason, rebalance=rebalance)
+        self._rebalance.downgrade(classic, draft, now, reason, rebalance=rebalance)
 
     def _forget_unused(
         self,

@@ -21,7 +21,8 @@ from dataclasses import replace
 from uuid import UUID
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.classic_group import STABLE, ClassicGroup, Member as ClassicMember
+from mqd.coordinator.group.classic_group import STABLE, ClassicGroup
+from mqd.coordinator.group.classic_member import ClassicGroupMember
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import Member, MemberState, Owned
 from mqd.coordinator.group.state import Draft, State
@@ -105,7 +106,7 @@ class _CustomAssignor(Exception):
 
 
 def _consumer_member(
-    group: ClassicGroup, member: ClassicMember, state: State
+    group: ClassicGroup, member: ClassicGroupMember, state: State
 ) -> tuple[Member, consumer_protocol.Subscription]:
     """The member, and what it said when it joined.
 
@@ -253,7 +254,7 @@ def downgrade(
         assert staying.classic is not None
         protocols = tuple((one.name, one.metadata) for one in staying.classic.supported_protocols)
         classic.add(
-            ClassicMember(
+            ClassicGroupMember(
                 staying.member_id,
                 staying.instance_id,
                 staying.client_id,
@@ -271,7 +272,7 @@ def downgrade(
         rebalance = rebalance or set(staying.places()) != {
             (topic_id, one) for topic_id, some in meant.items() for one in some
         }
-    classic.protocol = classic.selected_protocol()
+    classic.protocol = classic.members.selected_protocol()
     for member_id, one in classic.members.items():
         one.assignment = embedded_assignment(
             owned[member_id], state.topics, one.metadata(classic.protocol)

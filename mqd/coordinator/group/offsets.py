@@ -121,7 +121,7 @@ class Offsets(Part):
             self.store.remove(key)
             return
         if self.state.get(key.group) is None:
-            self._classic.empty_group(key.group)
+            self._classic.replay_first_offset(key.group)
         self.store.put(key, value, None if producer == NO_PRODUCER else producer.producer_id)
 
     def replay_end(self, producer: Producer, committed: bool) -> None:

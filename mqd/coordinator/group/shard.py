@@ -93,8 +93,6 @@ class GroupShard:
         return self._handlers[op.api](ticket, op, now)
 
     def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
-        if self.classic.rebalance.replay_staged(record):
-            return
         entry = records.decode(record)
         if entry is not None:
             self._replays[type(entry.key)](entry.key, entry.value, producer)

@@ -88,7 +88,7 @@ def test_an_id_that_is_not_used_within_the_session_is_forgotten(groups: Groups) 
     member_id = groups.join_now(version=4, session_ms=6000)["member_id"]
     groups.advance(6)
     assert groups.join_now(member_id, version=4)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.group().size == 0
+    assert groups.group().memory == 0
 
 
 def test_a_rebalance_waits_for_ids_that_were_given_out(groups: Groups) -> None:
@@ -397,7 +397,7 @@ def test_a_group_whose_last_member_leaves_is_empty_in_the_next_generation(groups
     (one,) = groups.form(None)
     assert groups.leave(one) == [ErrorCode.NONE]
     group = groups.group()
-    assert (group.state, group.generation, group.protocol, group.leader) == (
+    assert (group.state, group.generation, group.protocol, group.members.leader) == (
         ClassicState.EMPTY,
         2,
         None,
@@ -405,7 +405,7 @@ def test_a_group_whose_last_member_leaves_is_empty_in_the_next_generation(groups
     )
     assert group.protocol_type == "consumer"
     assert not groups.classic_timers()
-    assert group.size == 0
+    assert group.members.size == 0
 
 
 def test_several_members_leave_at_once_each_with_its_own_error(groups: Groups) -> None:
@@ -480,7 +480,7 @@ def test_a_static_leader_of_an_older_version_does_not_learn_that_it_leads(groups
         answer["members"],
         answer["skip_assignment"],
     ) == (one, "a-3", [], False)
-    assert groups.group().leader == "a-3"
+    assert groups.group().members.leader == "a-3"
 
 
 def test_a_static_member_that_changes_the_protocol_of_all_begins_a_rebalance(
@@ -556,7 +556,7 @@ def test_an_administrator_removes_a_static_member_by_its_instance(groups: Groups
     assert groups.leave("", instance_id="a") == [ErrorCode.NONE]
     assert groups.leave("", instance_id="nobody") == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert groups.leave("wrong", instance_id="b") == [ErrorCode.FENCED_INSTANCE_ID]
-    assert list(groups.group().static) == ["b"]
+    assert list(groups.group().members.static) == ["b"]
 
 
 # -- bounds
@@ -593,7 +593,7 @@ def test_what_members_say_is_bounded(groups: Groups) -> None:
         == ErrorCode.GROUP_MAX_SIZE_REACHED
     )
     assert groups.join_now(version=4, protocols=RANGE)["error_code"] == ErrorCode.MEMBER_ID_REQUIRED
-    assert groups.group().size <= GROUP_BYTES_MAX
+    assert groups.group().memory <= GROUP_BYTES_MAX
 
 
 def test_assignments_that_do_not_fit_a_message_are_refused_and_the_group_rebalances() -> None:
@@ -626,7 +626,7 @@ def test_long_names_are_what_members_say_too(groups: Groups) -> None:
     long = "p" * 32_000
     groups.join()
     groups.join(protocols=[*RANGE, *((f"{long}{number}", b"") for number in range(10))])
-    assert groups.group().size > 300_000
+    assert groups.group().memory > 300_000
 
 
 @pytest.mark.parametrize("instance_id", [None, "i" * 32_767])

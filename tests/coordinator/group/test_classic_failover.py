@@ -13,7 +13,7 @@ from mqd.coordinator.group.records import GroupMetadata
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.shard import Decision
 from mqd.errors import ErrorCode, MqError
-from tests.coordinator.group.classic_support import GROUP, Groups
+from tests.coordinator.group.classic_support import GROUP, Groups, subscribed
 from tests.coordinator.group.support import Topics
 
 
@@ -68,8 +68,8 @@ def test_a_member_that_comes_back_under_a_new_id_keeps_it(groups: Groups) -> Non
     one, two = groups.form("a", "b")
     groups.join_now(version=9, instance_id="a")
     groups.fail_over()
-    assert groups.group().static == {"b": two, "a": "a-3"}
-    assert groups.group().leader == "a-3"
+    assert groups.group().members.static == {"b": two, "a": "a-3"}
+    assert groups.group().members.leader == "a-3"
     assert groups.sync_now("a-3", 1, instance_id="a")["assignment"] == one.encode()
 
 
@@ -79,9 +79,9 @@ def test_a_static_leader_that_came_back_leads_the_next_generation_too(groups: Gr
     groups.join("a-3", version=9, instance_id="a")
     groups.join(two, version=9, instance_id="b")
     groups.synchronize(["a-3", two], 2)
-    assert groups.group().leader == "a-3"
+    assert groups.group().members.leader == "a-3"
     groups.fail_over()
-    assert groups.group().leader == "a-3" and groups.group().generation == 2
+    assert groups.group().members.leader == "a-3" and groups.group().generation == 2
 
 
 def test_an_empty_group_keeps_its_generation_and_type(groups: Groups) -> None:
@@ -111,7 +111,8 @@ def test_versions_of_the_record_without_rebalance_timeouts_take_the_session(grou
         },
         members=(row,),
     )
-    group = ClassicGroup.loaded(GROUP, old)
+    group = ClassicGroup(GROUP, None)
+    group.replay(old)
     assert group.since_ms is None
     (member,) = group.members.values()
     assert (member.rebalance_timeout_ms, member.protocols) == (60_000, (("range", b"r"),))
@@ -176,6 +177,47 @@ def test_a_static_member_keeps_its_old_id_when_the_new_one_cannot_be_written(
             groups.join_now(version=5, instance_id="a")
     assert groups.heartbeat(one, 1, instance_id="a") == ErrorCode.NONE
     assert groups.join_now(version=5, instance_id="a")["member_id"] == "a-3"
+
+
+def test_a_group_whose_record_cannot_be_written_does_not_exist(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        refuse(groups, patch)
+        groups.join(protocols=[("roundrobin", b"r")])
+    assert groups.shard.state.get(GROUP) is None
+    groups.advance(700)
+    assert not groups.classic_timers()
+    ticket = groups.join()
+    assert list(groups.group().members) == ["client-2"]
+    groups.advance(3)
+    assert groups.answer(ticket)["protocol_name"] == "range"
+
+
+# -- live and loading alike
+
+
+def test_a_returning_static_member_keeps_protocols_that_no_record_has(groups: Groups) -> None:
+    """The group selects another protocol as soon as all members support it."""
+    both = [("sticky", b"s"), ("range", b"r")]
+    groups.form("a", "b")
+    groups.join_now(version=9, instance_id="a", protocols=both)
+    assert groups.group().members["a-3"].protocols == tuple(both)
+    groups.join(version=9, instance_id="b", protocols=both)
+    assert groups.group().state is ClassicState.PREPARING_REBALANCE
+    groups.join("a-3", version=9, instance_id="a", protocols=both)
+    assert groups.group().protocol == "sticky"
+
+
+def test_the_record_alone_changes_a_live_group(groups: Groups) -> None:
+    """The state and the subscriptions of the group are those of a group that was loaded."""
+    groups.form("a", "b", protocols=[("range", subscribed("t"))])
+    groups.join_now(version=9, instance_id="a", protocols=[("range", subscribed("t", "u"))])
+    loaded = groups.read_again().state.by_id[GROUP]
+    assert isinstance(loaded, ClassicGroup)
+    live = groups.group()
+    assert live.subscribed_topics() == loaded.subscribed_topics() == {"t", "u"}
+    assert (live.state, live.since_ms) == (loaded.state, loaded.since_ms)
 
 
 # -- anything in any order
@@ -270,7 +312,7 @@ class AnyOrder(RuleBasedStateMachine):
         for client in clients:
             self.hear(client)
         group = self.groups.shard.state.get(GROUP)
-        leader = group.leader if isinstance(group, ClassicGroup) else None
+        leader = group.members.leader if isinstance(group, ClassicGroup) else None
         for client in sorted(clients, key=lambda one: (self.ids[one] == leader) != early):
             self.sync(client)
 
@@ -319,8 +361,13 @@ class AnyOrder(RuleBasedStateMachine):
                 live.state == loaded.state
                 and live.generation == loaded.generation
                 and live.protocol == loaded.protocol
+                and live.since_ms == loaded.since_ms
+                and live.subscribed_topics() == loaded.subscribed_topics()
             )
-            assert live.leader == loaded.leader and live.static == loaded.static
+            assert (
+                live.members.leader == loaded.members.leader
+                and live.members.static == loaded.members.static
+            )
             told = [
                 (one.member_id, one.instance_id, one.assignment) for one in live.members.values()
             ]
@@ -337,29 +384,27 @@ class AnyOrder(RuleBasedStateMachine):
         group = self.groups.shard.state.get(GROUP)
         if not isinstance(group, ClassicGroup):
             return
-        members = group.members.values()
-        assert group.static == {
+        known = group.members
+        members = known.values()
+        assert known.static == {
             one.instance_id: one.member_id for one in members if one.instance_id is not None
         }
-        assert group.waiting_to_join == sum(one.join_ticket is not None for one in members)
+        assert known.waiting_to_join == sum(one.join_ticket is not None for one in members)
         assert all(one.join_ticket is None or one.sync_ticket is None for one in members)
-        assert group.size == sum(one.size for one in members) + 1024 * len(group.pending)
-        assert (
-            not group.pending.keys() & group.members.keys()
-            and group.not_synced.keys() <= group.members.keys()
-        )
-        assert (group.leader in group.members) if members else group.leader is None
+        assert known.size == sum(one.size for one in members) + 1024 * len(known.pending)
+        assert not known.pending.keys() & known.keys() and known.not_synced.keys() <= known.keys()
+        assert (known.leader in known) if members else known.leader is None
         counts: dict[str, int] = {}
         for one in members:
             for name, _ in one.protocols:
                 counts[name] = counts.get(name, 0) + 1
-        assert group.supports == counts
+        assert known.supports == counts
         if group.state is ClassicState.STABLE:
-            assert group.waiting_to_join == 0 and all(one.sync_ticket is None for one in members)
+            assert known.waiting_to_join == 0 and all(one.sync_ticket is None for one in members)
         if group.state is ClassicState.EMPTY:
             assert not members
         if group.state is not ClassicState.PREPARING_REBALANCE:
-            assert group.waiting_to_join == 0
+            assert known.waiting_to_join == 0
 
     @invariant()
     def whoever_waits_is_waited_for(self) -> None:

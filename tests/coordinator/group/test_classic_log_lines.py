@@ -51,7 +51,7 @@ def test_the_log_says_who_comes_and_goes_and_who_is_awaited(
     groups.advance(5)
     assert f"generation=2 state=CompletingRebalance awaited={one} at /10.0.0.1 " in said()
     groups.advance(15)
-    assert f"members did not ask for their assignments in time, {one}" in said()
+    assert f"members sent no SyncGroup in time, {one}" in said()
 
 
 def test_the_log_says_who_leaves(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:

@@ -365,7 +365,7 @@ def test_when_the_last_consumer_leaves_the_group_is_classic_again() -> None:
     assert group.type_of_group() is ClassicGroup
     found = group.harness.shard.state.get(GROUP)
     assert isinstance(found, ClassicGroup)
-    assert (found.generation, found.protocol, found.leader, list(found.members)) == (
+    assert (found.generation, found.protocol, found.members.leader, list(found.members)) == (
         2,
         PROTOCOL,
         classic,

@@ -379,15 +379,15 @@ def check(harness: Refusing) -> None:
             for ticket in (member.join_ticket, member.sync_ticket)
             if ticket
         }
-        assert group.waiting_to_join == sum(
+        assert group.members.waiting_to_join == sum(
             member.join_ticket is not None for member in group.members.values()
         )
-        assert group.size == sum(
+        assert group.memory == sum(
             member.size for member in group.members.values()
-        ) + PENDING_BYTES * len(group.pending)
-        assert set(group.not_synced) <= set(group.members) and not set(group.pending) & set(
-            group.members
-        )
+        ) + PENDING_BYTES * len(group.members.pending)
+        assert set(group.members.not_synced) <= set(group.members) and not set(
+            group.members.pending
+        ) & set(group.members)
         if group.state is EMPTY:
             assert not group.members
         else:
