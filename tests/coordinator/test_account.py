@@ -15,6 +15,7 @@ import pytest
 
 from mqd.coordinator.account import Account
 from mqd.coordinator.group.offset_store import OffsetStore
+from mqd.coordinator.group.record_codec import encode
 from mqd.coordinator.group.records import (
     ClassicMember,
     ConsumerGroupMetadata,
@@ -33,7 +34,6 @@ from mqd.coordinator.group.records import (
     TargetAssignmentMember,
     TargetAssignmentMemberKey,
     TopicPartitions,
-    encode,
 )
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.shard import NO_PRODUCER, CoordinatorRecord, Moment, Producer

@@ -22,7 +22,8 @@ from typing import Any, Final, Literal
 
 from mqd.coordinator.group.classic_member import ClassicGroupMember, Protocols
 from mqd.coordinator.group.classic_members import ClassicGroupMembers
-from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey, tombstone
+from mqd.coordinator.group.record_codec import tombstone
+from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import CoordinatorRecord, Ticket
 from mqd.errors import ErrorCode, MqError, ProtocolError

@@ -21,7 +21,8 @@ from mqd.coordinator.group.classic_group import (
 )
 from mqd.coordinator.group.classic_member import ClassicGroupMember
 from mqd.coordinator.group.log_names import named
-from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey, encode
+from mqd.coordinator.group.record_codec import encode
+from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.state import Draft, State, TimerKey
 from mqd.coordinator.shard import NOTHING, Decision, Moment
 from mqd.errors import ErrorCode

@@ -19,7 +19,7 @@ from uuid import UUID
 from mqd.coordinator.group import records
 from mqd.coordinator.group.assignors import Assignment
 from mqd.coordinator.group.member import Member, MemberState
-from mqd.coordinator.group.records import tombstone
+from mqd.coordinator.group.record_codec import tombstone
 from mqd.coordinator.group.state import CheckPartition, Draft
 from mqd.coordinator.group.subscriptions import Resolution
 from mqd.coordinator.shard import CoordinatorRecord

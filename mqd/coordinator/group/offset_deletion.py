@@ -14,7 +14,8 @@ from typing import Final
 from uuid import UUID
 
 from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore
-from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, tombstone
+from mqd.coordinator.group.record_codec import tombstone
+from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 from mqd.coordinator.group.state import Expire, Group, Part, State, TimerKey
 from mqd.coordinator.shard import NOTHING, CoordinatorRecord, Decision, Moment
 from mqd.types import NO_TIMESTAMP, ZERO_UUID

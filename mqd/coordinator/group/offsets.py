@@ -22,7 +22,8 @@ from mqd.coordinator.group.offset_store import (
     topic_weight,
     weight,
 )
-from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey, encode, tombstone
+from mqd.coordinator.group.record_codec import encode, tombstone
+from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 from mqd.coordinator.group.state import CheckPartition, Handler, Part, Replay, State, group_bytes
 from mqd.coordinator.shard import (
     NO_PRODUCER,

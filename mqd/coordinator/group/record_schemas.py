@@ -5,9 +5,10 @@ The versions written here are those of Kafka 4.3.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
-from mqd.coordinator.group.record_values import (
+from mqd.coordinator.group.records import (
     ClassicMember,
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -34,6 +35,7 @@ from mqd.coordinator.group.record_values import (
     TopicMetadata,
     TopicPartitions,
 )
+from mqd.coordinator.record_format import RecordFormat
 from mqd.protocol.schema import (
     BYTES,
     INT8,
@@ -41,7 +43,6 @@ from mqd.protocol.schema import (
     INT64,
     STRING,
     UUID,
-    Message,
     array,
     field,
     message,
@@ -63,19 +64,14 @@ PARTS: Final[dict[type, dict[str, type]]] = {
 """The classes of the structures in a value, by the name of the field."""
 
 
-class Schema(NamedTuple):
-    """One kind of record."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecordFormat(RecordFormat):
+    """A kind of record, with the classes of its key and value."""
 
-    kind: int
-    """The prefix of the key."""
     key_class: type[Any]
-    key: Message
     value_class: type[Any]
-    value: Message
-    version_max: int = 0
-    flexible_from: int = 0
     version: int = 0
-    """The one that is written."""
+    """The version that is written."""
 
 
 _GROUP_ID = field("group_id", STRING)
@@ -83,12 +79,12 @@ _MEMBER_ID = field("member_id", STRING)
 _TOPIC_PARTITIONS = (field("topic_id", UUID), field("partitions", array(INT32)))
 _OWNED = array(*_TOPIC_PARTITIONS, field("assignment_epochs", array(INT32), tag=0, default=None))
 
-_OFFSET_COMMIT: Final = Schema(
-    1,
-    OffsetCommitKey,
-    message(field("group", STRING), field("topic", STRING), field("partition", INT32)),
-    OffsetCommit,
-    message(
+_OFFSET_COMMIT: Final = GroupRecordFormat(
+    kind=1,
+    key_class=OffsetCommitKey,
+    key=message(field("group", STRING), field("topic", STRING), field("partition", INT32)),
+    value_class=OffsetCommit,
+    value=message(
         field("offset", INT64),
         field("leader_epoch", INT32, since=3, default=NO_EPOCH),
         field("metadata", STRING),
@@ -101,18 +97,18 @@ _OFFSET_COMMIT: Final = Schema(
     version=4,
 )
 EXPIRING_VERSION: Final = 1
-"""Of an OffsetCommit with an expiry of its own."""
-_OFFSET_COMMIT_OF_OLD = 0
-"""The kind of OffsetCommit that Kafka wrote long ago, and still reads: else the same as 1."""
+"""The version of an OffsetCommit that has its own expiry."""
+_OLD_OFFSET_COMMIT_KIND = 0
+"""The kind of OffsetCommit that Kafka before 0.9 wrote. It has the fields of kind 1."""
 
-_SCHEMAS: Final = (
+_FORMATS: Final = (
     _OFFSET_COMMIT,
-    Schema(
-        2,
-        GroupMetadataKey,
-        message(field("group", STRING)),
-        GroupMetadata,
-        message(
+    GroupRecordFormat(
+        kind=2,
+        key_class=GroupMetadataKey,
+        key=message(field("group", STRING)),
+        value_class=GroupMetadata,
+        value=message(
             field("protocol_type", STRING),
             field("generation", INT32),
             field("protocol", STRING, nullable_since=0),
@@ -136,19 +132,19 @@ _SCHEMAS: Final = (
         flexible_from=4,
         version=3,
     ),
-    Schema(
-        3,
-        ConsumerGroupMetadataKey,
-        message(_GROUP_ID),
-        ConsumerGroupMetadata,
-        message(field("epoch", INT32), field("metadata_hash", INT64, tag=0)),
+    GroupRecordFormat(
+        kind=3,
+        key_class=ConsumerGroupMetadataKey,
+        key=message(_GROUP_ID),
+        value_class=ConsumerGroupMetadata,
+        value=message(field("epoch", INT32), field("metadata_hash", INT64, tag=0)),
     ),
-    Schema(
-        4,
-        PartitionMetadataKey,
-        message(_GROUP_ID),
-        PartitionMetadata,
-        message(
+    GroupRecordFormat(
+        kind=4,
+        key_class=PartitionMetadataKey,
+        key=message(_GROUP_ID),
+        value_class=PartitionMetadata,
+        value=message(
             field(
                 "topics",
                 array(
@@ -163,12 +159,12 @@ _SCHEMAS: Final = (
             )
         ),
     ),
-    Schema(
-        5,
-        MemberMetadataKey,
-        message(_GROUP_ID, _MEMBER_ID),
-        MemberMetadata,
-        message(
+    GroupRecordFormat(
+        kind=5,
+        key_class=MemberMetadataKey,
+        key=message(_GROUP_ID, _MEMBER_ID),
+        value_class=MemberMetadata,
+        value=message(
             field("instance_id", STRING, nullable_since=0),
             field("rack_id", STRING, nullable_since=0),
             field("client_id", STRING),
@@ -191,26 +187,28 @@ _SCHEMAS: Final = (
             ),
         ),
     ),
-    Schema(
-        6,
-        TargetAssignmentMetadataKey,
-        message(_GROUP_ID),
-        TargetAssignmentMetadata,
-        message(field("assignment_epoch", INT32), field("assignment_timestamp", INT64, tag=0)),
+    GroupRecordFormat(
+        kind=6,
+        key_class=TargetAssignmentMetadataKey,
+        key=message(_GROUP_ID),
+        value_class=TargetAssignmentMetadata,
+        value=message(
+            field("assignment_epoch", INT32), field("assignment_timestamp", INT64, tag=0)
+        ),
     ),
-    Schema(
-        7,
-        TargetAssignmentMemberKey,
-        message(_GROUP_ID, _MEMBER_ID),
-        TargetAssignmentMember,
-        message(field("topic_partitions", array(*_TOPIC_PARTITIONS))),
+    GroupRecordFormat(
+        kind=7,
+        key_class=TargetAssignmentMemberKey,
+        key=message(_GROUP_ID, _MEMBER_ID),
+        value_class=TargetAssignmentMember,
+        value=message(field("topic_partitions", array(*_TOPIC_PARTITIONS))),
     ),
-    Schema(
-        8,
-        CurrentMemberAssignmentKey,
-        message(_GROUP_ID, _MEMBER_ID),
-        CurrentMemberAssignment,
-        message(
+    GroupRecordFormat(
+        kind=8,
+        key_class=CurrentMemberAssignmentKey,
+        key=message(_GROUP_ID, _MEMBER_ID),
+        value_class=CurrentMemberAssignment,
+        value=message(
             field("member_epoch", INT32),
             field("previous_member_epoch", INT32),
             field("state", INT8),
@@ -218,15 +216,15 @@ _SCHEMAS: Final = (
             field("partitions_pending_revocation", _OWNED),
         ),
     ),
-    Schema(
-        16,
-        RegularExpressionKey,
-        message(_GROUP_ID, field("regular_expression", STRING)),
-        RegularExpression,
-        message(field("topics", array(STRING)), field("version", INT64), field("timestamp", INT64)),
+    GroupRecordFormat(
+        kind=16,
+        key_class=RegularExpressionKey,
+        key=message(_GROUP_ID, field("regular_expression", STRING)),
+        value_class=RegularExpression,
+        value=message(
+            field("topics", array(STRING)), field("version", INT64), field("timestamp", INT64)
+        ),
     ),
 )
-BY_KIND: Final = {schema.kind: schema for schema in _SCHEMAS} | {
-    _OFFSET_COMMIT_OF_OLD: _OFFSET_COMMIT
-}
-BY_KEY_CLASS: Final[dict[type, Schema]] = {schema.key_class: schema for schema in _SCHEMAS}
+BY_KIND: Final = {one.kind: one for one in _FORMATS} | {_OLD_OFFSET_COMMIT_KIND: _OFFSET_COMMIT}
+BY_KEY_CLASS: Final[dict[type, GroupRecordFormat]] = {one.key_class: one for one in _FORMATS}

@@ -1,203 +1,267 @@
-"""Encodes and decodes the records of `__consumer_offsets`, byte for byte as Apache Kafka does.
+"""Keys and values of `__consumer_offsets`. record_codec.py encodes and decodes them.
 
-A key has a kind and an owner; a value replaces the one before; no value (a tombstone) deletes it.
-Both begin with two bytes: the kind in the key, the version of the schema in the value.
-
-    0, 1  OffsetCommit              group, topic, partition    (0 is what Kafka before 0.9 wrote)
-    2     GroupMetadata             group                      a classic group and its members
-    3     ConsumerGroupMetadata     group                      3 to 16: KIP-848 groups
-    4     PartitionMetadata         group                      deleted, not written (KIP-1101)
-    5     MemberMetadata            group, member
-    6     TargetAssignmentMetadata  group
-    7     TargetAssignmentMember    group, member
-    8     CurrentMemberAssignment   group, member
-    16    RegularExpression         group, expression
-
-Keys and values are in record_values.py, their fields by version in record_schemas.py.
+Fields have the names of Kafka's schemas in snake_case. A field that the version of a record does
+not have gets its default.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import uuid
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from mqd.coordinator.group import hot_records
-from mqd.coordinator.group.record_schemas import BY_KEY_CLASS, BY_KIND, EXPIRING_VERSION, PARTS
-from mqd.coordinator.group.record_values import (
-    ClassicMember,
-    ClassicMemberMetadata,
-    ClassicProtocol,
-    ConsumerGroupMetadata,
-    ConsumerGroupMetadataKey,
-    CurrentMemberAssignment,
-    CurrentMemberAssignmentKey,
-    GroupMetadata,
-    GroupMetadataKey,
-    Key,
-    MemberMetadata,
-    MemberMetadataKey,
-    OffsetCommit,
-    OffsetCommitKey,
-    OwnedPartitions,
-    PartitionMetadata,
-    PartitionMetadataKey,
-    PartitionRacks,
-    RegularExpression,
-    RegularExpressionKey,
-    TargetAssignmentMember,
-    TargetAssignmentMemberKey,
-    TargetAssignmentMetadata,
-    TargetAssignmentMetadataKey,
-    TopicMetadata,
-    TopicPartitions,
-    Value,
+from mqd.types import NO_EPOCH, NO_TIMESTAMP, ZERO_UUID
+
+
+class _Fields:
+    """Lets a declaration encode a dataclass as it encodes a mapping."""
+
+    __slots__ = ()
+
+    def get(self, name: str, default: Any) -> Any:
+        return getattr(self, name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __contains__(self, name: str) -> bool:
+        return hasattr(self, name)
+
+
+# -- committed offsets
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitKey(_Fields):
+    group: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit(_Fields):
+    """Version 4, or version 1 if the offset has its own expiry (OffsetCommit v2 to v4)."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    """Of the last record that was consumed; -1 where the client sent none."""
+    metadata: str = ""
+    commit_timestamp: int = 0
+    """Wall time in milliseconds."""
+    expire_timestamp: int = NO_TIMESTAMP
+    """Wall time in milliseconds; -1: by `offsets.retention.minutes`."""
+    topic_id: uuid.UUID = ZERO_UUID
+    """Where the commit named the topic by its id (OffsetCommit v10)."""
+
+
+# -- classic groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadataKey(_Fields):
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicMember(_Fields):
+    """One member of a classic group (Kafka's MemberMetadata)."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout: int
+    """Milliseconds; -1 where it was not written (version 0): then it is the session timeout."""
+    session_timeout: int
+    """Milliseconds."""
+    subscription: bytes
+    """Metadata of the protocol that was chosen."""
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata(_Fields):
+    """Written as version 3."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    current_state_timestamp: int = NO_TIMESTAMP
+    """Wall time in milliseconds since when the group is in this state. The offsets of an empty
+    group expire from this time on (KIP-211)."""
+    members: tuple[ClassicMember, ...] = ()
+
+
+# -- groups of the consumer protocol
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupKey(_Fields):
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberKey(_Fields):
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadataKey(_GroupKey):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata(_Fields):
+    epoch: int
+    metadata_hash: int = 0
+    """Of all topics that the group is subscribed to (KIP-1101), as a signed 64-bit number."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadataKey(_GroupKey):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRacks(_Fields):
+    partition: int
+    racks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata(_Fields):
+    topic_id: uuid.UUID
+    topic_name: str
+    num_partitions: int
+    partition_metadata: tuple[PartitionRacks, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata(_Fields):
+    """Kafka 4.0 wrote it; since then the hash in ConsumerGroupMetadata stands in its place."""
+
+    topics: tuple[TopicMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberMetadataKey(_MemberKey):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicProtocol(_Fields):
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicMemberMetadata(_Fields):
+    """The JoinGroup request of a member of a consumer group that speaks the classic protocol."""
+
+    session_timeout_ms: int
+    supported_protocols: tuple[ClassicProtocol, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberMetadata(_Fields):
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    subscribed_topic_regex: str | None
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+    classic_member_metadata: ClassicMemberMetadata | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAssignmentMetadataKey(_GroupKey):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAssignmentMetadata(_Fields):
+    assignment_epoch: int
+    assignment_timestamp: int = 0
+    """Wall time in milliseconds at which the assignment was computed (KIP-1263); 0 if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAssignmentMemberKey(_MemberKey):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitions(_Fields):
+    topic_id: uuid.UUID
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAssignmentMember(_Fields):
+    topic_partitions: tuple[TopicPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentMemberAssignmentKey(_MemberKey):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedPartitions(TopicPartitions):
+    assignment_epochs: tuple[int, ...] | None = None
+    """For each partition, the member epoch at which it was assigned. Commits with an earlier epoch
+    are refused (KIP-1251)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentMemberAssignment(_Fields):
+    member_epoch: int
+    previous_member_epoch: int
+    state: int
+    """Kafka's MemberState: 0 stable, 1 unrevoked, 2 unreleased partitions, 127 unknown."""
+    assigned_partitions: tuple[OwnedPartitions, ...]
+    partitions_pending_revocation: tuple[OwnedPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegularExpressionKey(_Fields):
+    group_id: str
+    regular_expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegularExpression(_Fields):
+    """The topics that match an expression in one version of the metadata, and when it was resolved
+    (wall time in milliseconds)."""
+
+    topics: tuple[str, ...]
+    version: int
+    timestamp: int
+
+
+Key: TypeAlias = (
+    OffsetCommitKey
+    | GroupMetadataKey
+    | ConsumerGroupMetadataKey
+    | PartitionMetadataKey
+    | MemberMetadataKey
+    | TargetAssignmentMetadataKey
+    | TargetAssignmentMemberKey
+    | CurrentMemberAssignmentKey
+    | RegularExpressionKey
 )
-from mqd.coordinator.record_format import (
-    RecordFormatError,
-    decode_fields,
-    encode_fields,
-    prefix_of,
+Value: TypeAlias = (
+    OffsetCommit
+    | GroupMetadata
+    | ConsumerGroupMetadata
+    | PartitionMetadata
+    | MemberMetadata
+    | TargetAssignmentMetadata
+    | TargetAssignmentMember
+    | CurrentMemberAssignment
+    | RegularExpression
 )
-from mqd.coordinator.shard import CoordinatorRecord
-from mqd.errors import ProtocolError
-from mqd.types import NO_TIMESTAMP
-
-__all__ = [
-    "ClassicMember",
-    "ClassicMemberMetadata",
-    "ClassicProtocol",
-    "ConsumerGroupMetadata",
-    "ConsumerGroupMetadataKey",
-    "CurrentMemberAssignment",
-    "CurrentMemberAssignmentKey",
-    "Entry",
-    "GroupMetadata",
-    "GroupMetadataKey",
-    "Key",
-    "MemberMetadata",
-    "MemberMetadataKey",
-    "OffsetCommit",
-    "OffsetCommitKey",
-    "OwnedPartitions",
-    "PartitionMetadata",
-    "PartitionMetadataKey",
-    "PartitionRacks",
-    "RecordFormatError",
-    "RegularExpression",
-    "RegularExpressionKey",
-    "TargetAssignmentMember",
-    "TargetAssignmentMemberKey",
-    "TargetAssignmentMetadata",
-    "TargetAssignmentMetadataKey",
-    "TopicMetadata",
-    "TopicPartitions",
-    "Value",
-    "decode",
-    "encode",
-    "tombstone",
-]
-
-
-class Entry(NamedTuple):
-    """A record that was decoded; without a value it is a tombstone."""
-
-    key: Key
-    value: Value | None
-
-
-def encode(key: Key, value: Value) -> CoordinatorRecord:
-    """The record that says it, in the version that Kafka 4.3 writes."""
-    if (
-        isinstance(key, OffsetCommitKey)
-        and isinstance(value, OffsetCommit)
-        and value.expire_timestamp == NO_TIMESTAMP
-    ):
-        hot = hot_records.encode_value(
-            value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.topic_id
-        )
-        if hot is not None:
-            return CoordinatorRecord(
-                hot_records.encode_key(key.group, key.topic, key.partition), hot
-            )
-    return encode_as_declared(key, value)
-
-
-def encode_as_declared(key: Key, value: Value) -> CoordinatorRecord:
-    """As `encode`, without what is done by hand."""
-    schema = BY_KEY_CLASS[type(key)]
-    assert type(value) is schema.value_class, (key, value)
-    version = schema.version
-    if isinstance(value, OffsetCommit) and value.expire_timestamp != NO_TIMESTAMP:
-        version = EXPIRING_VERSION
-    flexible = version >= schema.flexible_from
-    return CoordinatorRecord(
-        encode_fields(schema.key, key, prefix=schema.kind),
-        encode_fields(schema.value, value, prefix=version, version=version, flexible=flexible),
-    )
-
-
-def tombstone(key: Key) -> CoordinatorRecord:
-    """The record that says that there is none any more."""
-    if isinstance(key, OffsetCommitKey):
-        return CoordinatorRecord(hot_records.encode_key(key.group, key.topic, key.partition), None)
-    schema = BY_KEY_CLASS[type(key)]
-    return CoordinatorRecord(encode_fields(schema.key, key, prefix=schema.kind), None)
-
-
-def decode(record: CoordinatorRecord) -> Entry | None:
-    """The key and value of a record; None for an unknown kind (share and streams groups).
-
-    RecordFormatError for bytes that no known version of its kind allows."""
-    key = hot_records.decode_key(record.key)
-    if key is not None:
-        if record.value is None:
-            return Entry(OffsetCommitKey(*key), None)
-        value = hot_records.decode_value(record.value)
-        if value is not None:
-            offset, leader_epoch, metadata, commit_timestamp, topic_id = value
-            return Entry(
-                OffsetCommitKey(*key),
-                OffsetCommit(
-                    offset, leader_epoch, metadata, commit_timestamp, NO_TIMESTAMP, topic_id
-                ),
-            )
-    return decode_as_declared(record)
-
-
-def decode_as_declared(record: CoordinatorRecord) -> Entry | None:
-    """As `decode`, without what is done by hand."""
-    key, value = record
-    try:
-        kind = prefix_of(key)
-        schema = BY_KIND.get(kind)
-        if schema is None:
-            return None
-        decoded_key = _dataclass_of(schema.key_class, decode_fields(schema.key, key))
-        if value is None:
-            return Entry(decoded_key, None)
-        version = prefix_of(value)
-        if not 0 <= version <= schema.version_max:
-            raise ProtocolError(f"version {version} of a value of kind {kind} is not known")
-        flexible = version >= schema.flexible_from
-        fields = decode_fields(schema.value, value, version=version, flexible=flexible)
-        return Entry(decoded_key, _dataclass_of(schema.value_class, fields))
-    except ProtocolError as error:
-        raise RecordFormatError(f"key {key.hex()}: {error}") from None
-
-
-def _dataclass_of(wanted: type[Any], fields: dict[str, Any]) -> Any:
-    """The dataclass of the fields and its parts. It holds no reference to the record's bytes."""
-    parts = PARTS.get(wanted, {})
-    arguments: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, list):
-            part = parts.get(name)
-            arguments[name] = (
-                tuple(value) if part is None else tuple(_dataclass_of(part, row) for row in value)
-            )
-        elif isinstance(value, dict):
-            arguments[name] = _dataclass_of(parts[name], value)
-        elif isinstance(value, memoryview):
-            arguments[name] = bytes(value)
-        else:
-            arguments[name] = value
-    return wanted(**arguments)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from mqd.coordinator.account import UNBOUNDED, Account
-from mqd.coordinator.group import records
 from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.classic_calls import ClassicCalls
 from mqd.coordinator.group.consumer import ConsumerGroups
@@ -26,6 +25,7 @@ from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.offset_deletion import OffsetDeletion
 from mqd.coordinator.group.offsets import Offsets
+from mqd.coordinator.group.record_codec import decode
 from mqd.coordinator.group.requests import check
 from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State, group_bytes
 from mqd.coordinator.shard import (
@@ -93,9 +93,8 @@ class GroupShard:
         return self._handlers[op.api](ticket, op, now)
 
     def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
-        entry = records.decode(record)
-        if entry is not None:
-            self._replays[type(entry.key)](entry.key, entry.value, producer)
+        key, value = decode(record)
+        self._replays[type(key)](key, value, producer)
 
     def replay_end(self, producer: Producer, committed: bool) -> None:
         for part in self.parts:

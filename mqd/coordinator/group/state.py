@@ -17,7 +17,8 @@ from uuid import UUID
 
 from mqd.coordinator.account import Account, text_bytes
 from mqd.coordinator.group.memory import Memory
-from mqd.coordinator.group.records import Key, Value, encode, tombstone
+from mqd.coordinator.group.record_codec import encode, tombstone
+from mqd.coordinator.group.records import Key, Value
 from mqd.coordinator.shard import (
     NOTHING,
     Call,

@@ -1,9 +1,8 @@
-"""The records of `__transaction_state`, bytes <-> values: Apache Kafka's TransactionLogKey and
-TransactionLogValue, to the byte.
+"""Encodes and decodes the records of `__transaction_state`, byte for byte as Apache Kafka's
+TransactionLogKey and TransactionLogValue.
 
-The key is the transactional id, the value all that is known of it: each record replaces the one
-before. No value (a tombstone): the id is forgotten. Version 1 of the value has tagged fields;
-version 0 is written while `transaction.version` is 0, and lacks what they say.
+The key is the transactional id, the value its whole state. Version 1 of the value has tagged
+fields. Version 0, which is written while `transaction.version` is 0, lacks them.
 """
 
 from __future__ import annotations
@@ -12,21 +11,13 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any, Final
 
-from mqd.coordinator.record_format import (
-    RecordFormatError,
-    decode_fields,
-    encode_fields,
-    prefix_of,
-)
+from mqd.coordinator.record_format import RecordFormat, RecordFormatError, decode_record
 from mqd.coordinator.shard import CoordinatorRecord
 from mqd.coordinator.txn.state import Transaction, TransactionState
-from mqd.errors import ProtocolError
 from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, array, field, message
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
-_KEY_KIND = 0
-_VALUE_VERSION_MAX = 1
-_FLEXIBLE_FROM = 1
+_VERSION_MAX: Final = 1
 
 _KEY: Final = message(field("transactional_id", STRING))
 _VALUE: Final = message(
@@ -46,21 +37,24 @@ _VALUE: Final = message(
     field("transaction_start_timestamp_ms", INT64),
     field("client_transaction_version", INT16, since=1, tag=2, default=0),
 )
+_FORMAT: Final = RecordFormat(
+    kind=0, key=_KEY, value=_VALUE, version_max=_VERSION_MAX, flexible_from=1
+)
+_FORMATS: Final = {_FORMAT.kind: _FORMAT}
 
 
 def value_version(transaction_version: int) -> int:
-    """Which version of the value is written at a level of the feature `transaction.version`."""
+    """The version of the value at a level of the feature `transaction.version`."""
     return 1 if transaction_version >= 1 else 0
 
 
 def encode(transactional_id: str, transaction: Transaction, *, version: int) -> CoordinatorRecord:
-    """The record that says so, with version 0 or 1 of the value.
+    """The record, with version 0 or 1 of the value.
 
-    Version 0 is not enough for the second protocol (KIP-890).
+    A transaction of the second protocol (KIP-890), or a prepared one, always gets version 1.
     """
-    # prepared ones have it, too
     if transaction.client_version or transaction.next_producer_id != NO_PRODUCER_ID:
-        version = _VALUE_VERSION_MAX
+        version = _VERSION_MAX
     partitions = (
         None if transaction.state is TransactionState.EMPTY else _by_topic(transaction.partitions)
     )
@@ -77,40 +71,25 @@ def encode(transactional_id: str, transaction: Transaction, *, version: int) -> 
         "transaction_start_timestamp_ms": transaction.started_ms,
         "client_transaction_version": transaction.client_version,
     }
-    flexible = version >= _FLEXIBLE_FROM
-    return CoordinatorRecord(
-        _key(transactional_id),
-        encode_fields(_VALUE, value, prefix=version, version=version, flexible=flexible),
-    )
+    return _FORMAT.encode({"transactional_id": transactional_id}, value, version)
 
 
 def tombstone(transactional_id: str) -> CoordinatorRecord:
-    """The record that lets the id be forgotten."""
-    return CoordinatorRecord(_key(transactional_id), None)
+    """The record that deletes the transactional id."""
+    return CoordinatorRecord(_FORMAT.encode_key({"transactional_id": transactional_id}), None)
 
 
-def decode(record: CoordinatorRecord) -> tuple[str, Transaction | None] | None:
-    """The id and what is so from now on, None for a tombstone. None at all for kinds of records of
-    a later Kafka, which are skipped.
-
-    Raises RecordFormatError for bytes that are none of it.
-    """
+def decode(record: CoordinatorRecord) -> tuple[str, Transaction | None]:
+    """The transactional id and its transaction, None for a tombstone. RecordFormatError for an
+    unknown kind, version or state, and for other bytes that cannot be decoded."""
+    _, key, value = decode_record(_FORMATS, record)
+    transactional_id: str = key.transactional_id
+    if value is None:
+        return transactional_id, None
     try:
-        if prefix_of(record.key) != _KEY_KIND:
-            return None
-        transactional_id: str = decode_fields(_KEY, record.key).transactional_id
-        if record.value is None:
-            return transactional_id, None
-        version = prefix_of(record.value)
-        if not 0 <= version <= _VALUE_VERSION_MAX:
-            return None
-        flexible = version >= _FLEXIBLE_FROM
-        value = decode_fields(_VALUE, record.value, version=version, flexible=flexible)
         state = TransactionState(value.transaction_status)
-    except (ProtocolError, ValueError) as error:
-        raise RecordFormatError(
-            f"a record of the transaction log cannot be read: {error}"
-        ) from error
+    except ValueError as error:
+        raise RecordFormatError(f"transactional id {transactional_id!r}: {error}") from None
     partitions = sorted(
         TopicPartition(topic.topic, partition)
         for topic in value.transaction_partitions or ()
@@ -136,7 +115,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
         {"topic": topic, "partition_ids": [one.partition for one in group]}
         for topic, group in groupby(partitions, key=lambda one: one.topic)
     ]
-
-
-def _key(transactional_id: str) -> bytes:
-    return encode_fields(_KEY, {"transactional_id": transactional_id}, prefix=_KEY_KIND)

@@ -126,7 +126,6 @@ class TransactionShard:
         self.account = Account(f"{TRANSACTIONS_TOPIC}-{index}", share, lambda: self._bytes)
         self._bytes = 0
         self._options = options
-        self._index = index
         self._transaction_version = transaction_version
         self._transactions: dict[str, Transaction] = {}
         self._open: dict[str, float | None] = {}
@@ -179,13 +178,7 @@ class TransactionShard:
         raise AssertionError(op)
 
     def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
-        decoded = records.decode(record)
-        if decoded is None:
-            logger.warning(
-                "skipping a record of a later version partition=__transaction_state-%d", self._index
-            )
-            return
-        transactional_id, transaction = decoded
+        transactional_id, transaction = records.decode(record)
         before = self._transactions.get(transactional_id)
         self._bytes += weight(transactional_id, transaction) - weight(transactional_id, before)
         given = self._given[1] if self._given is not None and self._given[0] == record else NO_EPOCH

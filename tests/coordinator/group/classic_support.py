@@ -8,7 +8,8 @@ from typing import Any
 
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.classic_rebalance import JOIN, MEMBER, SYNC
-from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey, decode
+from mqd.coordinator.group.record_codec import decode
+from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.group.state import TimerKey
 from mqd.errors import ErrorCode
@@ -162,8 +163,9 @@ class Groups(Harness[GroupShard]):
         """What the log says of the group."""
         found: list[GroupMetadata | None] = []
         for record, _ in self.log:
-            entry = None if isinstance(record, bool) else decode(record)
-            if entry is not None and entry.key == GroupMetadataKey(group_id):
+            assert not isinstance(record, bool)
+            entry = decode(record)
+            if entry.key == GroupMetadataKey(group_id):
                 assert entry.value is None or isinstance(entry.value, GroupMetadata)
                 found.append(entry.value)
         return found

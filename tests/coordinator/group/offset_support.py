@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from mqd.coordinator.group.offsets import FetchOffsets
-from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey, encode
+from mqd.coordinator.group.record_codec import encode
+from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.shard import NO_PRODUCER, Call, Producer
 from mqd.protocol import apis

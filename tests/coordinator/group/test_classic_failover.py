@@ -216,7 +216,7 @@ def test_the_record_alone_changes_a_live_group(groups: Groups) -> None:
     loaded = groups.read_again().state.by_id[GROUP]
     assert isinstance(loaded, ClassicGroup)
     live = groups.group()
-    assert live.subscribed_topics() == loaded.subscribed_topics() == {"t", "u"}
+    assert live.subscribed_topics() == loaded.subscribed_topics() == frozenset({"t", "u"})
     assert (live.state, live.since_ms) == (loaded.state, loaded.since_ms)
 
 

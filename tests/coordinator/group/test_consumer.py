@@ -13,6 +13,7 @@ import pytest
 
 from mqd.coordinator.group import records
 from mqd.coordinator.group.member import LEAVING, LEAVING_FOR_NOW
+from mqd.coordinator.group.record_codec import encode, tombstone
 from mqd.coordinator.shard import NO_PRODUCER, CoordinatorRecord
 from mqd.errors import ErrorCode, MqError
 from tests.coordinator.group.consumer_support import GROUP, Group, owners
@@ -494,7 +495,7 @@ def test_offsets_are_read_by_members_of_the_epoch() -> None:
 def test_what_kafka_4_0_wrote_of_topics_is_deleted_when_the_group_changes() -> None:
     group = Group()
     group.join("m1")
-    old = records.encode(records.PartitionMetadataKey(GROUP), records.PartitionMetadata(()))
+    old = encode(records.PartitionMetadataKey(GROUP), records.PartitionMetadata(()))
     group.harness.shard.replay(old)
     group.join("m2")
     written = [entry for entry, _ in group.harness.log]
@@ -520,7 +521,7 @@ def test_replay_passes_over_tombstones_of_what_is_not_there() -> None:
         records.ConsumerGroupMetadataKey(GROUP),
         records.TargetAssignmentMetadataKey(GROUP),
     ):
-        group.harness.shard.replay(records.tombstone(key))
+        group.harness.shard.replay(tombstone(key))
     assert group.harness.shard.state.get(GROUP) is None
 
 
@@ -578,7 +579,7 @@ def test_members_that_have_the_same_partition_begin_anew(caplog: pytest.LogCaptu
     same = replace(before["m2"], assigned=before["m1"].assigned)
     group.harness.log.append(
         (
-            records.encode(records.CurrentMemberAssignmentKey(GROUP, "m2"), same.assignment()),
+            encode(records.CurrentMemberAssignmentKey(GROUP, "m2"), same.assignment()),
             NO_PRODUCER,
         )
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mqd.coordinator.group import records
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import LEAVING_FOR_NOW
+from mqd.coordinator.group.record_codec import decode
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.consumer_protocol import (
     Subscription,
@@ -381,8 +381,8 @@ def test_when_the_last_consumer_leaves_the_group_is_classic_again() -> None:
     assert group.sync(classic, 3, {classic: [0, 1, 2, 3]}) == [0, 1, 2, 3]
     group.harness.fail_over()
     assert group.type_of_group() is ClassicGroup
-    keys = [records.decode(entry) for entry, _ in group.harness.log if not isinstance(entry, bool)]
-    live = {found.key: found.value for found in keys if found is not None}
+    keys = [decode(entry) for entry, _ in group.harness.log if not isinstance(entry, bool)]
+    live = {found.key: found.value for found in keys}
     assert [type(key).__name__ for key, value in live.items() if value is not None] == [
         "GroupMetadataKey"
     ]

@@ -11,14 +11,13 @@ import pytest
 
 from mqd import limits
 from mqd.coordinator.group.offset_store import OFFSET_BYTES
+from mqd.coordinator.group.record_codec import decode, encode
 from mqd.coordinator.group.records import (
     ClassicMember,
     GroupMetadata,
     GroupMetadataKey,
     OffsetCommit,
     OffsetCommitKey,
-    decode,
-    encode,
 )
 from mqd.coordinator.shard import NO_PRODUCER, Producer
 from mqd.errors import ErrorCode, MqError

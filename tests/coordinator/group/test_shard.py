@@ -11,16 +11,10 @@ from hypothesis import given, strategies as st
 
 from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.records import (
-    ClassicMember,
-    GroupMetadata,
-    GroupMetadataKey,
-    decode,
-    encode,
-)
+from mqd.coordinator.group.record_codec import decode, encode
+from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.state import Timers
 from mqd.coordinator.record_format import RecordFormatError
-from mqd.coordinator.shard import CoordinatorRecord
 from mqd.errors import ErrorCode
 from mqd.protocol import apis
 from tests.coordinator.group.classic_support import GROUP, Groups
@@ -99,14 +93,6 @@ def test_every_call_record_and_deadline_has_one_part() -> None:
     assert all(apis.by_name(name).name == name for name in shard._handlers)
 
 
-def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
-    groups = Groups()
-    # a share group's
-    groups.shard.replay(CoordinatorRecord(b"\x00\x0b\x00\x01g", b"\x00\x00whatever"))
-    groups.shard.replay(CoordinatorRecord(b"\x00\x0b\x00\x01g", None))
-    assert not groups.shard.state.by_id
-
-
 # -- one group under one id
 
 
@@ -144,7 +130,7 @@ def test_an_empty_group_of_the_consumer_protocol_becomes_classic_when_a_classic_
     ticket = groups.join()
     appended = [record for record, _ in groups.log[before:] if isinstance(record, tuple)]
     assert len(appended) == len(groups.log) - before, "no end of a transaction"
-    entries = [entry for record in appended if (entry := decode(record)) is not None]
+    entries = [decode(record) for record in appended]
     kinds = [(entry.key, entry.value is None) for entry in entries]
     assert [deleted for _, deleted in kinds] == [True] * (len(kinds) - 1) + [False]
     assert kinds[-1][0] == GroupMetadataKey(GROUP)

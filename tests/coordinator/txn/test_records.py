@@ -107,7 +107,7 @@ def test_several_topics_in_whatever_order_apache_kafka_wrote_them() -> None:
         "0200000031000000018bcfe5692c0000018bcfe568c80200080000000000000fa002020002"
     )
     decoded = decode(CoordinatorRecord(bytes.fromhex("0000000174"), bytes.fromhex(value)))
-    assert decoded is not None and decoded[1] is not None
+    assert decoded[1] is not None
     assert decoded[1].partitions == (("__consumer_offsets", 49), ("orders", 0), ("orders", 7))
     assert decoded[1] == Transaction(
         4000,
@@ -122,10 +122,12 @@ def test_several_topics_in_whatever_order_apache_kafka_wrote_them() -> None:
     )
 
 
-def test_kinds_and_versions_of_a_later_kafka_are_passed_over() -> None:
+def test_kinds_and_versions_of_a_later_kafka_cannot_be_decoded() -> None:
     key = encode("t", WRITTEN[0][0], version=1).key
-    assert decode(CoordinatorRecord(b"\x00\x01" + key[2:], b"\x00\x00")) is None
-    assert decode(CoordinatorRecord(key, b"\x00\x02whatever")) is None
+    with pytest.raises(RecordFormatError, match="kind 1 is unknown"):
+        decode(CoordinatorRecord(b"\x00\x01" + key[2:], b"\x00\x00"))
+    with pytest.raises(RecordFormatError, match="version 2 of the value is unknown"):
+        decode(CoordinatorRecord(key, b"\x00\x02whatever"))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,14 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
+from mqd.coordinator.group.record_codec import (
+    Entry,
+    decode,
+    decode_as_declared,
+    encode,
+    encode_as_declared,
+    tombstone,
+)
 from mqd.coordinator.group.records import (
     ClassicMember,
     ClassicMemberMetadata,
@@ -17,7 +25,6 @@ from mqd.coordinator.group.records import (
     ConsumerGroupMetadataKey,
     CurrentMemberAssignment,
     CurrentMemberAssignmentKey,
-    Entry,
     GroupMetadata,
     GroupMetadataKey,
     Key,
@@ -29,7 +36,6 @@ from mqd.coordinator.group.records import (
     PartitionMetadata,
     PartitionMetadataKey,
     PartitionRacks,
-    RecordFormatError,
     RegularExpression,
     RegularExpressionKey,
     TargetAssignmentMember,
@@ -39,12 +45,8 @@ from mqd.coordinator.group.records import (
     TopicMetadata,
     TopicPartitions,
     Value,
-    decode,
-    decode_as_declared,
-    encode,
-    encode_as_declared,
-    tombstone,
 )
+from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import CoordinatorRecord
 from mqd.types import ZERO_UUID
 
@@ -305,9 +307,10 @@ def test_keys_of_old_kind_are_offsets_too() -> None:
     )
 
 
-def test_records_of_kinds_that_are_not_known_here_are_passed_over() -> None:
-    # a share group's
-    assert decode(CoordinatorRecord(bytes.fromhex("0009000167"), b"\x00\x00")) is None
+def test_records_of_unknown_kinds_cannot_be_decoded() -> None:
+    # of a share group
+    with pytest.raises(RecordFormatError, match="kind 9 is unknown"):
+        decode(CoordinatorRecord(bytes.fromhex("0009000167"), b"\x00\x00"))
 
 
 @pytest.mark.parametrize(

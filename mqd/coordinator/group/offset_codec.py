@@ -1,9 +1,9 @@
-"""Records of committed offsets by hand: a shard writes one for each partition of each commit, and
-reads all of them when it is loaded.
+"""A fast codec for records of committed offsets: a shard writes one for each partition of each
+commit, and reads all of them when it is loaded.
 
-Held equal to the declarations in records.py by property tests. Only what is common is known here:
-keys of kind 1, values of version 4 with metadata of fewer than 127 bytes. Anything else is None,
-and records.py's to say; so are bytes that are no record.
+Property tests hold it equal to the schemas. It knows only the usual records: keys of kind 1, values
+of version 4 with metadata of fewer than 127 bytes. For all others it returns None, and
+record_codec.py uses the schemas.
 """
 
 from __future__ import annotations
