@@ -19,7 +19,7 @@ from mqd.coordinator.shard import CoordinatorRecord, Shard
 from mqd.coordinator.txn import records
 from mqd.coordinator.txn.shard import TransactionShard
 from mqd.coordinator.txn.state import Transaction
-from mqd.protocol.batch import build_batch
+from mqd.protocol.batch_builder import build_batch
 from tests.coordinator.group.support import Options, Topics
 
 
