@@ -100,6 +100,26 @@ async def test_a_light_connection_waits_for_one_slice_of_each_newcomer_at_most(
         assert all(len(hog.answers()) == 40 for hog in hogs)
 
 
+async def test_a_slice_that_the_machine_stretched_costs_its_connection_one_slice(
+    tmp_path: Path,
+) -> None:
+    """It counts as it would without the other processes of the machine."""
+    async with rig(tmp_path) as node:
+        hogs, good = [await node.connect() for _ in range(20)], await node.connect()
+        costly = Costly(node, 0.02)
+        good.post("api_versions", 3, {})
+        await settle()
+        costly.seconds = 0.001
+        for hog in hogs:
+            for _ in range(40):
+                hog.post("api_versions", 3, {})
+        good.post("api_versions", 3, {})
+        await settle()
+        served_before = costly.served.index(good.sock, 1)
+        assert served_before <= 20 * (SLICE_SECONDS_MAX / costly.seconds + 2), served_before
+        assert len(good.answers()) == 2
+
+
 async def test_hogs_get_equal_shares_of_the_time(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         hogs = [await node.connect() for _ in range(5)]
