@@ -170,6 +170,7 @@ async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
             "broker_epoch": answer.broker_epoch,
             "current_metadata_offset": node.image.index,
         }
+        beat["partitions_max"] = 7
         for version in range(3):
             answer = await node.ask("broker_heartbeat", version, listener=PEER, peer_node=2, **beat)
             assert (
@@ -178,6 +179,7 @@ async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
                 answer.is_fenced,
                 answer.should_shut_down,
             ) == (0, True, False, False)
+        assert node.controller._rules().partitions_max[TWO] == 7
         broker = node.image.brokers[TWO]
         assert (broker.host, broker.port, broker.rack) == ("localhost", 9091, "r")
         block = await node.ask(
