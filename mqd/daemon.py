@@ -292,6 +292,7 @@ class Daemon:
         controller.lifecycle.on_registered = self._on_registered
         controller.lifecycle.on_contact = self.contact.judge
         controller.lifecycle.disk_serial = lambda: self.logs.housekeeping.disk_serial
+        controller.lifecycle.partitions_max = lambda: self.logs.partitions_max
         self.raft.peer_links.on_peer_gone = controller.session_watch.on_peer_gone
         controller.subscribe(self.publisher)
         controller.subscribe(self.coordinators.metadata_changed)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from mqd.client.peer import PeerConnection
 from mqd.errors import ErrorCode
 from mqd.limits import MIB
-from tests.nodes import ask, connected, create_topic, node
+from tests.nodes import ask, batch, connected, create_topic, node, produce
 
 OPTIONS = {
     "metadata.image.max.bytes": str(MIB),
@@ -136,3 +137,23 @@ async def test_every_bound_holds_is_shown_and_survives_a_restart(tmp_path: Path)
         assert await commit(client, "one more") is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         assert await initialize(client, "id-1") is ErrorCode.NONE
         assert await initialize(client, "one more") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_file_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that the node could not open is refused; the partitions that it has stay online."""
+    monkeypatch.setattr("mqd.daemon._DESCRIPTORS_SHARED", 200)
+    async with node(tmp_path) as running, connected(running) as client:
+        await create_topic(client, "t")
+        topics = [{"name": "large", "num_partitions": 100, "replication_factor": 1}]
+        answer = await ask(client, "create_topics", 7, {"topics": topics, "timeout_ms": 10_000})
+        (row,) = answer.topics
+        assert row.error_code == ErrorCode.POLICY_VIOLATION
+        assert "its limit of open files allows" in row.error_message
+        assert "Raise the limit (ulimit -n, or LimitNOFILE" in row.error_message
+        more = {"name": "t", "count": 101, "assignments": None}
+        body = {"topics": [more], "timeout_ms": 10_000, "validate_only": False}
+        (grown,) = (await ask(client, "create_partitions", 3, body)).results
+        assert grown.error_code == ErrorCode.POLICY_VIOLATION
+        await create_topic(client, "small", 20)
+        for index in (0, 19):
+            assert (await produce(client, "small", batch(b"x"), partition=index)).error_code == 0

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
+from mqd.controller.decision_options import NOT_KNOWN, DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.placement import Load, check_replication_factor, place
 from mqd.controller.records import Placement
@@ -74,6 +75,25 @@ def add_load(load: dict[NodeId, Load], placements: Iterable[Placement]) -> None:
             before = load.get(node_id, Load())
             load[node_id] = Load(
                 before.leaders + (node_id == placement.replicas[0]), before.replicas + 1
+            )
+
+
+def check_descriptors(
+    options: DecisionOptions, load: Mapping[NodeId, Load], placements: Iterable[Placement]
+) -> None:
+    """Raise POLICY_VIOLATION where a broker would have more partitions than file descriptors: it
+    could not open them.
+    """
+    added = Counter(node_id for placement in placements for node_id in placement.replicas)
+    for node_id, count in added.items():
+        most = options.partitions_max.get(node_id, NOT_KNOWN)
+        present = load.get(node_id, Load()).replicas
+        if most != NOT_KNOWN and present + count > most:
+            raise MqError(
+                ErrorCode.POLICY_VIOLATION,
+                f"Broker {node_id} has {present} partitions, and its limit of open files allows "
+                f"{most}: it cannot open {count} more. Raise the limit (ulimit -n, or LimitNOFILE "
+                "of the service) and restart the broker.",
             )
 
 

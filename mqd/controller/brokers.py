@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from mqd.controller.decision_options import DecisionOptions
+from mqd.controller.decision_options import NOT_KNOWN, DecisionOptions
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage
 from mqd.controller.records import (
     FormatCluster,
@@ -123,6 +123,8 @@ class Heartbeat:
     want_shut_down: bool = False
     disk_serial: int = 0
     """The present serial of all its disks."""
+    partitions_max: int = NOT_KNOWN
+    """How many partitions its file descriptors allow. A node of an earlier release does not say."""
 
 
 class HeartbeatReply(NamedTuple):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from mqd.controller.assignments import (
     add_load,
     check_assignment,
+    check_descriptors,
     check_factor,
     load_of,
     place_on,
@@ -73,6 +74,7 @@ def decide_create_partitions(
                     ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request."
                 )
             record = _add_partitions(image, wish, partitions_left, load)
+            check_descriptors(options, load, record.partitions)
             check_fits(record)
             room.take(record)
         except MqError as error:

@@ -16,6 +16,7 @@ from mqd.config import TOPIC_OPTIONS, NodeConfig, validate_topic_configs, withou
 from mqd.controller.assignments import (
     add_load,
     check_assignment,
+    check_descriptors,
     check_factor,
     load_of,
     place_on,
@@ -135,6 +136,7 @@ def decide_create_topics(
                     f"A request adds at most {PARTITIONS_PER_REQUEST_MAX} partitions.",
                 )
             record = _create_topic(image, op, topic, load)
+            check_descriptors(options, load, record.partitions)
             check_fits(record)
             room.take(record)
         except MqError as error:

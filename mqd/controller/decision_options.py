@@ -1,5 +1,5 @@
 """The options that decisions of the controller depend on: min.insync.replicas, unclean elections,
-and the bound on the metadata.
+and the bounds on the metadata and on the partitions of each broker.
 
 Overrides of topics are in the image; for topics without them, the options of the controller's node
 apply.
@@ -7,32 +7,41 @@ apply.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from mqd.config import NodeConfig
 from mqd.controller.image import TOPIC, MetadataImage
 from mqd.limits import METADATA_IMAGE_BYTES_MAX
+from mqd.types import NodeId
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 IMAGE_BYTES_MAX = "metadata.image.max.bytes"
+NOT_KNOWN = -1
+"""Instead of the number of partitions that a broker can open."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionOptions:
-    """The defaults of topics, and the bound on the metadata."""
+    """The defaults of topics, and the bounds on the metadata and on the partitions of brokers."""
 
     min_insync_replicas: int = 1
     unclean_election: bool = False
     image_bytes_max: int = METADATA_IMAGE_BYTES_MAX
     """The bound on the whole metadata (size.py)."""
+    partitions_max: Mapping[NodeId, int] = field(default_factory=dict)
+    """How many partitions the file descriptors of each broker allow, by its last heartbeat to this
+    node, or NOT_KNOWN.
+    """
 
     @classmethod
-    def of_config(cls, config: NodeConfig) -> DecisionOptions:
+    def of_config(cls, config: NodeConfig, partitions_max: Mapping[NodeId, int]) -> DecisionOptions:
         return cls(
             config.integer(MIN_INSYNC_REPLICAS),
             config.boolean(UNCLEAN_ELECTION),
             config.integer(IMAGE_BYTES_MAX),
+            partitions_max,
         )
 
     def min_insync_replicas_of(self, image: MetadataImage, topic: str) -> int:

@@ -15,6 +15,7 @@ import trio.lowlevel
 from mqd.controller.brokers import Heartbeat, Register
 from mqd.controller.channel import OWN_REQUEST_TIMEOUT_S, ControllerChannel
 from mqd.controller.contact import Contact
+from mqd.controller.decision_options import NOT_KNOWN
 from mqd.controller.operations import Operations
 from mqd.controller.session_watch import SessionWatch
 from mqd.errors import ErrorCode, MqError
@@ -69,6 +70,8 @@ class BrokerLifecycle:
         """The registration up to which this node vouches for its logs (I25)."""
         self.disk_serial: Callable[[], int] = lambda: 0
         """The present serial of all disks of this node (log/disk/log_end_checkpoint.py)."""
+        self.partitions_max: Callable[[], int] = lambda: NOT_KNOWN
+        """How many partitions the file descriptors of this node allow."""
         self.disk_serial_found = 0
         """The serial, at the start of this process, of the disks of the last registration."""
         self.on_registered: Callable[[int], Awaitable[bool]] = _nothing
@@ -235,6 +238,7 @@ class BrokerLifecycle:
             self._operations.image.index,
             want_shut_down=want_shut_down,
             disk_serial=self.disk_serial(),
+            partitions_max=self.partitions_max(),
         )
         request = {
             "broker_id": self._node_id,
@@ -243,6 +247,7 @@ class BrokerLifecycle:
             "want_fence": False,
             "want_shut_down": want_shut_down,
             "disk_serial": op.disk_serial,
+            "partitions_max": op.partitions_max,
         }
 
         async def here() -> Mapping[str, Any]:

@@ -147,6 +147,8 @@ class Operations:
         self.space = space
         self.on_review_due: Callable[[], None] = lambda: None
         """Called after operations that may leave partitions without an election that is due."""
+        self.partitions_max: dict[NodeId, int] = {}
+        """How many partitions each broker can open, by its last heartbeat to this node."""
         self._one_at_a_time = trio.Lock()
         self._size_watch = SizeWatch()
 
@@ -204,9 +206,8 @@ class Operations:
         raise self.not_controller()
 
     def options(self) -> DecisionOptions:
-        return DecisionOptions.of_config(
-            effective_node_config(self._config, self.image, self._node_id)
-        )
+        config = effective_node_config(self._config, self.image, self._node_id)
+        return DecisionOptions.of_config(config, self.partitions_max)
 
     async def _commit(self, records: tuple[Record, ...]) -> bool:
         """Whether all records took effect; False if another command came first.

@@ -147,6 +147,11 @@ class LogService:
         )
         self._give_access()
 
+    @property
+    def partitions_max(self) -> int:
+        """How many partitions the file descriptors of this process allow."""
+        return self._descriptors.partitions_max
+
     def _give_access(self) -> None:
         """Callers use the parts through the service."""
         registry = self.registry

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from mqd.controller.brokers import ExpireSessions, decide_expire
-from mqd.controller.create_topics import CreateTopics, NewTopic, decide_create_topics
+from mqd.controller.create_partitions import (
+    CreatePartitions,
+    MorePartitions,
+    decide_create_partitions,
+)
+from mqd.controller.create_topics import (
+    CreateTopics,
+    NewTopic,
+    TopicCreated,
+    decide_create_topics,
+)
+from mqd.controller.decision_options import NOT_KNOWN, DecisionOptions
 from mqd.controller.snapshot import encode_snapshot
 from mqd.errors import ErrorCode
 from mqd.limits import PARTITIONS_PER_REQUEST_MAX
@@ -163,3 +174,34 @@ def test_validate_only_changes_nothing() -> None:
 
 
 # -- delete
+
+
+def test_brokers_get_no_more_partitions_than_they_can_open() -> None:
+    replica = with_brokers(1, 2)
+    create_topics(replica, new_topic("t", 2, 2))
+    options = DecisionOptions(partitions_max={NodeId(1): 4, NodeId(2): 3, NodeId(3): 0})
+
+    def created(*topics: NewTopic) -> list[TopicCreated]:
+        op = CreateTopics(topics, 1, 1, validate_only=True)
+        return list(replica.run(decide_create_topics, op, options))
+
+    both = (NodeId(1), NodeId(2))
+    (refused,) = created(new_topic("a", 2, 2))
+    assert refused.error_code is ErrorCode.POLICY_VIOLATION and refused.error_message is not None
+    assert refused.error_message.startswith("Broker 2 has 2 partitions, and its limit of open")
+    assert "allows 3: it cannot open 2 more" in refused.error_message
+    codes = [row.error_code for row in created(new_topic("a", 1, 2), new_topic("b", 1, 2))]
+    assert codes == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION], "each counts for the next"
+    on_one = new_topic("a", assignments=((0, ONE), (1, ONE)))
+    assert created(on_one)[0].error_code is ErrorCode.NONE
+
+    def grown(*replicas: tuple[NodeId, ...]) -> ErrorCode:
+        wish = MorePartitions("t", 2 + len(replicas), replicas)
+        op = CreatePartitions((wish,), True)
+        (row,) = replica.run(decide_create_partitions, op, options)
+        return ErrorCode(row.error_code)
+
+    assert grown(both) is ErrorCode.NONE
+    assert grown(both, both) is ErrorCode.POLICY_VIOLATION
+    options = DecisionOptions(partitions_max={NodeId(1): NOT_KNOWN})
+    assert grown(both, both) is ErrorCode.NONE

@@ -18,6 +18,7 @@ from mqd.controller.brokers import Heartbeat, Register
 from mqd.controller.commands import Command, encode_command
 from mqd.controller.create_partitions import CreatePartitions
 from mqd.controller.create_topics import CreateTopics
+from mqd.controller.decision_options import NOT_KNOWN
 from mqd.controller.delete_topics import DeleteTopics, TopicName
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.records import (
@@ -153,6 +154,25 @@ async def test_a_heartbeat_without_news_writes_nothing() -> None:
             await controller.heartbeat(Heartbeat(ONE, epoch, controller.image.index))
         ).fenced
     assert len(quorum.commands) == commands
+
+
+async def test_heartbeats_say_how_many_partitions_a_broker_can_open() -> None:
+    controller, _ = await registered()
+    epoch = controller.image.brokers[ONE].epoch
+
+    async def created(name: str) -> ErrorCode:
+        (row,) = await controller.submit(create(name))
+        return ErrorCode(row.error_code)
+
+    async def beat(partitions_max: int) -> None:
+        beat = Heartbeat(ONE, epoch, controller.image.index, partitions_max=partitions_max)
+        await controller.heartbeat(beat)
+
+    await beat(1)
+    assert await created("first") is ErrorCode.NONE
+    assert await created("second") is ErrorCode.POLICY_VIOLATION
+    await beat(NOT_KNOWN)
+    assert await created("second") is ErrorCode.NONE
 
 
 async def test_at_controller_forwards_waits_and_gives_up(autojump_clock: MockClock) -> None:

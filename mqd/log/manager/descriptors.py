@@ -38,7 +38,8 @@ class Descriptors:
         self._disk = disk
         self._budget = budget
         self._older_max = min(OLDER_SEGMENTS_OPEN_MAX, budget // 4)
-        self._partitions_max = budget - self._older_max - DESCRIPTORS_SPARE
+        self.partitions_max = min(max(0, budget - self._older_max - DESCRIPTORS_SPARE), 2**31 - 1)
+        """How many logs a node may have open."""
         self._older: deque[tuple[PartitionLog, Segment]] = deque()
         """Segments that were opened or filled, the first one longest ago; closed ones may
         still be among them.
@@ -49,7 +50,7 @@ class Descriptors:
         """StorageError where one more log than `count` would take the descriptors that the
         node needs for other things.
         """
-        if count >= self._partitions_max:
+        if count >= self.partitions_max:
             raise StorageError(
                 f"{count} partitions are open, and the limit of open files leaves "
                 f"{self._budget} of them for logs:"

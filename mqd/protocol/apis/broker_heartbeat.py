@@ -18,6 +18,8 @@ REQUEST = message(
     field("offline_log_dirs", array(UUID), since=1, tag=0),
     field("cordoned_log_dirs", array(UUID), since=2, tag=1, default=None),  # null: not known yet
     field("disk_serial", INT64, since=1, tag=10_000, default=0),  # only mqd has it
+    # how many its file descriptors allow; only mqd has it
+    field("partitions_max", INT32, since=1, tag=10_001, default=-1),
 )
 
 RESPONSE = message(

@@ -26,6 +26,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
             request.want_fence,
             request.want_shut_down,
             request.disk_serial,
+            request.partitions_max,
         )
     )
     return {

@@ -179,7 +179,7 @@ async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
                 answer.is_fenced,
                 answer.should_shut_down,
             ) == (0, True, False, False)
-        assert node.controller._rules().partitions_max[TWO] == 7
+        assert node.controller.operations.options().partitions_max[TWO] == 7
         broker = node.image.brokers[TWO]
         assert (broker.host, broker.port, broker.rack) == ("localhost", 9091, "r")
         block = await node.ask(
