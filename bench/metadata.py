@@ -91,7 +91,7 @@ class Trial:
             self.stall(producer, "stall: kill")
             self.delete()
             self.stall(producer, "stall: delete")
-            producer.cease()
+            producer.stop_sending()
             producer.finish()
         finally:
             producer.abandon()
@@ -110,7 +110,7 @@ class Trial:
                 }
                 for name in self.topics[start : start + TOPICS_AT_ONCE]
             ]
-            answer = self.cluster.ask(
+            answer = self.cluster.request(
                 1, "create_topics", 5, {"topics": rows, "timeout_ms": 60_000}, timeout_s=90
             )
             failed = [
@@ -158,7 +158,7 @@ class Trial:
 
     def delete(self) -> None:
         begun = time.monotonic()
-        answer = self.cluster.ask(
+        answer = self.cluster.request(
             1, "delete_topics", 5, {"topic_names": self.topics, "timeout_ms": 60_000}, timeout_s=90
         )
         failed = [

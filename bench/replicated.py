@@ -81,7 +81,7 @@ class Cluster(Broker):
 
     def drop_topic(self, name: str) -> None:
         with suppress(OSError):
-            self.cluster.ask(
+            self.cluster.request(
                 1, "delete_topics", 5, {"topic_names": [name], "timeout_ms": 10_000}, timeout_s=15
             )
 

@@ -1,15 +1,15 @@
-"""A cluster under load and under fire: is every acknowledged record there, once, in order, on every
+"""A cluster under load and faults: is every acknowledged record there, once, in order, on every
 replica?
 
     python -m chaos.cluster --nodes 3 --seconds 180 --seed 1 [--session-ms 3000] \
         [--kind mqd|kafka] [--cuts]
 
 Real processes, replication factor 3, min.insync.replicas 2. confluent-kafka producers (idempotent,
-acks=all, full speed) and consumers live through everything that the seed's nemesis does: kill -9 of
+acks=all, full speed) and consumers run while the nemesis injects the faults of the seed: kill -9 of
 any node, of leaders, of the controller, of both at once, of a node in recovery, of all; SIGSTOP;
 clean restarts. Then everything is healed, and it is verified that
 
-- every partition has a full ISR, as every node says itself;
+- every partition has a full ISR, as every node reports it;
 - nothing acknowledged is lost, doubled or out of order, offsets are those of the acknowledgements,
   and consumers saw the same;
 - the stopped nodes' replicas are byte for byte the same below the high watermark, and `mqctl log
@@ -35,7 +35,7 @@ from pathlib import Path
 from . import history_lines
 from .checker import check
 from .ensemble import Ensemble, ensemble, mqd_ensemble
-from .hands import carry_out
+from .fault_injector import inject_fault
 from .history import History, Key
 from .links import Links
 from .nemesis import Step, Target, steps
@@ -50,7 +50,7 @@ PRODUCERS = 2
 READERS = 1
 HEAL_TIMEOUT_S = 90.0
 PATIENT = {"message.timeout.ms": 0}
-"""A producer never gives up: what it was not told by the end is an anomaly."""
+"""A producer never gives up: a record without an acknowledgement at the end is an anomaly."""
 SHOWN_MAX = 20
 
 
@@ -95,10 +95,10 @@ class Trial:
         begun = time.monotonic()
         try:
             self._wait_for_acknowledgements(producers, begun)
-            self._torment(producers, begun + self.seconds)
+            self._inject_faults(producers, begun + self.seconds)
             self._heal()
             for producer in producers:
-                producer.cease()
+                producer.stop_sending()
             self.load_s = time.monotonic() - begun
             for producer in producers:
                 producer.finish()
@@ -112,7 +112,7 @@ class Trial:
         final = read_all(self.cluster.bootstrap, self.keys)
         self.cluster.wait_until(
             lambda: self.cluster.is_whole(TOPICS),
-            "a full ISR of every partition, as every node says",
+            "a full ISR of every partition, as every node reports it",
             HEAL_TIMEOUT_S,
         )
         self.cluster.stop()
@@ -120,7 +120,7 @@ class Trial:
         self.acked, self.read_along = history.acked, sum(reader.count for reader in readers)
         self.violations += [str(anomaly) for anomaly in check(history)]
         self.violations += [
-            f"reader {reader.number} was told: {error}"
+            f"reader {reader.number} received an error: {error}"
             for reader in readers
             for error in reader.errors
         ]
@@ -132,7 +132,7 @@ class Trial:
 
     # -- faults
 
-    def _torment(self, producers: list[Producer], deadline: float) -> None:
+    def _inject_faults(self, producers: list[Producer], deadline: float) -> None:
         for step in steps(self.seed, self.cluster.session_ms / 1000, cuts=self.links is not None):
             if time.monotonic() + step.before_s + step.down_s > deadline:
                 return
@@ -141,10 +141,10 @@ class Trial:
                 producer.silence.reset()
             victims = self._victims(step)
             begun = time.monotonic()
-            carry_out(self.cluster, step, victims, self.links)
+            inject_fault(self.cluster, step, victims, self.links)
             self.done[step.name] += 1
             if step.hurry:
-                self._say(step, victims, "and on at once")
+                self._say(step, victims, "the next fault follows at once")
                 continue
             self._wait_for_acknowledgements(producers, time.monotonic())
             silence = max(producer.silence.reset() for producer in producers)
@@ -210,16 +210,16 @@ class Trial:
                 views = {
                     node_id: self.cluster.view(node_id, TOPICS) for node_id in self.cluster.nodes
                 }
-                told = "\n".join(
-                    f"node {node_id} says of {late[0]}: {view.get(late[0])}"
+                reported = "\n".join(
+                    f"node {node_id} reports for {late[0]}: {view.get(late[0])}"
                     for node_id, view in views.items()
                 )
                 raise TrialFailed(
-                    f"no acknowledgement for {HEAL_TIMEOUT_S:.0f} s from {late}\n{told}"
+                    f"no acknowledgement for {HEAL_TIMEOUT_S:.0f} s from {late}\n{reported}"
                 )
             time.sleep(0.005)
 
-    # -- words
+    # -- output
 
     def _say(self, step: Step, victims: list[int], outcome: str) -> None:
         if not self.quiet:
@@ -259,7 +259,7 @@ class Trial:
 
 
 def verify_files(directory: Path) -> list[str]:
-    """What `mqctl log verify` says against a stopped node's directory; nothing, if it is well."""
+    """The findings of `mqctl log verify` for a stopped node's directory; none if it is intact."""
     command = [sys.executable, "-m", "mqctl", "log", "verify", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -271,9 +271,9 @@ def verify_files(directory: Path) -> list[str]:
 
 
 def main() -> int:
-    """Parse the command line, run the trial, say how it went."""
+    """Parse the command line, run the trial, print the result."""
     parser = argparse.ArgumentParser(
-        prog="python -m chaos.cluster", description="a cluster under load and under fire"
+        prog="python -m chaos.cluster", description="a cluster under load and faults"
     )
     parser.add_argument("--nodes", type=int, default=3, help="nodes (3)")
     parser.add_argument("--seconds", type=float, default=180, help="of faults (180)")

@@ -90,7 +90,7 @@ class Task:
     """Partitions of the target."""
     name: str
     transaction_ms: int
-    dice: random.Random
+    random_source: random.Random
     stopped: threading.Event = field(default_factory=threading.Event)
     called: tuple[str, float] = field(default_factory=lambda: ("start", monotonic()))
     """What the client was last asked to do, and when."""
@@ -214,8 +214,8 @@ class Confluent:
                 self.producer.produce(
                     task.target, task.copied(message), partition=message.partition() % task.targets
                 )
-            if task.dice.random() < DAWDLES:
-                self.producer.flush(task.dice.random() * DAWDLE_S_MAX)
+            if task.random_source.random() < DAWDLES:
+                self.producer.flush(task.random_source.random() * DAWDLE_S_MAX)
             ends = {message.partition(): message.offset() + 1 for message in batch}
             rows = [
                 confluent_kafka.TopicPartition(task.source, partition, offset)
@@ -226,7 +226,7 @@ class Confluent:
                 SEND_OFFSETS,
                 lambda: self.producer.send_offsets_to_transaction(rows, who, PATIENCE_S),
             )
-            if task.dice.random() < OWN_ABORTS:
+            if task.random_source.random() < OWN_ABORTS:
                 self._take_back("by its own will")
                 return
             self._until_settled(
@@ -392,12 +392,12 @@ class Aiokafka:
                 for value, target in targets
             ]
             await asyncio.gather(*sent)  # its commit does not look at what became of them
-            if task.dice.random() < DAWDLES:
-                await asyncio.sleep(task.dice.random() * DAWDLE_S_MAX)
+            if task.random_source.random() < DAWDLES:
+                await asyncio.sleep(task.random_source.random() * DAWDLE_S_MAX)
             await producer.send_offsets_to_transaction(
                 {partition: batch[-1].offset + 1}, task.group
             )
-            if task.dice.random() < OWN_ABORTS:
+            if task.random_source.random() < OWN_ABORTS:
                 await producer.abort_transaction()
                 task.tell("gave-up", "by its own will")
                 if partition in self.owned.partitions:
@@ -459,7 +459,7 @@ def main() -> int:
     options = vars(parser.parse_args())
     faulthandler.register(signal.SIGUSR1)  # where does it wait?
     logging.disable(logging.CRITICAL)
-    task = Task(dice=random.Random(options.pop("seed")), **options)
+    task = Task(random_source=random.Random(options.pop("seed")), **options)
 
     def listen() -> None:
         sys.stdin.buffer.read()

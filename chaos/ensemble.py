@@ -1,8 +1,8 @@
-"""Several broker processes that form one cluster, of mqd or of Apache Kafka, and what each of them
-says of the cluster.
+"""Several broker processes that form one cluster, of mqd or of Apache Kafka, and the
+cluster as each of them sees it.
 
-Every question goes to one named node over a fresh connection, because a node with stale metadata
-must be heard saying it: a client that asks "the cluster" hears whoever answers first.
+Every request goes to one named node over a fresh connection, to see the stale metadata of that
+node: a client of the whole cluster gets a response of any node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mqd.protocol.schema import decode_response_header, encode_request_header
 from .links import Links
 from .node import LOOPBACK, KafkaNode, Node, NodeFailed, Process, free_ports, write_peers
 
-ASK_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 POLL_INTERVAL_S = 0.02
 KAFKA_PORT_STEP = 10
 TOPIC_ALREADY_EXISTS = 36
@@ -44,7 +44,7 @@ class PartitionView:
 
 
 View = Mapping[tuple[str, int], PartitionView]
-"""(topic, partition) -> what a node says of it."""
+"""(topic, partition) -> its state as one node sees it."""
 
 
 class Ensemble:
@@ -69,7 +69,7 @@ class Ensemble:
         """Nodes that have a process that is not frozen."""
         return [node_id for node_id, node in self.nodes.items() if node.running and not node.paused]
 
-    # -- life
+    # -- start and stop
 
     def start(self) -> float:
         """Start all nodes; returns the seconds until each of them serves and has met the others.
@@ -114,7 +114,7 @@ class Ensemble:
                 node.kill()
 
     def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> float:
-        """Ask until it is true; returns the monotonic time then.
+        """Poll until it is true; returns the monotonic time then.
 
         Raises NodeFailed after the time-out.
         """
@@ -153,7 +153,7 @@ class Ensemble:
 
         def create() -> bool:
             with suppress(OSError):
-                answer = self.ask(
+                answer = self.request(
                     self.running[0],
                     "create_topics",
                     5,
@@ -175,17 +175,17 @@ class Ensemble:
                 lambda: self.is_whole({name: len(rows) or partitions}), f"topic {name} to be whole"
             )
 
-    # -- what one node says
+    # -- what one node reports
 
-    def ask(
+    def request(
         self,
         node_id: int,
         name: str,
         version: int,
         body: Mapping[str, Any],
-        timeout_s: float = ASK_TIMEOUT_S,
+        timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Any:
-        """One request to one node, its answer. Raises OSError when it cannot be had."""
+        """One request to one node, and its response. Raises OSError."""
         api = by_name(name)
         assert api is not None, name
         frame = encode_request_header(api, version, 1, "chaos") + api.encode_request(version, body)
@@ -202,11 +202,11 @@ class Ensemble:
 
     def view(self, node_id: int, topics: Iterable[str]) -> View:
         """Every partition of these topics as this node sees it; without those that it does
-        not know. Empty if it cannot be asked.
+        not know. Empty if it does not respond.
         """
         body = {"topics": [{"name": name} for name in topics], "allow_auto_topic_creation": False}
         try:
-            answer = self.ask(node_id, "metadata", 9, body)
+            answer = self.request(node_id, "metadata", 9, body)
         except OSError:
             return {}
         return {
@@ -224,7 +224,9 @@ class Ensemble:
     def brokers(self, node_id: int) -> set[int]:
         """The living brokers as this node sees them."""
         try:
-            return {row.node_id for row in self.ask(node_id, "metadata", 9, {"topics": []}).brokers}
+            return {
+                row.node_id for row in self.request(node_id, "metadata", 9, {"topics": []}).brokers
+            }
         except OSError:
             return set()
 
@@ -238,7 +240,7 @@ class Ensemble:
         best: tuple[int, int] | None = None
         for node_id in self.running:
             with suppress(OSError):
-                answer = self.ask(node_id, "describe_quorum", 0, body, timeout_s=2.0)
+                answer = self.request(node_id, "describe_quorum", 0, body, timeout_s=2.0)
                 if (
                     answer.error_code == 0
                     and answer.topics
@@ -260,8 +262,8 @@ class Ensemble:
         return best.leader if best is not None and best.leader >= 0 else None
 
     def is_whole(self, topics: Mapping[str, int]) -> bool:
-        """Whether every node says that every partition (topic -> their count) has a leader
-        and a full ISR, and they all say the same.
+        """Whether every node reports a leader and a full ISR for every partition (topic -> their
+        count), and all report the same.
         """
         wanted = {
             (topic, partition) for topic, count in topics.items() for partition in range(count)

@@ -1,5 +1,4 @@
-"""Exactly-once copies under fire: is what `read_committed` sees of a copy its input, no more, no
-less?
+"""Exactly-once copies under faults: does `read_committed` see exactly the input in each copy?
 
     python -m chaos.exactly_once [--seconds 120] [--seed 1] [--kind mqd|kafka] [--clients \
         confluent,consumer,aiokafka] [--rate 300]
@@ -9,9 +8,9 @@ client a group of workers (chaos/copy_worker.py, each a process) copies it into 
 consume, transform, produce and commit the offsets in one transaction. `confluent`: the classic
 protocol, cooperative; `consumer`: KIP-848; `aiokafka`: eager, a transactional id a partition.
 Meanwhile the seed's nemesis kills, freezes and restarts nodes, among them those that lead the
-topics, coordinate the groups or the transactions; workers are killed amid transactions, leave,
-join, and come back with their transactional id or with another, so that transactions are fenced,
-aborted, and left behind for their time-out. Then everything is healed, and it is verified that
+topics, coordinate the groups or the transactions; workers are killed during transactions, leave,
+join, and start again with their transactional id or with another, so that transactions are fenced,
+aborted, and left to their timeout. Then everything is healed, and it is verified that
 
 - each copy has every record of the input once, in order, with its value, and nothing else;
 - what a consumer with `read_committed` saw while the faults went on is there, and it missed
@@ -19,10 +18,10 @@ aborted, and left behind for their time-out. Then everything is healed, and it i
 - no hanging transactions: every partition's last stable offset is its high watermark;
 - replicas are byte for byte the same, and `mqctl log verify` finds nothing.
 
-One failure of a client is dealt with as an application would, and counted: librdkafka 2.16 takes a
-broker that Metadata no longer names out of service, keeps it as the coordinator that it remembers
-of the group, and waits for its connection. Its `send_offsets_to_transaction` then comes back when
-another connection of that producer changes its state, else never, whatever its time-out
+One failure of a client is handled as in an application, and counted. librdkafka 2.16 does not use a
+broker that Metadata no longer names, but keeps it as the coordinator of the group, and waits for
+its connection. Its `send_offsets_to_transaction` then returns when another connection of that
+producer changes its state, else never, whatever its timeout
 (confluentinc/librdkafka, issues 5511 and 5456). Beside Apache Kafka it does the same: of producers
 whose coordinator was killed, 4 of 13 hung there and 2 of 11 here, with the same broker session
 timeout. The worker's own watch ends its process after 30 s, when its transaction has timed out long
@@ -37,42 +36,33 @@ import argparse
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import confluent_kafka
 
 from .cluster import HEAL_TIMEOUT_S, PATIENT, SHOWN_MAX, verify_files
-from .copy_checker import Copy, check_copy
-from .copy_worker import COPY, HUNG_CODE, KNOWN_HANGS_S, SESSION_MS, WORK
+from .copy_checker import check_copy
+from .copy_group import COPY_PARTITIONS, INPUT, TRANSACTION_MS, CopyGroup
+from .copy_reading import read_copy
+from .copy_worker import SESSION_MS, WORK
 from .ensemble import Ensemble, ensemble
-from .hands import carry_out
+from .fault_injector import inject_fault
 from .history import Key, Reads
 from .nemesis import Step, Target, steps
 from .node import NodeFailed, end_on_sigterm
 from .replicas import differences
-from .workload import READ_TIMEOUT_S, Producer, Reader, TrialFailed, read_all
+from .workload import Producer, Reader, TrialFailed, read_all
 
-INPUT = "eos-input"
 PARTITIONS = 6
-COPY_PARTITIONS = 4
 SEGMENT_BYTES = 1024 * 1024
-SLOTS = 3
-"""Workers of a group at most; at least one works."""
 AT_FIRST = 2
-TRANSACTION_MS = 10_000
 STUCK_S = 120.0
 """Without a committed transaction of a group, while no fault goes on."""
-WORKER_END_S = 60.0
 COORDINATOR_PARTITIONS = 10
 OPTIONS = (
     f"offsets.topic.num.partitions={COORDINATOR_PARTITIONS}",
@@ -90,210 +80,7 @@ known again (OUT_OF_ORDER_SEQUENCE_NUMBER), and librdkafka gives up. Workers get
 input must be whole.
 """
 GROUP, TRANSACTION = 0, 1
-"""Types of keys that FindCoordinator knows."""
-
-
-class Worker:
-    """One worker process, and what it says."""
-
-    def __init__(self, command: list[str], name: str) -> None:
-        self.name = name
-        self.told: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        self.last_commit = 0.0
-        self._hung_in = ""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            start_new_session=True,
-        )
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            what, _, rest = line.strip().partition(" ")
-            if what == "committed":
-                self.last_commit = time.monotonic()
-                self.told["records"] += int(rest)
-            elif what == "hung":
-                self._hung_in = rest
-            else:
-                self.reasons[f"{what}: {rest}"] += 1
-            self.told[what] += 1
-
-    @property
-    def hung(self) -> bool:
-        """Whether it ended because its client did not come back from a call that is known
-        for it.
-        """
-        return self._process.poll() == HUNG_CODE and self._call() in KNOWN_HANGS_S
-
-    def _call(self) -> str:
-        """The call in which the client of a worker that has ended hung, or nothing."""
-        self._thread.join()
-        return self._hung_in
-
-    def check_alive(self) -> None:
-        """Raises TrialFailed if it ended by itself, unless in a known way."""
-        if self._process.poll() is not None and not self.hung:
-            self._errors.seek(0)
-            tail = self._errors.read().decode(errors="replace")[-3000:]
-            where = f", hung in {self._call()}" if self._call() else ""
-            raise TrialFailed(
-                f"worker {self.name} ended with exit code {self._process.returncode}{where}\n{tail}"
-            )
-
-    def ask_to_end(self) -> None:
-        """Let it leave its group; does not wait."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-
-    def wait_ended(self) -> None:
-        """Raises TrialFailed."""
-        try:
-            code = self._process.wait(WORKER_END_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise TrialFailed(
-                f"worker {self.name} did not end within {WORKER_END_S:.0f} s of being asked to"
-            ) from None
-        self._thread.join()
-        if code:
-            self.check_alive()
-
-    def kill(self) -> None:
-        """SIGKILL, in whatever it does."""
-        self._process.kill()
-        self._process.wait()
-        self._thread.join()
-
-    def close(self) -> None:
-        """Let go of a process that has ended."""
-        self.ask_to_end()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._errors.close()
-
-
-class Copying:
-    """One kind of client, its group, and its copy."""
-
-    def __init__(self, client: str, bootstrap: str, dice: random.Random) -> None:
-        self.client = client
-        self.group = f"eos-{client}"
-        self.topic = f"eos-copy-{client}"
-        self.workers: dict[int, Worker] = {}
-        self.told: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        self.reader: Reader | None = None
-        self._names = {slot: f"{self.group}-{slot}" for slot in range(SLOTS)}
-        self._bootstrap = bootstrap
-        self._dice = dice
-        self._launched = 0
-
-    @property
-    def keys(self) -> list[Key]:
-        return [(self.topic, partition) for partition in range(COPY_PARTITIONS)]
-
-    def name(self, slot: int) -> str:
-        """The transactional id of a confluent-kafka worker."""
-        return self._names[slot]
-
-    def start_worker(self, slot: int, *, renamed: bool = False) -> None:
-        """A new process, with the transactional id of the slot's former one or with a new one."""
-        self._launched += 1
-        if renamed:
-            self._names[slot] = f"{self.group}-{slot}-{self._launched}"
-        command = [
-            sys.executable,
-            "-m",
-            "chaos.copy_worker",
-            "--client",
-            self.client,
-            "--bootstrap",
-            self._bootstrap,
-        ]
-        command += [
-            "--group",
-            self.group,
-            "--source",
-            INPUT,
-            "--target",
-            self.topic,
-            "--targets",
-            str(COPY_PARTITIONS),
-        ]
-        command += [
-            "--name",
-            self._names[slot],
-            "--seed",
-            str(self._dice.randrange(2**31)),
-            "--transaction-ms",
-            str(TRANSACTION_MS),
-        ]
-        self.workers[slot] = Worker(command, self._names[slot])
-
-    def change(self) -> str:
-        """A worker joins, leaves, or dies and comes back: the dice decide. Returns it in words."""
-        free = [slot for slot in range(SLOTS) if slot not in self.workers]
-        busy = sorted(self.workers)
-        if free and (len(busy) <= 1 or self._dice.random() < 0.4):
-            slot = self._dice.choice(free)
-            self.start_worker(slot)
-            return f"{self.client} worker joins"
-        slot = self._dice.choice(busy)
-        worker = self.workers.pop(slot)
-        fate = self._dice.choice(
-            ("leaves", "dies", "dies and comes back", "dies and comes back with another id")
-        )
-        if fate == "leaves":
-            worker.ask_to_end()
-            worker.wait_ended()
-        else:
-            worker.kill()
-        self._remember(worker)
-        if "back" in fate:
-            self.start_worker(slot, renamed=fate.endswith("id"))
-        return f"{self.client} worker {fate}"
-
-    def revive(self) -> None:
-        """Start anew whoever hung in a known way."""
-        for slot in [slot for slot, worker in self.workers.items() if worker.hung]:
-            self._remember(self.workers.pop(slot))
-            self.start_worker(slot)
-
-    def finish(self) -> None:
-        """Let all workers leave. Raises TrialFailed."""
-        for worker in self.workers.values():
-            worker.ask_to_end()
-        for worker in self.workers.values():
-            worker.wait_ended()
-            self._remember(worker)
-        self.workers.clear()
-
-    def kill(self) -> None:
-        """End whatever still runs."""
-        for worker in self.workers.values():
-            worker.kill()
-            self._remember(worker)
-        self.workers.clear()
-
-    def _remember(self, worker: Worker) -> None:
-        self.told += worker.told
-        self.reasons += worker.reasons
-        worker.close()
-
-    @property
-    def last_commit(self) -> float:
-        """Monotonic time of the last transaction that a living worker committed."""
-        return max((worker.last_commit for worker in self.workers.values()), default=0.0)
+"""Key types of FindCoordinator."""
 
 
 @dataclass
@@ -310,7 +97,7 @@ class Trial:
     done: Counter[str] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
-    copies: list[Copying] = field(default_factory=list)
+    copies: list[CopyGroup] = field(default_factory=list)
     records: int = 0
     uncommitted: dict[str, int] = field(default_factory=dict)
     load_s: float = 0.0
@@ -318,11 +105,13 @@ class Trial:
 
     def run(self) -> None:
         """The whole trial. Raises TrialFailed and NodeFailed."""
-        dice = random.Random(self.seed * 7919)
+        random_source = random.Random(self.seed * 7919)
         self.cluster.start()
         configs = {"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)}
         self.cluster.create_topic(INPUT, PARTITIONS, configs=configs)
-        self.copies = [Copying(client, self.cluster.bootstrap, dice) for client in self.clients]
+        self.copies = [
+            CopyGroup(client, self.cluster.bootstrap, random_source) for client in self.clients
+        ]
         for copy in self.copies:
             self.cluster.create_topic(copy.topic, COPY_PARTITIONS, configs=configs)
         keys = [(INPUT, partition) for partition in range(PARTITIONS)]
@@ -344,12 +133,12 @@ class Trial:
                 for slot in range(AT_FIRST):
                     copy.start_worker(slot)
             self._wait_for_commits(begun)
-            self._torment(dice, time.monotonic() + self.seconds)
+            self._inject_faults(random_source, time.monotonic() + self.seconds)
             self.load_s = time.monotonic() - begun
             for node in self.cluster.nodes.values():
                 node.wait_ready()
             producer.finish()
-            self._wait_until_copied(producer.settled)
+            self._wait_until_copied(producer.acknowledged)
             self.tail_s = time.monotonic() - begun - self.load_s
             for copy in self.copies:
                 copy.finish()
@@ -361,7 +150,7 @@ class Trial:
                 copy.kill()
                 if copy.reader is not None:
                     copy.reader.finish()
-        self.records = producer.settled
+        self.records = producer.acknowledged
         self._judge(read_all(self.cluster.bootstrap, keys))
 
     def _judge(self, source: dict[Key, Reads]) -> None:
@@ -369,7 +158,7 @@ class Trial:
         topics = {INPUT: PARTITIONS} | {copy.topic: COPY_PARTITIONS for copy in self.copies}
         self.cluster.wait_until(
             lambda: self.cluster.is_whole(topics),
-            "a full ISR of every partition, as every node says",
+            "a full ISR of every partition, as every node reports it",
             HEAL_TIMEOUT_S,
         )
         self._wait_for_stability([key for copy in self.copies for key in copy.keys])
@@ -388,7 +177,8 @@ class Trial:
                 for one in check_copy(copy.topic, by_partition, committed, copy.reader.reads)
             ]
             self.violations += [
-                f"the reader of {copy.topic} was told: {error}" for error in copy.reader.errors
+                f"the reader of {copy.topic} received an error: {error}"
+                for error in copy.reader.errors
             ]
         self.cluster.stop()
         directories = {node_id: node.data_directory for node_id, node in self.cluster.nodes.items()}
@@ -399,30 +189,30 @@ class Trial:
 
     # -- faults
 
-    def _torment(self, dice: random.Random, deadline: float) -> None:
+    def _inject_faults(self, random_source: random.Random, deadline: float) -> None:
         for step in steps(self.seed, self.cluster.session_ms / 1000):
             if time.monotonic() + step.before_s + step.down_s > deadline:
                 return
             time.sleep(step.before_s)
             begun = time.monotonic()
-            words = dice.choice(self.copies).change()
+            words = random_source.choice(self.copies).change()
             self.changes[words.partition(" ")[2]] += 1
             victims, role = self._victims(step)
-            carry_out(self.cluster, step, victims)
+            inject_fault(self.cluster, step, victims)
             self.done[step.name] += 1
-            told = (
+            done = (
                 f"{words}; {step.name} (node {', '.join(map(str, victims))}{role}, away "
                 f"{step.down_s:.1f} s)"
             )
             if step.hurry:
-                self._say(f"{told}: and on at once")
+                self._say(f"{done}: the next fault follows at once")
                 continue
             silence = self._wait_for_commits(time.monotonic()) - begun
             self.silences.setdefault(step.name, []).append(silence)
-            self._say(f"{told}: every group commits again {silence:.1f} s after it began")
+            self._say(f"{done}: every group commits again {silence:.1f} s after it began")
 
     def _victims(self, step: Step) -> tuple[list[int], str]:
-        """Nodes, and why these. Who leads is asked of topics and of coordinators alike."""
+        """Nodes, and why these: leaders of topics, and coordinators."""
         running = self.cluster.running
         if step.target is Target.ALL:
             return running, ""
@@ -465,7 +255,7 @@ class Trial:
         for node_id in self.cluster.running:
             with suppress(OSError):
                 body = {"key_type": key_type, "coordinator_keys": [key]}
-                (row,) = self.cluster.ask(
+                (row,) = self.cluster.request(
                     node_id, "find_coordinator", 4, body, timeout_s=2.0
                 ).coordinators
                 if row.error_code == 0:
@@ -534,7 +324,7 @@ class Trial:
             time.sleep(0.2)
 
     def _ends(self, key: Key) -> tuple[int, int]:
-        """Last stable offset and high watermark, as the leader says; (-1, 0) while nobody does."""
+        """Last stable offset and high watermark, by its leader; (-1, 0) without a leader."""
         found = []
         for isolation in (1, 0):
             rows = [{"partition_index": key[1], "current_leader_epoch": -1, "timestamp": -1}]
@@ -546,7 +336,9 @@ class Trial:
             leader = self.cluster.leader(*key)
             with suppress(OSError):
                 if leader is not None:
-                    (row,) = self.cluster.ask(leader, "list_offsets", 5, body).topics[0].partitions
+                    (row,) = (
+                        self.cluster.request(leader, "list_offsets", 5, body).topics[0].partitions
+                    )
                     if row.error_code == 0:
                         found.append(int(row.offset))
         return (found[0], found[1]) if len(found) == 2 else (-1, 0)
@@ -555,13 +347,13 @@ class Trial:
         for node in self.cluster.nodes.values():
             node.check_alive()
         for copy in self.copies:
-            copy.revive()
+            copy.restart_hung()
             for worker in copy.workers.values():
                 worker.check_alive()
 
-    # -- words
+    # -- output
 
-    def _state(self, late: Iterable[Copying]) -> str:
+    def _state(self, late: Iterable[CopyGroup]) -> str:
         lines = []
         for copy in late:
             ends = {partition: self._ends((topic, partition)) for topic, partition in copy.keys}
@@ -569,7 +361,7 @@ class Trial:
             lines.append(f"  group coordinated by {self._coordinator(copy.group, GROUP)}")
             for worker in copy.workers.values():
                 lines.append(
-                    f"  {worker.name}: {dict(worker.told)} {worker.reasons.most_common(5)}"
+                    f"  {worker.name}: {dict(worker.counts)} {worker.reasons.most_common(5)}"
                 )
         return "\n".join(lines)
 
@@ -593,11 +385,11 @@ class Trial:
             lines.append(f"{name:34}{count:>7}{shown}")
         lines += [f"{what:34}{count:>7}" for what, count in sorted(self.changes.items())]
         for copy in self.copies:
-            told = copy.told
+            counts = copy.counts
             lines.append(
-                f"{copy.client}: {told['committed']} transactions of {told['records']} "
-                f"records committed, {told['gave-up']} "
-                f"aborted by workers, {told['began-anew']} times anew, {told['hung']} "
+                f"{copy.client}: {counts['committed']} transactions of {counts['records']} "
+                f"records committed, {counts['gave-up']} "
+                f"aborted by workers, {counts['began-anew']} times anew, {counts['hung']} "
                 "processes restarted because the client hung, "
                 f"{self.uncommitted.get(copy.client, 0)} aborted records in the log"
             )
@@ -619,54 +411,10 @@ class Trial:
         )
 
 
-def read_copy(
-    bootstrap: str, keys: list[Key], isolation: str
-) -> tuple[dict[Key, Copy], dict[Key, int]]:
-    """Every record of a copy up to where this isolation level ends, and those ends.
-
-    Raises TrialFailed.
-    """
-    settings: dict[str, Any] = {
-        "bootstrap.servers": bootstrap,
-        "group.id": "chaos",
-        "enable.auto.commit": False,
-        "log_level": 0,
-    }
-    settings |= {
-        "auto.offset.reset": "error",
-        "check.crcs": True,
-        "isolation.level": isolation,
-        "enable.partition.eof": True,
-    }
-    consumer = confluent_kafka.Consumer(settings)
-    copies, ends = {key: Copy() for key in keys}, dict.fromkeys(keys, -1)
-    try:
-        consumer.assign(
-            [confluent_kafka.TopicPartition(topic, partition, 0) for topic, partition in keys]
-        )
-        deadline = time.monotonic() + READ_TIMEOUT_S
-        while min(ends.values()) < 0:
-            message: Any
-            for message in consumer.consume(10_000, 0.5):
-                deadline = time.monotonic() + READ_TIMEOUT_S
-                key, error = (message.topic(), message.partition()), message.error()
-                if error is None:
-                    copies[key].add_copy(message.offset(), *COPY.unpack_from(message.value()))
-                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    ends[key] = message.offset()
-                else:
-                    raise TrialFailed(f"reading {key} back: {error}")
-            if time.monotonic() > deadline:
-                raise TrialFailed(f"no record for {READ_TIMEOUT_S:.0f} s; ends so far {ends}")
-        return copies, ends
-    finally:
-        consumer.close()
-
-
 def main() -> int:
-    """Parse the command line, run the trial, say how it went."""
+    """Parse the command line, run the trial, print the result."""
     parser = argparse.ArgumentParser(
-        prog="python -m chaos.exactly_once", description="exactly-once copies under fire"
+        prog="python -m chaos.exactly_once", description="exactly-once copies under faults"
     )
     parser.add_argument("--nodes", type=int, default=3, help="nodes (3)")
     parser.add_argument("--seconds", type=float, default=120, help="of faults (120)")

@@ -1,10 +1,10 @@
-"""What clients were told: the sends of every producer, and what every consumer read, written down
-while it happens.
+"""What clients sent and received: the acknowledgements of every producer and the records of every
+consumer.
 
 A value is one integer: producer << NUMBER_BITS | number. A producer numbers its records 0, 1, 2 ...
-in each partition, in the order in which it sends them, so that a value says who sent it and what
-must have come before. Everything is kept in arrays of 64-bit integers, because a run at full speed
-has some ten million records. No client, no clock; `checker.check` judges.
+in each partition, in the order in which it sends them, so a value names its producer, and the
+records that must precede it. All are stored in arrays of 64-bit integers, because a run at full
+speed has some ten million records. No client, no clock; `checker.check` judges it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 NOT_ACKED = -1
 ACKED_SOMEWHERE = -2
-"""librdkafka was told that the broker has the batch, and not where: it had sent it again, and the
-first time had counted (DUPLICATE_SEQUENCE_NUMBER).
+"""The broker has the batch, at an unknown offset: librdkafka had retried it, and got
+DUPLICATE_SEQUENCE_NUMBER.
 """
 NUMBER_BITS = 40
 _NUMBER_MASK = (1 << NUMBER_BITS) - 1
@@ -30,7 +30,7 @@ def value_of(producer: int, number: int) -> int:
 
 
 def producer_of(value: int) -> int:
-    """Who sent it."""
+    """The producer that sent it."""
     return value >> NUMBER_BITS
 
 
@@ -70,7 +70,7 @@ class History:
 
     sends: dict[int, dict[Key, array[int]]] = field(default_factory=dict)
     reads: dict[int, dict[Key, Reads]] = field(default_factory=dict)
-    """Consumer -> key -> what it read while the faults went on."""
+    """Consumer -> key -> what it read during the faults."""
     final: dict[Key, Reads] = field(default_factory=dict)
     """What is there in the end."""
 

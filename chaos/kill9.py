@@ -66,15 +66,15 @@ class Trial:
 
     def run(self) -> None:
         """The whole trial; fills in the results. Raises TrialFailed and NodeFailed."""
-        dice = random.Random(self.seed)
+        random_source = random.Random(self.seed)
         self.node.start()
         self._create_topic()
         keys = [(TOPIC, partition) for partition in range(self.partitions)]
-        producer = Producer(0, self.node.address, keys, dice.random(), options=QUICK)
+        producer = Producer(0, self.node.address, keys, random_source.random(), options=QUICK)
         producer.start()
         try:
             for _ in range(self.rounds):
-                self._round(dice, producer)
+                self._round(random_source, producer)
         except BaseException:
             producer.abandon()
             raise
@@ -87,13 +87,13 @@ class Trial:
         self.anomalies = check(history)
         self._verify_files()
 
-    def _round(self, dice: random.Random, producer: Producer) -> None:
+    def _round(self, random_source: random.Random, producer: Producer) -> None:
         producer.wait_for_acknowledgement()
-        time.sleep(dice.uniform(*LIFE_S))
+        time.sleep(random_source.uniform(*LIFE_S))
         self.node.kill()
-        while dice.random() < EARLY_KILL_ODDS:
+        while random_source.random() < EARLY_KILL_ODDS:
             self.node.launch()
-            time.sleep(dice.uniform(*RECOVERY_LIFE_S))
+            time.sleep(random_source.uniform(*RECOVERY_LIFE_S))
             self.node.kill()
             self.early_kills += 1
         self.restarts_s.append(self.node.start())
@@ -135,7 +135,7 @@ class Trial:
 
 
 def main() -> int:
-    """Parse the command line, run the trial, say how it went."""
+    """Parse the command line, run the trial, print the result."""
     parser = argparse.ArgumentParser(
         prog="python -m chaos.kill9", description="kill -9 under a producing client"
     )

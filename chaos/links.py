@@ -2,12 +2,12 @@
 peers are apart and clients are not.
 
 Every node has a peers file of its own, in which the other nodes' peer ports are those of proxies;
-one proxy for each ordered pair. A cut link swallows nothing and breaks nothing: bytes wait, as they
-would on a network that drops packets, and go on after the heal. The proxy of a dead node refuses
+one proxy for each ordered pair. A cut link loses no byte and closes no connection: bytes wait, as
+on a network that drops packets, until the heal. The proxy of a dead node refuses
 connections, as its port would, because a refusal is a hint that nodes act upon.
 
 `Links` runs the proxies in a process of its own (`python -m chaos.links`), which takes one command
-a line and answers "ok".
+a line and replies "ok".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNK_BYTES = 256 * 1024
 
 
 class Links:
-    """The proxies, as whoever torments the cluster sees them."""
+    """The proxies, as the fault injector uses them."""
 
     def __init__(self) -> None:
         self._nodes: set[int] = set()
@@ -149,13 +149,13 @@ async def _serve() -> None:
             buffer += data
             while b"\n" in buffer:
                 line, _, buffer = buffer.partition(b"\n")
-                await _obey(line.decode().split(), links, nursery)
+                await _execute(line.decode().split(), links, nursery)
                 sys.stdout.write("ok\n")
                 sys.stdout.flush()
         nursery.cancel_scope.cancel()
 
 
-async def _obey(words: list[str], links: list[_Link], nursery: trio.Nursery) -> None:
+async def _execute(words: list[str], links: list[_Link], nursery: trio.Nursery) -> None:
     command, *numbers = words[0], *map(int, words[1:])
     match command:
         case "link":

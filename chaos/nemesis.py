@@ -1,8 +1,8 @@
-"""What is done to the nodes, drawn from a seed: an endless, reproducible list of faults. Pure:
-whoever carries them out finds the victims.
+"""The faults of the nodes, drawn from a seed: an endless, reproducible list. Pure: the fault
+injector finds the victims.
 
-A step names its victim by role ("whoever leads a partition now"), because roles move: the same seed
-gives the same steps, not the same interleaving with a cluster that runs on real clocks.
+A step names its victim by role (the current leader of a partition), because roles move: the same
+seed gives the same steps, not the same interleaving with a cluster that runs on real clocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Fault(StrEnum):
     KILL = "kill"
     """SIGKILL, and a start after a while."""
     KILL_IN_RECOVERY = "kill-in-recovery"
-    """SIGKILL, a start, and SIGKILL again before the node has come back whole."""
+    """SIGKILL, a start, and SIGKILL again before the node has recovered."""
     PAUSE = "pause"
     """SIGSTOP, and SIGCONT after a while: silent, with every connection open."""
     RESTART = "restart"
@@ -29,7 +29,7 @@ class Fault(StrEnum):
 
 
 class Target(StrEnum):
-    """Who is the victim, or who are."""
+    """The victim, or the victims."""
 
     ANY = "any"
     LEADER = "leader"
@@ -60,7 +60,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """For log lines."""
         return f"{self.fault} {self.target}"
 
 
@@ -95,17 +95,17 @@ def steps(seed: int, session_s: float, *, cuts: bool = False) -> Iterator[Step]:
 
     `session_s` is the broker session timeout, which the lengths of absence relate to.
     """
-    dice = random.Random(seed)
+    random_source = random.Random(seed)
     weights = WEIGHTS | (CUTS if cuts else {})
     while True:
-        fault, target = dice.choices(list(weights), list(weights.values()))[0]
+        fault, target = random_source.choices(list(weights), list(weights.values()))[0]
         shortest = PAUSE_SESSIONS_MIN if fault in (Fault.PAUSE, Fault.CUT) else DOWN_SESSIONS[0]
         yield Step(
             fault,
             target,
-            dice.random(),
-            dice.uniform(*BEFORE_S),
-            dice.uniform(shortest, DOWN_SESSIONS[1]) * session_s,
-            dice.uniform(*AGAIN_S),
-            dice.random() < HURRY_ODDS,
+            random_source.random(),
+            random_source.uniform(*BEFORE_S),
+            random_source.uniform(shortest, DOWN_SESSIONS[1]) * session_s,
+            random_source.uniform(*AGAIN_S),
+            random_source.random() < HURRY_ODDS,
         )

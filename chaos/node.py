@@ -1,5 +1,5 @@
-"""Real broker processes in the hands of a test: started on loopback, killed, frozen, started again
-on the same data.
+"""Real broker processes under the control of a test: started on loopback, killed, frozen, started
+again on the same data.
 
 A node's address stays the same over restarts. Its standard error goes to a file, which is what a
 failure quotes and where mqd's readiness is read from. Ports come from below the kernel's ephemeral
@@ -33,7 +33,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class NodeFailed(Exception):
-    """The process did not do what it was asked; the message ends with the tail of its
+    """The process did not do what was requested; the message ends with the tail of its
     standard error.
     """
 
@@ -54,9 +54,9 @@ def free_port() -> int:
 
 def free_ports(count: int, *, step: int = 1) -> list[int]:
     """`count` such ports, `step` apart. Raises NodeFailed."""
-    dice = random.SystemRandom()
+    random_source = random.SystemRandom()
     for _ in range(200):
-        first = dice.choice(PORTS)
+        first = random_source.choice(PORTS)
         with ExitStack() as probes:
             try:
                 for port in range(first, first + count * step):
@@ -222,7 +222,7 @@ class Process(ABC):
     clean_exit_codes: tuple[int, ...] = (0,)
 
     def kill(self) -> None:
-        """SIGKILL: what the kernel does to a process that is out of luck.
+        """SIGKILL: as the kernel ends a process without memory.
 
         The page cache outlives it.
         """
@@ -318,7 +318,7 @@ class KafkaNode(Process):
 
     program = "Apache Kafka"
     clean_exit_codes = (0, 143)
-    """A JVM that was told to end says so."""
+    """A JVM exits with it after SIGTERM."""
 
     SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "kafka.sh"
     HEAP = "512m"

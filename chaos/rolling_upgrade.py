@@ -176,7 +176,7 @@ class Upgrade:
         found = set()
         for node_id in self.nodes:
             with suppress(OSError):
-                answer = self.cluster.ask(
+                answer = self.cluster.request(
                     node_id,
                     "api_versions",
                     4,

@@ -99,11 +99,11 @@ class Drivers:
         self._say = say
         self._driver: Driver | None = None
 
-    def kill_one(self, dice: random.Random) -> str:
+    def kill_one(self, random_source: random.Random) -> str:
         """Start a driver and kill it at a random moment; returns when that was."""
-        early = dice.random() < EARLY_ODDS
+        early = random_source.random() < EARLY_ODDS
         driver = self._wait(self._start(), early=early)
-        time.sleep(dice.uniform(*(EARLY_S if early else MIDWAY_S)))
+        time.sleep(random_source.uniform(*(EARLY_S if early else MIDWAY_S)))
         code = driver.poll()
         if code is None:
             self._kill(driver)

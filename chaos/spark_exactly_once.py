@@ -98,12 +98,12 @@ class Trial:
         self._cluster.kill()
 
     def _kill_drivers(self) -> None:
-        dice = random.Random(self._arguments.seed * 7919)
+        random_source = random.Random(self._arguments.seed * 7919)
         kills = self._arguments.kills
         for number in range(1, kills + 1):
             if self._faults.failure is not None:
                 return
-            when = self._drivers.kill_one(dice)
+            when = self._drivers.kill_one(random_source)
             self._say(f"driver {number} of {kills} killed {when}")
 
     def _fill(self, count: int) -> None:

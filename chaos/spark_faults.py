@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 
 from .ensemble import Ensemble
-from .hands import carry_out
+from .fault_injector import inject_fault
 from .nemesis import Target, steps
 from .spark_verdict import Topic
 
@@ -41,7 +41,7 @@ class BrokerFaults(threading.Thread):
                 if self._over.wait(step.before_s * REST):
                     return
                 victims = self._victims(step.target, step.choice)
-                carry_out(self._cluster, step, victims)
+                inject_fault(self._cluster, step, victims)
                 self.done[step.name] += 1
                 for node_id in victims:
                     self._cluster.nodes[node_id].wait_ready()

@@ -1,9 +1,9 @@
 """The load: idempotent producers with acks=all at full speed, consumers that read along, and a last
 reading of everything.
 
-Each runs on a thread of its own around librdkafka, lives through every fault, and writes what it
-was told into a `history.History`. A value's first eight bytes are the integer that the history
-knows it by; the rest is padding.
+Each runs on a thread of its own around librdkafka, continues through every fault, and writes what
+it received into a `history.History`. The first eight bytes of a value are the integer that
+identifies it in the history; the rest is padding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import confluent_kafka
 from .history import ACKED_SOMEWHERE, NOT_ACKED, History, Key, Reads, longs, number_of, value_of
 
 VALUE = struct.Struct(">q")
-SETTLE_TIMEOUT_S = 120.0
+FLUSH_TIMEOUT_S = 120.0
 READ_TIMEOUT_S = 60.0
 """Without a single new record."""
 CODECS = ("none", "lz4", "zstd")
@@ -35,7 +35,7 @@ IN_FLIGHT_MAX = 20_000
 
 
 class TrialFailed(Exception):
-    """The trial could not be carried out: a producer gave up, or the records cannot be read."""
+    """The trial is not valid: a producer gave up, or the records cannot be read."""
 
 
 @dataclass
@@ -53,14 +53,14 @@ class Silence:
         self.last[key] = now
 
     def reset(self) -> float:
-        """The longest so far, counting those that go on, and begin anew."""
+        """The longest so far, counting open ones; then begin anew."""
         longest, self.longest_s = self.longest_s, 0.0
         return longest
 
 
 class Producer:
     """One idempotent producer, as fast as it goes (or at `rate` records a second), until
-    told to stop.
+    it is stopped.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Producer:
     ) -> None:
         self.number = number
         self.acked: dict[Key, array[int]] = {key: longs() for key in keys}
-        self.settled = 0
+        self.acknowledged = 0
         self.errors: list[str] = []
         self.silence = Silence()
         self._keys = list(keys)
-        self._dice = random.Random(seed)
+        self._random = random.Random(seed)
         self._rate = rate
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"producer-{number}", daemon=True)
@@ -87,7 +87,7 @@ class Producer:
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "acks": "all",
-            "compression.type": self._dice.choice(CODECS),
+            "compression.type": self._random.choice(CODECS),
             "queue.buffering.max.messages": IN_FLIGHT_MAX,
             "error_cb": self._on_error,
             "log_level": 0,
@@ -100,23 +100,23 @@ class Producer:
 
     def wait_for_acknowledgement(self) -> None:
         """Wait until something more is acknowledged than is now. Raises TrialFailed."""
-        before, deadline = self.settled, time.monotonic() + SETTLE_TIMEOUT_S
-        while self.settled == before:
+        before, deadline = self.acknowledged, time.monotonic() + FLUSH_TIMEOUT_S
+        while self.acknowledged == before:
             if self.errors or time.monotonic() > deadline:
                 raise TrialFailed(
-                    f"nothing acknowledged within {SETTLE_TIMEOUT_S:.0f} s {self.errors[:1]}"
+                    f"nothing acknowledged within {FLUSH_TIMEOUT_S:.0f} s {self.errors[:1]}"
                 )
             time.sleep(0.002)
 
-    def cease(self) -> None:
+    def stop_sending(self) -> None:
         """Send nothing more."""
         self._stop.set()
 
     def finish(self) -> None:
-        """Stop producing and wait until everything sent is settled. Raises TrialFailed."""
+        """Stop producing and wait until everything sent is acknowledged. Raises TrialFailed."""
         self._stop.set()
         self._thread.join()
-        left = self._producer.flush(SETTLE_TIMEOUT_S)
+        left = self._producer.flush(FLUSH_TIMEOUT_S)
         if self.errors:
             raise TrialFailed(
                 f"producer {self.number} gave up: {self.errors[0]} (and "
@@ -124,12 +124,12 @@ class Producer:
             )
         if left:
             raise TrialFailed(
-                f"producer {self.number}: {left} records not settled within "
-                f"{SETTLE_TIMEOUT_S:.0f} s"
+                f"producer {self.number}: {left} records not acknowledged within "
+                f"{FLUSH_TIMEOUT_S:.0f} s"
             )
 
     def abandon(self) -> None:
-        """Stop producing; whatever is not settled is dropped."""
+        """Stop producing; unacknowledged records are dropped."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -148,23 +148,24 @@ class Producer:
         (value,) = VALUE.unpack_from(message.value())
         offset = message.offset()
         self.acked[key][number_of(value)] = ACKED_SOMEWHERE if offset is None else offset
-        self.settled += 1
+        self.acknowledged += 1
         self.silence.acked(key, time.monotonic())
 
     def _run(self) -> None:
         try:
             self._produce()
-        except Exception as error:  # told by `finish`: a run in which nobody produces would hold
+        except Exception as error:  # `finish` raises it: a run without records would pass
             self.errors.append(repr(error))
 
     def _produce(self) -> None:
         padding = [
-            self._dice.randbytes(self._dice.randrange(PADDING_BYTES_MAX)) for _ in range(PADDINGS)
+            self._random.randbytes(self._random.randrange(PADDING_BYTES_MAX))
+            for _ in range(PADDINGS)
         ]
         begun, turn = time.monotonic(), 0
         while not self._stop.is_set() and not self.errors:
-            topic, partition = key = self._dice.choice(self._keys)
-            for _ in range(1 if self._rate else self._dice.randrange(1, BURST_MAX)):
+            topic, partition = key = self._random.choice(self._keys)
+            for _ in range(1 if self._rate else self._random.randrange(1, BURST_MAX)):
                 turn += 1
                 rows = self.acked[key]
                 value = VALUE.pack(value_of(self.number, len(rows))) + padding[turn % PADDINGS]
@@ -181,7 +182,7 @@ class Producer:
 
 
 class Reader:
-    """A consumer that reads along from the beginning while the faults go on, on a thread of
+    """A consumer that reads along from the beginning during the faults, on a thread of
     its own.
     """
 
@@ -271,7 +272,7 @@ def read_all(bootstrap: str, keys: Sequence[Key]) -> dict[Key, Reads]:
 def gather(
     producers: Iterable[Producer], readers: Iterable[Reader], final: dict[Key, Reads]
 ) -> History:
-    """What all of them were told, as one history."""
+    """What all of them sent and received, as one history."""
     return History(
         {one.number: one.acked for one in producers},
         {one.number: one.reads for one in readers},

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from chaos.copy_group import Worker
 from chaos.copy_worker import HUNG_CODE, SEND_OFFSETS
-from chaos.exactly_once import Worker
 from chaos.workload import TrialFailed
 
 
@@ -40,7 +40,7 @@ def test_a_worker_whose_client_hangs_in_the_known_call_is_to_be_started_anew(
     assert worker.hung
     worker.check_alive()
     worker.wait_ended()
-    assert worker.told == {"records": 3, "committed": 1, "hung": 1}
+    assert worker.counts == {"records": 3, "committed": 1, "hung": 1}
 
 
 def test_a_worker_whose_client_hangs_in_another_call_fails_the_trial(

@@ -70,7 +70,7 @@ def be_patient_with(cluster: Ensemble, group: str) -> None:
         )
     ]
     resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": rows}
-    (row,) = cluster.ask(
+    (row,) = cluster.request(
         1, "incremental_alter_configs", 1, {"resources": [resource], "validate_only": False}
     ).responses
     assert row.error_code == 0, row

@@ -47,7 +47,7 @@ def coordinators(cluster: Ensemble, transactional_id: str) -> set[int]:
         body = {"key_type": TRANSACTION, "coordinator_keys": [transactional_id]}
         said = -1
         with suppress(OSError):
-            (row,) = cluster.ask(node_id, "find_coordinator", 4, body).coordinators
+            (row,) = cluster.request(node_id, "find_coordinator", 4, body).coordinators
             said = row.node_id if row.error_code == 0 else -1
         found.add(said)
     return found

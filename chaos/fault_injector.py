@@ -1,4 +1,4 @@
-"""The hands of the nemesis: a step is done to processes, and they are there again at its end."""
+"""Injects the faults that the nemesis draws: at the end of a step, all processes run again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .links import Links
 from .nemesis import Fault, Step
 
 
-def carry_out(
+def inject_fault(
     cluster: Ensemble, step: Step, victims: list[int], links: Links | None = None
 ) -> None:
-    """Do it and undo it; does not wait until what was started serves.
+    """Inject the fault and undo it; does not wait until the started nodes serve.
 
     Raises NodeFailed if a node ended by itself.
     """
@@ -34,25 +34,25 @@ def carry_out(
                 node.terminate()
             for node in nodes:
                 node.wait_stopped()
-                _gone(node.node_id, links)
+                _mark_down(node.node_id, links)
             _launch(cluster, victims, links)
         case Fault.KILL | Fault.KILL_IN_RECOVERY:
             for node in nodes:
                 node.kill()
-                _gone(node.node_id, links)
+                _mark_down(node.node_id, links)
             time.sleep(step.down_s)
             if step.fault is Fault.KILL_IN_RECOVERY:
                 _launch(cluster, victims, links)
                 time.sleep(step.again_s)
                 for node in nodes:
                     node.kill()
-                    _gone(node.node_id, links)
+                    _mark_down(node.node_id, links)
             _launch(cluster, victims, links)
     for node in cluster.nodes.values():
         node.check_alive()
 
 
-def _gone(node_id: int, links: Links | None) -> None:
+def _mark_down(node_id: int, links: Links | None) -> None:
     if links is not None:
         links.down(node_id)
 
