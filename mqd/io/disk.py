@@ -37,7 +37,7 @@ def raise_descriptor_limit() -> int:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(OSError, ValueError):  # some systems allow less than they say
+        with suppress(OSError, ValueError):  # some systems allow less than they report
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     return soft if soft != resource.RLIM_INFINITY else _DESCRIPTORS_MAX
@@ -91,7 +91,7 @@ class FileRange(NamedTuple):
 
 
 class Disk(Protocol):
-    """A directory tree: what the log, the journal and the snapshots ask of an operating system."""
+    """A directory tree: what the log, the journal and the snapshots need of an operating system."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open for reading and appending; FileNotFoundError unless `create`."""

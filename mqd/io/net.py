@@ -3,7 +3,7 @@ for clients.
 
 Two faces, because two kinds of callers exist:
 
-- `Network.connect` gives an awaitable `Stream`: for whoever opens a connection (clients, Raft,
+- `Network.connect` gives an awaitable `Stream`: for code that opens connections (clients, Raft,
   followers).
 - `Network.listen` and `Network.poller` serve accepted sockets without a task each: the poller names
   everyone who is ready, and the server handles them all in one turn. A Trio task woken per request
@@ -57,7 +57,7 @@ class Stream(Protocol):
 
 class Socket(Protocol):
     """One accepted connection that never waits: each call raises BlockingIOError instead,
-    and the poller tells when to come again.
+    and the poller reports when to retry.
     """
 
     @property
@@ -77,7 +77,7 @@ class Socket(Protocol):
         ...
 
     def send_more(self, data: bytes | bytearray | memoryview) -> int:
-        """As `send`, and tells the kernel that the answer goes on."""
+        """As `send`, and tells the kernel that more of the response follows (MSG_MORE)."""
         ...
 
     def send_file(self, file: File, position: int, size: int) -> int:
@@ -118,11 +118,11 @@ class Poller(Protocol):
     def forget(self, sock: Socket) -> None: ...
 
     def ready_nowait(self) -> list[tuple[Ready, int]]:
-        """(who, events) of all that are ready now; events of READABLE, WRITABLE, HANG_UP."""
+        """(owner, events) of all sockets that are ready; events of READABLE, WRITABLE, HANG_UP."""
         ...
 
     async def wait_ready(self) -> None:
-        """Returns when `ready_nowait` may have something to say."""
+        """Returns when `ready_nowait` may have something to return."""
         ...
 
     def close(self) -> None: ...
@@ -194,7 +194,7 @@ class OsSocket:
 
     def send_file(self, file: File, position: int, size: int) -> int:
         sent = os.sendfile(self._descriptor, file.fileno(), position, size)
-        if sent == 0:  # the file is shorter than what was promised: the answer cannot be completed
+        if sent == 0:  # the file is shorter than promised: the response cannot be completed
             raise OSError(errno.EIO, f"{file.path} ends before position {position + size}")
         return sent
 
@@ -286,7 +286,7 @@ class OsNetwork:
 
     async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> OsStream:
         failure: OSError = TimeoutError(
-            errno.ETIMEDOUT, f"no answer from {host}:{port} within {timeout:g} s"
+            errno.ETIMEDOUT, f"no response from {host}:{port} within {timeout:g} s"
         )
         with trio.move_on_after(timeout):
             for family, kind, protocol, _, address in await trio.socket.getaddrinfo(

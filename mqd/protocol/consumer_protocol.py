@@ -1,4 +1,4 @@
-"""What members of a classic group tell one another through the coordinator: subscriptions and
+"""What members of a classic group exchange through the coordinator: subscriptions and
 assignments, as Kafka's clients write them.
 
 The bytes inside JoinGroup (`metadata`) and SyncGroup (`assignment`) of groups whose protocol type
@@ -48,7 +48,7 @@ ASSIGNMENT = message(
 class Subscription:
     """What one member wants and has.
 
-    `owned` counts from version 1 on, `generation` (-1: not told) from version 2 on.
+    `owned` counts from version 1 on, `generation` (-1: unknown) from version 2 on.
     """
 
     topics: tuple[str, ...]
@@ -128,7 +128,7 @@ def assignment_user_data(data: Buffer) -> bytes:
 
 def version_of(data: Buffer) -> int:
     """The version of either, as far as it is known here; 0, which everybody reads, for
-    bytes that tell none.
+    bytes without one.
     """
     version: int = _VERSION.unpack_from(data)[0] if len(data) >= _VERSION.size else 0
     return min(max(version, 0), VERSION_MAX)

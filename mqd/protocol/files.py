@@ -80,14 +80,14 @@ _TEXT_VERSION = 0
 
 
 class FileFormatError(StorageError):
-    """A file of the data directory that does not hold what its name says."""
+    """A file of the data directory whose content does not match its name."""
 
 
 # -- segments
 
 
 class BadBatch(Exception):
-    """Bytes at `position` of a segment are not a batch; the message says why."""
+    """Bytes at `position` of a segment are not a batch; the message has the reason."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"byte {position}: {reason}")
@@ -241,7 +241,7 @@ def encode_time_index(timestamps: Iterable[int], offsets: Iterable[int]) -> byte
 
 class AbortedTransaction(NamedTuple):
     """What was appended by this producer between these offsets was aborted: it is not for
-    those who read committed records only.
+    consumers with read_committed.
     """
 
     producer_id: int
@@ -356,7 +356,7 @@ def _decode_lines(data: bytes) -> list[str]:
             f"a checkpoint begins with version {_TEXT_VERSION} and a count, not {text[:40]!r}"
         )
     if _natural(lines[1]) != len(lines) - 2:
-        raise FileFormatError(f"a checkpoint says {lines[1]} lines and has {len(lines) - 2}")
+        raise FileFormatError(f"a checkpoint declares {lines[1]} lines and has {len(lines) - 2}")
     return lines[2:]
 
 
@@ -419,7 +419,7 @@ def decode_producer_snapshot(data: bytes) -> list[ProducerSnapshotEntry]:
     return [ProducerSnapshotEntry(*row) for row in rows]
 
 
-# -- who a directory belongs to
+# -- the owner of a directory
 
 
 def encode_uuid(value: UUID) -> str:

@@ -25,7 +25,7 @@ _SEAL = 939
 
 
 class EndMarker(NamedTuple):
-    """What a marker says.
+    """The content of a marker.
 
     `coordinator_epoch`: the leader epoch of the coordinator's partition of __transaction_state.
     """
@@ -70,7 +70,7 @@ def _control_batch(
 
 
 def parse_end_marker(view: Buffer, position: int = 0) -> EndMarker | None:
-    """What the control batch at `position` says; None where it ends no transaction, or
+    """The content of the control batch at `position`; None where it ends no transaction, or
     cannot be understood.
     """
     kind, epoch = _parse(view, position)

@@ -52,7 +52,7 @@ def placed_records(records: bytes, header: BatchHeader) -> Iterator[PlacedRecord
     """Where the records of a batch lie in `records` (of `record_bytes`). MqError(CORRUPT_MESSAGE)
     where they cannot lie so.
 
-    Offset deltas ascend within what the header says. Values and headers are stepped over: 1.3 us a
+    Offset deltas ascend within the header's range. Values and headers are stepped over: 1.3 us a
     record, bench machine.
     """
     position, end = 0, len(records)

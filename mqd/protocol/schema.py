@@ -13,11 +13,11 @@ declaration reads
                                                             the default
 
 Decoded messages are construct Containers that carry every declared field: those that the version
-lacks have their defaults, so that who reads one need not ask for the version. Encoding takes any
+lacks have their defaults, so that a reader need not check the version. Encoding takes any
 mapping: what is missing is written as its default, what the version lacks is left out.
 
 The headers are KIP-482's: request header v2 and response header v1 (tagged fields) for flexible
-versions, but the answer to ApiVersions always has response header v0, as its reader cannot know the
+versions. The response to ApiVersions always has response header v0: its reader does not know the
 version yet.
 """
 
@@ -235,7 +235,7 @@ VERSION_MAX: Final = 32_767
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 AUTHORIZED_OPERATIONS_UNKNOWN: Final = -(2**31)
-"""In place of the bits of KIP-430, when the client did not ask for them."""
+"""In place of the bits of KIP-430, when the client did not request them."""
 
 
 def field(
@@ -251,7 +251,7 @@ def field(
     """Declare a field: in the versions `since`..`until` (both included), perhaps null from
     `nullable_since` on.
 
-    A default of None says by itself that the field may be null.
+    A default of None implies that the field may be null.
     """
     assert since <= until
     if default is None and nullable_since is None:
@@ -293,7 +293,7 @@ class Api:
     response_header_flexible: bool = dataclass_field(default=True, kw_only=True)
 
     def is_flexible(self, version: int) -> bool:
-        """Whether the version has compact lengths and tagged fields; also says so of
+        """Whether the version has compact lengths and tagged fields; also true for
         versions still to come.
         """
         return version >= self.flexible_from
@@ -305,7 +305,7 @@ class Api:
     def decode_request(self, version: int, buffer: Buffer, position: int = 0) -> Container:
         """The request body from `position` on. Bytes fields are slices of `buffer`. What is behind
         the last field is ignored, as Apache Kafka does: librdkafka 2.16 sends three bytes too many
-        when it asks for all topics (Metadata v13).
+        when it requests all topics (Metadata v13).
 
         Raises UnsupportedApi for a version that is not spoken, ProtocolError for bytes that are not
         this request.

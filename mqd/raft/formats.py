@@ -1,7 +1,7 @@
 """The three files of a voter as bytes. Pure: bytes in, values out; journal.py does the reading and
 writing.
 
-`quorum-state`  one JSON line (term, vote, who this node is), then a line with its CRC-32C. It
+`quorum-state`  one JSON line (term, vote, identity of this node), then a line with its CRC-32C. It
                 exists from the time when a node is formatted: a node that has it and lacks its
                 journal has lost entries.
 `snapshot`      the machine's state after one entry, with the cluster it belongs to, under one
@@ -57,7 +57,7 @@ class QuorumState:
     intact: bool = True
     """False from formatting until this voter is a full one (voter_recovery.py)."""
     voters: frozenset[int] | None = None
-    """The voter set of epoch 0 (voters.py); None before this node answered another one."""
+    """The voter set of epoch 0 (voters.py); None before this node replied to another one."""
     forced: Forced | None = None
     metadata_version: int | None = None
     """The highest finalized one that this node has applied (versions.py); None before it

@@ -64,7 +64,7 @@ class PersistentState(RaftLog):
     @property
     def voter_set(self) -> VoterSet | None:
         """The latest in the log, committed or not; None where this node has neither one nor
-        answered another node (voters.py).
+        replied to another node (voters.py).
         """
         return self.voter_set_at(self.last_index)
 

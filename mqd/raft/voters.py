@@ -24,7 +24,7 @@ restart is not taken back by the next leader), and a new voter has the leader's 
 not remove itself: it hands leadership over first.
 
 Before the first configuration entry there is epoch 0: the set of the peers file at the time when a
-voter first answered another one, stored durably before the answer leaves. The cluster forms only
+voter first replied to another one, stored durably before the reply leaves. The cluster forms only
 when all voters of the file have met with the same file (elections.py), and the first leader appends
 epoch 1 with that set. So a file that changes between forming and epoch 1 has no effect.
 

@@ -592,7 +592,7 @@ class HostNetwork:
         if target.powered or silent_for == math.inf or clock.now - began + timeout < silent_for:
             await self._pause(max(0.0, began + timeout - clock.now))
             raise TimeoutError(
-                errno.ETIMEDOUT, f"no answer from {host}:{port} within {timeout:g} s"
+                errno.ETIMEDOUT, f"no response from {host}:{port} within {timeout:g} s"
             )
         await self._pause(max(0.0, began + min(silent_for, timeout) - clock.now))
         raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))

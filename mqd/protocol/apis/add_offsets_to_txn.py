@@ -1,9 +1,9 @@
 """AddOffsetsToTxn (key 25): offsets of a group will be committed in a transaction.
 
 v1  same
-v2  may be answered with PRODUCER_FENCED
+v2  may return PRODUCER_FENCED
 v3  flexible
-v4  may be answered with TRANSACTION_ABORTABLE (KIP-890)
+v4  may return TRANSACTION_ABORTABLE (KIP-890)
 """
 
 from __future__ import annotations

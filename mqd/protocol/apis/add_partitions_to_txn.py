@@ -2,10 +2,10 @@
 already?
 
 v1  same
-v2  may be answered with PRODUCER_FENCED
+v2  may return PRODUCER_FENCED
 v3  flexible
 v4  from brokers: several transactions at once, and a question in place of an order (KIP-890)
-v5  may be answered with TRANSACTION_ABORTABLE (KIP-890)
+v5  may return TRANSACTION_ABORTABLE (KIP-890)
 """
 
 from __future__ import annotations

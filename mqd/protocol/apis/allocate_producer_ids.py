@@ -1,4 +1,4 @@
-"""AllocateProducerIds (key 67): a broker asks the controller for a block of producer ids (KIP-730).
+"""AllocateProducerIds (key 67): a broker requests a block of producer ids (KIP-730).
 Peers only.
 
 v0  flexible

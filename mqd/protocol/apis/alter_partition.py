@@ -1,4 +1,4 @@
-"""AlterPartition (key 56): a leader asks the controller to change an ISR (KIP-497). Peers only;
+"""AlterPartition (key 56): a leader requests a change of an ISR (KIP-497). Peers only;
 flexible from the start.
 
 v2  topics by id (KIP-841); before that were names, and no release since Apache Kafka 4.0 speaks

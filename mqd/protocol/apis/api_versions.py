@@ -5,8 +5,8 @@ v3  flexible, and the client introduces itself (KIP-511); feature levels, tagged
 v4  a feature may have 0 as its lowest level; below v4 such a feature must be left out (KAFKA-17011,
     KAFKA-17492)
 
-Two exceptions from the rules, as the client cannot know our versions before it has read the answer:
-the response header is v0 in every version, and a request of an unknown version is answered with
+Two exceptions from the rules, as the client does not know our versions before this response:
+the response header is v0 in every version, and a request of an unknown version gets
 UNSUPPORTED_VERSION in a v0 body.
 """
 
@@ -69,7 +69,7 @@ class ApiVersions(Api):
     """An Api with the exceptions that this one request has."""
 
     def encode_response(self, version: int, mapping: Mapping[str, Any]) -> bytes:
-        """Leaves out what the version cannot say: below v4, features whose lowest level is 0."""
+        """Omits what the version cannot express: below v4, features whose lowest level is 0."""
         features = mapping.get("supported_features", ())
         if version < 4 and features:
             mapping = {
@@ -81,7 +81,7 @@ class ApiVersions(Api):
         return Api.encode_response(self, version, mapping)
 
     def decode_response(self, version: int, buffer: Buffer, position: int = 0) -> Container:
-        """Whatever was asked, a broker that does not know the version answers in v0."""
+        """A broker that does not know the version of the request responds in v0."""
         if (
             int.from_bytes(buffer[position : position + 2], "big", signed=True)
             == ErrorCode.UNSUPPORTED_VERSION

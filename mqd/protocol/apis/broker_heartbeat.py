@@ -1,4 +1,4 @@
-"""BrokerHeartbeat (key 63): a broker tells the controller that it lives. Peers only; flexible from
+"""BrokerHeartbeat (key 63): a broker renews its session. Peers only; flexible from
 the start.
 
 v1  log directories that failed, tagged (KIP-858)

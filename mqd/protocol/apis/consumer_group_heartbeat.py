@@ -16,8 +16,8 @@ REQUEST = message(
     field("member_epoch", INT32),  # 0 to join, -1 to leave, -2 to leave for now (a static member)
     field("instance_id", STRING, nullable_since=0, default=None),
     field("rack_id", STRING, nullable_since=0, default=None),
-    field("rebalance_timeout_ms", INT32, default=-1),  # -1: as it was told before
-    # null, here and below: as it was told before
+    field("rebalance_timeout_ms", INT32, default=-1),  # -1: as in an earlier request
+    # null, here and below: as in an earlier request
     field("subscribed_topic_names", array(STRING), nullable_since=0, default=None),
     field("subscribed_topic_regex", STRING, since=1, nullable_since=1, default=None),
     field("server_assignor", STRING, nullable_since=0, default=None),
@@ -31,7 +31,7 @@ RESPONSE = message(
     field("member_id", STRING, nullable_since=0, default=None),
     field("member_epoch", INT32),
     field("heartbeat_interval_ms", INT32),
-    # null: as it was told before
+    # null: as in an earlier request
     field(
         "assignment",
         message(field("topic_partitions", _PARTITIONS)),

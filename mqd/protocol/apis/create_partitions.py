@@ -1,7 +1,7 @@
 """CreatePartitions (key 37): give topics more partitions.
 
 v2  flexible
-v3  may be answered with THROTTLING_QUOTA_EXCEEDED (KIP-599)
+v3  may return THROTTLING_QUOTA_EXCEEDED (KIP-599)
 """
 
 from __future__ import annotations

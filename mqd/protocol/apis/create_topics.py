@@ -2,8 +2,8 @@
 
 v2  throttle time
 v4  -1 partitions or replicas stand for the broker's defaults (KIP-464)
-v5  flexible; the response tells the configuration of the new topic (KIP-525)
-v6  may be answered with THROTTLING_QUOTA_EXCEEDED (KIP-599)
+v5  flexible; the response has the configuration of the new topic (KIP-525)
+v6  may return THROTTLING_QUOTA_EXCEEDED (KIP-599)
 v7  the response has the topic id
 """
 

@@ -1,9 +1,9 @@
 """DeleteTopics (key 20).
 
 v1  throttle time
-v3  may be answered with TOPIC_DELETION_DISABLED
+v3  may return TOPIC_DELETION_DISABLED
 v4  flexible
-v5  error messages; may be answered with THROTTLING_QUOTA_EXCEEDED (KIP-599)
+v5  error messages; may return THROTTLING_QUOTA_EXCEEDED (KIP-599)
 v6  topics by name or by id
 """
 

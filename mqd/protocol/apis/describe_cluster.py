@@ -1,6 +1,6 @@
 """DescribeCluster (key 60): cluster id, controller and brokers (KIP-700). Flexible from the start.
 
-v1  brokers or controllers, as the client asks (KIP-919)
+v1  brokers or controllers, as the client requests (KIP-919)
 v2  fenced brokers too, when asked for (KIP-1073)
 """
 
@@ -25,7 +25,7 @@ REQUEST = message(
     field("include_cluster_authorized_operations", BOOLEAN),
     field("endpoint_type", INT8, since=1, default=1),  # 1 brokers, 2 controllers
     field("include_fenced_brokers", BOOLEAN, since=2),
-    # only mqd has it, and the answer to it
+    # only mqd has it, and its response
     field("usage_wanted", BOOLEAN, tag=10_000, default=False),
 )
 

@@ -1,15 +1,15 @@
 """DescribeGroups (key 15): state and members of classic groups.
 
 v1  throttle time
-v3  what the asker may do with the group (KIP-430)
+v3  the authorized operations of the client (KIP-430)
 v4  static members (KIP-345)
 v5  flexible
 v6  GROUP_ID_NOT_FOUND for a group that does not exist, in words too; before that it is called dead
     (KIP-1043)
 
-From v5 on, in tagged fields of mqd's own: who says `awaited_wanted` is told of a group that
-rebalances since when it has been in its state, and for which members it waits. Apache Kafka steps
-over tags that it does not know (KIP-482), and does not tell.
+From v5 on, in tagged fields of mqd's own: a request with `awaited_wanted` gets, for a group in a
+rebalance, the time since when it has been in its state, and the members that it waits for. Apache
+Kafka ignores tags that it does not know (KIP-482), and omits these fields.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeQuorum (key 55): leader, voters and observers of the metadata log (KIP-595). Flexible
 from the start.
 
-v1  when each was last heard, and when it last had everything (KIP-836)
+v1  when each last contacted the leader, and when it last had caught up (KIP-836)
 v2  errors in words, directory ids, and the addresses of the nodes (KIP-853)
 """
 

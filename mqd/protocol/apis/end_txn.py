@@ -1,10 +1,10 @@
 """EndTxn (key 26): commit or abort a transaction.
 
 v1  same
-v2  may be answered with PRODUCER_FENCED
+v2  may return PRODUCER_FENCED
 v3  flexible
-v4  may be answered with TRANSACTION_ABORTABLE (KIP-890)
-v5  each end raises the epoch, and the answer has the producer id and epoch to go on with (KIP-890)
+v4  may return TRANSACTION_ABORTABLE (KIP-890)
+v5  each end raises the epoch, and the response has the next producer id and epoch (KIP-890)
 """
 
 from __future__ import annotations

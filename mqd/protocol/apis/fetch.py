@@ -3,14 +3,14 @@
 v4  isolation level, last stable offset and aborted transactions: what reading committed records
     needs
 v5  log start offsets, the follower's in the request and the leader's in the response
-v6  may be answered with KAFKA_STORAGE_ERROR
+v6  may return KAFKA_STORAGE_ERROR
 v7  fetch sessions: later requests name only what changed (KIP-227)
 v9  the leader epoch that the client believes in (KIP-320)
 v10 batches may be compressed with zstd (KIP-110)
 v11 rack of the consumer, preferred replica to read from (KIP-392)
 v12 flexible; truncation by epoch within the fetch (KIP-595)
 v13 topics by id instead of name (KIP-516)
-v14 may be answered with OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405)
+v14 may return OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405)
 v15 the replica id moves into a tagged structure, with the replica's epoch (KIP-903)
 v16 the response has the addresses of new leaders, tagged (KIP-951)
 v17 directory id of the fetching replica, tagged (KIP-853)

@@ -4,7 +4,7 @@ partition.
 v1  key type (0 group, 1 transaction); error message and throttle time
 v3  flexible
 v4  several keys in one request (KIP-699)
-v5  may be answered with TRANSACTION_ABORTABLE (KIP-890)
+v5  may return TRANSACTION_ABORTABLE (KIP-890)
 v6  key type 2, share: the key reads "group:topic id:partition" (KIP-932)
 """
 
@@ -20,7 +20,7 @@ REQUEST = message(
 
 RESPONSE = message(
     field("throttle_time_ms", INT32, since=1),
-    field("error_code", INT16, until=3),  # this and the next four: the answer for the only key
+    field("error_code", INT16, until=3),  # this and the next four: the result for the only key
     field("error_message", TEXT, since=1, until=3, nullable_since=0),
     field("node_id", INT32, until=3),
     field("host", STRING, until=3),

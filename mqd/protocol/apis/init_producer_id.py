@@ -2,8 +2,8 @@
 
 v2  flexible
 v3  the producer's present id and epoch, so that it can go on after an error (KIP-360)
-v4  may be answered with PRODUCER_FENCED
-v5  may be answered with TRANSACTION_ABORTABLE (KIP-890)
+v4  may return PRODUCER_FENCED
+v5  may return TRANSACTION_ABORTABLE (KIP-890)
 v6  two-phase commit (KIP-939): unstable in Kafka 4.3, so a node serves it only where an option
     enables it (server/unstable.py)
 """
@@ -26,7 +26,7 @@ RESPONSE = message(
     field("error_code", INT16),
     field("producer_id", INT64, default=-1),
     field("producer_epoch", INT16),
-    field("ongoing_txn_producer_id", INT64, since=6, default=-1),  # -1: no transaction was kept
+    field("ongoing_txn_producer_id", INT64, since=6, default=-1),  # -1: no transaction was prepared
     field("ongoing_txn_producer_epoch", INT16, since=6, default=-1),
 )
 

@@ -5,9 +5,9 @@ v2  throttle time
 v4  a new member is sent back with an id first (KIP-394)
 v5  static members (KIP-345)
 v6  flexible
-v7  the protocol type in the answer (KIP-559)
+v7  the protocol type in the response (KIP-559)
 v8  why the client joins (KIP-800)
-v9  a leader that comes back may be told not to divide the work anew (KIP-814)
+v9  a returning leader may skip the assignment (KIP-814)
 """
 
 from __future__ import annotations

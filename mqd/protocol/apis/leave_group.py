@@ -16,7 +16,7 @@ REQUEST = message(
     field(
         "members",
         array(
-            field("member_id", STRING),  # empty: whoever has the instance id
+            field("member_id", STRING),  # empty: the member with the instance id
             field("group_instance_id", STRING, default=None, nullable_since=3),
             field("reason", STRING, since=5, default=None, nullable_since=5),
         ),

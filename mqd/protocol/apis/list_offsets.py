@@ -8,7 +8,7 @@ offset not yet tiered (v11, KIP-1023).
 v1  one offset a partition, with its timestamp
 v2  isolation level; throttle time
 v4  leader epochs
-v5  may be answered with OFFSET_NOT_AVAILABLE
+v5  may return OFFSET_NOT_AVAILABLE
 v6  flexible
 v10 a timeout, for offsets that are looked up in remote storage (KIP-1075)
 """

@@ -2,7 +2,7 @@
 from the start.
 
 v1  only transactions that began longer ago than a duration (KIP-994)
-v2  only ids that match a pattern; may be answered with INVALID_REGULAR_EXPRESSION (KIP-1152)
+v2  only ids that match a pattern; may return INVALID_REGULAR_EXPRESSION (KIP-1152)
 """
 
 from __future__ import annotations

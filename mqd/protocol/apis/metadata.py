@@ -1,17 +1,17 @@
-"""Metadata (key 3): brokers, topics, and who leads each partition.
+"""Metadata (key 3): brokers, topics, and the leader of each partition.
 
-v0  an empty list of topics asks for all of them
-v1  null asks for all topics, an empty list for none; racks, controller id, internal topics
+v0  an empty list of topics requests all of them
+v1  null requests all topics, an empty list for none; racks, controller id, internal topics
 v2  cluster id
 v3  throttle time
-v4  the client says whether a missing topic may be created
+v4  the client allows or forbids the creation of a missing topic
 v5  offline replicas
 v7  leader epochs
 v8  authorized operations of cluster and topics, when asked for
 v9  flexible
 v10 topic ids, but a request may not use them yet
 v11 no authorized operations of the cluster any more: DescribeCluster has them (KIP-700)
-v12 topics may be asked for by id; the name in the response may be null
+v12 topics may be asked for by id; the name in may return null
 v13 an error code for the whole request
 """
 

@@ -1,8 +1,8 @@
 """OffsetCommit (key 8): how far a group has read.
 
-v2  how long the offsets are to be kept
+v2  the retention time of the offsets
 v3  throttle time
-v5  that is the broker's to say
+v5  without it: the broker decides the retention
 v6  the leader epoch of what was read (KIP-320)
 v7  static members (KIP-345)
 v8  flexible

@@ -2,13 +2,13 @@
 
 v3  the first with record batch v2 and a transactional id; 0-2 left Kafka in 4.0, but are still
     *advertised*: librdkafka takes their absence for a broker without compression (KAFKA-18659)
-v4  may be answered with KAFKA_STORAGE_ERROR
+v4  may return KAFKA_STORAGE_ERROR
 v5  the response has the log start offset
 v7  batches may be compressed with zstd (KIP-110)
-v8  the response says which record of a refused batch was wrong, and why (KIP-467)
+v8  the response names the invalid records of a rejected batch (KIP-467)
 v9  flexible
 v10 the response names the new leader and its address, tagged (KIP-951)
-v11 may be answered with TRANSACTION_ABORTABLE (KIP-890)
+v11 may return TRANSACTION_ABORTABLE (KIP-890)
 v12 adds its partitions to the transaction by itself (KIP-890, second part)
 v13 topics by id instead of name (KIP-516)
 """

@@ -1,4 +1,4 @@
-"""ReportOfflineReplicas (key 32002): a broker tells the controller which of its replicas are lost.
+"""ReportOfflineReplicas (key 32002): a broker reports its lost replicas to the controller.
 Peers only, and not in Apache Kafka.
 
 Kafka lets brokers report log directories that failed (KIP-112, KIP-858). Here one replica can be

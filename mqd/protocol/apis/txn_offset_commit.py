@@ -2,7 +2,7 @@
 
 v2  the leader epoch of what was read (KIP-320)
 v3  flexible; which member of which generation commits (KIP-447)
-v4  may be answered with TRANSACTION_ABORTABLE (KIP-890)
+v4  may return TRANSACTION_ABORTABLE (KIP-890)
 v5  adds the group to the transaction by itself (KIP-890)
 """
 
