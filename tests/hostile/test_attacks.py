@@ -29,7 +29,7 @@ from tests.hostile.good_client import EVERY_SECONDS, TOPIC
 from tests.hostile.trial import attacking
 from tests.nodes import ask, batch, connected, create_topic, node, produce
 
-REQUESTS = 60
+REQUESTS = 40
 BOUNDS = {1: 0.05, 50: 0.25}
 ELAPSED_SECONDS_MAX = 1.0
 RESIDENT_BYTES_MAX = 384 * MIB
