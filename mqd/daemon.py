@@ -34,8 +34,8 @@ from mqd.io.garbage import Garbage
 from mqd.io.memory import memory_bytes
 from mqd.io.net import Listener, Network, OsNetwork
 from mqd.limits import DESCRIPTORS_OTHERS
+from mqd.log.compactor_options import CompactorOptions
 from mqd.log.disk.last_registration import NO_BROKER_EPOCH
-from mqd.log.manager.compactor import CompactorOptions
 from mqd.log.producer_memory import producers_max
 from mqd.log.service import LogService
 from mqd.logs import write_line
@@ -213,8 +213,8 @@ class Daemon:
             producers_max=producers_max(config["producer.state.memory.bytes"], memory_bytes()),
             descriptors=descriptors_for_logs,
             checkpoint_seconds=config.integer("log.flush.offset.checkpoint.interval.ms") / 1000,
-            kept=self.data.machine_ran_on(),
-            ran_on=self.data.may_vouch(),
+            unsynced_survived=self.data.machine_ran_on(),
+            survival_proven=self.data.may_vouch(),
         )
         logs.compactor.options = CompactorOptions.from_config(config)
         return logs

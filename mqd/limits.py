@@ -123,18 +123,16 @@ RECORDS_COMPRESSED_MAX = 1_000_000
 """Records of one compressed batch, whose count the bytes do not prove: the most that
 librdkafka's `batch.num.messages` allows.
 """
-LOOKED_AT_BYTES_MAX = 16 * MIB
-"""What the broker itself decompresses of one batch, where it must look at records: keys of
-compacted topics, lookups by time.
+INSPECTED_BYTES_MAX = 16 * MIB
+"""The decompressed size of one batch whose records the broker inspects: keys of compacted topics,
+lookups by time.
 """
-LOOKED_AT_MESSAGES = 16
-"""The same in times of `max.message.bytes`, where that is more."""
-LOOKED_AT_BYTES_PER_RECORD = 256
-"""A record counts as so many bytes at the least: 65,536 of them take about 50 ms."""
-LOOKED_AT_BYTES_PER_TURN = LOOKED_AT_BYTES_MAX
-"""After so much in one turn of the loop, batches that must be looked at are sent back to be
-tried again.
-"""
+INSPECTED_MESSAGES = 16
+"""The same as a multiple of `max.message.bytes`. The larger limit counts."""
+INSPECTED_BYTES_PER_RECORD = 256
+"""The minimum weight of an inspected record. 65,536 records take about 50 ms."""
+INSPECTED_BYTES_PER_TURN = INSPECTED_BYTES_MAX
+"""Above this sum in one turn of the loop, batches that need an inspection get a retriable error."""
 RECORD_ERRORS_MAX = 10
 """Records that one refusal names."""
 PRODUCER_BATCHES_CACHED = 5

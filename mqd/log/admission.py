@@ -12,7 +12,7 @@ from typing import Final
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import RECORDS_COMPRESSED_MAX
 from mqd.log.log_config import LogConfig
-from mqd.log.record_inspection import Looking
+from mqd.log.record_inspection import RecordInspection
 from mqd.protocol.batch import (
     CODEC_MASK,
     CONTROL_MASK,
@@ -70,7 +70,9 @@ def refuse_shape(view: memoryview, config: LogConfig, client: bool) -> None:
         )
     # Only the header is checked, so it may claim no more than this (I19).
     if compressed and header.records_count > RECORDS_COMPRESSED_MAX:
-        reason = f"{header.records_count} compressed records; {RECORDS_COMPRESSED_MAX} may be"
+        reason = (
+            f"{header.records_count} compressed records; the maximum is {RECORDS_COMPRESSED_MAX}"
+        )
         raise MqError(ErrorCode.MESSAGE_TOO_LARGE, reason)
     records_bytes = size - HEADER_BYTES
     if not compressed and header.records_count * RECORD_BYTES_MIN > records_bytes:
@@ -79,7 +81,7 @@ def refuse_shape(view: memoryview, config: LogConfig, client: bool) -> None:
 
 
 def refuse_content(
-    view: memoryview, config: LogConfig, looking: Looking, now_ms: int, client: bool
+    view: memoryview, config: LogConfig, inspection: RecordInspection, now_ms: int, client: bool
 ) -> None:
     """Raises for a batch that this log does not accept: a control batch, a broker's timestamps,
     timestamps out of range, too many bytes for a segment, records without keys."""
@@ -97,7 +99,7 @@ def refuse_content(
         raise MqError(ErrorCode.INVALID_RECORD, "clients do not write control batches")
     if header.attributes & TRANSACTIONAL_MASK and header.producer_id < 0:
         raise MqError(ErrorCode.INVALID_RECORD, "a transactional batch names its producer")
-    timestamps = _Timestamps(view, header, config, looking, now_ms)
+    timestamps = _Timestamps(view, header, config, inspection, now_ms)
     if config.message_timestamp_type == "CreateTime":
         earliest = now_ms - config.message_timestamp_before_max_ms
         latest = now_ms + config.message_timestamp_after_max_ms
@@ -109,26 +111,26 @@ def refuse_content(
     elif header.is_log_append_time:
         timestamps.refuse_log_append_time()
     if "compact" in config.cleanup_policy:
-        looking.refuse_keyless(view, header, config.max_message_bytes, now_ms)
+        inspection.refuse_keyless(view, header, config.max_message_bytes, now_ms)
 
 
 class _Timestamps:
     """Raises INVALID_TIMESTAMP for one batch, with the sentences of Apache Kafka's LogValidator."""
 
-    __slots__ = ("_config", "_header", "_looking", "_now_ms", "_view")
+    __slots__ = ("_config", "_header", "_inspection", "_now_ms", "_view")
 
     def __init__(
         self,
         view: memoryview,
         header: BatchHeader,
         config: LogConfig,
-        looking: Looking,
+        inspection: RecordInspection,
         now_ms: int,
     ) -> None:
         self._view = view
         self._header = header
         self._config = config
-        self._looking = looking
+        self._inspection = inspection
         self._now_ms = now_ms
 
     def refuse_out_of_range(self, earliest: int, latest: int) -> None:
@@ -152,8 +154,8 @@ class _Timestamps:
         self._refuse(why, lambda record: why)
 
     def _refuse(self, batch: str, why_of: Callable[[Record], str | None]) -> None:
-        """`batch`: the reason if the records are not looked at, because that is much work."""
-        errors = self._looking.named_records(
+        """`batch`: the reason if the inspection of the records would be too much work."""
+        errors = self._inspection.find_record_errors(
             self._view, self._header, self._config.max_message_bytes, self._now_ms, why_of
         )
         message = "One or more records have been rejected due to invalid timestamp"

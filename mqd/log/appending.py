@@ -1,4 +1,4 @@
-"""Appends to a log: checks a batch, gives it its offsets and queues it. A core, and the hot path.
+"""Appends to a log: checks a batch, assigns its offsets and queues it. A core, and the hot path.
 
 A leader's batch is judged by the 61 bytes of its header and its CRC. Its records are not decoded,
 with two exceptions: keys, for a compacted topic (record_inspection.py), and another codec than the
@@ -105,7 +105,7 @@ def plan_append(
         or size > config.segment_bytes
         or "compact" in config.cleanup_policy
     ):
-        refuse_content(view, config, log.looking, now_ms, client)
+        refuse_content(view, config, log.inspection, now_ms, client)
     if producer_id >= 0:
         producers = log.producers
         if not client:
@@ -221,7 +221,7 @@ def plan_append_as_follower(
         if not damage and epoch > leader_epoch:
             break
         if not damage and epoch < epochs.latest:
-            # Remove the epochs in which this node led and nobody wrote.
+            # Remove the epochs in which this node led and appended nothing.
             epochs.truncate_from_end(log.log_end_offset)
             if epoch < epochs.latest:
                 damage = f"its leader epoch is {epoch}, after {epochs.latest}"
@@ -297,7 +297,7 @@ def _plan_roll(log: PartitionLog, base_offset: Offset) -> Queued:
     durability = log.durability
     partition = log.topic_partition
     if not durability.may_roll:
-        waits = "recovery point" if durability.recovery_point_is_too_high else "cut"
+        waits = "recovery point" if durability.recovery_point_is_too_high else "truncation"
         reason = f"the {waits} of {partition} waits to be on disk: try again"
         raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
     first_unsynced = log.segment_index(durability.end_offset)

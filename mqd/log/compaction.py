@@ -1,24 +1,25 @@
-"""Compaction: of each key the newest record stays. What may be cleaned, what is cleaned together,
-and what stays of a batch. A core.
+"""Compaction: the newest record of each key stays. Decides what to clean, which segments to clean
+together, and which records of a batch stay. A core.
 
 A log is clean below `PartitionLog.cleaned_to` and dirty from there on. A pass reads the dirty part
 and stores the newest offset of each key (offset_map.py), until the map is full. Then it rewrites
 the log from its start to the end of the map, without the older records. Records keep their offsets,
 so a compacted log has gaps. The rules are Apache Kafka's, so both keep the same records:
 
-- Only whole segments below the last stable offset, not the active one, nor one with a record
-  younger than `min.compaction.lag.ms`.
-- A log is cleaned when more than `min.cleanable.dirty.ratio` of its bytes are dirty, or a dirty
-  segment began longer than `max.compaction.lag.ms` ago.
-- A tombstone (no value) stays for `delete.retention.ms` from the pass on that found nothing older
-  of its key left: that moment, the delete horizon, is written into its batch (KIP-534). A marker
-  likewise, from the pass on that found no batch of its transaction left.
-- Records of aborted transactions go, and their markers when they are gone.
-- The last batch of each producer that the log remembers stays, empty if need be: it holds the
-  sequence. So does the last one of each new segment, so that the file tells where it ends. If the
-  last batch of a producer is a marker, it stays whole. Kafka empties it, and a replica that reads
-  its producers from such a log does not know the epoch that fences a zombie.
-- Records without a key go: the topic was not always compacted.
+- Only whole segments below the last stable offset are cleaned. Not the active segment, nor one with
+  a record younger than `min.compaction.lag.ms`.
+- A log is due if more than `min.cleanable.dirty.ratio` of its bytes are dirty, or if a dirty
+  segment began more than `max.compaction.lag.ms` ago.
+- A tombstone (a record without a value) stays for `delete.retention.ms` after the pass that found
+  no older record of its key. That pass writes the end of this time, the delete horizon, into the
+  batch (KIP-534). The same holds for a marker, after the pass that found no batch of its
+  transaction.
+- Records of aborted transactions are removed. Their markers are removed after them.
+- The last batch of each known producer stays, if necessary without records, because it has the
+  sequence. So does the last batch of each new segment: it defines the end of the segment.
+- If the last batch of a producer is a marker, it stays whole. Kafka removes its record. A replica
+  that reads its producers from such a log lacks the epoch that fences a zombie.
+- Records without a key are removed. They are from a time when the topic was not compacted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import NamedTuple
 
 from mqd.limits import DECOMPRESSED_BYTES_MAX
 from mqd.log.log_config import FOREVER_MS, LogConfig
-from mqd.log.offset_map import KeyMap
+from mqd.log.offset_map import OffsetMap
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.protocol.batch import HEADER_BYTES, BatchHeader
@@ -54,11 +55,11 @@ from mqd.types import NO_OFFSET, Offset
 
 
 class Cleanable(NamedTuple):
-    """What of a log may be cleaned now."""
+    """The part of a log that may be cleaned now."""
 
     first_dirty_offset: Offset
     end_offset: Offset
-    """Where the first segment begins that may not be cleaned yet."""
+    """The base offset of the first segment that may not be cleaned yet."""
     clean_bytes: int
     dirty_bytes: int
     """Of whole segments, as Kafka counts."""
@@ -73,9 +74,10 @@ class Cleanable(NamedTuple):
 def plan_compaction(
     log: PartitionLog, now_ms: int, first_timestamp: Callable[[Segment], int]
 ) -> Cleanable | None:
-    """None where nothing is dirty.
+    """None: nothing is dirty.
 
-    `first_timestamp` of a segment in ms is asked only where `max.compaction.lag.ms` ends some day.
+    `first_timestamp` returns that of a segment, in ms. It is called only if
+    `max.compaction.lag.ms` is set.
     """
     config = log.config
     first_dirty = log.log_start_offset
@@ -111,12 +113,12 @@ def plan_compaction(
 
 
 def is_due(cleanable: Cleanable, config: LogConfig) -> bool:
-    """Whether a pass is worth its while."""
+    """Whether the log should be cleaned now."""
     return cleanable.overdue or cleanable.ratio > config.min_cleanable_dirty_ratio
 
 
 def group_segments(segments: Sequence[Segment], config: LogConfig) -> list[list[Segment]]:
-    """Neighbours that become one segment: small ones would stay small, and multiply, for ever."""
+    """Adjacent segments that become one. Otherwise the number of small segments would only grow."""
     groups: list[list[Segment]] = []
     size = 0
     for segment in segments:
@@ -135,8 +137,8 @@ def group_segments(segments: Sequence[Segment], config: LogConfig) -> list[list[
 
 
 def _index_bytes(size: int, config: LogConfig) -> int:
-    """At most so many bytes of either index belong to so many of a log: an entry lies more
-    than an interval behind the one before it.
+    """The maximum size of either index of a segment of `size` bytes: there is at most one entry for
+    each interval.
     """
     return (size // max(config.index_interval_bytes, HEADER_BYTES) + 1) * max(
         INDEX_ENTRY.size, TIME_INDEX_ENTRY.size
@@ -146,31 +148,30 @@ def _index_bytes(size: int, config: LogConfig) -> int:
 # -- transactions
 
 
-class Transactions:
-    """How the transactions ended whose batches go by, in the order of the log, none of them open.
-    See Kafka's CleanedTransactionMetadata.
+class CleanedTransactions:
+    """The outcomes of transactions, while the batches of a log are read in order. No transaction is
+    open. Kafka: CleanedTransactionMetadata.
 
-    `aborted`: all aborted transactions with a marker at `start_offset` or behind it, in any order.
+    `aborted`: all aborted transactions with a marker at or behind `start_offset`, in any order.
     """
 
-    __slots__ = ("_aborted", "_committed", "_pending", "kept")
+    __slots__ = ("_aborted", "_committed", "_pending", "aborted_with_batches")
 
     def __init__(self, aborted: Iterable[AbortedTransaction], start_offset: Offset) -> None:
         entries = [entry for entry in aborted if entry.last_offset >= start_offset]
         self._pending = deque(sorted(entries, key=lambda entry: entry.first_offset))
         self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
-        """Producer -> its aborted transaction that has begun, and whether a batch of it was
-        seen.
+        """Producer id -> its aborted transaction that has begun, and whether a batch of it was
+        read.
         """
         self._committed: set[int] = set()
-        """Producers with a batch of a transaction that is no aborted one."""
-        self.kept: list[AbortedTransaction] = []
-        """Aborted transactions of which a batch and the marker went by: readers must still
-        be told of them.
+        """Producers with a batch of a committed transaction."""
+        self.aborted_with_batches: list[AbortedTransaction] = []
+        """Aborted transactions with a batch and a marker. The new transaction index includes them.
         """
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """A batch of records goes by."""
+        """Process a batch of records. Returns whether its transaction was aborted."""
         if not header.is_transactional:
             return False
         self._begin_until(header.last_offset)
@@ -178,12 +179,13 @@ class Transactions:
         if found is None:
             self._committed.add(header.producer_id)
             return False
-        self._aborted[header.producer_id] = found[0], True
+        transaction, _has_batches = found
+        self._aborted[header.producer_id] = transaction, True
         return True
 
     def is_gone(self, header: BatchHeader, view: memoryview) -> bool:
-        """A control batch goes by: whether it is a marker, or was one, and no batch of its
-        transaction went before it.
+        """Process a control batch. Returns whether it is a marker (or an emptied one) without any
+        batch of its transaction before it.
         """
         if not header.records_count:
             return True
@@ -196,10 +198,12 @@ class Transactions:
             self._committed.discard(header.producer_id)
             return not seen
         found = self._aborted.pop(header.producer_id, None)
-        if found is None or not found[1]:
+        if found is None:
             return True
-        self.kept.append(found[0])
-        return False
+        transaction, has_batches = found
+        if has_batches:
+            self.aborted_with_batches.append(transaction)
+        return not has_batches
 
     def _begin_until(self, offset: Offset) -> None:
         while self._pending and self._pending[0].first_offset <= offset:
@@ -210,24 +214,24 @@ class Transactions:
 # -- the two halves of a pass
 
 
-class Indexing:
-    """Fills a key map with the dirty part of a log, batch by batch."""
+class OffsetMapBuilder:
+    """Fills the offset map from the dirty part of a log, batch by batch."""
 
     __slots__ = ("_keys", "_start_offset", "_transactions", "end_offset", "is_full")
 
-    def __init__(self, keys: KeyMap, transactions: Transactions, start_offset: Offset) -> None:
+    def __init__(
+        self, keys: OffsetMap, transactions: CleanedTransactions, start_offset: Offset
+    ) -> None:
         self._keys = keys
         self._transactions = transactions
         self._start_offset = start_offset
         self.end_offset: Offset = start_offset
-        """Every record below it is in the map."""
+        """All records below it are in the map."""
         self.is_full = False
 
     def add(self, header: BatchHeader, view: memoryview) -> bool:
-        """The next batch.
-
-        False: the map is full, and what is there of this batch's keys does no harm. MqError for a
-        damaged one.
+        """Process the next batch. False: the map is full. It may have some keys of this batch,
+        which does no harm. MqError for a damaged batch.
         """
         if header.is_control:
             self._transactions.is_gone(header, view)
@@ -248,11 +252,11 @@ class Indexing:
         return True
 
 
-class Rewriting:
-    """Says of each batch from the log's start on what stays of it.
+class BatchRewriter:
+    """Decides for each batch, from the log start on, which records stay.
 
-    `end_offset`: as far as `keys` knows. `last_batches`: producer -> (last offset of its last
-    batch, or NO_OFFSET when it ended with a marker; its epoch). Times in ms.
+    `end_offset`: the end of the records in `keys`. `last_batches`: producer id -> (last offset of
+    its last batch, or NO_OFFSET after a marker; its epoch). Times in ms.
     """
 
     __slots__ = (
@@ -268,9 +272,9 @@ class Rewriting:
 
     def __init__(
         self,
-        keys: KeyMap,
+        keys: OffsetMap,
         end_offset: Offset,
-        transactions: Transactions,
+        transactions: CleanedTransactions,
         last_batches: Mapping[int, tuple[Offset, int]],
         *,
         delete_retention_ms: int,
@@ -287,10 +291,8 @@ class Rewriting:
     def rewrite(
         self, header: BatchHeader, view: memoryview, *, keep: bool
     ) -> memoryview | bytearray | None:
-        """What stays of the next batch: `view` itself where all does, None where nothing. `keep`:
-        at least its header stays.
-
-        MqError for a damaged one.
+        """The remaining part of the next batch: `view` itself if all records stay, None if nothing
+        stays. `keep`: at least the header stays. MqError for a damaged batch.
         """
         self.records_seen += header.records_count
         left = (
@@ -306,9 +308,10 @@ class Rewriting:
         last = self._last_batches.get(header.producer_id) if header.producer_id >= 0 else None
         if last is None:
             return False
-        if last[0] != NO_OFFSET:
-            return header.last_offset == last[0]
-        return header.is_control and header.producer_epoch == last[1]
+        last_offset, epoch = last
+        if last_offset != NO_OFFSET:
+            return header.last_offset == last_offset
+        return header.is_control and header.producer_epoch == epoch
 
     def _control_batch(
         self, header: BatchHeader, view: memoryview
@@ -363,5 +366,5 @@ class Rewriting:
 
 
 def keys_max(cleanable: Cleanable) -> int:
-    """No more keys than this can be in the dirty part: as many as it has offsets."""
+    """The dirty part has at most as many keys as offsets."""
     return cleanable.end_offset - cleanable.first_dirty_offset

@@ -8,9 +8,12 @@ Invariant (docs/INVARIANTS.md): synced_end <= end <= written end of the log.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqd.types import Offset
+
+if TYPE_CHECKING:
+    from mqd.log.producer_state import ProducerSnapshot
 
 NO_TRUNCATION: Final[Offset] = 2**63 - 1
 """Beyond every offset."""
@@ -23,10 +26,12 @@ class Durability:
 
     __slots__ = (
         "end_offset",
+        "has_new_files",
         "lowest_truncation",
         "recovery_point",
         "synced_end_offset",
         "unsynced_truncation",
+        "unwritten_snapshots",
         "write_was_undone",
     )
 
@@ -47,6 +52,10 @@ class Durability:
         self.write_was_undone = False
         """Whether a failed write was undone just after the durable end. The next sync includes
         that file, because a power cut could restore those bytes."""
+        self.has_new_files = False
+        """Whether the log's directory has entries that are not durable."""
+        self.unwritten_snapshots: list[tuple[Offset, ProducerSnapshot]] = []
+        """Producer snapshots that the next sync writes, by their offset."""
 
     @property
     def may_roll(self) -> bool:
@@ -74,6 +83,8 @@ class Durability:
 
     def on_truncated(self, end_offset: Offset) -> None:
         """The log ends at `end_offset` now."""
+        self.has_new_files = True  # the removal of files must be durable, too
+        self.unwritten_snapshots = [one for one in self.unwritten_snapshots if one[0] <= end_offset]
         self.lowest_truncation = min(self.lowest_truncation, end_offset)
         self.end_offset = min(self.end_offset, end_offset)
         self.synced_end_offset = min(self.synced_end_offset, end_offset)
@@ -83,6 +94,7 @@ class Durability:
         self.end_offset = self.synced_end_offset = base_offset
         self.unsynced_truncation = None  # the truncated files are gone
         self.lowest_truncation = _ALL_TRUNCATED
+        self.unwritten_snapshots.clear()
 
     def on_deleted(self) -> None:
         """A sync that is under way writes no producer snapshots for a deleted log."""

@@ -1,8 +1,8 @@
 """Leader epochs of one log: which epoch begins at which offset (KIP-101, KIP-279, KIP-320). A core.
 
-Invariants: epochs ascend strictly, start offsets do not descend. Each batch carries its epoch, so
-entries beyond the recovery point can be read off the log again; the file is made durable before the
-recovery point passes an entry.
+Invariants: epochs ascend strictly, start offsets do not descend. Each batch contains its epoch, so
+recovery can rebuild the entries behind the recovery point from the log. The file is made durable
+before the recovery point passes an entry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mqd.types import NO_EPOCH, NO_OFFSET, Offset
 
 
 class LeaderEpochs:
-    """The cache behind `leader-epoch-checkpoint`. `dirty` says that the file is behind."""
+    """The content of `leader-epoch-checkpoint`. `dirty`: the file is outdated."""
 
     __slots__ = ("_epochs", "_starts", "dirty", "latest")
 
@@ -23,7 +23,7 @@ class LeaderEpochs:
         self._epochs: list[int] = []
         self._starts: list[Offset] = []
         self.latest = NO_EPOCH
-        """The epoch of the last entry; NO_EPOCH when there is none."""
+        """The epoch of the last entry; NO_EPOCH if there is none."""
         for epoch, start in entries:
             self.assign(epoch, start)
         self.dirty = False
@@ -32,14 +32,13 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts))
 
     def assign(self, epoch: int, start: Offset) -> None:
-        """`epoch` begins at `start`; nothing when it is known already.
-
-        Batches of an epoch below the latest are a bug.
+        """`epoch` begins at `start`. Does nothing for the latest epoch. An epoch below the latest
+        is a bug.
         """
         if epoch == self.latest:
             return
         assert epoch > self.latest, (epoch, self.latest)
-        # an epoch that has no record is of no use to anybody
+        # Epochs without a record are removed.
         while self._starts and self._starts[-1] >= start:
             self._starts.pop()
             self._epochs.pop()
@@ -49,7 +48,7 @@ class LeaderEpochs:
         self.dirty = True
 
     def truncate_from_end(self, end_offset: Offset) -> None:
-        """Forget epochs that begin at or after `end_offset`."""
+        """Remove epochs that begin at or after `end_offset`."""
         if self._starts and self._starts[-1] >= end_offset:
             while self._starts and self._starts[-1] >= end_offset:
                 self._starts.pop()
@@ -58,13 +57,13 @@ class LeaderEpochs:
             self.dirty = True
 
     def clear(self) -> None:
-        """The log begins anew."""
+        """The log was reset."""
         self._epochs, self._starts = [], []
         self.latest, self.dirty = NO_EPOCH, True
 
     def truncate_from_start(self, start_offset: Offset) -> None:
-        """The log now begins at `start_offset`: the epoch that covers it begins there,
-        older ones go.
+        """The log now begins at `start_offset`. The epoch that covers it begins there; older
+        epochs are removed.
         """
         covering = bisect_right(self._starts, start_offset) - 1
         if covering >= 0 and (covering > 0 or self._starts[0] < start_offset):
@@ -73,18 +72,16 @@ class LeaderEpochs:
             self.dirty = True
 
     def epoch_of(self, offset: Offset) -> int:
-        """The epoch in which the record at `offset` was written; NO_EPOCH when that is
-        before the first entry.
-        """
+        """The epoch of the record at `offset`; NO_EPOCH before the first entry."""
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else NO_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: Offset) -> tuple[int, Offset]:
-        """(largest known epoch not above `epoch`, where it ends): the answer to
-        OffsetForLeaderEpoch.
+        """The response of OffsetForLeaderEpoch: (the largest known epoch up to `epoch`, its end).
 
-        (NO_EPOCH, NO_OFFSET) for an epoch that this log cannot know; the latest epoch ends at
-        `log_end_offset`. An epoch older than the first entry ends where that begins.
+        The latest epoch ends at `log_end_offset`. An epoch older than the first entry ends where
+        the first entry begins. (NO_EPOCH, NO_OFFSET) for NO_EPOCH and for an epoch above the
+        latest.
         """
         if epoch == NO_EPOCH or epoch > self.latest:
             return NO_EPOCH, NO_OFFSET
@@ -96,14 +93,14 @@ class LeaderEpochs:
     def divergence(
         self, last_epoch: int, offset: Offset, log_end_offset: Offset
     ) -> tuple[int, Offset] | None:
-        """Where this log leaves one that ends at `offset` with a record of `last_epoch`: the
-        diverging epoch of a Fetch response (KIP-595). None where it does not (I23).
+        """The diverging epoch of a Fetch response (KIP-595), for a log that ends at `offset` with
+        a record of `last_epoch`. None if that log is a prefix of this one (I23).
 
-        MqError OFFSET_OUT_OF_RANGE for an epoch that this log cannot know.
+        MqError OFFSET_OUT_OF_RANGE for an epoch above the latest.
         """
         epoch, end_offset = self.end_offset_for(last_epoch, log_end_offset)
         if epoch == NO_EPOCH:
             raise MqError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"this log knows nothing of epoch {last_epoch}"
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"this log has no leader epoch {last_epoch}"
             )
         return (epoch, end_offset) if epoch < last_epoch or end_offset < offset else None

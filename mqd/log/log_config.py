@@ -1,4 +1,4 @@
-"""The options of a topic that its logs obey. A core."""
+"""The topic options that apply to its logs. A core."""
 
 from __future__ import annotations
 

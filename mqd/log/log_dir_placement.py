@@ -1,7 +1,4 @@
-"""Which log directory the next partition goes to: the one that is online and holds the fewest.
-
-A core.
-"""
+"""Chooses the log directory of a new partition: the online one with the fewest logs. A core."""
 
 from __future__ import annotations
 
@@ -9,24 +6,26 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mqd.errors import StorageError
-from mqd.log.disk.directory import LogDirectory
+from mqd.log.log_directory import LogDirectory
 from mqd.log.partition_log import PartitionLog
 
 
-class Homes:
-    """Counts are made once and kept: thousands of partitions are made one after the other."""
+class LogDirPlacement:
+    """The number of logs of each online directory. It is kept between calls, because thousands of
+    partitions are created one after the other.
+    """
 
     __slots__ = ("_counts",)
 
     def __init__(self) -> None:
         self._counts: dict[Path, int] | None = None
+        """None: count again."""
 
     def choose(
         self, directories: Iterable[LogDirectory], logs: Iterable[PartitionLog], wanted: Path | None
     ) -> Path:
-        """The directory for a new log, `wanted` where one is.
-
-        StorageError when that one, or every one, is offline.
+        """The directory for a new log: `wanted`, if it is not None. StorageError if that one, or
+        every one, is offline.
         """
         if self._counts is None:
             self._counts = {
@@ -43,10 +42,11 @@ class Homes:
             raise StorageError(f"log directory {wanted} is offline")
         return wanted
 
-    def added(self, home: Path) -> None:
+    def on_created(self, directory: Path) -> None:
+        """A log was created in the chosen directory."""
         assert self._counts is not None
-        self._counts[home] += 1
+        self._counts[directory] += 1
 
-    def changed(self) -> None:
-        """A log or a directory is gone."""
+    def recount(self) -> None:
+        """A log was deleted, or a directory went offline."""
         self._counts = None

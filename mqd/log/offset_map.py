@@ -1,12 +1,11 @@
 """The newest offset of each key, in memory of a fixed size: an open-addressing hash table of
 digests. A core.
 
-Kafka's SkimpyOffsetMap with another hash: 16 bytes of digest and 8 of the offset for each slot,
-whatever the size of the keys. Two keys with one digest would be one key; with 128 bits of BLAKE2b
-nobody has found or can make such a pair.
+This is Kafka's SkimpyOffsetMap with another hash. A slot has 16 bytes of the digest and 8 of the
+offset, whatever the size of the key. Two keys with the same digest would count as one key, but no
+collision of 128 bits of BLAKE2b is known.
 
-Invariants: an entry, once there, is only ever replaced by one with a higher offset; at most
-`load_factor` of the slots are taken.
+Invariants: the offset of an entry only rises. At most `load_factor` of the slots are used.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _PIECE_BYTES: Final = 256 << 10
 
 
 def _zeros(count: int) -> array[int]:
-    """Made piece by piece, so that no other thread waits for all of it: 40 MiB at once hold
-    the interpreter for 25 ms.
+    """Allocated in pieces, so that other threads can run: 40 MiB at once hold the interpreter for
+    25 ms.
     """
     zeros = array("Q")
     piece = bytes(_PIECE_BYTES)
@@ -37,8 +36,8 @@ def _zeros(count: int) -> array[int]:
     return zeros
 
 
-class KeyMap:
-    """See the head of this file. Takes `slots` * 24 bytes, all of them at once."""
+class OffsetMap:
+    """See the head of this file. Allocates `slots` * 24 bytes at once."""
 
     __slots__ = ("_first_words", "_offsets", "_second_words", "_slots", "count", "count_max")
 
@@ -48,19 +47,18 @@ class KeyMap:
         self._first_words = _zeros(slots)
         self._second_words = _zeros(slots)
         self._offsets = _zeros(slots)
-        """One more than the offset; 0 is a free slot."""
+        """Offset + 1; 0 is a free slot."""
         self.count = 0
         self.count_max = max(1, min(slots - 1, int(slots * load_factor)))
-        """A search ends at a free slot: there is always one."""
+        """Below the number of slots: a search ends at a free slot."""
 
     @property
     def size_bytes(self) -> int:
         return self._slots * BYTES_PER_SLOT
 
     def put(self, key: bytes, offset: Offset) -> bool:
-        """Note that `key` is at `offset`, which is above any that was noted of it.
-
-        False, and nothing is noted, where it is full.
+        """Store the offset of a key, above its stored one. False, and nothing is changed, if the
+        map is full.
         """
         first, second = _WORDS(blake2b(key, digest_size=DIGEST_BYTES).digest())
         slot = first % self._slots
@@ -78,7 +76,7 @@ class KeyMap:
         return True
 
     def get(self, key: bytes) -> Offset:
-        """The newest offset of `key`; NO_OFFSET where none was noted."""
+        """The newest offset of `key`; NO_OFFSET for an unknown key."""
         first, second = _WORDS(blake2b(key, digest_size=DIGEST_BYTES).digest())
         slot = first % self._slots
         offsets, first_words = self._offsets, self._first_words

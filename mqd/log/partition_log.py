@@ -31,12 +31,13 @@ from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import POSITIONS_CACHED
-from mqd.log.disk.log_end_checkpoint import LogEnd
 from mqd.log.durability import Durability
 from mqd.log.epochs import LeaderEpochs
 from mqd.log.log_config import LogConfig
-from mqd.log.producers import Producers, ProducerSnapshot
-from mqd.log.record_inspection import Looking
+from mqd.log.log_end import EndClaim
+from mqd.log.producer_state import ProducerSnapshot
+from mqd.log.producers import Producers
+from mqd.log.record_inspection import RecordInspection
 from mqd.log.roll_policy import RollPolicy
 from mqd.log.segment import Segment
 from mqd.protocol.files import AbortedTransaction
@@ -60,7 +61,7 @@ class Queued:
     def __init__(self, base_offset: Offset, new_segment: ProducerSnapshot | None) -> None:
         self.base_offset = base_offset
         self.new_segment = new_segment
-        """Not None: first begin a segment at `base_offset`. These are the producers as of there."""
+        """Not None: first begin a segment at `base_offset`. The value is the producers there."""
         self.views: list[memoryview] = []
         self.batches: list[tuple[Offset, int, int]] = []
         """(last offset, bytes, largest timestamp) of each view."""
@@ -68,9 +69,9 @@ class Queued:
         """Transactions that markers among these batches abort."""
 
 
-class Replacement:
-    """A cleaned segment takes the place of others. Its files are complete, under names with which a
-    start continues (disk/segment_swap.py)."""
+class SegmentSwap:
+    """The swap of a cleaned segment for the segments that it was made of (disk/segment_swap.py).
+    The files of the cleaned segment are complete."""
 
     __slots__ = ("cleaned", "is_in_place", "old")
 
@@ -90,31 +91,27 @@ class PartitionLog:
         "cleaned_to",
         "cleanings",
         "config",
-        "cuts",
         "directory",
         "durability",
-        "end_is_void",
+        "end_claim",
         "epochs",
         "failure",
+        "inspection",
         "log_end_offset",
         "log_start_offset",
-        "looking",
-        "new_files",
-        "noted",
-        "noted_end",
         "opened",
         "path",
         "positions",
         "producers",
         "queue",
-        "replacement",
         "roll",
         "segments",
-        "snapshots",
+        "swap",
         "tail",
         "topic_id",
         "topic_partition",
         "touched",
+        "truncations",
         "written_end_offset",
     )
 
@@ -134,7 +131,7 @@ class PartitionLog:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.directory = directory
-        """The log directory that holds it; its own is `path`."""
+        """The log directory. The log's own directory is `path`."""
         self.path = directory / str(topic_partition)
         self.config = config
         self.segments = segments
@@ -146,40 +143,32 @@ class PartitionLog:
         self.log_end_offset: Offset = end
         self.written_end_offset: Offset = end
         self.durability = Durability(end)
-        self.noted: LogEnd | None = None
-        """The line of the checkpoint of ends on disk (disk/log_end_checkpoint.py)."""
-        self.noted_end: Offset = 0
-        """The largest end which that checkpoint may name: a cut below it leaves the mark first."""
-        self.end_is_void = False
-        """Whether the mark is there."""
+        self.end_claim = EndClaim()
         self.checkpointed_high_watermark: Offset = log_start_offset
-        """A lower bound of the current one, which the replica knows. Retention stops there."""
+        """A lower bound of the high watermark, which the replica knows. Retention stops there."""
         self.cleaned_to: Offset | None = None
-        """The end of the compacted part: what the cleaner's checkpoint on disk says. None: it was
-        never compacted, neither here nor at the leader that it was copied from."""
+        """The end of the compacted part. None: the log was never compacted, neither here nor at the
+        leader that it was copied from."""
         self.cleanings = 0
-        """How often a cleaned segment took the place of others, in this process."""
-        self.replacement: Replacement | None = None
-        """The cleaned segment that is taking the place of others, as long as that is not done."""
+        """How often a cleaned segment was swapped in, in this process."""
+        self.swap: SegmentSwap | None = None
+        """The swap of a cleaned segment that is under way."""
         self.opened = False
-        """Whether the metadata has this partition. Until then its configuration is a guess, and
+        """Whether the metadata has this partition. Until then its configuration is the default, and
         nothing is removed."""
         self.failure: LogFailure | None = None
-        self.new_files = False
-        """Whether the directory has entries that are not durable."""
-        self.snapshots: list[tuple[Offset, ProducerSnapshot]] = []
-        """Producer snapshots that wait to be written."""
-        self.cuts = 0
-        """How often the end was cut: what was planned before a cut does not count after it."""
+        self.truncations = 0
+        """How often the end was truncated. Plans from before a truncation are invalid after it."""
         self.queue: list[Queued] = []
         self.touched = False
-        """Whether the service has it on its list for this turn."""
+        """Whether it is on the writer's list for the flush of this turn."""
         self.positions: dict[Offset, tuple[Segment, int]] = {}
-        """Offsets at which a batch begins -> where: places that readers come to next. Bounded."""
-        self.looking = Looking()
-        """Shared by all logs of a service, which have one loop in common."""
+        """Offset at which a batch begins -> segment and position. A cache of positions that readers
+        need next. Bounded."""
+        self.inspection = RecordInspection()
+        """Shared by all logs of a node, because the bound of a turn is for all of them."""
         self.tail: Queued | None = None
-        """The last of `queue`, where the next batch goes if it does not begin a segment."""
+        """The last of `queue`. The next batch is added to it, unless it begins a segment."""
         self.roll = RollPolicy(topic_partition)
         self.watch_active()
 
@@ -213,7 +202,7 @@ class PartitionLog:
         self.tail = None
         self.roll.watch(self.active, self.config)
 
-    # -- what the service did --------------------------------------------------------------------
+    # -- after file work -------------------------------------------------------------------------
 
     def on_written(self, queued: Queued) -> None:
         """The batches of `queued` are in the active segment's file."""
@@ -230,7 +219,7 @@ class PartitionLog:
         self.written_end_offset = active.next_offset
 
     def on_queue_written(self) -> None:
-        """All that was queued is in its files."""
+        """The whole queue is in its files."""
         self.queue.clear()
         self.tail = None
         assert self.written_end_offset == self.log_end_offset, self
@@ -244,9 +233,8 @@ class PartitionLog:
         )
         self.active.seal()
         self.active.next_offset = segment.base_offset
-        self.positions.pop(
-            segment.base_offset, None
-        )  # a border at the end of the old segment is the new one's start
+        # The cached position is the end of the old segment. The batch begins in the new one.
+        self.positions.pop(segment.base_offset, None)
         self.segments.append(segment)
         if not self.queue:
             self.watch_active()
@@ -257,16 +245,15 @@ class PartitionLog:
         return self.durability.on_synced(end_offset, self.written_end_offset)
 
     def forget_queue(self) -> None:
-        """Take back what was planned and not written. The caller restores producers and epochs."""
+        """Drop planned batches that were not written. The caller restores producers and epochs."""
         self.queue.clear()
         self.log_end_offset = self.written_end_offset
         self.watch_active()
 
     def on_truncated(self) -> None:
-        """Segments were cut or removed at the end, and the queue is empty."""
+        """Segments were truncated or removed at the end, and the queue is empty."""
         assert not self.queue
-        self.cuts += 1
-        self.new_files = True  # files may be gone, which is to be durable too
+        self.truncations += 1
         end = self.active.next_offset
         self.log_end_offset = self.written_end_offset = end
         self.durability.on_truncated(end)
@@ -274,7 +261,6 @@ class PartitionLog:
         self.checkpointed_high_watermark = min(self.checkpointed_high_watermark, end)
         if self.cleaned_to is not None:
             self.cleaned_to = min(self.cleaned_to, end)
-        self.snapshots = [snapshot for snapshot in self.snapshots if snapshot[0] <= end]
         self.epochs.truncate_from_end(end)
         self.positions.clear()
         self.watch_active()
@@ -301,18 +287,17 @@ class PartitionLog:
         )
 
     def on_reset(self, segment: Segment) -> None:
-        """All that was here is elsewhere; `segment` is empty."""
+        """The old files were moved away. `segment` is empty."""
         self.segments = [segment]
         self.producers = Producers()
-        self.replacement = None
+        self.swap = None
         self.log_start_offset = self.checkpointed_high_watermark = segment.base_offset
         self.on_truncated()
         self.durability.on_reset(segment.base_offset)
-        self.snapshots.clear()
         self.epochs.clear()
 
     def on_cleaned(self, old: list[Segment], cleaned: Segment) -> None:
-        """`cleaned` holds what stays of the neighbours `old`."""
+        """`cleaned` replaces the adjacent segments `old`."""
         at = self.segments.index(old[0])
         # Neighbours, and never the active segment (I38).
         assert self.segments[at : at + len(old)] == old and old[-1] is not self.active
@@ -325,7 +310,7 @@ class PartitionLog:
         self.cleanings += 1
 
     def on_retired(self, count: int) -> None:
-        """The oldest `count` segments were taken out."""
+        """Take the oldest `count` segments out."""
         assert 0 < count < len(self.segments)
         del self.segments[:count]
         self.positions.clear()
@@ -333,7 +318,7 @@ class PartitionLog:
             self.advance_log_start(self.segments[0].base_offset)
 
     def advance_log_start(self, offset: Offset) -> None:
-        """Records below `offset` are gone, whether or not their segments are."""
+        """Records below `offset` are deleted, even if their segments still exist."""
         assert self.log_start_offset <= offset <= self.written_end_offset, (offset, self)
         self.log_start_offset = offset
         self.durability.on_log_start_moved(offset)
@@ -343,8 +328,8 @@ class PartitionLog:
     # -- finding offsets -------------------------------------------------------------------------
 
     def remember(self, offset: Offset, segment: Segment, position: int) -> None:
-        """A batch begins, or will begin, at `position`. The next reader of `offset` need not
-        search for it."""
+        """Cache that a batch begins, or will begin, at `position`. Then a reader of `offset` need
+        not search for it."""
         positions = self.positions
         if len(positions) >= POSITIONS_CACHED:
             del positions[next(iter(positions))]

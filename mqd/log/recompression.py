@@ -1,12 +1,12 @@
-"""`compression.type` of a topic: batches of another codec are compressed anew before they are
-appended. A core.
+"""`compression.type` of a topic: recompresses batches of another codec before they are appended. A
+core.
 
-As with Apache Kafka, a batch that has the topic's codec is stored as it came, whatever its level.
-The records are not looked at: they are decompressed and compressed as one stream, and the header
-keeps everything but its length, codec and CRC.
+As in Apache Kafka, a batch with the topic's codec is stored unchanged, whatever its level. The
+records are not decoded: they are decompressed and compressed as one stream. In the header only
+length, codec and CRC change.
 
-The work is bounded by what may be decompressed of a batch (record inspection: `bytes_max`). A small
-batch takes it at once (`is_small`), any other in a worker thread, before its slice is appended.
+The work is bounded by the decompressed size (record_inspection.py, `bytes_max`). Small batches
+(`is_small`) are recompressed on the event loop, others in a worker thread before the append.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mqd.log.log_config import LogConfig
 
 PRODUCER: Final = "producer"
-"""The compression.type that stores batches as they come."""
+"""The `compression.type` that stores batches unchanged."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _SMALL_BYTES: Final = 16 * KIB
 _ZSTD_LEVEL_AT_ONCE_MAX: Final = 9
@@ -45,15 +45,15 @@ _ATTRIBUTES: Final = Struct(">h").pack_into
 
 
 def is_wanted(config: LogConfig, view: memoryview, start: int, stop: int) -> bool:
-    """Whether the batch in [start, stop) has another codec than its topic stores."""
+    """Whether the batch in [start, stop) has another codec than its topic."""
     if config.compression_type == PRODUCER or start < 0 or stop - start < HEADER_BYTES:
         return False
     return view[start + CODEC_POSITION] & CODEC_MASK != _CODECS[config.compression_type]
 
 
 def is_small(config: LogConfig, view: memoryview, start: int, stop: int) -> bool:
-    """Whether that takes no more than a millisecond: what is compressed may become large,
-    and high levels of zstd are slow.
+    """Whether the recompression takes at most a millisecond. Not for compressed batches, which may
+    be large inside, and not for high levels of zstd, which are slow.
     """
     if view[start + CODEC_POSITION] & CODEC_MASK or stop - start > _SMALL_BYTES:
         return False
@@ -64,11 +64,11 @@ def is_small(config: LogConfig, view: memoryview, start: int, stop: int) -> bool
 
 
 def recompressed(view: memoryview, config: LogConfig) -> memoryview:
-    """The one batch in `view` with the codec of its topic, sealed. What no log takes (shape, size,
-    CRC, codec) is returned as it is.
+    """The one batch in `view` with the codec of its topic, and a new CRC. A batch with a wrong
+    shape, size, CRC or codec is returned unchanged: the append refuses it.
 
     MqError: CORRUPT_MESSAGE for records that cannot be decompressed, MESSAGE_TOO_LARGE beyond the
-    bound, or where the result is larger than max.message.bytes.
+    bound, or if the result is larger than max.message.bytes.
     """
     header = parse_header(view)
     size = len(view)
@@ -98,7 +98,7 @@ def recompressed(view: memoryview, config: LogConfig) -> memoryview:
 
 
 def _level(codec: Codec, config: LogConfig) -> int | None:
-    """None where the codec has no levels."""
+    """None: the codec has no levels."""
     levels = {
         Codec.GZIP: config.compression_gzip_level,
         Codec.LZ4: config.compression_lz4_level,

@@ -1,11 +1,10 @@
-"""Where a broker must look at records itself, and how much of that it does: a small batch may hold
-millions. A core.
+"""Decodes records on the broker, within bounds: a small batch may hold millions of records. A core.
 
-Batches are stored without being unpacked, with two exceptions: keys, when a client writes to a
-compacted topic, and lookups by time. Both run on the event loop, so both are bounded: by bytes once
-decompressed, by a least weight a record, and, for what clients send, by a sum over one turn of the
-loop, beyond which a batch is sent back to be tried again. A large batch is looked at in slices
-before it is appended (`is_large`, `Looking.examining`).
+Batches are stored without decoding their records, with two exceptions: keys, when a client writes
+to a compacted topic, and lookups by time. Both run on the event loop. So they are bounded by the
+decompressed size and by a minimum weight for each record. The batches of clients are also bounded
+by a sum over one turn of the loop: a batch beyond it gets a retriable error. A large batch is
+inspected in slices before it is appended (`is_large`, `RecordInspection.inspect`).
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 from struct import Struct
+from typing import NamedTuple
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import (
+    INSPECTED_BYTES_MAX,
+    INSPECTED_BYTES_PER_RECORD,
+    INSPECTED_BYTES_PER_TURN,
+    INSPECTED_MESSAGES,
     KIB,
-    LOOKED_AT_BYTES_MAX,
-    LOOKED_AT_BYTES_PER_RECORD,
-    LOOKED_AT_BYTES_PER_TURN,
-    LOOKED_AT_MESSAGES,
     RECORD_ERRORS_MAX,
 )
 from mqd.protocol import record_scan
@@ -44,12 +44,12 @@ _RECORDS_COUNT_POSITION = 57
 
 
 def bytes_max(max_message_bytes: int) -> int:
-    """What may be decompressed of one batch of a topic to look at its records."""
-    return max(LOOKED_AT_BYTES_MAX, LOOKED_AT_MESSAGES * max_message_bytes)
+    """The maximum decompressed size of an inspected batch of a topic."""
+    return max(INSPECTED_BYTES_MAX, INSPECTED_MESSAGES * max_message_bytes)
 
 
 def is_large(view: memoryview, start: int, stop: int) -> bool:
-    """Whether a look at the keys of the batch in [start, stop) takes more than some
+    """Whether an inspection of the keys in the batch in [start, stop) takes more than a few
     milliseconds.
     """
     if start < 0 or stop - start < HEADER_BYTES:
@@ -59,24 +59,29 @@ def is_large(view: memoryview, start: int, stop: int) -> bool:
     return bool(_RECORDS_COUNT(view, start + _RECORDS_COUNT_POSITION)[0] > KEYS_AT_ONCE)
 
 
-class Looking:
-    """What was looked at in one turn, which is told by its `now_ms`; and what was found in
-    large batches that wait to be appended.
+class _Inspected(NamedTuple):
+    view: memoryview
+    """Kept, so that no other view gets its identity."""
+    error: MqError | None
+
+
+class RecordInspection:
+    """Counts the inspected bytes of one turn (a turn has one `now_ms`), and holds the results for
+    large batches until they are appended.
     """
 
-    __slots__ = ("_found", "_now_ms", "_spent")
+    __slots__ = ("_inspected", "_inspected_bytes", "_now_ms")
 
     def __init__(self) -> None:
-        self._now_ms = self._spent = 0
-        self._found: dict[int, tuple[memoryview, MqError | None]] = {}
+        self._now_ms = self._inspected_bytes = 0
+        self._inspected: dict[int, _Inspected] = {}
         """By the identity of the view."""
 
-    def examining(self, view: memoryview, max_message_bytes: int) -> Slices[None]:
-        """Look at one batch, in slices. When this very view is appended, `refuse_keyless` raises
-        what was found. `forget` it at last.
+    def inspect(self, view: memoryview, max_message_bytes: int) -> Slices[None]:
+        """Inspect one batch, in slices. When this view is appended, `refuse_keyless` raises the
+        error that was found. The caller calls `forget` at the end.
 
-        A batch of the wrong shape is left to those who append it: they refuse it before they look
-        at its records.
+        Ignores a batch with a wrong shape: the append refuses it before it inspects records.
         """
         header = parse_header(view)
         if (
@@ -87,18 +92,18 @@ class Looking:
         ):
             return
         try:
-            yield from self._examining(view, header, max_message_bytes)
+            yield from self._inspect(view, header, max_message_bytes)
             error = None
         except MqError as found:
             error = found
-        self._found[id(view)] = view, error
+        self._inspected[id(view)] = _Inspected(view, error)
 
     def forget(self, view: memoryview) -> None:
-        """Of a view that was examined."""
-        self._found.pop(id(view), None)
+        """Drop the result for a view."""
+        self._inspected.pop(id(view), None)
 
     @staticmethod
-    def _examining(view: memoryview, header: BatchHeader, max_message_bytes: int) -> Slices[None]:
+    def _inspect(view: memoryview, header: BatchHeader, max_message_bytes: int) -> Slices[None]:
         limit = bytes_max(max_message_bytes)
         _check_weight(header, limit)
         yield WHOLE_SLICE
@@ -117,34 +122,34 @@ class Looking:
     def refuse_keyless(
         self, view: memoryview, header: BatchHeader, max_message_bytes: int, now_ms: int
     ) -> None:
-        """Raises for a batch that has records without a key, or that cannot be looked at.
+        """Raises MqError for a batch with records without keys, or beyond the bounds.
 
-        MqError: INVALID_RECORD (the first few such records by name), CORRUPT_MESSAGE,
-        MESSAGE_TOO_LARGE for a batch beyond the bounds (Java's producer then splits it),
-        KAFKA_STORAGE_ERROR (retriable) when the turn has seen enough.
+        INVALID_RECORD (names the first few such records), CORRUPT_MESSAGE, MESSAGE_TOO_LARGE beyond
+        the bounds of a batch (Java's producer then splits it), KAFKA_STORAGE_ERROR (retriable)
+        beyond the bound of a turn.
         """
-        found = self._found.get(id(view))
-        if found is not None:
-            if found[1] is not None:
-                raise found[1]
+        inspected = self._inspected.get(id(view))
+        if inspected is not None:
+            if inspected.error is not None:
+                raise inspected.error
             return
         limit = bytes_max(max_message_bytes)
         weight = _check_weight(header, limit)
         if now_ms != self._now_ms:
-            self._now_ms, self._spent = now_ms, 0
-        if self._spent >= LOOKED_AT_BYTES_PER_TURN:
+            self._now_ms, self._inspected_bytes = now_ms, 0
+        if self._inspected_bytes >= INSPECTED_BYTES_PER_TURN:
             raise MqError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "too many records to look at for their keys at once: try again",
+                "too many records to inspect for their keys at once: try again",
             )
-        self._spent += weight
+        self._inspected_bytes += weight
         try:
             records = record_bytes(view, header, limit)
         except MqError:
-            self._spent += limit
+            self._inspected_bytes += limit
             raise
         if header.codec:
-            self._spent += max(0, len(records) - weight)
+            self._inspected_bytes += max(0, len(records) - weight)
         _refuse(
             list(
                 islice(
@@ -154,7 +159,7 @@ class Looking:
             )
         )
 
-    def named_records(
+    def find_record_errors(
         self,
         view: memoryview,
         header: BatchHeader,
@@ -162,41 +167,41 @@ class Looking:
         now_ms: int,
         why: Callable[[Record], str | None],
     ) -> list[tuple[int, str]]:
-        """(index, why) of the first few records that `why` finds wrong in a batch that is refused
-        anyway (KIP-467).
+        """(index, reason) of the first few records with a reason from `why`, in a batch that is
+        refused anyway (KIP-467).
 
-        None of a batch that cannot be read, is large, or comes when the turn has seen enough: the
-        refusal names no records then.
+        Empty if the batch is damaged or large, or if the bound of the turn is reached. Then the
+        response names no records.
         """
         if now_ms != self._now_ms:
-            self._now_ms, self._spent = now_ms, 0
-        if self._spent >= LOOKED_AT_BYTES_PER_TURN or is_large(view, 0, len(view)):
+            self._now_ms, self._inspected_bytes = now_ms, 0
+        if self._inspected_bytes >= INSPECTED_BYTES_PER_TURN or is_large(view, 0, len(view)):
             return []
         limit = bytes_max(max_message_bytes)
-        self._spent += max(len(view), header.records_count * LOOKED_AT_BYTES_PER_RECORD)
+        self._inspected_bytes += max(len(view), header.records_count * INSPECTED_BYTES_PER_RECORD)
         found = []
         try:
             for index, record in enumerate(iterate_records(view, header=header, limit=limit)):
                 if header.codec:
-                    self._spent += LOOKED_AT_BYTES_PER_RECORD + len(record.value or b"")
+                    self._inspected_bytes += INSPECTED_BYTES_PER_RECORD + len(record.value or b"")
                 if (reason := why(record)) is not None:
                     found.append((index, reason))
                 if len(found) == RECORD_ERRORS_MAX:
                     break
         except MqError:
-            self._spent += limit
+            self._inspected_bytes += limit
             return []
         return found
 
 
 def _check_weight(header: BatchHeader, limit: int) -> int:
-    """What its records count for, at least."""
-    weight = header.records_count * LOOKED_AT_BYTES_PER_RECORD
+    """The minimum weight of the records of a batch. MESSAGE_TOO_LARGE above `limit`."""
+    weight = header.records_count * INSPECTED_BYTES_PER_RECORD
     if weight > limit:
         raise MqError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"{header.records_count} records in a batch for a compacted topic; "
-            f"{limit // LOOKED_AT_BYTES_PER_RECORD} may be",
+            f"the maximum is {limit // INSPECTED_BYTES_PER_RECORD}",
         )
     return weight
 
@@ -217,38 +222,41 @@ def first_record_since(
     limit_offset: Offset,
     max_message_bytes: int,
 ) -> Slices[tuple[Offset, int] | None]:
-    """(offset, timestamp) of the first record in a batch that is not older than `timestamp`, from
-    `start_offset` below `limit_offset`.
+    """(offset, timestamp) of the first record in a batch with `timestamp` or later, from
+    `start_offset` on and below `limit_offset`. None: there is none. In slices.
 
-    In slices. The header has said that there is one; an empty batch, which a cleaner leaves, has
-    none. A batch whose records are too many, cannot be read or are all older answers as a whole:
-    with its first offset and its largest timestamp, so that a consumer that seeks there misses
-    nothing. None: it lies outside the offsets.
+    By its header, the batch has such a record. An empty batch, which compaction leaves, has none.
+    If a batch has too many records, is damaged, or has only older records, the result is its first
+    offset and its largest timestamp: a consumer that seeks there misses no record.
     """
     if not header.records_count:
         return None
-    whole = (max(header.base_offset, start_offset), header.max_timestamp)
+    whole_batch = (max(header.base_offset, start_offset), header.max_timestamp)
+    result: tuple[Offset, int] | None = whole_batch
     limit = bytes_max(max_message_bytes)
-    if not header.is_log_append_time and header.records_count * LOOKED_AT_BYTES_PER_RECORD <= limit:
+    if not header.is_log_append_time and header.records_count * INSPECTED_BYTES_PER_RECORD <= limit:
         try:
             if is_large(view, 0, len(view)):
                 yield WHOLE_SLICE
             records = record_bytes(view, header, limit)
             if len(records) > _COMPRESSED_AT_ONCE_BYTES:
                 yield WHOLE_SLICE
-            looking = record_scan.first_record_since(records, header, timestamp, start_offset)
+            search = record_scan.first_record_since(records, header, timestamp, start_offset)
             found = None
             while True:
                 try:
-                    next(looking)
+                    next(search)
                 except StopIteration as end:
                     found = end.value
                     break
                 yield WHOLE_SLICE
+            if found is not None:
+                result = found
+            elif header.base_offset < start_offset:
+                result = None  # the record is before the start
         except MqError:
-            return whole if whole[0] < limit_offset else None
-        if found is not None:
-            return found if found[0] < limit_offset else None
-        if header.base_offset < start_offset:
-            return None  # it was a record before the start
-    return whole if whole[0] < limit_offset else None
+            result = whole_batch
+    if result is None:
+        return None
+    offset, _timestamp = result
+    return result if offset < limit_offset else None

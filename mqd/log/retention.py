@@ -1,8 +1,8 @@
-"""Which old segments go: retention by time and by size, and what lies before the log start. A core:
-plans, nothing else.
+"""Which old segments are removed: by retention time and size, and below the log start offset. A
+core.
 
-Whole segments only, from the oldest on, without gaps, and never one that reaches beyond the high
-watermark. The active segment goes too when all of it is too old; it is rolled first
+Only whole segments are removed, the oldest first, without gaps, and only below the high watermark.
+If the whole active segment is too old, it is rolled first and then removed
 (manager/housekeeping.py).
 """
 
@@ -12,9 +12,8 @@ from mqd.log.partition_log import PartitionLog
 
 
 def plan_retention(log: PartitionLog, now_ms: int) -> tuple[int, str]:
-    """(how many of the oldest segments to remove, why).
-
-    `segments[-1]` counted means: roll it first.
+    """(the number of the oldest segments to remove, the reason). If the number includes the active
+    segment, the caller rolls it first.
     """
     config = log.config
     segments = log.segments

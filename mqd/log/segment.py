@@ -1,48 +1,34 @@
-"""One segment of a log: a file of batches from a base offset on, and what is known of it.
+"""One segment of a log: the state of one file of batches. A core.
 
-A core that holds its `File` opaquely: it reads through it, the service writes to it. The state says
-what the file holds: `size` bytes, offsets up to `next_offset`. Anything in the file beyond `size`
-is not part of the log.
+The state describes the written part of the file: `size` bytes, offsets below `next_offset`. Bytes
+in the file beyond `size` are not part of the log. The segment holds its `File` for the functions in
+disk/, which read and write it.
 
-Invariants: base_offset <= next_offset; index entries point at batch starts below `size`;
-`(max_timestamp, max_timestamp_offset)` is the youngest batch of the segment, the first where there
-are several.
+Invariants: base_offset <= next_offset; each index entry is the start of a batch below `size`;
+`(max_timestamp, max_timestamp_offset)` is of the first batch with the largest timestamp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from struct import Struct
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mqd.log.index import OffsetIndex, TimeIndex
-from mqd.log.transaction_index import AbortedIndex
-from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
-from mqd.protocol.files import RELATIVE_OFFSET_MAX, AbortedTransaction, BadBatch
+from mqd.log.transaction_index import TransactionIndex
+from mqd.protocol.files import RELATIVE_OFFSET_MAX, AbortedTransaction
 from mqd.types import NO_TIMESTAMP, Offset
 
 if TYPE_CHECKING:
     from mqd.io.disk import File
 
-# base offset, batch length, ..., last offset delta, ..., max timestamp: what walking needs of a
-# header
-_WALK = Struct(">qi11xi8xq")
-_WALK_BYTES = _WALK.size
-WALK_WINDOW_BYTES = 8192
-"""Headers are walked in windows of this size: above the usual index interval, so that one
-read does.
-"""
-
 
 class Segment:
-    """See the head of this file.
-
-    `file` and the indexes of an older segment may be dropped and are opened again on demand.
+    """See the head of this file. An older segment may be closed: its file and indexes are None, and
+    are opened again for the next read.
     """
 
     __slots__ = (
         "_bytes_since_index",
-        "aborted",
         "base_offset",
         "created_ms",
         "file",
@@ -54,28 +40,27 @@ class Segment:
         "size",
         "suffix",
         "time_index",
+        "transaction_index",
     )
 
     def __init__(self, base_offset: Offset, created_ms: int, file: File | None = None) -> None:
         self.base_offset = base_offset
         self.created_ms = created_ms
-        """When this process began to use the segment, ms."""
+        """When this process created or loaded the segment, ms."""
         self.file = file
         self.size = 0
         self.next_offset = base_offset
         self.index: OffsetIndex | None = OffsetIndex(base_offset)
         self.time_index: TimeIndex | None = TimeIndex(base_offset)
         self.first_timestamp = NO_TIMESTAMP
-        """Largest timestamp of the first batch: rolling by time counts from there."""
+        """Largest timestamp of the first batch. `segment.ms` counts from it."""
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        """Last offset of the youngest batch."""
-        self.aborted: AbortedIndex | None = AbortedIndex()
-        """Of an older segment, None until somebody asks."""
+        """Last offset of the first batch with the largest timestamp."""
+        self.transaction_index: TransactionIndex | None = TransactionIndex()
+        """None: not loaded."""
         self.suffix = ""
-        """What the names of its files end in as long as it is being put in the place of
-        others (disk/segment_swap.py).
-        """
+        """Of the names of its files, during a swap (disk/segment_swap.py)."""
         self._bytes_since_index = 0
 
     def __repr__(self) -> str:
@@ -84,7 +69,7 @@ class Segment:
     def add(
         self, last_offset: Offset, size: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:
-        """One more batch is in the file, behind all others."""
+        """A batch was appended to the file."""
         assert self.index is not None and self.time_index is not None
         assert self.next_offset <= last_offset <= self.base_offset + RELATIVE_OFFSET_MAX, (
             self,
@@ -102,15 +87,15 @@ class Segment:
         self.next_offset = last_offset + 1
 
     def note_time(self, last_offset: Offset, max_timestamp: int) -> None:
-        """A batch is there, and may be the youngest."""
+        """Update the largest timestamp for one batch."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Markers that were just added have ended these."""
-        assert self.aborted is not None
-        self.aborted.extend(transactions)
+        """Markers in the batches that were added last have aborted these."""
+        assert self.transaction_index is not None
+        self.transaction_index.extend(transactions)
 
     def restore(
         self,
@@ -120,25 +105,25 @@ class Segment:
         time_index: TimeIndex,
         first_timestamp: int,
     ) -> None:
-        """Take over what indexes and headers on disk say; batches from the last index entry
-        on are `add`ed by the caller.
+        """Load the state up to the last index entry. The caller then calls `add` for each batch
+        from there on.
         """
         assert not self.size
         self.index, self.time_index = index, time_index
         self.size, self.next_offset, self.first_timestamp = size, next_offset, first_timestamp
         self.max_timestamp, self.max_timestamp_offset = time_index.last()
 
-    def cut_to(self, size: int, next_offset: Offset) -> None:
-        """The file was cut to `size` bytes, the border before offset `next_offset`.
+    def on_truncated(self, size: int, next_offset: Offset) -> None:
+        """The file was truncated to `size` bytes, and the last batch ends before `next_offset`.
 
-        Where the youngest batch is gone, the largest timestamp is that up to the last index entry:
-        behind it the caller looks.
+        If the batch with the largest timestamp was removed, `max_timestamp` covers the batches up
+        to the last index entry. The caller then calls `note_time` for each batch behind it.
         """
         assert self.index is not None and self.time_index is not None
         self.size, self.next_offset = size, next_offset
         self.index.truncate(next_offset, size)
-        if self.aborted is not None:
-            self.aborted.truncate(next_offset)
+        if self.transaction_index is not None:
+            self.transaction_index.truncate(next_offset)
         self.time_index.truncate(next_offset)
         self._bytes_since_index = size - self.index.last_position()
         if not size:
@@ -148,83 +133,6 @@ class Segment:
             self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
 
     def seal(self) -> None:
-        """Nothing follows in this segment: the time index gets its last entry."""
+        """Nothing more is appended: the time index gets its last entry."""
         assert self.time_index is not None
         self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
-
-    # -- looking: positions are bytes in the file, `None` means beyond this segment
-
-    def seek(self, offset: Offset) -> int | None:
-        """The start of the batch that holds `offset`, or of the first one behind it."""
-        assert self.index is not None
-        position = self.index.position_of(offset)
-        for start, _end, _base, last_offset, _time in self.walk(position):
-            if last_offset >= offset:
-                return start
-        return None
-
-    def end_before(self, position: int) -> Offset:
-        """Where the last batch ends that lies before `position`, a border of batches; the
-        segment's base offset where there is none.
-        """
-        assert self.index is not None
-        next_offset = self.base_offset
-        if position:
-            for start, _end, _base, last_offset, _time in self.walk(
-                self.index.border_before(position - 1)
-            ):
-                if start >= position:
-                    break
-                next_offset = last_offset + 1
-        return next_offset
-
-    def cut(
-        self, position: int, max_bytes: int, limit_offset: Offset, min_one: bool
-    ) -> tuple[int, Offset]:
-        """(end position, next offset) of as many whole batches from `position` on as fit;
-        (position, ...) when none does.
-
-        Batches reach neither beyond `max_bytes` (the first one may, with `min_one`) nor to
-        `limit_offset`.
-        """
-        assert self.index is not None
-        border = max(
-            position,
-            min(
-                self.index.border_before(position + max_bytes),
-                self.index.position_of(limit_offset - 1),
-            ),
-        )
-        next_offset = self.base_offset
-        for start, end, base_offset, last_offset, _time in self.walk(border):
-            next_offset = base_offset
-            if last_offset >= limit_offset or (
-                end - position > max_bytes and not (min_one and start == position)
-            ):
-                return start, base_offset
-            border, next_offset = end, last_offset + 1
-        return border, next_offset
-
-    def walk(self, position: int) -> Iterator[tuple[int, int, Offset, Offset, int]]:
-        """(start, end, base offset, last offset, largest timestamp) of each batch from `position`
-        on, which is the start of one.
-
-        The segment is open. BadBatch where the file holds none.
-        """
-        file = self.file
-        assert file is not None
-        window, window_start, window_end = b"", 0, 0
-        while position < self.size:
-            if not window_start <= position <= window_end - _WALK_BYTES:
-                window = file.read_at(position, min(WALK_WINDOW_BYTES, self.size - position))
-                window_start, window_end = position, position + len(window)
-                if len(window) < _WALK_BYTES:
-                    raise BadBatch(position, "the file is shorter than it was")
-            base_offset, length, last_offset_delta, max_timestamp = _WALK.unpack_from(
-                window, position - window_start
-            )
-            end = position + LOG_OVERHEAD_BYTES + length
-            if length < HEADER_BYTES - LOG_OVERHEAD_BYTES or end > self.size:
-                raise BadBatch(position, f"a batch length of {length}")
-            yield position, end, base_offset, base_offset + last_offset_delta, max_timestamp
-            position = end

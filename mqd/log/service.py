@@ -26,16 +26,17 @@ from mqd.errors import NO_DESCRIPTORS, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.limits import PRODUCER_BYTES, PRODUCERS_MEMORY_BYTES_MIN
-from mqd.log.disk.directory import LogDirectory, LogStatistics
-from mqd.log.disk.file_truncation import remove_outdated
-from mqd.log.disk.log_end_plan import is_news
+from mqd.log.disk.file_truncation import remove_outdated_files
+from mqd.log.disk.log_end_checkpoint import log_ends_changed
 from mqd.log.disk.sync_plan import SyncPlan
 from mqd.log.log_config import LogConfig
+from mqd.log.log_directory import LogDirectory
 from mqd.log.manager.clean_shutdown import close_directory
 from mqd.log.manager.compactor import Compactor
-from mqd.log.manager.delayed_deletes import Removals
+from mqd.log.manager.delayed_deletes import DelayedDeletes
 from mqd.log.manager.descriptors import Descriptors
 from mqd.log.manager.housekeeping import CHECKPOINT_SECONDS, Housekeeping
+from mqd.log.manager.producer_bound import ProducerBound
 from mqd.log.manager.reading import Reader, storage_error
 from mqd.log.manager.registry import LogRegistry
 from mqd.log.manager.syncer import Syncer
@@ -71,34 +72,33 @@ class LogService:
         producers_max: int = PRODUCERS_MEMORY_BYTES_MIN // PRODUCER_BYTES,
         descriptors: int = 1 << 20,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
-        kept: bool = True,
-        ran_on: bool = False,
+        unsynced_survived: bool = True,
+        survival_proven: bool = False,
     ) -> None:
         """`claim` returns the content for a missing `meta.properties`. None: none is written.
-        `descriptors`: how many files the logs may hold open. `kept`: whether all written data is
-        still there (`Disk.boot_id`). `ran_on`: whether that is proven, so that a log which lacks
-        something is lost (disk/log_end_checkpoint.py).
+        `descriptors`: how many files the logs may hold open. `unsynced_survived`: whether all
+        written data should still be there, because nothing shows that the machine was restarted.
+        `survival_proven`: whether it is proven that it was not. Then a log without the records that
+        the log end checkpoint names is lost (log_end.py).
         """
         assert directories
         self._disk = disk
         self._clock = clock
         self._on_durable = on_durable
-        self._syncs = 0
-
         self.directories = {path: LogDirectory(path) for path in directories}
         self._descriptors = Descriptors(disk, descriptors)
         self._syncer = Syncer(disk, self.directories, self.after_sync, self._not_synced)
-        self._removals = Removals(disk, clock, lambda: self.housekeeping.wake())
+        self._deletes = DelayedDeletes(disk, clock, lambda: self.housekeeping.wake())
         self.registry = LogRegistry(
             disk,
             clock,
             self.directories,
             self._descriptors,
             self._syncer,
-            self._removals,
+            self._deletes,
             claim=claim,
-            kept=kept,
-            ran_on=ran_on,
+            unsynced_survived=unsynced_survived,
+            survival_proven=survival_proven,
             on_created=lambda log: self.housekeeping.check_recovery_point(log),
             on_forgotten=self._forget,
             on_directory_failed=on_directory_failed,
@@ -109,29 +109,29 @@ class LogService:
             self.registry,
             self._descriptors,
             self._syncer,
-            self._removals,
+            self._deletes,
             on_log_start_moved=on_log_start_moved,
             retention_check_interval_ms=retention_check_interval_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
-            producers_max=producers_max,
             checkpoint_seconds=checkpoint_seconds,
         )
+        self.producer_bound = ProducerBound(clock, self.registry.logs, producers_max)
         self.reader = Reader(self._descriptors, self.registry.fence)
-        self._truncation = Truncation(
+        self.truncation = Truncation(
             disk,
             clock,
             self.registry,
             self.housekeeping,
             self.reader,
             self._syncer,
-            self._removals,
+            self._deletes,
             self._forget,
         )
         self._writer = Writer(
             disk,
             self.registry,
             self.housekeeping,
-            self._truncation,
+            self.truncation,
             self._descriptors,
             self._syncer,
         )
@@ -141,8 +141,8 @@ class LogService:
             self.registry.logs,
             self._descriptors,
             self.reader,
-            self._removals,
-            failed=self.registry.fail_directory,
+            self._deletes,
+            on_failed=self.registry.fail_directory,
             store_checkpoint=lambda: self.housekeeping.store(CLEANER_CHECKPOINT),
         )
         self._give_access()
@@ -156,10 +156,10 @@ class LogService:
         """Callers use the parts through the service."""
         registry = self.registry
         self.logs, self.fenced, self.reports = registry.logs, registry.fenced, registry.reports
-        self.looking = registry.looking
+        self.inspection = registry.inspection
         self.found_serial = registry.found_serial
         self.found_serials = registry.found_serials
-        self.settle_missing = registry.settle_missing
+        self.fence_missing = registry.fence_missing
         self.open = registry.open
         self.delete = registry.delete
         self.discard_corrupt = registry.discard_corrupt
@@ -173,9 +173,9 @@ class LogService:
         self.offset_for_timestamp = self.reader.offset_for_timestamp
         self.record_with_max_timestamp = self.reader.record_with_max_timestamp
 
-        self.delete_records = self._truncation.delete_records
-        self.truncate_to = self._truncation.truncate_to
-        self.reset = self._truncation.reset
+        self.delete_records = self.truncation.delete_records
+        self.truncate_to = self.truncation.truncate_to
+        self.reset = self.truncation.reset
 
         housekeeping = self.housekeeping
         self.retain = housekeeping.retain
@@ -209,7 +209,7 @@ class LogService:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._syncer.run)
             nursery.start_soon(self.housekeeping.run)
-            nursery.start_soon(self.housekeeping.run_producer_bound)
+            nursery.start_soon(self.producer_bound.run)
             nursery.start_soon(self.housekeeping.run_high_watermarks)
             nursery.start_soon(self.compactor.run)
 
@@ -225,7 +225,7 @@ class LogService:
             logger.error(
                 "records lost at shutdown partition=%s reason=%s", log.topic_partition, error
             )
-        serial = self.housekeeping.disk_serial + is_news(self.logs.values())
+        serial = self.housekeeping.disk_serial + log_ends_changed(self.logs.values())
         for directory in self.directories.values():
             logs = [log for log in self.logs.values() if log.directory == directory.path]
             try:
@@ -248,25 +248,12 @@ class LogService:
             for segment in log.segments:
                 segment.file = None
 
-    def statistics(self) -> LogStatistics:
-        return LogStatistics.of(
-            self.logs.values(),
-            self.directories.values(),
-            len(self.fenced),
-            self._writer.appended_batches,
-            self._writer.appended_bytes,
-            self._writer.failed_writes,
-            self._syncs,
-            self._truncation.below_high_watermark,
-            self.housekeeping.retired_segments,
-        )
-
     def update_config(self, log: PartitionLog, config: LogConfig) -> None:
         log.update_config(config)
         was_due = self.housekeeping.forget(log)
         is_undurable = log.durability.end_offset < log.written_end_offset
         if was_due or (config.flush_before_ack and is_undurable):
-            self.request_sync(log)  # perhaps no append comes that would request it
+            self.request_sync(log)  # no later append may request it
 
     def _forget(self, log: PartitionLog) -> None:
         """The log was deleted or reset."""
@@ -274,7 +261,7 @@ class LogService:
         self.housekeeping.forget(log)
         self._writer.forget(log)
         self.directories[log.directory].to_sync.pop(log, None)
-        self._syncer.tell()
+        self._syncer.wake_waiters()
 
     # -- durability ------------------------------------------------------------------------------
 
@@ -302,10 +289,13 @@ class LogService:
     def after_sync(self, plan: SyncPlan) -> None:
         """On the event loop: the records are durable, unless the log was truncated meanwhile."""
         log, now = plan.log, self.logs.get(plan.log.topic_partition)
-        self._syncs += 1
-        if now is not None and now.path == log.path and (now is not log or plan.cuts != log.cuts):
+        if (
+            now is not None
+            and now.path == log.path
+            and (now is not log or plan.truncations != log.truncations)
+        ):
             with suppress(OSError):  # the next start does it, too
-                remove_outdated(self._disk, now, plan.aborted, plan.outdated())
+                remove_outdated_files(self._disk, now, plan.indexed, plan.outdated())
             # The log that has this name now may have got small files of the old one.
             now.epochs.dirty |= now is not log
             if self.directories[now.directory].failed is None:

@@ -1,14 +1,17 @@
-"""The aborted transactions of one segment, in the order of their markers: what a reader of
-committed records must leave out. A core.
+"""Kafka's transaction index (`.txnindex`): the aborted transactions of one segment, in the order of
+their markers. A core.
 
-An entry belongs to the segment that holds its marker; the records may lie in earlier ones. Kafka's
-file (`.txnindex`) holds the same, and is there only where there is an entry. Other than the other
-indexes this one is no mere aid: without its entry the records of an aborted transaction would be
-given out. So the file is written whole, with the segment's sync and before the recovery point
-passes the segment (disk/sync_plan.py); up to there recovery makes the index anew from the log.
+A consumer with read_committed skips the records of these transactions. An entry belongs to the
+segment with the marker; the records may be in earlier segments. A segment without entries has no
+file.
 
-Invariants: markers ascend strictly; each transaction begins before its marker, and so does what was
-stable when it ended.
+The other indexes only make lookups faster. Without an entry of this index, consumers would receive
+aborted records. So each sync of the segment writes the whole file, before the recovery point passes
+the segment (disk/sync_plan.py). Behind the recovery point, recovery rebuilds the index from the
+log.
+
+Invariants: marker offsets ascend strictly. The first offset and the last stable offset of an entry
+are below its marker.
 """
 
 from __future__ import annotations
@@ -28,15 +31,15 @@ from mqd.types import Offset
 _NONE = tuple(array("q") for _ in AbortedTransaction._fields)
 
 
-class AbortedIndex:
-    """See the head of this file: 32 bytes an entry, and next to nothing where there is none."""
+class TransactionIndex:
+    """See the head of this file. 32 bytes for each entry; empty indexes share their columns."""
 
     __slots__ = ("_columns", "stale")
 
     def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
         self._columns = _NONE
         self.stale = False
-        """Whether the file holds something else."""
+        """Whether the file differs from this index."""
         for transaction in transactions:
             self._append(transaction)
 
@@ -47,11 +50,8 @@ class AbortedIndex:
         return map(AbortedTransaction._make, zip(*self._columns, strict=True))
 
     @classmethod
-    def load(cls, data: bytes, base_offset: Offset, next_offset: Offset) -> AbortedIndex:
-        """From the bytes of a file.
-
-        FileFormatError where they make no sense for a segment of these offsets.
-        """
+    def load(cls, data: bytes, base_offset: Offset, next_offset: Offset) -> TransactionIndex:
+        """Decode a file. FileFormatError if it cannot belong to a segment of these offsets."""
         transactions = decode_txn_index(data)
         if (
             transactions
@@ -67,7 +67,7 @@ class AbortedIndex:
         return cls(transactions)
 
     def encode(self) -> bytes:
-        """The whole file; from here on it counts as written."""
+        """The whole file. The caller writes it: the index is no longer stale."""
         self.stale = False
         return encode_txn_index(self)
 
@@ -84,7 +84,7 @@ class AbortedIndex:
             column.append(value)
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forget transactions whose markers are at or after `end_offset`: they are open again."""
+        """Remove transactions whose markers are at or after `end_offset`. They are open again."""
         keep = bisect_left(self._columns[2], end_offset)
         if keep < len(self):
             self.stale = True
@@ -94,8 +94,8 @@ class AbortedIndex:
     def overlapping(
         self, start_offset: Offset, end_offset: Offset
     ) -> tuple[list[AbortedTransaction], bool]:
-        """Those that have a record in [start, end), and whether that is all: markers in
-        later segments may end more of them otherwise.
+        """Transactions with a record in [start, end), and whether the result is complete. If not,
+        later segments may hold markers of more such transactions.
         """
         producer_ids, first_offsets, last_offsets, stable_offsets = self._columns
         found = []

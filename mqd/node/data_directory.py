@@ -108,14 +108,14 @@ class DataDirectory:
         try:
             self._recorded_serials = load_disk_serials(self._disk, self._serials_file)
             older = self._report_older_copies(logs)
-            if older or logs.registry.suspect:
+            if older or logs.registry.may_lack_records:
                 forget_last_registration(self._disk, self.registration_file)
         except OSError:
             logs.release_locks()
             raise
         if older:
             self._store_disk_serials(logs.found_serials())
-        logs.housekeeping.on_ends_stored = self._store_disk_serials
+        logs.housekeeping.on_log_ends_stored = self._store_disk_serials
 
     def _report_older_copies(self, logs: LogService) -> bool:
         """Whether any log directory is an older copy of itself."""

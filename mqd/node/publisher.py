@@ -14,8 +14,8 @@ from mqd.config import NodeConfig, topic_options
 from mqd.controller.configs import effective_node_config, warn_of_static_overrides
 from mqd.controller.delta import Delta
 from mqd.controller.image import MetadataImage
+from mqd.log.compactor_options import CompactorOptions
 from mqd.log.log_config import LogConfig
-from mqd.log.manager.compactor import CompactorOptions
 from mqd.replica.assignment import Assignment
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService

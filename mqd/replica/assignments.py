@@ -238,7 +238,7 @@ class Assignments:
                 "removing the log of a partition that this node no longer holds partition=%s", stray
             )
             self._logs.delete(stray)
-        self._logs.settle_missing(assigned)
+        self._logs.fence_missing(assigned)
         return strays
 
     def _close(self, partition: Partition) -> None:

@@ -10,7 +10,8 @@ was evicted may get OUT_OF_ORDER_SEQUENCE_NUMBER, and restarts its transaction.
 from __future__ import annotations
 
 from mqd.limits import GUARDS_KEPT_MAX
-from mqd.log.producers import Guard, Producers
+from mqd.log.producers import Producers
+from mqd.log.transaction_guard import Guard
 
 
 class Guards:

@@ -21,7 +21,7 @@ import trio
 
 from mqd.controller.configs import CurrentConfig
 from mqd.errors import ErrorCode, MqError
-from mqd.log.producers import Guard
+from mqd.log.transaction_guard import Guard
 from mqd.replica.partition import Partition
 from mqd.server.context import Node
 from mqd.server.handlers.add_partitions_to_txn import add_partitions

@@ -40,11 +40,11 @@ class Coverage:
         """
         counts: Counter[str] = Counter()
         for daemon in self._daemons:
-            raft, logs = daemon.raft.statistics(), daemon.logs.statistics()
+            raft = daemon.raft.statistics()
             counts["metadata_snapshots"] += raft.snapshots_taken
             counts["metadata_restores"] += raft.snapshots_installed
-            counts["compactions"] += daemon.logs.compactor.statistics().passes
-            counts["retired_segments"] += logs.retired_segments
+            counts["compactions"] += daemon.logs.compactor.passes
+            counts["retired_segments"] += daemon.logs.housekeeping.retired_segments
             counts["log_resets"] += daemon.fetchers.resets
             if daemon.server is not None:
                 server = daemon.server.statistics()

@@ -589,7 +589,7 @@ class Probes:
                     partition.high_watermark,
                     log.written_end_offset,
                     log.log_start_offset,
-                    (log.cuts, log.cleanings),
+                    (log.truncations, log.cleanings),
                     partition.leader_epoch,
                     partition.is_leader,
                     partition.assignment,
@@ -653,11 +653,13 @@ class Probes:
             committed.cleaned_to = max(committed.cleaned_to, log.segments[-1].base_offset)
         if (
             log.written_end_offset != shadow.end
-            or (log.cuts, log.cleanings) != (shadow.cuts, shadow.cleanings)
+            or (log.truncations, log.cleanings) != (shadow.cuts, shadow.cleanings)
             or shadow.life != life
         ):
             # its last log, and what was seen of it
-            died_in_cut = shadow.life != life and bool(before) and before[8].cuts != before[3][0]
+            died_in_cut = (
+                shadow.life != life and bool(before) and before[8].truncations != before[3][0]
+            )
             self._read_log(node_id, life, log, shadow, died_in_cut, where)
         self._look_at_stable(partition, shadow, where)
         shadow.life, shadow.high_watermark = life, high_watermark
@@ -842,7 +844,7 @@ class Probes:
         A process that was killed while it cut its log has lost nothing by dying: what its leader
         does not have goes, finished or not.
         """
-        if (log.cuts, log.cleanings, life) == (
+        if (log.truncations, log.cleanings, life) == (
             shadow.cuts,
             shadow.cleanings,
             shadow.life,
@@ -902,7 +904,11 @@ class Probes:
                         f"{shadow.high_watermark}"
                     )
         shadow.lost_power = shadow.set_aside = shadow.unassigned = False
-        shadow.end, shadow.cuts, shadow.cleanings = log.written_end_offset, log.cuts, log.cleanings
+        shadow.end, shadow.cuts, shadow.cleanings = (
+            log.written_end_offset,
+            log.truncations,
+            log.cleanings,
+        )
 
     def _extend(self, node_id: int, log: Any, shadow: Shadow, where: str) -> None:
         for segment in log.segments[log.segment_index(shadow.end) :]:
@@ -953,7 +959,7 @@ class Probes:
                     shadow.open.setdefault(header.producer_id, header.base_offset)
                 position += header.size
                 self.counts.batches += 1
-        shadow.cuts, shadow.cleanings = log.cuts, log.cleanings
+        shadow.cuts, shadow.cleanings = log.truncations, log.cleanings
 
     # -- everything
 

@@ -26,11 +26,12 @@ from mqd.io.disk import OsDisk
 from mqd.io.entropy import RandomEntropy
 from mqd.io.net import OsNetwork
 from mqd.limits import (
-    LOOKED_AT_BYTES_MAX,
-    LOOKED_AT_BYTES_PER_RECORD,
+    INSPECTED_BYTES_MAX,
+    INSPECTED_BYTES_PER_RECORD,
     PRODUCERS_PER_PARTITION_MAX,
     RAFT_SNAPSHOT_CHUNK_BYTES,
 )
+from mqd.log.producer_expiry import expire, forget_oldest
 from mqd.log.producers import Producers
 from mqd.node.publisher import MetadataPublisher
 from mqd.protocol.batch_builder import build_batch
@@ -51,7 +52,7 @@ FOLLOWED_SECONDS_MAX = 0.01
 """For a fetch of fewer partitions than clusters have, so that the test is short."""
 
 TRIES = 3
-LOOKED_AT_SECONDS_MAX = 0.02
+INSPECTION_SECONDS_MAX = 0.02
 PRODUCERS_SECONDS_MAX = 0.015
 DESCRIBED_SECONDS_MAX = 0.018
 """Half of it frees the rows of the response."""
@@ -162,7 +163,7 @@ async def test_a_metadata_snapshot_of_the_leader(tmp_path: Path) -> None:
 async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
     """As many records as may be: of 30 bytes each, compressed."""
     records = build_batch(
-        [(b"k", b"v" * 20)] * (LOOKED_AT_BYTES_MAX // LOOKED_AT_BYTES_PER_RECORD),
+        [(b"k", b"v" * 20)] * (INSPECTED_BYTES_MAX // INSPECTED_BYTES_PER_RECORD),
         codec=Codec.GZIP,
         timestamp=NOW,
     )
@@ -181,7 +182,7 @@ async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
             assert answer.responses[0].partition_responses[0].error_code == 0
         trio.lowlevel.remove_instrument(steps)
     print(f"batch for a compacted topic, {len(records)} bytes: {1000 * min(tried):.1f} ms")
-    assert min(tried) < LOOKED_AT_SECONDS_MAX, tried
+    assert min(tried) < INSPECTION_SECONDS_MAX, tried
 
 
 # -- producer ids: as many as a partition remembers
@@ -211,7 +212,7 @@ def test_idle_producers_of_a_full_partition(work: str) -> None:
         remembers_most(producers)
         gc.collect()
         gc.freeze()
-        steps = producers.expire(NOW, 1) if work == "expire" else producers.forget_oldest(0)
+        steps = expire(producers, NOW, 1) if work == "expire" else forget_oldest(producers, 0)
         tried.append(longest_of(steps))
     gc.unfreeze()
     print(f"{work} {PRODUCERS_PER_PARTITION_MAX} producers: {1000 * min(tried):.1f} ms")
@@ -270,7 +271,7 @@ async def longest_lookup(client: Client, timestamp: int, offset: int) -> float:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 async def test_a_lookup_by_time_in_a_batch_of_many_records(tmp_path: Path, codec: Codec) -> None:
     """As many as are looked at; the last one is the youngest."""
-    count = LOOKED_AT_BYTES_MAX // LOOKED_AT_BYTES_PER_RECORD
+    count = INSPECTED_BYTES_MAX // INSPECTED_BYTES_PER_RECORD
     rows = [Record(0, NOW + number // (count - 1), b"", b"", ()) for number in range(count)]
     async with rig(tmp_path) as node:
         node.create("t")

@@ -173,7 +173,11 @@ class Harness:
         self.service = self.new_service()
 
     def new_service(
-        self, *, descriptors: int = 1 << 20, kept: bool = True, ran_on: bool = False
+        self,
+        *,
+        descriptors: int = 1 << 20,
+        unsynced_survived: bool = True,
+        survival_proven: bool = False,
     ) -> LogService:
         self.service = LogService(
             self.disk,
@@ -184,8 +188,8 @@ class Harness:
             ),
             on_directory_failed=lambda path, error: self.failed.append((path, error)),
             descriptors=descriptors,
-            kept=kept,
-            ran_on=ran_on,
+            unsynced_survived=unsynced_survived,
+            survival_proven=survival_proven,
         )
         return self.service
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mqd.log.compaction import Indexing, Rewriting, Transactions, group_segments
+from mqd.log.compaction import BatchRewriter, CleanedTransactions, OffsetMapBuilder, group_segments
 from mqd.log.disk.producer_snapshots import replay_batch
 from mqd.log.log_config import LogConfig
-from mqd.log.offset_map import KeyMap
+from mqd.log.offset_map import OffsetMap
 from mqd.log.producers import Producers
 from mqd.log.segment import Segment
 from mqd.protocol.batch import BatchHeader, parse_header
@@ -34,7 +34,7 @@ DAY_MS = 86_400_000
 
 @pytest.mark.parametrize("slots", [2, 32_767, 32_768, 100_000])
 def test_a_key_map_has_the_slots_that_were_asked_for(slots: int) -> None:
-    keys = KeyMap(slots, load_factor=1.0)
+    keys = OffsetMap(slots, load_factor=1.0)
     assert (
         sum(
             len(column) * column.itemsize
@@ -46,7 +46,7 @@ def test_a_key_map_has_the_slots_that_were_asked_for(slots: int) -> None:
 
 
 def test_a_key_map_is_a_dictionary_of_fixed_size() -> None:
-    chance, keys, expected = random.Random(1), KeyMap(1001), {}
+    chance, keys, expected = random.Random(1), OffsetMap(1001), {}
     for offset in range(5000):
         key = b"%d" % chance.randrange(880)
         assert keys.put(key, offset)
@@ -55,7 +55,7 @@ def test_a_key_map_is_a_dictionary_of_fixed_size() -> None:
         b"unknown"
     ) == NO_OFFSET
     assert keys.count == len(expected) and keys.size_bytes == 1001 * 24
-    full = KeyMap(10, 0.5)
+    full = OffsetMap(10, 0.5)
     assert [full.put(b"%d" % number, number) for number in range(7)] == [True] * 5 + [False] * 2
     assert full.put(b"3", 9) and full.get(b"3") == 9 and full.get(b"5") == NO_OFFSET
 
@@ -108,16 +108,18 @@ class Cleaning:
         last: dict[int, tuple[int, int]] | None = None,
         keep_last: bool = False,
     ) -> None:
-        keys = KeyMap(100)
-        indexing = Indexing(keys, Transactions(aborted or [], from_offset), from_offset)
+        keys = OffsetMap(100)
+        indexing = OffsetMapBuilder(
+            keys, CleanedTransactions(aborted or [], from_offset), from_offset
+        )
         for batch in batches:
             header = parse_header(batch)
             if header.next_offset > from_offset:
                 assert indexing.add(header, memoryview(batch))
-        self.rewriting = Rewriting(
+        self.rewriting = BatchRewriter(
             keys,
             indexing.end_offset,
-            Transactions(aborted or [], 0),
+            CleanedTransactions(aborted or [], 0),
             last or {},
             delete_retention_ms=DAY_MS,
             now_ms=now_ms,
@@ -231,7 +233,7 @@ def test_records_of_an_aborted_transaction_go_and_its_marker_after_them() -> Non
     once = Cleaning(*data, aborted=aborted)
     assert [header.base_offset for header in once.headers] == [0, 3]
     assert once.records[0].value == b"old", "what is aborted does not take the place of anything"
-    assert once.rewriting.transactions.kept == aborted, (
+    assert once.rewriting.transactions.aborted_with_batches == aborted, (
         "a batch of it was seen: readers who come later are told"
     )
     assert delete_horizon(once.headers[1]) is None
@@ -239,7 +241,7 @@ def test_records_of_an_aborted_transaction_go_and_its_marker_after_them() -> Non
     assert [delete_horizon(header) for header in twice.headers] == [
         None,
         NOW + DAY_MS,
-    ] and twice.rewriting.transactions.kept == []
+    ] and twice.rewriting.transactions.aborted_with_batches == []
     assert [
         header.base_offset
         for header in Cleaning(*twice.left, from_offset=4, now_ms=NOW + DAY_MS - 1).headers

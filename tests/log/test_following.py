@@ -343,7 +343,7 @@ async def test_a_start_within_a_batch(leader: Harness, follower: Harness) -> Non
     assert (ours.log_start_offset, ours.log_end_offset, ours.last_epoch) == (7, 7, -1)
     append(follower, ours, data[batches[3][0] :])
     assert (ours.log_start_offset, ours.log_end_offset) == (6, 24)
-    assert not follower.service.statistics().truncated_below_high_watermark, "nothing was removed"
+    assert not follower.service.truncation.below_high_watermark, "nothing was removed"
     follower.service.delete_records(ours, 7)
     await follower.restart()
     ours = follower.open()
@@ -361,12 +361,12 @@ async def test_a_cut_below_the_high_watermark_is_counted_and_loud(
     log = written(follower)
     follower.service.checkpoint_high_watermark(PARTITION, 10)
     follower.service.truncate_to(log, 12)
-    assert follower.service.statistics().truncated_below_high_watermark == 0
+    assert follower.service.truncation.below_high_watermark == 0
     follower.service.truncate_to(log, 11)
     assert log.log_end_offset == 10, "the batch that holds the offset goes as a whole"
-    assert follower.service.statistics().truncated_below_high_watermark == 0
+    assert follower.service.truncation.below_high_watermark == 0
     follower.service.truncate_to(log, 4)
-    assert follower.service.statistics().truncated_below_high_watermark == 1
+    assert follower.service.truncation.below_high_watermark == 1
     assert "acknowledged records are removed" in caplog.text
     assert [entry.last_offset for entry in log.producers.entries()] == [
         1,
@@ -415,7 +415,7 @@ async def test_no_segment_begins_before_the_recovery_point_is_known_to_be_low(
     )
     assert points[PARTITION] == 4
     # a power cut could bring back what was cut off, below a segment that begins now
-    with pytest.raises(MqError, match="the cut of"):
+    with pytest.raises(MqError, match="the truncation of"):
         follower.append(log, data, epoch=1)
     async with follower.running():
         while log.durability.unsynced_truncation is not None:
@@ -540,7 +540,7 @@ async def test_a_log_that_cannot_begin_anew_for_lack_of_space_stays(
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("mqd.log.disk.directory.new_segment", full)
+    monkeypatch.setattr("mqd.log.disk.partition_directory.new_segment", full)
     with pytest.raises(StorageError) as caught:
         follower.service.reset(log, 50)
     assert caught.value.out_of_space
@@ -567,10 +567,12 @@ async def fenced(harness: Harness, name: str) -> None:
     assert TopicPartition(name, 0) in harness.service.fenced
 
 
-@pytest.mark.parametrize("nameless", [False, True])
-async def test_a_fenced_log_is_given_up_and_begins_empty(follower: Harness, nameless: bool) -> None:
+@pytest.mark.parametrize("unidentified", [False, True])
+async def test_a_fenced_log_is_given_up_and_begins_empty(
+    follower: Harness, unidentified: bool
+) -> None:
     await fenced(follower, "orders")
-    if nameless:
+    if unidentified:
         (follower.directories[0] / "orders-0" / "partition.metadata").unlink()
     with pytest.raises(MqError):
         follower.open()

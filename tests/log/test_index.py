@@ -33,7 +33,9 @@ def test_position_of_an_offset_is_the_last_entry_not_behind_it(
 @given(PAIRS, st.integers(0, 400_000))
 def test_border_before_a_position(steps: list[tuple[int, int]], position: int) -> None:
     index, entries = filled(steps)
-    assert index.border_before(position) == max((p for _, p in entries if p <= position), default=0)
+    assert index.batch_start_before(position) == max(
+        (p for _, p in entries if p <= position), default=0
+    )
 
 
 @given(PAIRS, st.integers(900, 3500))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from mqd.log.transaction_index import AbortedIndex
+from mqd.log.transaction_index import TransactionIndex
 from mqd.protocol.batch import LEADER_EPOCH_POSITION, MAGIC_POSITION, iterate_batches
 from mqd.protocol.files import AbortedTransaction, decode_txn_index, encode_txn_index
 from mqd.protocol.markers import build_end_marker, parse_end_marker
@@ -24,7 +24,7 @@ def test_the_transaction_index_is_kafkas() -> None:
     entries = decode_txn_index(data)
     assert entries == [AbortedTransaction(0, 20, 23, 24)]
     assert encode_txn_index(entries) == data
-    index = AbortedIndex()
+    index = TransactionIndex()
     index.extend(entries)
     assert index.encode() == data
 

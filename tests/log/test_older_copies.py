@@ -102,7 +102,7 @@ def put_back_logs(disk: MemoryDisk, copy: Directory) -> None:
     current.sync()
 
 
-async def stop_with_an_older_copy(cluster: Cluster, replicas: int, *, put_back: bool) -> int:
+async def stop_with_an_older_copy(cluster: Cluster, replicas: int, *, undo_write: bool) -> int:
     """The leader of all replicas, stopped last and in order, before its heartbeat reports a
     new disk serial.
     """
@@ -122,24 +122,24 @@ async def stop_with_an_older_copy(cluster: Cluster, replicas: int, *, put_back: 
     for node_id in sorted(partition(cluster).replicas, key=lambda one: one == leader):
         await cluster.nodes[node_id].stop()
         await trio.sleep(1)
-    if put_back:
+    if undo_write:
         put_back_logs(cluster.disk(leader), copy)
     return leader
 
 
-@pytest.mark.parametrize("put_back", [True, False])
-def test_a_log_directory_that_is_put_back_after_a_clean_stop_is_reported(put_back: bool) -> None:
+@pytest.mark.parametrize("undo_write", [True, False])
+def test_a_log_directory_that_is_put_back_after_a_clean_stop_is_reported(undo_write: bool) -> None:
     async def main() -> None:
         async with Cluster(nodes=1) as cluster:
-            node_id = await stop_with_an_older_copy(cluster, 1, put_back=put_back)
+            node_id = await stop_with_an_older_copy(cluster, 1, undo_write=undo_write)
             for starts in range(2):
                 cluster.world.logs.lines.clear()
                 await cluster.nodes[node_id].start()
                 await trio.sleep(5)
                 lines = [line for line in cluster.world.logs.lines if "is an older copy" in line]
                 log = cluster.daemon(node_id).logs.logs[ORDERS]
-                assert log.log_end_offset == (3 if put_back else 6)
-                assert len(lines) == (put_back and starts == 0), "it is reported once"
+                assert log.log_end_offset == (3 if undo_write else 6)
+                assert len(lines) == (undo_write and starts == 0), "it is reported once"
                 if lines:
                     line = "directory=/data/logs expected_disk_serial=2 found_disk_serial=1"
                     assert line in lines[0]
@@ -152,7 +152,7 @@ def test_a_log_directory_that_is_put_back_after_a_clean_stop_is_reported(put_bac
 def test_a_log_directory_that_is_put_back_does_not_cost_acknowledged_records(seed: int) -> None:
     async def main() -> None:
         async with Cluster(nodes=4) as cluster:
-            older = await stop_with_an_older_copy(cluster, 2, put_back=True)
+            older = await stop_with_an_older_copy(cluster, 2, undo_write=True)
             (other,) = set(partition(cluster).replicas) - {older}
             await cluster.nodes[older].start()
             await trio.sleep(20)

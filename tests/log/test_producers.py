@@ -7,7 +7,9 @@ from hypothesis import given, strategies as st
 
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import PRODUCERS_PER_PARTITION_MAX
-from mqd.log.producers import SEQUENCE_MAX, Producers, last_sequence
+from mqd.log.producer_expiry import expire
+from mqd.log.producer_state import SEQUENCE_MAX, last_sequence
+from mqd.log.producers import Producers
 from mqd.protocol.batch import TRANSACTIONAL_MASK
 from mqd.protocol.files import decode_producer_snapshot, encode_producer_snapshot
 
@@ -155,9 +157,9 @@ def test_transactions_leave_their_first_offset_until_the_marker() -> None:
     producers.replay(PID, 0, 2, 12, 0, 6, TRANSACTIONAL_MASK)
     assert next(iter(producers.entries())).current_txn_first_offset == 10
     for now_ms in (0, 1 << 50):
-        list(producers.expire(now_ms, 10))
+        list(expire(producers, now_ms, 10))
     assert len(producers) == 1, "an open transaction is not forgotten"
-    producers.end(PID, 0, 3, 13, 7, committed=True)
+    producers.end_transaction(PID, 0, 3, 13, 7, committed=True)
     assert next(iter(producers.entries())).current_txn_first_offset == -1
     assert producers.check(PID, 0, 3, 0) is None
 
@@ -169,11 +171,11 @@ def test_expiry_and_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     for producer_id in range(5):
         producers.replay(producer_id, 0, 0, producer_id, 0, 100 + producer_id, 0)
     assert [entry.producer_id for entry in producers.entries()] == [2, 3, 4]
-    list(producers.expire(1000, 10))
+    list(expire(producers, 1000, 10))
     producers.replay(3, 0, 1, 5, 0, 0, 0)
-    list(producers.expire(1010, 10))
+    list(expire(producers, 1010, 10))
     assert len(producers) == 3
-    list(producers.expire(1011, 10))
+    list(expire(producers, 1011, 10))
     assert [entry.producer_id for entry in producers.entries()] == [3], (
         "it has sent something since, whatever its time stamp says"
     )
@@ -185,7 +187,7 @@ def test_a_snapshot_holds_all_batches_of_those_who_were_seen_last(
     """Of the others the last one: it has a bound, and who was silent for so long has
     nothing to repeat.
     """
-    monkeypatch.setattr("mqd.log.producers.PRODUCERS_REPEATING_MAX", 2)
+    monkeypatch.setattr("mqd.log.producer_state.PRODUCERS_REPEATING_MAX", 2)
     producers = Producers()
     for offset, producer_id in enumerate((1, 2, 3, 2, 1, 3)):
         producers.replay(producer_id, 0, offset // 3, offset, 0, 0, 0)
@@ -213,14 +215,14 @@ def test_a_frozen_snapshot_stays_as_it_was_and_copies_no_producer() -> None:
         producers.replay(producer_id, 0, 0, producer_id, 0, 1000, 0)
     producers.replay(2, 0, 1, 3, 0, 1000, TRANSACTIONAL_MASK)
     frozen, before = producers.freeze(), producers.snapshot()
-    assert all(frozen._producers[one] is producers._producers[one] for one in range(3))
+    assert all(frozen._producers[one] is producers.states[one] for one in range(3))
     producers.replay(0, 0, 1, 4, 0, 2000, 0)  # the same epoch
     producers.replay(1, 1, 0, 5, 0, 2000, 0)  # a new epoch
     producers.seal(2, 1, 2000)
-    producers.end(2, 1, 0, 6, 3000, False)
+    producers.end_transaction(2, 1, 0, 6, 3000, False)
     producers.replay(9, 0, 0, 7, 0, 3000, 0)
     assert frozen.rows() == before != producers.snapshot()
     assert decode_producer_snapshot(frozen.encoded()) == before
-    list(producers.expire(0, 10))
-    list(producers.expire(100, 10))
+    list(expire(producers, 0, 10))
+    list(expire(producers, 100, 10))
     assert len(producers) == 0 and frozen.rows() == before

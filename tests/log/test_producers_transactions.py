@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mqd.errors import ErrorCode, MqError
+from mqd.log.producer_expiry import expire
 from mqd.log.producers import Producers
 from mqd.protocol.batch import TRANSACTIONAL_MASK
 from mqd.protocol.files import AbortedTransaction
@@ -65,7 +66,7 @@ def test_a_transaction_begins_only_behind_a_confirmed_guard() -> None:
 def test_a_marker_takes_the_guard_away() -> None:
     producers = Producers()
     confirmed(producers)
-    producers.end(PID, 0, 3, 10, 0, committed=False)
+    producers.end_transaction(PID, 0, 3, 10, 0, committed=False)
     assert not producers.guards
     assert code_of(producers, 0, 0) is ErrorCode.INVALID_TXN_STATE
 
@@ -92,7 +93,7 @@ def test_a_producer_whose_epochs_change_begins_at_zero_where_nothing_is_known_of
 def test_a_repetition_is_known_within_its_transaction_and_not_after_it() -> None:
     producers = begun()
     assert producers.check_with_transactions(PID, 0, 0, 0, True) == (10, 10, 1000)
-    producers.end(PID, 0, 3, 11, 0, committed=True)
+    producers.end_transaction(PID, 0, 3, 11, 0, committed=True)
     assert code_of(producers, 0, 0) is ErrorCode.INVALID_TXN_STATE
     confirmed(producers)
     assert code_of(producers, 0, 0) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
@@ -114,7 +115,7 @@ def test_a_snapshot_has_the_batches_of_the_open_transaction_and_of_no_ended_one(
     assert again.check_with_transactions(PID, 0, 1, 0, True) == (11, 11, 1001)
     assert again.open == {10: PID} and again.snapshot() == producers.snapshot()
     for one in (producers, again):
-        one.end(PID, 0, 3, 12, 0, committed=True)
+        one.end_transaction(PID, 0, 3, 12, 0, committed=True)
         for later in (one, Producers(one.snapshot())):
             assert len(later.snapshot()) == 1
             confirmed(later, sequence=2)
@@ -134,13 +135,13 @@ def test_within_a_transaction_nothing_is_written_outside_of_it() -> None:
     assert code_of(producers, 0, 0, transactional=False) is ErrorCode.NONE, (
         "a repetition is no news"
     )
-    producers.end(PID, 0, 3, 11, 0, committed=True)
+    producers.end_transaction(PID, 0, 3, 11, 0, committed=True)
     assert code_of(producers, 0, 1, transactional=False) is ErrorCode.NONE
 
 
 def test_an_older_epoch_is_refused_before_anybody_is_asked() -> None:
     producers = begun(epoch=4)
-    producers.end(PID, 5, 3, 11, 0, committed=True)
+    producers.end_transaction(PID, 5, 3, 11, 0, committed=True)
     assert code_of(producers, 4, 1) is ErrorCode.INVALID_PRODUCER_EPOCH
     with pytest.raises(MqError) as caught:
         producers.check_coordinator_batch(PID, 4)
@@ -175,14 +176,14 @@ def test_the_epochs_of_markers(version: int, epoch: int, code: ErrorCode) -> Non
 @pytest.mark.parametrize("version", [0, 2])
 def test_a_marker_may_come_again(version: int) -> None:
     producers = begun(epoch=4)
-    producers.end(PID, 5, 3, 11, 0, committed=True)
+    producers.end_transaction(PID, 5, 3, 11, 0, committed=True)
     assert marker_code(producers, 5, version=version) is ErrorCode.NONE
-    assert producers.end(PID, 5, 3, 12, 0, committed=True) is None
+    assert producers.end_transaction(PID, 5, 3, 12, 0, committed=True) is None
 
 
 def test_a_coordinator_that_was_replaced_is_fenced() -> None:
     producers = begun()
-    producers.end(PID, 0, 3, 11, 0, committed=True)
+    producers.end_transaction(PID, 0, 3, 11, 0, committed=True)
     assert marker_code(producers, 0, 2) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert marker_code(producers, 0, 3) is marker_code(producers, 0, 4) is ErrorCode.NONE
     assert (
@@ -193,7 +194,7 @@ def test_a_coordinator_that_was_replaced_is_fenced() -> None:
 
 def test_a_marker_s_epoch_is_the_producer_s_from_there_on() -> None:
     producers = begun(epoch=4)
-    producers.end(PID, 5, 3, 11, 2000, committed=True)
+    producers.end_transaction(PID, 5, 3, 11, 2000, committed=True)
     confirmed(producers, epoch=5, bumps=True)
     assert code_of(producers, 5, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert code_of(producers, 5, 0) is ErrorCode.NONE
@@ -211,15 +212,21 @@ def test_what_is_stable() -> None:
     for producer_id, offset in ((1, 10), (2, 20), (3, 30)):
         producers.replay(producer_id, 0, 0, offset, 0, 0, TRANSACTIONAL_MASK)
     assert producers.first_unstable_offset(31) == 10
-    assert producers.end(1, 0, 3, 40, 0, committed=False) == AbortedTransaction(1, 10, 40, 20)
+    assert producers.end_transaction(1, 0, 3, 40, 0, committed=False) == AbortedTransaction(
+        1, 10, 40, 20
+    )
     assert producers.first_unstable_offset(40) == 10, "its marker is not committed"
     assert producers.first_unstable_offset(41) == 20
-    assert producers.end(3, 0, 3, 41, 0, committed=False) == AbortedTransaction(3, 30, 41, 20)
-    assert producers.end(2, 0, 3, 42, 0, committed=True) is None
+    assert producers.end_transaction(3, 0, 3, 41, 0, committed=False) == AbortedTransaction(
+        3, 30, 41, 20
+    )
+    assert producers.end_transaction(2, 0, 3, 42, 0, committed=True) is None
     assert producers.first_unstable_offset(42) == 20
     assert producers.first_unstable_offset(43) is None and not producers.unstable
     producers.replay(2, 0, 1, 50, 0, 0, TRANSACTIONAL_MASK)
-    assert producers.end(2, 0, 3, 51, 0, committed=False) == AbortedTransaction(2, 50, 51, 52)
+    assert producers.end_transaction(2, 0, 3, 51, 0, committed=False) == AbortedTransaction(
+        2, 50, 51, 52
+    )
 
 
 def test_a_snapshot_keeps_open_transactions_in_the_order_of_their_offsets() -> None:
@@ -238,9 +245,9 @@ def test_who_is_in_a_transaction_is_never_forgotten(monkeypatch: pytest.MonkeyPa
     for producer_id in (1, 2, 3):
         producers.replay(producer_id, 0, 0, producer_id, 0, 100, 0)
     assert producers.in_transaction(PID, 0)
-    producers.end(4, 0, 3, 9, 0, committed=True)
+    producers.end_transaction(4, 0, 3, 9, 0, committed=True)
     assert producers.in_transaction(PID, 0)
     producers.guard(8, 0, 0, False, 5)
     for now_ms in (0, 1 << 40):
-        list(producers.expire(now_ms, 10))
+        list(expire(producers, now_ms, 10))
     assert [entry.producer_id for entry in producers.entries()] == [PID] and not producers.guards

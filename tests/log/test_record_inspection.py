@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from mqd import limits
 from mqd.errors import ErrorCode, MqError
 from mqd.log import record_inspection as module
-from mqd.log.record_inspection import Looking
+from mqd.log.record_inspection import RecordInspection
 from mqd.protocol.batch import HEADER, parse_header, seal
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec, compress
@@ -59,9 +59,11 @@ def forged(
     return memoryview(data)
 
 
-def refusal(view: memoryview, looking: Looking | None = None, now_ms: int = NOW) -> MqError:
+def refusal(
+    view: memoryview, looking: RecordInspection | None = None, now_ms: int = NOW
+) -> MqError:
     with pytest.raises(MqError) as caught:
-        (looking or Looking()).refuse_keyless(view, parse_header(view), LIMIT, now_ms)
+        (looking or RecordInspection()).refuse_keyless(view, parse_header(view), LIMIT, now_ms)
     return caught.value
 
 
@@ -88,7 +90,7 @@ def test_the_first_few_records_without_a_key_are_named(codec: Codec) -> None:
         range(1, 2 * limits.RECORD_ERRORS_MAX, 2)
     )
     keyed = memoryview(build_batch([row._replace(key=b"") for row in rows], codec=codec))
-    Looking().refuse_keyless(keyed, parse_header(keyed), LIMIT, NOW)
+    RecordInspection().refuse_keyless(keyed, parse_header(keyed), LIMIT, NOW)
 
 
 def test_a_million_records_in_a_kilobyte_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,12 +104,12 @@ def test_a_million_records_in_a_kilobyte_are_not_looked_at(monkeypatch: pytest.M
 def test_one_large_record_is_not_unpacked_beyond_the_bound() -> None:
     data = memoryview(
         build_batch(
-            [(b"k", bytes(limits.LOOKED_AT_BYTES_MAX + 1000))], codec=Codec.ZSTD, timestamp=NOW
+            [(b"k", bytes(limits.INSPECTED_BYTES_MAX + 1000))], codec=Codec.ZSTD, timestamp=NOW
         )
     )
     assert refusal(data).code is ErrorCode.MESSAGE_TOO_LARGE
     # a topic of larger messages has a larger bound
-    Looking().refuse_keyless(data, parse_header(data), 2 * LIMIT, NOW)
+    RecordInspection().refuse_keyless(data, parse_header(data), 2 * LIMIT, NOW)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_records_that_are_not_what_the_header_says_are_damage(records: bytes) ->
 def test_any_bytes_are_judged_without_another_error(records: bytes, count: int) -> None:
     view = forged(records, count)
     try:
-        Looking().refuse_keyless(view, parse_header(view), LIMIT, NOW)
+        RecordInspection().refuse_keyless(view, parse_header(view), LIMIT, NOW)
     except MqError as error:
         assert error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
     offset, moment = since(view, NOW) or (0, 0)
@@ -176,10 +178,10 @@ def test_the_short_looks_agree_with_reading(rows: list[tuple[int, bytes | None, 
 
 
 def test_a_turn_looks_at_so_much_and_the_next_one_goes_on() -> None:
-    looking = Looking()
+    looking = RecordInspection()
     view = memoryview(
         build_batch(
-            [(b"k", bytes(limits.LOOKED_AT_BYTES_MAX - 1000))], codec=Codec.ZSTD, timestamp=NOW
+            [(b"k", bytes(limits.INSPECTED_BYTES_MAX - 1000))], codec=Codec.ZSTD, timestamp=NOW
         )
     )
     many = memoryview(build_batch([(b"k", b"")] * 4, timestamp=NOW))
@@ -197,7 +199,7 @@ def test_a_turn_looks_at_so_much_and_the_next_one_goes_on() -> None:
 
 
 def test_a_stream_that_cannot_be_read_costs_as_much_as_it_may() -> None:
-    looking = Looking()
+    looking = RecordInspection()
     data = bytearray(forged(KEYED, 1, codec=Codec.GZIP))
     data[-5:] = b"xxxxx"
     seal(data)

@@ -97,7 +97,7 @@ async def test_one_turn_is_one_write_a_log(
         for log in logs:
             harness.append(log)
     assert harness.service.flush() == [] and writes == [3, 3]
-    assert harness.service.statistics().appended_batches == 6
+    assert sum(log.written_end_offset for log in logs) == 6
 
 
 @pytest.mark.parametrize("max_bytes", [1, 150, 1000, 1 << 20])
@@ -149,12 +149,12 @@ async def test_sequential_readers_need_no_search(
     end = log.log_end_offset
     first = harness.service.read(log, 0, max_bytes=500, limit_offset=end, min_one=True)
     offset = first.next_offset
-    monkeypatch.setattr("mqd.log.segment.Segment.seek", None)
+    monkeypatch.setattr("mqd.log.disk.lookup.seek", None)
     while offset < end:
         read = harness.service.read(log, offset, max_bytes=500, limit_offset=end, min_one=True)
         assert read.size and read.next_offset > offset
         offset = read.next_offset
-    monkeypatch.setattr("mqd.log.segment.Segment.cut", None)
+    monkeypatch.setattr("mqd.log.disk.lookup.end_of_range", None)
     harness.write(log, batch(b"tail"))
     assert (
         harness.service.read(
@@ -336,7 +336,7 @@ async def test_a_partition_that_is_gone_does_not_begin_empty(
     shutil.rmtree(tmp_path / str(other))
     for _ in range(2):  # it is not forgotten by the checkpoints of the life between
         await harness.restart()
-        harness.service.settle_missing({PARTITION, other})
+        harness.service.fence_missing({PARTITION, other})
         assert set(harness.service.fenced) == {PARTITION}, (
             "no record was ever promised of the other"
         )
@@ -350,12 +350,12 @@ async def test_a_partition_that_is_gone_does_not_begin_empty(
     assert "starts empty" in caplog.text
     shutil.move(tmp_path / "away", log.path)
     await harness.restart()
-    harness.service.settle_missing({PARTITION, other})
+    harness.service.fence_missing({PARTITION, other})
     assert values(harness, harness.open()) == [b"v"]
     await harness.service.close()
     shutil.rmtree(log.path)
     await harness.restart()
-    harness.service.settle_missing(set())
+    harness.service.fence_missing(set())
     assert harness.open(config=LogConfig()).log_end_offset == 0, (
         "its topic is gone: the name is free"
     )
@@ -368,7 +368,7 @@ async def test_a_topic_made_again_is_not_taken_for_the_one_that_is_gone(tmp_path
     )
     harness = Harness(tmp_path)
     await harness.service.start()
-    harness.service.settle_missing({PARTITION})
+    harness.service.fence_missing({PARTITION})
     harness.service.delete(PARTITION)
     assert harness.open().log_end_offset == 0
     await harness.service.close()
@@ -384,7 +384,7 @@ async def test_partitions_of_an_offline_directory_do_not_begin_empty_elsewhere(
     (tmp_path / "b").write_bytes(b"a file: as good as an unreadable disk")
     await harness.service.start()
     assert harness.service.directories[tmp_path / "b"].failed
-    harness.service.settle_missing({PARTITION})
+    harness.service.fence_missing({PARTITION})
     with pytest.raises(MqError, match="offline"):
         harness.open()
     assert harness.open(partition=TopicPartition("new", 0)).directory == tmp_path / "a"
@@ -502,7 +502,7 @@ async def test_a_failed_sync_takes_the_directory_offline_and_is_not_retried(tmp_
         and harness.durable == []
         and faulty(harness).syncs == syncs
     )
-    assert harness.service.statistics().directories_offline == 1
+    assert sum(bool(one.failed) for one in harness.service.directories.values()) == 1
     assert (
         harness.service.open(TopicPartition("new", 0), TOPIC_ID, LogConfig()).directory.name == "b"
     )
@@ -714,7 +714,7 @@ async def test_a_power_cut_brings_a_removed_segment_back(tmp_path: Path) -> None
     harness.kill()
     for path in back:
         path.rename(path.with_suffix(""))
-    harness.service = harness.new_service(kept=False)
+    harness.service = harness.new_service(unsynced_survived=False)
     await harness.service.start()
     log = harness.open(LogConfig(segment_bytes=200))
     assert (log.log_start_offset, log.log_end_offset, log.failure) == (2, 4, None)
@@ -827,7 +827,7 @@ async def test_a_roll_on_a_full_disk_takes_no_directory_offline(
         await trio.sleep(6)
         # virtual time does not wait for the thread
         await wait_until(lambda: log.durability.end_offset == 1)
-        assert service.statistics().directories_offline == 0
+        assert not any(one.failed for one in service.directories.values())
     harness.kill()
 
 
@@ -885,7 +885,7 @@ async def test_records_below_the_log_start_that_were_never_synced_may_be_torn(
     harness.kill()
     with (log.path / segment_file_name(0, LOG_SUFFIX)).open("r+b") as segment:
         segment.write(bytes(100))
-    harness.new_service(kept=False)
+    harness.new_service(unsynced_survived=False)
     await harness.service.start()
     assert not harness.service.fenced
     harness.kill()

@@ -158,8 +158,8 @@ class TransactionMachine(RuleBasedStateMachine):
     def forget_indexes(self) -> None:
         """Those of older segments are read again when they are wanted."""
         for segment in self.log.segments[:-1]:
-            if segment.aborted is not None and not segment.aborted.stale:
-                segment.aborted = None
+            if segment.transaction_index is not None and not segment.transaction_index.stale:
+                segment.transaction_index = None
 
     @precondition(lambda self: self.log.active.size)
     @rule(data=st.data())

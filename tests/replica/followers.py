@@ -201,7 +201,7 @@ class Replica:
     @property
     def cuts(self) -> int:
         """How often something was cut off below the high watermark."""
-        return self.logs.statistics().truncated_below_high_watermark
+        return self.logs.truncation.below_high_watermark
 
 
 class Now:
@@ -228,13 +228,15 @@ def settle(replicas: list[Replica], leader: Replica, rounds: int = 60) -> None:
     """Everybody fetches until nobody moves any more."""
     for _ in range(rounds):
         before = [
-            (one.log.log_end_offset, one.log.cuts, one.partition.high_watermark) for one in replicas
+            (one.log.log_end_offset, one.log.truncations, one.partition.high_watermark)
+            for one in replicas
         ]
         for replica in replicas:
             if replica is not leader:
                 replica.fetch(leader, now=1e9)
         if before == [
-            (one.log.log_end_offset, one.log.cuts, one.partition.high_watermark) for one in replicas
+            (one.log.log_end_offset, one.log.truncations, one.partition.high_watermark)
+            for one in replicas
         ]:
             return
     raise AssertionError("it does not come to rest")

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from mqd.controller.records import UnregisterBroker
 from mqd.errors import ErrorCode, MqError
+from mqd.log.disk.segment_reading import seek
 from mqd.server.context import CLIENT, PEER
 from mqd.types import IsrChange, IsrOutcome, NodeId
 from tests.log.support import batch
@@ -287,7 +288,7 @@ async def test_a_damaged_batch_that_a_follower_cannot_copy_is_found(
         for value in (b"a", b"b"):
             await produce_quietly(node, value)
         segment = partition.log.active
-        position = segment.seek(1)
+        position = seek(segment, 1)
         assert position and segment.file is not None
         segment.file.write_at(segment.size - 1, b"?")
         lost: list[Any] = []

@@ -430,13 +430,13 @@ def stable_offset_overlooks_a_transaction() -> Patches:
 
 @bug("what was aborted in a segment is not on disk when the segment is durable", load="copy")
 def aborted_transactions_not_synced() -> Patches:
-    original = SyncPlan.add_aborted
+    original = SyncPlan.add_transaction_index
 
     def add(self: SyncPlan, segment: Any) -> None:
         if segment is not self.log.active:
             original(self, segment)
 
-    yield SyncPlan, "add_aborted", add
+    yield SyncPlan, "add_transaction_index", add
 
 
 # -- prepared transactions (KIP-939)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mqd.log.compaction import Indexing, Rewriting, Transactions
-from mqd.log.disk import recovery
-from mqd.log.disk.recovery import Known
+from mqd.log.compaction import BatchRewriter, CleanedTransactions, OffsetMapBuilder
+from mqd.log.disk import recovery, segment_scan
 from mqd.log.disk.segment_rewrite import SegmentRewrite
-from mqd.log.manager import compactor, housekeeping
-from mqd.log.offset_map import KeyMap
+from mqd.log.manager import compaction_pass, housekeeping
+from mqd.log.offset_map import OffsetMap
 from mqd.log.partition_log import PartitionLog
+from mqd.log.recovery_report import CheckpointedState
 from mqd.log.retention import plan_retention
 from mqd.replica.service import ReplicaService
 from mqd.server.handlers import delete_records
@@ -56,17 +56,17 @@ def torn_tail_left_in_the_file() -> Patches:
 
 @bug("after a crash the last segment is believed as after an orderly stop")
 def crash_taken_for_an_orderly_stop() -> Patches:
-    def known(clean: bool, *rest: Any) -> Known:
-        return Known(True, *rest)
+    def known(clean: bool, *rest: Any) -> CheckpointedState:
+        return CheckpointedState(True, *rest)
 
-    from mqd.log.disk import directory
+    from mqd.log.disk import directory_loading
 
-    yield directory, "Known", known
+    yield directory_loading, "CheckpointedState", known
 
 
 @bug("recovery reads no checksums")
 def checksums_not_read() -> Patches:
-    yield recovery, "crc_of", lambda view, *_: int.from_bytes(view[17:21], "big")
+    yield segment_scan, "crc_of", lambda view, *_: int.from_bytes(view[17:21], "big")
 
 
 # -- compaction
@@ -74,30 +74,30 @@ def checksums_not_read() -> Patches:
 
 @bug("the cleaner drops keys that have nothing new in the dirty part", load="groups")
 def keys_without_news_dropped() -> Patches:
-    original = KeyMap.get
+    original = OffsetMap.get
 
-    def get(self: KeyMap, key: bytes) -> int:
+    def get(self: OffsetMap, key: bytes) -> int:
         found = original(self, key)
         return 2**63 - 1 if found == NO_OFFSET else found
 
-    yield KeyMap, "get", get
+    yield OffsetMap, "get", get
 
 
 @bug("records of aborted transactions count as the newest of their keys", load="copy")
 def aborted_records_count_as_newest() -> Patches:
-    def indexing(keys: KeyMap, transactions: Any, start: int) -> Indexing:
-        return Indexing(keys, Transactions((), start), start)
+    def indexing(keys: OffsetMap, transactions: Any, start: int) -> OffsetMapBuilder:
+        return OffsetMapBuilder(keys, CleanedTransactions((), start), start)
 
-    yield compactor, "Indexing", indexing
+    yield compaction_pass, "OffsetMapBuilder", indexing
 
 
 @bug("markers go before the records of their transactions", load="copy")
 def markers_go_early() -> Patches:
-    def control_batch(self: Rewriting, header: Any, view: Any) -> Any:
+    def control_batch(self: BatchRewriter, header: Any, view: Any) -> Any:
         self.transactions.is_gone(header, view)
         return None
 
-    yield Rewriting, "_control_batch", control_batch
+    yield BatchRewriter, "_control_batch", control_batch
 
 
 @bug("a cleaned segment takes the place of others before it is on stable storage", load="groups")

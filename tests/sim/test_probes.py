@@ -50,7 +50,7 @@ class Replica:
             log_start_offset=0,
             log_end_offset=0,
             written_end_offset=0,
-            cuts=0,
+            truncations=0,
             cleanings=0,
             cleaned_to=None,
             failure=None,
@@ -74,7 +74,7 @@ class Replica:
         never cut.
         """
         self.log = self.partition.log = SimpleNamespace(
-            **{**vars(self.log), "cuts": 0, "cleanings": 0}
+            **{**vars(self.log), "truncations": 0, "cleanings": 0}
         )
 
     def append(self, value: bytes, *, epoch: int = 0) -> None:
@@ -96,7 +96,7 @@ class Replica:
 
     def cut(self, offset: int, size: int) -> None:
         del self.data[size:]
-        self.log.cuts += 1
+        self.log.truncations += 1
         self._ends(offset)
 
     def clean(self, *kept: int, suffix: str = "") -> None:

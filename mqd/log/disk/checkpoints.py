@@ -1,13 +1,12 @@
-"""The small files of a log directory, read and written through a `Disk` that is passed in.
+"""The small files of a log directory: checkpoints of offsets, the marker of an orderly stop, and
+`meta.properties`.
 
-Reading never fails because of what a file holds: a checkpoint that makes no sense counts as
-missing, which costs time (recovery scans from the start) and loses nothing. `meta.properties` is
-the exception: a directory that belongs to another node or cluster is refused, and so is one that
-holds something and does not say whose it is.
+A damaged checkpoint counts as missing. That costs time, because recovery scans from the start, but
+no data. `meta.properties` is different: a directory of another node or cluster is refused, and so
+is a directory with files but without `meta.properties`.
 
-Writing keeps what the files said of partitions that are not served (`carried`): a log that is
-fenced or gone is not forgotten by a checkpoint. Its recovery point is, so that whatever comes in
-its place is read from the start.
+A written checkpoint keeps the lines of partitions that are not served (`unserved`). Recovery points
+are the exception: they are dropped, so that recovery reads these logs from the start.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
-"""Those that every log directory has."""
+"""The checkpoints of every log directory."""
 
 
 def load_offsets(disk: Disk, path: Path) -> dict[TopicPartition, int]:
-    """A checkpoint of offsets; empty when it is missing or damaged (which is logged)."""
+    """Read a checkpoint of offsets. Empty if it is missing or damaged."""
     try:
         return decode_offset_checkpoint(disk.read_bytes(path))
     except FileNotFoundError:
@@ -64,10 +63,8 @@ def store_offsets(disk: Disk, path: Path, offsets: Mapping[TopicPartition, int])
 
 
 def take_clean_shutdown(disk: Disk, directory: Path) -> int | None:
-    """The broker epoch of an orderly stop, None after any other.
-
-    The marker is gone when this returns, durably.
-    """
+    """The broker epoch of an orderly stop; None after any other stop. The marker is removed
+    durably."""
     path = directory / CLEAN_SHUTDOWN
     try:
         broker_epoch = decode_clean_shutdown(disk.read_bytes(path))
@@ -83,23 +80,21 @@ def store_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None
 
 
 def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> MetaProperties:
-    """What `meta.properties` says, written first when it is missing; `wanted.directory_id` is used
-    only then.
+    """The content of `meta.properties`. If the file is missing, it is created from `wanted`.
 
-    StorageError when the directory belongs to another node or cluster, holds things that nobody
-    claimed, or the file cannot be understood.
+    StorageError if the directory belongs to another node or cluster, if it has files but no
+    `meta.properties`, or if that file is damaged.
     """
     path = directory / META_PROPERTIES
     try:
         found = decode_meta_properties(disk.read_bytes(path))
     except FileNotFoundError:
-        strange = [name for name in disk.list(directory) if name not in _NOBODYS]
+        strange = [name for name in disk.list(directory) if name not in _ALLOWED_UNCLAIMED]
         if strange:
             raise StorageError(
                 f"{path} is missing, and {directory} is not empty "
-                f"({strange[0]}{', ...' if len(strange) > 1 else ''}): whose it is cannot"
-                " be known, so nothing in it was touched; restore the file, or use an empty "
-                "directory"
+                f"({strange[0]}{', ...' if len(strange) > 1 else ''}): its owner is unknown,"
+                " so nothing in it was changed; restore the file, or use an empty directory"
             ) from None
         disk.write_atomic(path, encode_meta_properties(wanted))
         return wanted
@@ -121,24 +116,24 @@ def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> Meta
 
 
 def checkpointed(
-    name: str, logs: Iterable[PartitionLog], directory: Path, carried: Mapping[TopicPartition, int]
+    name: str,
+    logs: Iterable[PartitionLog],
+    directory: Path,
+    unserved: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """What the checkpoint file `name` of a log directory should hold now. `carried`: what it holds
-    of partitions without a log.
-
-    Logs that were never compacted are not in the cleaner's.
+    """The lines of the next checkpoint file `name` of a log directory. `unserved`: its lines of
+    partitions that are not served. The cleaner's checkpoint has only logs that were compacted.
     """
     offset_of = _OFFSETS[name]
     offsets = {log.topic_partition: offset_of(log) for log in logs if log.directory == directory}
     return {
-        **carried,
+        **unserved,
         **{partition: offset for partition, offset in offsets.items() if offset is not None},
     }
 
 
-_NOBODYS = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
-"""What an unclaimed directory may hold: an interrupted claim, and what a new file system
-comes with.
+_ALLOWED_UNCLAIMED = (LOCK, META_PROPERTIES + ".tmp", "lost+found")
+"""Files of a directory without `meta.properties`: of an interrupted claim, or of a new file system.
 """
 
 _OFFSETS = {

@@ -40,7 +40,7 @@ def encode_disk_serials(serials: Mapping[UUID, int]) -> bytes:
 
 
 def decode_disk_serials(data: bytes) -> dict[UUID, int]:
-    """Raises FileFormatError for bytes that no `encode_disk_serials` wrote."""
+    """Raises FileFormatError for bytes that `encode_disk_serials` did not write."""
     lines = data.decode(errors="replace").split("\n")
     if lines[0] != _VERSION or lines.pop():
         raise FileFormatError("not of version 0, or cut off")

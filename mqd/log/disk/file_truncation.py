@@ -1,10 +1,12 @@
-"""Making a log shorter, at either end: its files first, then its state, so that they agree when a
-call returns.
+"""Truncates the files of one log at the end, and takes the oldest segments out at the start. Files
+and state agree when a call returns.
 
-A cut at the end is done or not done. `plan_cut` opens and reads all that it takes: OSError there,
-for lack of descriptors or space, and nothing has changed. `carry_out` opens nothing; an OSError
-there is of a broken disk, and the log is of no use until the next start. A segment that is taken
-out lets go of its file: an in-flight sendfile holds its own reference.
+A truncation has two steps. `plan_truncation` opens and reads everything that is needed. It may
+raise OSError for lack of descriptors or space, and then nothing has changed. `run_truncation` opens
+no file. If it raises OSError, the disk is broken, and the log is unusable until the next start. A
+removed segment drops its file: an in-flight sendfile holds its own reference.
+
+manager/truncation.py calls this and decides what a failure means.
 """
 
 from __future__ import annotations
@@ -14,21 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqd.log.disk.log_end_plan import void
+from mqd.log.disk.log_end_checkpoint import void_log_end
 from mqd.log.disk.producer_snapshots import (
-    have_aborted,
+    open_transaction_index,
     outdated_snapshots,
     producers_at,
     remove_snapshots,
 )
 from mqd.log.disk.segment_files import (
-    cut_segment,
     open_indexes,
     open_segment,
     remove_segment,
     retire_segment,
+    truncate_segment,
 )
-from mqd.log.disk.segment_swap import settle
+from mqd.log.disk.segment_reading import next_offset_before, seek
+from mqd.log.disk.segment_swap import finish_or_abort_swap
 from mqd.log.partition_log import PartitionLog
 from mqd.protocol.files import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_file_name
 from mqd.types import Offset
@@ -40,117 +43,115 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A cut at the end of a log, with all that it takes at hand."""
+class PlannedTruncation:
+    """A truncation and everything that it needs."""
 
-    kept: int
-    """How many segments stay; the last of them is cut."""
+    segment_count: int
+    """The number of segments that stay. The last of them is truncated."""
     size: int
-    """Bytes that stay of that one: the border before `next_offset`."""
+    """The new size of that segment in bytes, where the batch before `next_offset` ends."""
     next_offset: Offset
-    indexes: tuple[File | None, File | None]
+    index_files: tuple[File | None, File | None]
     snapshots: list[Path]
     """To be removed."""
     producers: Producers
     """As of `next_offset`."""
 
 
-def plan_cut(disk: Disk, log: PartitionLog, kept: int, size: int, next_offset: Offset) -> Cut:
-    """The log is to keep so many segments, the last of them with `size` bytes up to `next_offset`.
+def plan_truncation(disk: Disk, log: PartitionLog, offset: Offset) -> PlannedTruncation:
+    """Plan to remove the batch that holds `offset`, and everything behind it. OSError, and nothing
+    has changed; BadBatch.
 
-    OSError; BadBatch.
+    If `offset` is in the gap of a compacted log, the new end is that of the last batch before the
+    gap. A start would find the same end.
     """
-    # All files are opened and read before the first change (I51).
-    segment = log.segments[kept - 1]
+    # Plans from before this are invalid, even if this truncation fails.
+    log.truncations += 1
+    finish_or_abort_swap(disk, log)
+    segment_count = log.segment_index(offset) + 1
+    segment = log.segments[segment_count - 1]
     open_segment(disk, log.path, segment, log.config)
-    have_aborted(disk, log.path, log.segments, segment, log.config)
-    indexes = open_indexes(disk, log.path, segment)
-    snapshots = outdated_snapshots(disk, log.path, log.segments[:kept], next_offset)
+    position = seek(segment, offset)
+    if position is None:
+        position = segment.size
+    next_offset = next_offset_before(segment, position)
+    return _plan(disk, log, segment_count, position, next_offset)
+
+
+def _plan(
+    disk: Disk, log: PartitionLog, segment_count: int, size: int, next_offset: Offset
+) -> PlannedTruncation:
+    # All files are opened and read before the first change (I51).
+    segment = log.segments[segment_count - 1]
+    open_segment(disk, log.path, segment, log.config)
+    open_transaction_index(disk, log.path, log.segments, segment, log.config)
+    index_files = open_indexes(disk, log.path, segment)
+    snapshots = outdated_snapshots(disk, log.path, log.segments[:segment_count], next_offset)
     producers = producers_at(disk, log, next_offset)
-    if next_offset < log.noted_end:
-        void(disk, log)
-    return Cut(kept, size, next_offset, indexes, snapshots, producers)
+    if next_offset < log.end_claim.offset_max:
+        void_log_end(disk, log)
+    return PlannedTruncation(segment_count, size, next_offset, index_files, snapshots, producers)
 
 
-def _cut(disk: Disk, log: PartitionLog, cut: Cut) -> None:
-    cut_segment(log.active, cut.size, cut.next_offset, cut.indexes)
+def run_truncation(disk: Disk, log: PartitionLog, plan: PlannedTruncation) -> list[Path]:
+    """Returns the files to remove later. OSError or BadBatch: the log is unusable."""
+    paths = []
+    for dropped in reversed(log.segments[plan.segment_count :]):  # a crash leaves no gap
+        dropped.file = None
+        paths += retire_segment(disk, log.path, dropped, or_remove=True)
+        log.segments.pop()
+    _truncate_active(disk, log, plan)
+    return paths
+
+
+def _truncate_active(disk: Disk, log: PartitionLog, plan: PlannedTruncation) -> None:
+    truncate_segment(log.active, plan.size, plan.next_offset, plan.index_files)
     log.on_truncated()
-    for path in cut.snapshots:
+    for path in plan.snapshots:
         disk.remove(path)
-    log.producers = cut.producers
+    log.producers = plan.producers
 
 
-def remove_outdated(
-    disk: Disk, log: PartitionLog, written: Iterable[Segment], snapshots: Iterable[Offset]
+def undo_write(
+    disk: Disk, log: PartitionLog, segment_count: int, size: int, next_offset: Offset
 ) -> None:
-    """A worker thread has written small files of a log that was cut meanwhile: have them go, or be
-    written again. `written`: the segments whose transaction indexes are among them. OSError.
+    """Remove what a failed flush wrote. The arguments describe the log before that flush. OSError;
+    BadBatch.
+    """
+    log.queue.clear()
+    plan = _plan(disk, log, segment_count, size, next_offset)
+    for dropped in reversed(log.segments[segment_count:]):  # a crash leaves no gap
+        dropped.file = None
+        remove_segment(disk, log.path, dropped.base_offset)
+        log.segments.pop()
+    _truncate_active(disk, log, plan)
+    log.durability.write_was_undone = True
+
+
+def remove_outdated_files(
+    disk: Disk, log: PartitionLog, indexed: Iterable[Segment], snapshots: Iterable[Offset]
+) -> None:
+    """A worker thread wrote small files of a log that was truncated meanwhile. Remove them, or have
+    them written again. `indexed`: the segments whose transaction index was written. OSError.
     """
     for offset in snapshots:
         disk.remove(log.path / segment_file_name(offset, SNAPSHOT_SUFFIX))
     remove_snapshots(disk, log.path, log.segments)
     segments = {segment.base_offset: segment for segment in log.segments}
-    for one in written:
+    for one in indexed:
         segment = segments.get(one.base_offset)
         if segment is None:
             disk.remove(log.path / segment_file_name(one.base_offset, TXN_INDEX_SUFFIX))
         else:
-            have_aborted(disk, log.path, log.segments, segment, log.config).stale = True
-
-
-def put_back(disk: Disk, log: PartitionLog, segments: int, size: int, next_offset: Offset) -> None:
-    """Back to so many segments, the last one of them with `size` bytes up to `next_offset`:
-    what a turn found. OSError; BadBatch.
-    """
-    log.queue.clear()
-    cut = plan_cut(disk, log, segments, size, next_offset)
-    for dropped in reversed(log.segments[segments:]):  # the youngest first: a crash leaves no hole
-        dropped.file = None
-        remove_segment(disk, log.path, dropped.base_offset)
-        log.segments.pop()
-    _cut(disk, log, cut)
-    log.durability.write_was_undone = True
-
-
-def plan_truncation(disk: Disk, log: PartitionLog, offset: Offset) -> Cut:
-    """The batch that holds `offset` and all behind it are to go. OSError, and nothing has changed;
-    BadBatch.
-
-    In the gap of a compacted log the end is that of the last batch which stays: a start would find
-    no other.
-    """
-    # nothing that was planned or seen of this log before holds any longer, even if this is not
-    # carried out
-    log.cuts += 1
-    settle(disk, log)
-    kept = log.segment_index(offset) + 1
-    segment = log.segments[kept - 1]
-    open_segment(disk, log.path, segment, log.config)
-    position = segment.seek(offset)
-    if position is None:
-        position = segment.size
-    return plan_cut(disk, log, kept, position, segment.end_before(position))
-
-
-def carry_out(disk: Disk, log: PartitionLog, cut: Cut) -> list[Path]:
-    """Returns what is to be removed later.
-
-    OSError and BadBatch leave the log in no state to be used.
-    """
-    paths = []
-    for dropped in reversed(log.segments[cut.kept :]):  # the youngest first: a crash leaves no hole
-        dropped.file = None
-        paths += retire_segment(disk, log.path, dropped, or_remove=True)
-        log.segments.pop()
-    _cut(disk, log, cut)
-    return paths
+            index = open_transaction_index(disk, log.path, log.segments, segment, log.config)
+            index.stale = True
 
 
 def retire_oldest(disk: Disk, log: PartitionLog, count: int) -> list[Path]:
-    """Take the oldest segments out of the log, their files renamed; returns what is to be
-    removed later.
+    """Take the oldest segments out of the log and rename their files. Returns the files to remove
+    later.
     """
-    settle(disk, log)
+    finish_or_abort_swap(disk, log)
     retired = log.segments[:count]
     log.on_retired(count)
     paths = []

@@ -1,13 +1,13 @@
-"""Files that read well and may not be on the disk: what a failed sync leaves behind.
+"""Data that can be read but may not be on the disk, after a failed fsync.
 
-After a failed fsync the kernel calls the pages clean that it could not write. Until the machine is
-restarted or needs the memory every reader finds them, a process that was started anew included, and
-no later sync writes them (Rebello et al., "Can Applications Recover from fsync Failures?", ATC
-'20). Whoever builds on such a file loses it with the next power cut.
+After a failed fsync the kernel marks the unwritten pages as clean. Until the machine restarts or
+needs the memory, every process can read them, but no later sync writes them (Rebello et al., "Can
+Applications Recover from fsync Failures?", ATC '20). A process that relies on such pages loses them
+in the next power cut.
 
-So a directory in which a write or sync failed is marked, and the next start writes again, in place,
-what nothing proves to be on the disk (I30). Then its pages are dirty, and a sync writes them. The
-mark need not be durable: if it is lost with a power cut, so are the pages that it warns of.
+So a directory in which a write or sync failed gets a mark. The next start rewrites, in place, all
+data that may not be on the disk (I30). Then the pages are dirty, and a sync writes them. The mark
+need not be durable: a power cut that removes it also removes those pages.
 """
 
 from __future__ import annotations
@@ -24,25 +24,23 @@ if TYPE_CHECKING:
 MARK = ".mqd_suspect"
 
 
-def mark(disk: Disk, directory: Path) -> None:
-    """Quiet where the disk takes not even this: then it will not take what a start must
-    write, either.
-    """
+def set_mark(disk: Disk, directory: Path) -> None:
+    """Ignores errors: a disk that cannot store the mark cannot store the rewritten data either."""
     with suppress(OSError):
         disk.open(directory / MARK, create=True).close()
 
 
-def is_marked(disk: Disk, directory: Path) -> bool:
+def has_mark(disk: Disk, directory: Path) -> bool:
     return disk.exists(directory / MARK)
 
 
-def clear(disk: Disk, directory: Path) -> None:
-    """All that was in doubt was written again, and synced."""
+def clear_mark(disk: Disk, directory: Path) -> None:
+    """All data that may not have been on the disk was rewritten and synced."""
     disk.remove(directory / MARK)
 
 
-def write_again(disk: Disk, path: Path) -> None:
-    """Have the whole file written by its next sync, whatever the kernel believes. OSError."""
+def rewrite_in_place(disk: Disk, path: Path) -> None:
+    """Make all pages of the file dirty, so that its next sync writes them. OSError."""
     file = disk.open(path)
     size = file.size()
     for position in range(0, size, SCAN_BYTES):

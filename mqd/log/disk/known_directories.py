@@ -1,14 +1,13 @@
-"""Which log directories belong to the metadata of this node: a small file in the data directory,
-and what it forbids.
+"""The file in the data directory that names the log directories which belong to the metadata.
 
-Partitions that the metadata does not know are deleted (their topics were, while the node was down).
-That is right only while metadata and logs are a pair. This file is what holds the pair together,
-and `check_*` refuse to start, before anything is changed, when one half is missing, older, or
-another's. An operator may edit it: the refusals say how.
+A node deletes partitions that its metadata does not have, because their topics were deleted while
+it was down. That is correct only if metadata and logs belong together. If one of them is missing,
+too old, or of another node, the `check` methods refuse the start before anything is changed. An
+operator may edit the file: the error messages explain how.
 
     # comment
     version=0
-    metadata.index=57                            how far the metadata had come at the last start
+    metadata.index=57                            index of the metadata at the last start
     xtzWWN4bTjitpL3kfd9s5g=/var/lib/mqd/logs     directory id (of its meta.properties) and path
 """
 
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mqd.errors import StorageError
-from mqd.log.disk.directory import LogDirectory
+from mqd.log.log_directory import LogDirectory
 from mqd.protocol.files import FileFormatError, decode_uuid, encode_uuid
 
 if TYPE_CHECKING:
@@ -38,11 +37,7 @@ _HEAD = """\
 
 @dataclass(slots=True)
 class KnownDirectories:
-    """What the file says.
-
-    `metadata_index`: the index of the image that was carried out last; it never goes back by
-    itself.
-    """
+    """The content of the file. `metadata_index`: of the last applied image. It only rises."""
 
     metadata_index: int = 0
     paths: dict[UUID, str] = field(default_factory=dict)
@@ -62,11 +57,11 @@ class KnownDirectories:
         *,
         metadata_is_new: bool,
     ) -> None:
-        """Before the metadata is opened. `metadata_is_new`: there is none yet, and no other voter
-        to learn it from.
+        """Call this before the metadata is opened. `metadata_is_new`: it is missing, and there is
+        no other voter to copy it from.
 
-        StorageError where going on would delete or replace partitions; the message names the file
-        and the remedy.
+        StorageError if the start would delete or replace partitions. The message has the file and
+        the remedy.
         """
         directories = list(directories)
         for directory in directories:
@@ -99,9 +94,8 @@ class KnownDirectories:
                 )
 
     def check_index(self, file: Path, metadata: Path, index: int) -> None:
-        """Before the image of `index` is carried out.
-
-        StorageError when it is older than one that was.
+        """Call this before the image of `index` is applied. StorageError if a newer one was applied
+        before.
         """
         if index < self.metadata_index:
             raise StorageError(
@@ -112,19 +106,19 @@ class KnownDirectories:
             )
 
     def learn(self, directories: Iterable[LogDirectory]) -> None:
-        """These are ours from now on, at these paths."""
+        """Add these directories with their paths."""
         for directory in directories:
             if directory.id is not None:
                 self.paths[directory.id] = absolute(directory.path)
 
 
 def absolute(path: Path) -> str:
-    """As the file spells paths: on one line, and the same from wherever the node is started."""
+    """A path as the file has it: on one line, and independent of the working directory."""
     return str(path.absolute()).replace("\n", "?")
 
 
 def load_known_directories(disk: Disk, file: Path) -> KnownDirectories:
-    """Empty where there is no file; StorageError when it cannot be understood."""
+    """Empty if there is no file. StorageError if it is damaged."""
     try:
         text = disk.read_bytes(file).decode(errors="surrogateescape")
     except FileNotFoundError:
@@ -157,7 +151,7 @@ def load_known_directories(disk: Disk, file: Path) -> KnownDirectories:
 
 
 def store_known_directories(disk: Disk, file: Path, known: KnownDirectories) -> None:
-    """Durable when this returns; nothing is written where nothing changed. OSError."""
+    """Durable on return. An unchanged file is not written. OSError."""
     data = known.encode()
     if not disk.exists(file) or disk.read_bytes(file) != data:
         disk.write_atomic(file, data)

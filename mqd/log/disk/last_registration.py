@@ -1,14 +1,13 @@
-"""What this node knows of its last registration: whether it comes back with everything that it had
-then.
+"""The last registration of this node, and whether the node still has all records that it had then.
 
-The controller asks each node that registers for the broker epoch of its previous life (KIP-966).
-Whoever can name it has everything that it ever wrote and stays in the in-sync replicas it was in;
-whoever cannot may have lost records that were acknowledged on its word, and must copy them again
-first. So must a node one of whose log directories of then is not here now.
+A node that registers reports its previous broker epoch (KIP-966), if it has everything that it ever
+wrote. Then it stays in the ISRs in which it was. Otherwise it may have lost records that were
+acknowledged because of it, and must copy them first. The same holds if one of its log directories
+is missing now.
 
-Apache Kafka lets only an orderly stop name it. Here a killed process may, too, as long as the
-machine was not restarted: what was written and not synced is then still in the page cache. After a
-power cut, a restored disk or a failed sync it may not.
+In Apache Kafka a node reports the epoch only after an orderly stop. Here also after a kill, if the
+machine was not restarted: written data that was not synced is then still in the page cache. Not
+after a power cut, on a restored disk, or after a failed sync.
 
     version 1
     broker_epoch 1234
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 NAME = "registration"
 NO_BROKER_EPOCH = -1
-"""What a node says that cannot vouch for its logs."""
+"""For a node that cannot vouch for its logs."""
 
 _EPOCH = re.compile(r"-1|[0-9]{1,19}")
 _EPOCH_MAX = 2**63 - 1
@@ -44,8 +43,8 @@ _EPOCH_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class LastRegistration:
-    """Which registration it was, in which run of the machine, and with which log
-    directories (their ids).
+    """The broker epoch of the registration, the boot of the machine, and the ids of the log
+    directories.
     """
 
     broker_epoch: int
@@ -62,7 +61,7 @@ def encode_last_registration(last: LastRegistration) -> bytes:
 
 
 def decode_last_registration(data: bytes) -> LastRegistration:
-    """Raises ValueError for bytes that no `encode_last_registration` wrote."""
+    """Raises ValueError for bytes that `encode_last_registration` did not write."""
     lines = data.decode().split("\n")
     if len(lines) != 5 or lines[0] != "version 1" or lines[4]:
         raise ValueError("not of version 1, or truncated")
@@ -88,16 +87,18 @@ def store_last_registration(disk: Disk, path: Path, last: LastRegistration) -> N
 def previous_broker_epoch(
     disk: Disk, path: Path, *, clean: bool, directories: Collection[UUID]
 ) -> int:
-    """The epoch to register with; NO_BROKER_EPOCH unless everything written then is known to be
-    here.
+    """The previous broker epoch for the registration. NO_BROKER_EPOCH if written data may be
+    missing.
 
-    `clean`: whether an orderly stop left its marker in every log directory. `directories`: those
-    that can be used. That a restart of the machine may have lost something is made durable: this
-    life may end in order before it has registered, and its marker must not vouch for what the one
-    before had. And so is, where the disk takes it, that an orderly stop before such a restart lost
-    nothing: the marker that says so is gone by now, and this life may be killed before it has
-    registered. StorageError for a file that nobody understands; OSError when it can be neither
-    written nor removed.
+    `clean`: whether every log directory had the marker of an orderly stop. `directories`: those
+    that can be used. StorageError if the file is damaged; OSError if it can be neither written nor
+    removed.
+
+    This process may end before it registers, so the result is made durable for the next one:
+    - If a restart of the machine may have lost data, the epoch is removed. An orderly stop of this
+      process must not vouch for the data of the process before.
+    - If an orderly stop preceded the restart, nothing was lost, and the new boot id is written if
+      the disk allows it. The markers are removed by now, and this process may be killed.
     """
     try:
         last = decode_last_registration(disk.read_bytes(path))
@@ -120,18 +121,18 @@ def previous_broker_epoch(
 
 
 def machine_ran_on(disk: Disk, path: Path) -> bool:
-    """Whether nothing tells that the machine was restarted since the last registration:
-    what was written, synced or not, is there.
+    """Whether nothing shows that the machine was restarted since the last registration. If so, all
+    written data is there, synced or not.
     """
     try:
         last = decode_last_registration(disk.read_bytes(path))
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        return True  # a file that cannot be understood is told of by `previous_broker_epoch`
+        return True  # `previous_broker_epoch` reports a damaged file
     return last.boot_id == disk.boot_id()
 
 
 def registered_directories(disk: Disk, path: Path) -> frozenset[UUID]:
-    """The log directories of the last registration, by id; none where the file does not say."""
+    """The ids of the log directories at the last registration. Empty if unknown."""
     try:
         return decode_last_registration(disk.read_bytes(path)).directories
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -139,8 +140,8 @@ def registered_directories(disk: Disk, path: Path) -> frozenset[UUID]:
 
 
 def may_vouch(disk: Disk, path: Path) -> bool:
-    """Whether it is proven that the machine ran on since a registration that vouches for
-    its logs (`previous_broker_epoch`).
+    """Whether it is proven that the machine was not restarted since a registration that can vouch
+    for its logs.
     """
     try:
         last = decode_last_registration(disk.read_bytes(path))
@@ -150,11 +151,10 @@ def may_vouch(disk: Disk, path: Path) -> bool:
 
 
 def forget_last_registration(disk: Disk, path: Path) -> None:
-    """Something written may be lost: the next registration is one of a node that cannot vouch for
-    its logs. Durable on return; OSError.
+    """Written data may be lost: the next registration cannot vouch for the logs. Durable on return.
+    OSError.
 
-    In which run of the machine that was stays known, where the disk takes it: `machine_ran_on` goes
-    by that.
+    Keeps the boot id for `machine_ran_on`, if the disk can store it.
     """
     try:
         last = decode_last_registration(disk.read_bytes(path))

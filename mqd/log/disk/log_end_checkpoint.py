@@ -1,48 +1,32 @@
-"""Where each log ended: a checkpoint beside the recovery points, and what a start makes of it.
-
-A killed process loses nothing as long as its machine runs. That does not hold for a disk that was
-detached and attached again, or replaced by an older copy of itself. So each log directory has a
-checkpoint of ends. A line names the written end of a log when the file was made, and leader epoch
-and CRC of the last batch below it. What a start finds must have that batch, or lie beyond it; else
-the log is lost: it is fenced, and the node vouches for nothing.
-
-    log-end-checkpoint
-        0                                                   version
-        17                                                  disk serial: rises with each change (the
-                                                            controller keeps it)
-        c0ffee00                                            CRC-32C of the recovery points that were
-                                                            written before it
-        1                                                   lines that follow
-        orders 0 xtzWWN4bTjitpL3kfd9s5g 42 3 9f2c11d0       partition, topic id, end offset, leader
-                                                            epoch, CRC; "-" for none
-
-A claim is of written records, synced or not, since lost page cache is what is looked for. After a
-power cut those may be missing by right; so claims count only where the machine ran on, or after an
-orderly stop. There every change of a file is seen in the order in which it was made, and nothing
-here rests on a sync.
-
-No honest change raises an alarm. Whatever makes a log shorter than its claim leaves the mark `void`
-in the log's directory first; the next checkpoint that covers the log removes it. DeleteRecords,
-retention and compaction do not move the end, and never touch the active segment, the only one in
-which batches are compared. A line of another topic id is of a topic that was deleted. A release
-that does not know this file writes the recovery points alone.
-"""
+"""Reads and writes the log end checkpoint of a log directory (log_end.py)."""
 
 from __future__ import annotations
 
 import logging
-import re
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from crc32c import crc32c
 
 from mqd.errors import PASSING_ERRNOS
+from mqd.log.disk.segment_reading import seek
+from mqd.log.log_directory import LogDirectory
+from mqd.log.log_end import (
+    LOG_END_CHECKPOINT,
+    LOG_END_VOID,
+    LogEnd,
+    LogEndCheckpoint,
+    decode_log_ends,
+    encode_log_ends,
+)
+from mqd.log.partition_log import PartitionLog
 from mqd.protocol.batch import HEADER_BYTES, parse_header
-from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT, FileFormatError, decode_uuid, encode_uuid
-from mqd.types import NO_EPOCH, Offset, TopicPartition
+from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT, FileFormatError
+from mqd.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk, File
@@ -50,141 +34,62 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NAME: Final = "log-end-checkpoint"
-VOID: Final = "log-end-void"
-"""In a log's directory: the checkpoint says nothing of this log, until it is written again."""
-NO_CRC: Final = -1
-
-_LINE = re.compile(
-    r"(\S{1,249}) ([0-9]{1,10}) (\S{22}) ([0-9]{1,19}) (-|-?[0-9]{1,10}) (-|[0-9a-f]{8})"
-)
+# -- at a start
 
 
-class LogEnd(NamedTuple):
-    """One line.
-
-    `leader_epoch` and `crc` are of the last batch below `end_offset`; NO_EPOCH and NO_CRC: not
-    known.
+def load_log_ends(disk: Disk, directory: Path) -> LogEndCheckpoint:
+    """The checkpoint of a log directory. It has no lines if the file is missing or damaged, or does
+    not belong to the recovery point checkpoint. OSError.
     """
-
-    topic_id: UUID
-    end_offset: Offset
-    leader_epoch: int = NO_EPOCH
-    crc: int = NO_CRC
-
-    def __str__(self) -> str:
-        if self.crc == NO_CRC:
-            return f"end offset {self.end_offset}"
-        return f"end offset {self.end_offset}, leader epoch {self.leader_epoch}, CRC {self.crc:08x}"
-
-
-@dataclass(slots=True)
-class Ends:
-    """What a checkpoint file says. `pair`: CRC-32C of the recovery points beside it."""
-
-    serial: int = 0
-    pair: int = 0
-    lines: dict[TopicPartition, LogEnd] = field(default_factory=dict)
-
-
-def encode_ends(ends: Ends) -> bytes:
-    rows = [f"0\n{ends.serial}\n{ends.pair:08x}\n{len(ends.lines)}\n"]
-    for (topic, partition), (topic_id, end, epoch, crc) in ends.lines.items():
-        last = "- -" if crc == NO_CRC else f"{epoch} {crc:08x}"
-        rows.append(f"{topic} {partition} {encode_uuid(topic_id)} {end} {last}\n")
-    return "".join(rows).encode()
-
-
-def decode_ends(data: bytes) -> Ends:
-    """Raises FileFormatError for bytes that no `encode_ends` wrote."""
-    rows = data.decode(errors="replace").split("\n")
-    if len(rows) < 5 or rows.pop() or rows[0] != "0":
-        raise FileFormatError("not of version 0, or cut off")
+    path = directory / LOG_END_CHECKPOINT
     try:
-        ends = Ends(int(rows[1]), int(rows[2], 16))
-        if int(rows[3]) != len(rows) - 4:
-            raise ValueError(f"{len(rows) - 4} lines, but a count of {rows[3]}")
-        for row in rows[4:]:
-            found = _LINE.fullmatch(row)
-            if found is None:
-                raise ValueError(f"line {row[:80]!r}")
-            topic, partition, topic_id, end, epoch, crc = found.groups()
-            known = (NO_EPOCH, NO_CRC) if crc == "-" else (int(epoch), int(crc, 16))
-            ends.lines[TopicPartition(topic, int(partition))] = LogEnd(
-                decode_uuid(topic_id), int(end), *known
-            )
-    except ValueError as error:
-        raise FileFormatError(str(error)) from None
-    return ends
-
-
-def load_ends(disk: Disk, directory: Path) -> Ends:
-    """The checkpoint of a log directory; without lines where nothing can be concluded from it.
-
-    OSError.
-    """
-    path = directory / NAME
-    try:
-        ends = decode_ends(disk.read_bytes(path))
+        checkpoint = decode_log_ends(disk.read_bytes(path))
     except FileNotFoundError:
-        return Ends()
+        return LogEndCheckpoint()
     except FileFormatError as error:
         logger.warning("checkpoint ignored file=%s reason=%s", path, error)
-        return Ends()
-    if ends.pair != pair_of(disk, directory):
+        return LogEndCheckpoint()
+    if checkpoint.recovery_points_crc != crc_of_recovery_points(disk, directory):
         logger.warning(
             "checkpoint ignored file=%s reason=the recovery points were written without it", path
         )
-        ends.lines.clear()
-    return ends
+        checkpoint.lines.clear()
+    return checkpoint
 
 
-def keep_lines(
-    disk: Disk, directory: Path, ends: Ends, lines: dict[TopicPartition, LogEnd]
+def rewrite_log_ends(
+    disk: Disk,
+    directory: Path,
+    checkpoint: LogEndCheckpoint,
+    lines: dict[TopicPartition, LogEnd],
 ) -> None:
-    """Have the checkpoint hold these lines only; without space for that, there is none.
+    """Write the checkpoint again with these lines only. If there is no space, remove it.
 
-    Durable on return; OSError.
+    Durable on return. OSError.
     """
+    path = directory / LOG_END_CHECKPOINT
     try:
-        disk.write_atomic(directory / NAME, encode_ends(replace(ends, lines=lines)))
+        disk.write_atomic(path, encode_log_ends(replace(checkpoint, lines=lines)))
     except OSError as error:
         if error.errno not in PASSING_ERRNOS:
             raise
         logger.warning(
-            "checkpoint removed, no space left to write it file=%s reason=%s",
-            directory / NAME,
-            error,
+            "checkpoint removed, no space left to write it file=%s reason=%s", path, error
         )
-        disk.remove(directory / NAME)
+        disk.remove(path)
         disk.sync_directory(directory)
 
 
-def pair_of(disk: Disk, directory: Path) -> int:
+def crc_of_recovery_points(disk: Disk, directory: Path) -> int:
     try:
         return int(crc32c(disk.read_bytes(directory / RECOVERY_POINT_CHECKPOINT)))
     except FileNotFoundError:
         return 0
 
 
-def why_lost(claim: LogEnd, found_end: Offset, found_last: LogEnd | None) -> str | None:
-    """What a log lacks by its claim; None where it has all. A pure comparison.
-
-    `found_last`: the batch that holds the last offset below the claimed end; None where it cannot
-    be compared (it is no longer in the active segment, or was removed by right).
-    """
-    if found_end < claim.end_offset:
-        return f"the checkpoint names {claim}; found: end offset {found_end}"
-    if found_last is not None and claim.crc != NO_CRC and found_last != claim:
-        return f"the checkpoint names {claim}; found there: {found_last}"
-    return None
-
-
 def batch_below(segment: Segment, topic_id: UUID, end: Offset) -> LogEnd | None:
-    """The batch of `segment`, which is open, that holds the offset below `end`; None where
-    there is none.
-    """
-    position = segment.seek(end - 1) if segment.base_offset < end <= segment.next_offset else None
+    """The batch of an open segment with the last offset below `end`. None: there is none."""
+    position = seek(segment, end - 1) if segment.base_offset < end <= segment.next_offset else None
     if position is None:
         return None
     assert segment.file is not None
@@ -192,7 +97,7 @@ def batch_below(segment: Segment, topic_id: UUID, end: Offset) -> LogEnd | None:
 
 
 def last_batch(file: File, position: int, size: int, topic_id: UUID) -> LogEnd | None:
-    """The last batch that begins in `[position, size)`; None where there is no whole header."""
+    """The last batch that begins in `[position, size)`. None: there is no complete header."""
     last = None
     while position < size:
         data = file.read_at(position, HEADER_BYTES)
@@ -208,5 +113,99 @@ def last_batch(file: File, position: int, size: int, topic_id: UUID) -> LogEnd |
     return last
 
 
-def leave_mark(disk: Disk, path: Path) -> None:
-    disk.open(path / VOID, create=True).close()
+# -- while the node runs
+
+
+@dataclass(slots=True)
+class LogEndPlan:
+    """One write of the checkpoint of a log directory. The event loop plans it, a worker thread runs
+    it. Then `on_stored` updates the logs, on the event loop.
+    """
+
+    directory: Path
+    serial: int
+    recovery_points_crc: int
+    """Of the checkpoint that is on disk."""
+    changed: bool
+    """Whether any log of the node has another end than on disk."""
+    lines: dict[TopicPartition, LogEnd]
+    unread: list[tuple[PartitionLog, File, int, int]] = field(default_factory=list)
+    """Logs whose last batch the thread reads: the file, the start position, and the size of the
+    file at that time."""
+    planned: list[tuple[PartitionLog, Offset, int, bool]] = field(default_factory=list)
+    """Each log with its end, its `truncations` and whether its line was void when this was planned.
+    """
+
+    def run(self, disk: Disk) -> None:
+        """In a worker thread. OSError. If a log is truncated meanwhile, its line is void already,
+        so the line that is written here does not count.
+        """
+        recovery_points_crc = crc_of_recovery_points(disk, self.directory)
+        if not self.changed and recovery_points_crc == self.recovery_points_crc:
+            return
+        self.recovery_points_crc = recovery_points_crc
+        for log, file, position, size in self.unread:
+            line = self.lines[log.topic_partition]
+            last = last_batch(file, position, size, log.topic_id)
+            if last is not None and last.end_offset == line.end_offset:
+                self.lines[log.topic_partition] = last
+        checkpoint = LogEndCheckpoint(self.serial, recovery_points_crc, self.lines)
+        disk.write_atomic(self.directory / LOG_END_CHECKPOINT, encode_log_ends(checkpoint))
+
+    def on_stored(self, disk: Disk) -> None:
+        """`run` has returned."""
+        for log, end, truncations, was_void in self.planned:
+            if log.truncations == truncations:
+                log.end_claim.line = self.lines.get(log.topic_partition)
+                log.end_claim.offset_max = end
+                if was_void:
+                    with suppress(OSError):  # the next checkpoint removes it
+                        disk.remove(log.path / LOG_END_VOID)
+                        log.end_claim.is_void = False
+
+
+def plan_log_ends(
+    directory: LogDirectory, logs: Iterable[PartitionLog], serial: int, *, changed: bool
+) -> LogEndPlan:
+    """`logs`: those of the directory. Lines of logs that are not served stay as they are."""
+    plan = LogEndPlan(
+        directory.path,
+        serial,
+        directory.recovery_points_crc,
+        changed,
+        dict(directory.unserved_ends),
+    )
+    for log in logs:
+        end, active, claim = log.written_end_offset, log.active, log.end_claim
+        plan.planned.append((log, end, log.truncations, claim.is_void))
+        if (
+            claim.line is not None
+            and not claim.is_void
+            and (claim.line.end_offset == end or log.failure is not None)
+        ):
+            plan.lines[log.topic_partition] = claim.line
+        elif end:
+            plan.lines[log.topic_partition] = LogEnd(log.topic_id, end)
+            if active.size and active.file is not None and active.index is not None:
+                plan.unread.append((log, active.file, active.index.last_position(), active.size))
+        claim.offset_max = max(claim.offset_max, end)
+    return plan
+
+
+def log_ends_changed(logs: Iterable[PartitionLog]) -> bool:
+    """Whether a new checkpoint would differ from the one on disk."""
+    return any(
+        log.failure is None and log.end_claim.differs_from(log.written_end_offset) for log in logs
+    )
+
+
+def void_log_end(disk: Disk, log: PartitionLog) -> None:
+    """Call this before a log becomes shorter than its line. OSError, and nothing is changed."""
+    if not log.end_claim.is_void:
+        create_void_mark(disk, log.path)
+        log.end_claim.is_void = True
+
+
+def create_void_mark(disk: Disk, path: Path) -> None:
+    """`path`: the directory of a log."""
+    disk.open(path / LOG_END_VOID, create=True).close()

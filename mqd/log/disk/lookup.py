@@ -4,8 +4,6 @@ A fetch that continues where another fetch or a write ended finds its position i
 `PartitionLog.positions` and reads nothing. Any other fetch reads one window of batch headers. Only
 a lookup by time decodes records, and only those of the batch that holds the answer, within the
 bounds of record_inspection.py. It may walk many headers, so it runs in slices.
-
-`opened` opens the file and the indexes of a segment.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqd.log.disk.segment_reading import end_of_range, seek, walk
 from mqd.log.partition_log import PartitionLog
 from mqd.log.record_inspection import first_record_since
 from mqd.log.segment import Segment
@@ -26,17 +25,18 @@ if TYPE_CHECKING:
 
 
 class Read(NamedTuple):
-    """Whole batches as ranges of files; to be sent while the ranges are held."""
+    """Whole batches as ranges of files. Each range holds a reference to its file."""
 
     ranges: list[FileRange]
     first_offset: Offset
-    """The offset asked for; the first batch may begin before it."""
+    """The requested offset. The first batch may begin before it."""
     next_offset: Offset
-    """Where to go on: the end of the last batch, or `first_offset` when there is none."""
+    """The offset after the last batch; `first_offset` if there is none."""
     size: int
 
 
-Opened = Callable[[PartitionLog, Segment], None]
+OpenSegment = Callable[[PartitionLog, Segment], None]
+"""Opens the file and the indexes of a segment."""
 
 
 def find_range(
@@ -45,13 +45,13 @@ def find_range(
     max_bytes: int,
     limit_offset: Offset,
     min_one: bool,
-    opened: Opened,
+    open_segment: OpenSegment,
 ) -> tuple[Segment, int, int, Offset] | None:
-    """(segment, start, end, next offset): whole batches from the one that holds `offset` on, or
-    None when none may be given.
+    """(segment, start, end, next offset) of whole batches from the one that holds `offset` on.
+    None: no batch may be read.
 
-    They lie in one segment, below `limit_offset` and the written end, and within `max_bytes` but
-    for the first (`min_one`). BadBatch when the file is not what it was.
+    The batches are in one segment, below `limit_offset` and the written end. They have at most
+    `max_bytes`; with `min_one` the first batch may be larger. BadBatch if the file is damaged.
     """
     limit = limit_offset if limit_offset < log.written_end_offset else log.written_end_offset
     if offset >= limit:
@@ -59,22 +59,25 @@ def find_range(
     positions = log.positions
     place = positions.get(offset)
     if place is None:
-        place = _seek(log, offset, opened)
+        place = _seek(log, offset, open_segment)
         if place is None:
             return None
     segment, start = place
     if segment.file is None:
-        opened(log, segment)
+        open_segment(log, segment)
     if limit >= segment.next_offset:
         end, next_offset = segment.size, segment.next_offset
-    elif (border := positions.get(limit)) is not None and border[0] is segment:
-        end, next_offset = border[1], limit
     else:
         end, next_offset = -1, limit
+        known = positions.get(limit)
+        if known is not None:
+            limit_segment, position = known
+            if limit_segment is segment:
+                end = position
     if end < 0 or end - start > max_bytes:
         if segment.index is None:
-            opened(log, segment)
-        end, next_offset = segment.cut(start, max_bytes, limit, min_one)
+            open_segment(log, segment)
+        end, next_offset = end_of_range(segment, start, max_bytes, limit, min_one)
         if end > start and next_offset < segment.next_offset:
             log.remember(next_offset, segment, end)
     if end <= start:
@@ -84,10 +87,12 @@ def find_range(
     return segment, start, end, next_offset
 
 
-def _seek(log: PartitionLog, offset: Offset, opened: Opened) -> tuple[Segment, int] | None:
+def _seek(
+    log: PartitionLog, offset: Offset, open_segment: OpenSegment
+) -> tuple[Segment, int] | None:
     for segment in log.segments_from(offset):
-        opened(log, segment)
-        position = segment.seek(offset)
+        open_segment(log, segment)
+        position = seek(segment, offset)
         if position is not None:
             return segment, position
     return None
@@ -97,7 +102,7 @@ def _seek(log: PartitionLog, offset: Offset, opened: Opened) -> tuple[Segment, i
 
 
 class FoundRecord(NamedTuple):
-    """A record that ListOffsets names. `timestamp` in ms."""
+    """The result of a lookup by time. `timestamp` in ms."""
 
     offset: Offset
     timestamp: int
@@ -105,28 +110,29 @@ class FoundRecord(NamedTuple):
 
 
 HEADERS_AT_ONCE = 500
-"""Headers between two pauses of a lookup by time: some milliseconds where each needs a read."""
+"""Headers in one slice of a lookup by time: a few milliseconds if each needs a read."""
 
 
 def offset_for_timestamp(
-    log: PartitionLog, timestamp: int, limit_offset: Offset, opened: Opened
+    log: PartitionLog, timestamp: int, limit_offset: Offset, open_segment: OpenSegment
 ) -> Slices[FoundRecord | None]:
-    """The first record whose timestamp is `timestamp` or later, between the log start and
-    `limit_offset` (exclusive).
+    """The first record with `timestamp` or later, from the log start to `limit_offset` (exclusive).
+    In slices.
 
-    In slices. The log may change in each pause: segments are removed, cleaned and closed. So
-    nothing but an offset is kept over a pause, and a copy of a batch. Whether the caller may still
-    read this log it checks itself, before it resumes.
+    The log may change in each pause: segments are removed, cleaned and closed. So only an offset
+    and a copy of a batch are kept over a pause. Before it resumes, the caller checks that it may
+    still read this log.
     """
-    return (yield from _first_since(log, log.log_start_offset, timestamp, limit_offset, opened))
+    return (
+        yield from _first_since(log, log.log_start_offset, timestamp, limit_offset, open_segment)
+    )
 
 
 def record_with_max_timestamp(
-    log: PartitionLog, limit_offset: Offset, opened: Opened
+    log: PartitionLog, limit_offset: Offset, open_segment: OpenSegment
 ) -> Slices[FoundRecord | None]:
-    """The first record with the largest timestamp of all below `limit_offset`.
-
-    In slices, as `offset_for_timestamp`.
+    """The first of the records below `limit_offset` with the largest timestamp. In slices, as
+    `offset_for_timestamp`.
     """
     best: Segment | None = None
     for segment in log.segments_from(log.log_start_offset):
@@ -139,27 +145,31 @@ def record_with_max_timestamp(
     if best is None:
         return None
     found = yield from _first_since(
-        log, best.max_timestamp_offset, best.max_timestamp, limit_offset, opened
+        log, best.max_timestamp_offset, best.max_timestamp, limit_offset, open_segment
     )
-    # the youngest batch is at or beyond the limit, or before the log start: look at what is between
+    # The batch with the largest timestamp is outside the log start and the limit. Search between.
     while found is None:
         start_offset = log.log_start_offset
-        youngest = yield from _largest_timestamp(log, limit_offset, opened)
-        if youngest < 0:
+        largest = yield from _largest_timestamp(log, limit_offset, open_segment)
+        if largest < 0:
             return None
-        found = yield from _first_since(log, start_offset, youngest, limit_offset, opened)
+        found = yield from _first_since(log, start_offset, largest, limit_offset, open_segment)
         if log.log_start_offset == start_offset:
             break
     return found
 
 
 def _first_since(
-    log: PartitionLog, offset: Offset, timestamp: int, limit_offset: Offset, opened: Opened
+    log: PartitionLog,
+    offset: Offset,
+    timestamp: int,
+    limit_offset: Offset,
+    open_segment: OpenSegment,
 ) -> Slices[FoundRecord | None]:
-    """The first record from the batch of `offset` on that is not older than `timestamp`."""
+    """The first record with `timestamp` or later, from the batch of `offset` on."""
     while True:
         walked = _walk_until(
-            log, max(offset, log.log_start_offset), timestamp, limit_offset, opened
+            log, max(offset, log.log_start_offset), timestamp, limit_offset, open_segment
         )
         if walked is None:
             return None
@@ -184,24 +194,26 @@ _Batch = tuple[int, BatchHeader, memoryview]
 
 
 def _walk_until(
-    log: PartitionLog, offset: Offset, timestamp: int, limit_offset: Offset, opened: Opened
+    log: PartitionLog,
+    offset: Offset,
+    timestamp: int,
+    limit_offset: Offset,
+    open_segment: OpenSegment,
 ) -> tuple[Offset, _Batch | None] | None:
-    """One step from the batch of `offset` on: (where to continue, the first batch that is not older
-    than `timestamp`, if it was reached).
-
-    None: there is no such batch below `limit_offset`.
+    """One slice from the batch of `offset` on: (the offset to continue at, the first batch with
+    `timestamp` or later, if it was reached). None: there is no such batch below `limit_offset`.
     """
     for segment in log.segments_from(offset):
         if max(segment.base_offset, offset) >= limit_offset:
             return None
         if not segment.size or segment.max_timestamp < timestamp or segment.next_offset <= offset:
             continue
-        opened(log, segment)
+        open_segment(log, segment)
         assert segment.file is not None and segment.time_index is not None
         since = max(offset, segment.time_index.offset_before(timestamp))
         walked = 0
-        for start, end, base_offset, last_offset, max_timestamp in segment.walk(
-            _place(log, segment, offset, since)
+        for start, end, base_offset, last_offset, max_timestamp in walk(
+            segment, _place(log, segment, offset, since)
         ):
             if base_offset >= limit_offset:
                 return None
@@ -215,10 +227,11 @@ def _walk_until(
     return None
 
 
-def _largest_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) -> Slices[int]:
-    """Of the batches from the log start on that end below `limit_offset`, ms; -1 when there
-    is none.
-    """
+def _largest_timestamp(
+    log: PartitionLog, limit_offset: Offset, open_segment: OpenSegment
+) -> Slices[int]:
+    """Of the batches from the log start on that end below `limit_offset`, in ms; -1 if there is
+    none."""
     offset = log.log_start_offset
     largest = NO_TIMESTAMP
     for segment in log.segments_from(offset):
@@ -226,7 +239,7 @@ def _largest_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) 
             largest = max(largest, segment.max_timestamp)
     while (
         walked := _walk_younger(
-            log, max(offset, log.log_start_offset), largest, limit_offset, opened
+            log, max(offset, log.log_start_offset), largest, limit_offset, open_segment
         )
     ) is not None:
         offset, largest = walked
@@ -235,25 +248,25 @@ def _largest_timestamp(log: PartitionLog, limit_offset: Offset, opened: Opened) 
 
 
 def _walk_younger(
-    log: PartitionLog, offset: Offset, largest: int, limit_offset: Offset, opened: Opened
+    log: PartitionLog, offset: Offset, largest: int, limit_offset: Offset, open_segment: OpenSegment
 ) -> tuple[Offset, int] | None:
-    """One step from the batch of `offset` on: (where to continue, the largest timestamp up
-    to there and `largest`). None at the end.
+    """One slice from the batch of `offset` on: (the offset to continue at, the largest timestamp up
+    to there, at least `largest`). None at the end.
     """
     for segment in log.segments_from(offset):
         if max(segment.base_offset, offset) >= limit_offset:
             return None
         if not segment.size or segment.max_timestamp <= largest or segment.next_offset <= offset:
             continue
-        opened(log, segment)
+        open_segment(log, segment)
         assert segment.time_index is not None
         indexed, indexed_offset = segment.time_index.last_before(limit_offset)
         since = offset
-        if indexed >= 0 and indexed_offset >= offset:  # no batch up to there is younger
+        if indexed >= 0 and indexed_offset >= offset:  # no batch up to there has a larger one
             largest, since = max(largest, indexed), indexed_offset + 1
         walked = 0
-        for _start, end, _base_offset, last_offset, max_timestamp in segment.walk(
-            _place(log, segment, offset, since)
+        for _start, end, _base_offset, last_offset, max_timestamp in walk(
+            segment, _place(log, segment, offset, since)
         ):
             if last_offset >= limit_offset:
                 return limit_offset, largest
@@ -268,10 +281,13 @@ def _walk_younger(
 
 
 def _place(log: PartitionLog, segment: Segment, offset: Offset, since: Offset) -> int:
-    """Where to begin to walk for `since` in a segment that is open: by the index, or where
-    the step before stopped, at `offset`.
+    """The position in an open segment from which to search `since`: by the index, or where the
+    slice before stopped, at `offset`.
     """
     assert segment.index is not None
     indexed = segment.index.position_of(since)
     stopped = log.positions.pop(offset, None)
-    return max(indexed, stopped[1]) if stopped is not None and stopped[0] is segment else indexed
+    if stopped is None:
+        return indexed
+    stopped_segment, position = stopped
+    return max(indexed, position) if stopped_segment is segment else indexed

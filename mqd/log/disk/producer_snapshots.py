@@ -1,5 +1,5 @@
-"""Producers of a log as of some offset, from a snapshot and the batches behind it; and what
-such a replay finds aborted.
+"""The producers of a log at an offset, from a snapshot file and the batches behind it. The same
+replay rebuilds transaction indexes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqd.log.disk.segment_files import load_aborted, open_segment, store_aborted
+from mqd.log.disk.segment_files import open_segment, read_transaction_index, store_transaction_index
+from mqd.log.disk.segment_reading import seek
 from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.producers import Producers, replay_marker
 from mqd.log.segment import Segment
-from mqd.log.transaction_index import AbortedIndex
+from mqd.log.transaction_index import TransactionIndex
 from mqd.protocol.batch import BatchHeader
 from mqd.protocol.files import (
     SNAPSHOT_SUFFIX,
@@ -36,12 +37,12 @@ logger = logging.getLogger(__name__)
 def batches_from(
     disk: Disk, path: Path, segments: list[Segment], offset: Offset, config: LogConfig
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each batch from `offset` on, and its header."""
+    """(header, bytes) of each batch from `offset` on. OSError; BadBatch."""
     for segment in segments:
         if segment.next_offset > offset and segment.size:
             open_segment(disk, path, segment, config)
             assert segment.file is not None
-            start = segment.seek(offset)
+            start = seek(segment, offset)
             if start is not None:
                 for _position, header, view in scan_batches(
                     segment.file.read_at, start, segment.size
@@ -52,7 +53,7 @@ def batches_from(
 def replay_batch(
     producers: Producers, header: BatchHeader, view: memoryview
 ) -> AbortedTransaction | None:
-    """A batch is in the log. What it ends, where it is a marker that aborts."""
+    """Update the producers for a batch. Returns the transaction that it aborts, if any."""
     if header.producer_id < 0:
         return None
     if header.is_control:
@@ -69,17 +70,15 @@ def replay_batch(
     return None
 
 
-def have_aborted(
+def open_transaction_index(
     disk: Disk, path: Path, segments: list[Segment], segment: Segment, config: LogConfig
-) -> AbortedIndex:
-    """The aborted transactions of one of `segments`: as they are in memory or in its file, or found
-    anew where that makes no sense.
-
-    OSError; BadBatch where the log cannot be read.
+) -> TransactionIndex:
+    """The transaction index of one of `segments`, in memory. It is loaded from its file, or rebuilt
+    from the log if the file is damaged. OSError; BadBatch.
     """
-    if segment.aborted is None:
+    if segment.transaction_index is None:
         try:
-            segment.aborted = load_aborted(disk, path, segment)
+            segment.transaction_index = read_transaction_index(disk, path, segment)
         except FileFormatError as error:
             logger.warning(
                 "transaction index rebuilt path=%s segment=%d reason=%s",
@@ -87,16 +86,18 @@ def have_aborted(
                 segment.base_offset,
                 error,
             )
-            segment.aborted = _find_aborted(disk, path, segments, segment, config)
-            store_aborted(disk, path, segment)
-    return segment.aborted
+            segment.transaction_index = _rebuild_transaction_index(
+                disk, path, segments, segment, config
+            )
+            store_transaction_index(disk, path, segment)
+    return segment.transaction_index
 
 
-def _find_aborted(
+def _rebuild_transaction_index(
     disk: Disk, path: Path, segments: list[Segment], segment: Segment, config: LogConfig
-) -> AbortedIndex:
+) -> TransactionIndex:
     producers, start = newest_snapshot(disk, path, segment.base_offset)
-    found = AbortedIndex()
+    found = TransactionIndex()
     for header, view in batches_from(
         disk, path, segments[: segments.index(segment) + 1], start, config
     ):
@@ -108,8 +109,8 @@ def _find_aborted(
 
 
 def newest_snapshot(disk: Disk, path: Path, end_offset: Offset) -> tuple[Producers, Offset]:
-    """The newest good snapshot that is not beyond `end_offset`, and its offset; producers
-    that know nothing where there is none.
+    """The newest valid snapshot up to `end_offset`, and its offset. Without one: no producers, and
+    offset 0.
     """
     for offset in snapshot_offsets(disk, path):
         if offset <= end_offset:
@@ -128,15 +129,15 @@ def snapshot_offsets(disk: Disk, path: Path) -> list[Offset]:
 
 
 def remove_snapshots(disk: Disk, path: Path, segments: list[Segment]) -> None:
-    """Remove producer snapshots that nobody will use: beyond the end, and all but the
-    newest that no segment begins with.
+    """Remove producer snapshots beyond the end, and those at no segment's base offset except the
+    newest.
     """
     for outdated in outdated_snapshots(disk, path, segments, segments[-1].next_offset):
         disk.remove(outdated)
 
 
 def outdated_snapshots(disk: Disk, path: Path, segments: list[Segment], end: Offset) -> list[Path]:
-    """Those that `remove_snapshots` removes from a log of these segments that ends at `end`."""
+    """The snapshots that `remove_snapshots` removes from a log with these segments and this end."""
     bases = {segment.base_offset for segment in segments}
     found = []
     newest = True
@@ -149,7 +150,7 @@ def outdated_snapshots(disk: Disk, path: Path, segments: list[Segment], end: Off
 
 
 def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
-    """None when the file is damaged."""
+    """None if the file is damaged."""
     try:
         return Producers(
             decode_producer_snapshot(
@@ -161,8 +162,8 @@ def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
 
 
 def producers_at(disk: Disk, log: PartitionLog, end: Offset) -> Producers:
-    """Producers as of `end`, which is written: the newest good snapshot up to there, and
-    the batches behind it. OSError; BadBatch.
+    """The producers at `end`, up to the written end: from the newest valid snapshot and the batches
+    behind it. OSError; BadBatch.
     """
     producers, start = newest_snapshot(disk, log.path, end)
     note_unreplicated(

@@ -1,6 +1,4 @@
-"""The files of one segment: made, opened, written, cut, renamed out of the log; for the
-service, for recovery and for worker threads.
-"""
+"""The files of one segment: creates, opens, writes, truncates and renames them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from mqd.errors import PASSING_ERRNOS
 from mqd.log.index import OffsetIndex, TimeIndex
 from mqd.log.log_config import LogConfig
 from mqd.log.segment import Segment
-from mqd.log.transaction_index import AbortedIndex
+from mqd.log.transaction_index import TransactionIndex
 from mqd.protocol.files import (
     DELETED_SUFFIX,
     INDEX_ENTRY,
@@ -37,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 
 def new_segment(disk: Disk, path: Path, base_offset: Offset, now_ms: int) -> Segment:
-    """An empty segment in the partition directory `path`, its three files created (not yet
-    durable).
+    """Create an empty segment with its three files in the partition's directory `path`. Not yet
+    durable.
     """
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         disk.open(path / segment_file_name(base_offset, suffix), create=True).truncate(0)
@@ -55,8 +53,8 @@ def remove_segment(disk: Disk, path: Path, base_offset: Offset) -> None:
 def retire_segment(
     disk: Disk, path: Path, segment: Segment, *, or_remove: bool = False
 ) -> list[Path]:
-    """Rename a segment's files out of the log; returns what is to be removed later. `or_remove`: a
-    full directory has no room for longer names, and then they are removed at once.
+    """Rename a segment's files to .deleted. Returns the files to remove later. `or_remove`: if a
+    full disk has no space for the longer names, remove them at once.
     """
     retired = []
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
@@ -77,7 +75,7 @@ def retire_segment(
 def load_indexes(
     disk: Disk, path: Path, base_offset: Offset, log_size: int, suffix: str = ""
 ) -> tuple[OffsetIndex, TimeIndex]:
-    """Both indexes of a segment; FileNotFoundError or FileFormatError when they are of no use.
+    """Both indexes of a segment. FileNotFoundError or FileFormatError if one is missing or damaged.
 
     `suffix`: as `Segment.suffix`.
     """
@@ -93,9 +91,8 @@ def load_indexes(
 
 
 def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
-    """Write both index files anew.
-
-    Without space there is none, as with `append_indexes`; other errors are raised.
+    """Write both index files. If there is no space, remove the file, as `append_indexes` does.
+    OSError otherwise.
     """
     assert segment.index is not None and segment.time_index is not None
     for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
@@ -112,34 +109,33 @@ def store_indexes(disk: Disk, path: Path, segment: Segment) -> None:
             disk.remove(name)
 
 
-def load_aborted(disk: Disk, path: Path, segment: Segment) -> AbortedIndex:
-    """The aborted transactions of a segment, from its file; none where there is no file.
-
-    FileFormatError where it makes no sense.
+def read_transaction_index(disk: Disk, path: Path, segment: Segment) -> TransactionIndex:
+    """Read the transaction index of a segment. Empty if there is no file. FileFormatError if it is
+    damaged.
     """
     try:
         data = disk.read_bytes(
             path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX + segment.suffix)
         )
     except FileNotFoundError:
-        return AbortedIndex()
-    return AbortedIndex.load(data, segment.base_offset, segment.next_offset)
+        return TransactionIndex()
+    return TransactionIndex.load(data, segment.base_offset, segment.next_offset)
 
 
-def store_aborted(disk: Disk, path: Path, segment: Segment) -> bool:
-    """Write the file anew, or remove it where nothing was aborted.
+def store_transaction_index(disk: Disk, path: Path, segment: Segment) -> bool:
+    """Write the file of the transaction index, or remove it if the index is empty.
 
-    False without space for it: it stays stale then. OSError.
+    False if there is no space: then the index stays stale. OSError.
     """
-    assert segment.aborted is not None
+    assert segment.transaction_index is not None
     name = path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX)
-    if not segment.aborted:
+    if not segment.transaction_index:
         disk.remove(name)
         return True
     try:
-        disk.write_atomic(name, segment.aborted.encode())
+        disk.write_atomic(name, segment.transaction_index.encode())
     except OSError as error:
-        segment.aborted.stale = True
+        segment.transaction_index.stale = True
         if error.errno not in PASSING_ERRNOS:
             raise
         logger.warning("cannot write an index file=%s reason=%s", name, error)
@@ -148,9 +144,8 @@ def store_aborted(disk: Disk, path: Path, segment: Segment) -> bool:
 
 
 def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
-    """Write the entries that the index files lack.
-
-    Where that fails the files are removed, to be written whole next time.
+    """Append the entries that the index files lack. If that fails, remove the file; the next call
+    writes all entries.
     """
     assert segment.index is not None and segment.time_index is not None
     for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
@@ -165,9 +160,9 @@ def append_indexes(disk: Disk, path: Path, segment: Segment) -> None:
 
 
 def open_indexes(disk: Disk, path: Path, segment: Segment) -> tuple[File | None, File | None]:
-    """The files of both indexes, to be cut. OSError.
-
-    None for one that `append_indexes` has removed: a full disk has no room to make it anew."""
+    """Open the files of both indexes, for `truncate_segment`. None for a file that `append_indexes`
+    has removed: a full disk has no space to create it. OSError.
+    """
     files = (
         path / segment_file_name(segment.base_offset, suffix)
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -176,21 +171,23 @@ def open_indexes(disk: Disk, path: Path, segment: Segment) -> tuple[File | None,
     return index, time_index
 
 
-def cut_segment(
-    segment: Segment, size: int, next_offset: Offset, files: tuple[File | None, File | None]
+def truncate_segment(
+    segment: Segment,
+    size: int,
+    next_offset: Offset,
+    index_files: tuple[File | None, File | None],
 ) -> None:
-    """Cut a segment that is open, and its index files; needs no space on the disk, and no
-    descriptor.
-
-    OSError; BadBatch where what stays makes no sense.
+    """Truncate an open segment and its index files. Needs no disk space and no descriptor. OSError;
+    BadBatch.
     """
     assert segment.file is not None
     segment.file.truncate(size)
-    segment.cut_to(size, next_offset)
+    segment.on_truncated(size, next_offset)
     assert segment.index is not None and segment.time_index is not None
+    index_file, time_index_file = index_files
     for index, file, entry in (
-        (segment.index, files[0], INDEX_ENTRY),
-        (segment.time_index, files[1], TIME_INDEX_ENTRY),
+        (segment.index, index_file, INDEX_ENTRY),
+        (segment.time_index, time_index_file, TIME_INDEX_ENTRY),
     ):
         if file is None:
             index.unwrite()
@@ -203,8 +200,8 @@ def cut_segment(
 
 
 def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) -> None:
-    """Have the file and the indexes of an older segment at hand; indexes that are missing
-    or insane are rebuilt.
+    """Open the file and the indexes of a segment. Missing or damaged indexes are rebuilt. OSError;
+    BadBatch.
     """
     if segment.file is None:
         segment.file = disk.open(
@@ -226,10 +223,7 @@ def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) ->
 
 
 def rebuild(segment: Segment, size: int, index_interval_bytes: int) -> None:
-    """Fill an empty segment's state and indexes from the headers in its file.
-
-    BadBatch where they make no sense.
-    """
+    """Build the state and the indexes of a segment from the headers in its file. BadBatch."""
     assert segment.file is not None and not segment.size
     for position, header, view in scan_batches(segment.file.read_at, 0, size):
         if (

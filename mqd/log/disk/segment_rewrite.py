@@ -1,14 +1,11 @@
-"""The work of a pass of the cleaner, for worker threads, in slices: reading the dirty part, and
-writing segments anew.
+"""The slices of a compaction pass, for worker threads: reads the dirty part, and rewrites segments.
 
-Each of the two functions is a generator; a slice is one `next`, which tells how many bytes were
-read and written. A slice ends after so many records or bytes; a batch is handled as a whole.
-Memory: one chunk or one batch, unpacked, what is to be written of it, and the indexes of one
-segment.
+`fill_offset_map` and `SegmentRewrite.slices` are generators. One `next` is a slice and returns the
+bytes that it read and wrote. A slice ends after a number of records or bytes, and includes whole
+batches. Memory: one chunk or one decompressed batch, its output, and the indexes of one segment.
 
-Nothing here looks at the log itself, which may change between slices: it works on what it was
-given, and reads files by names that may be gone by then. Whoever runs it asks after each slice
-whether it is still wanted.
+The slices do not use the `PartitionLog`, which may change between them. They read files by name,
+which may be deleted meanwhile. After each slice the caller checks whether the log has changed.
 """
 
 from __future__ import annotations
@@ -19,11 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mqd.errors import PASSING_ERRNOS, MqError
 from mqd.limits import CLEANED_RECORDS_PER_SLICE
-from mqd.log.compaction import Indexing, Rewriting
-from mqd.log.disk.segment_swap import CLEANED_SUFFIX, drop_files
+from mqd.log.compaction import BatchRewriter, OffsetMapBuilder
+from mqd.log.disk.segment_swap import CLEANED_SUFFIX, remove_unfinished_files
 from mqd.log.log_config import LogConfig
 from mqd.log.segment import Segment
-from mqd.log.transaction_index import AbortedIndex
+from mqd.log.transaction_index import TransactionIndex
 from mqd.protocol.batch import BatchHeader, crc_of, parse_header
 from mqd.protocol.files import (
     INDEX_SUFFIX,
@@ -45,30 +42,30 @@ _SEGMENT_BYTES_MAX = 2**31 - 1
 
 
 class Uncleanable(Exception):
-    """What a log holds cannot be cleaned, and could not the next time."""
+    """A log has data that cannot be cleaned, now or later."""
 
 
 class Source(NamedTuple):
-    """A segment as it was when the work was given."""
+    """A segment at the time when the caller planned the work."""
 
     base_offset: Offset
     size: int
     position: int = 0
-    """Where to begin."""
+    """The position of the first batch to read."""
 
 
 def sources_of(segments: Sequence[Segment]) -> list[Source]:
     return [Source(segment.base_offset, segment.size) for segment in segments]
 
 
-def index_dirty(
-    disk: Disk, path: Path, sources: Sequence[Source], indexing: Indexing, chunk_bytes: int
+def fill_offset_map(
+    disk: Disk, path: Path, sources: Sequence[Source], builder: OffsetMapBuilder, chunk_bytes: int
 ) -> Iterator[int]:
     """Put the keys of these segments into the map, until it is full. Uncleanable, OSError."""
     records = size = 0
     for header, view, _is_last in _batches(disk, path, sources, chunk_bytes):
         try:
-            if not indexing.add(header, view):
+            if not builder.add(header, view):
                 break
         except MqError as error:
             raise Uncleanable(
@@ -83,10 +80,10 @@ def index_dirty(
 
 
 class SegmentRewrite:
-    """Neighbouring segments become one, under names that do not count yet: see the head of this
-    file and disk/segment_swap.py.
+    """Rewrites adjacent segments as one, in .cleaned files (segment_swap.py). See the head of this
+    file.
 
-    `with_transactions`: whether one of them has a file of aborted transactions, which the new one's
+    `with_transactions`: whether the first segment has a transaction index file, which the new one
     must replace.
     """
 
@@ -96,7 +93,7 @@ class SegmentRewrite:
         path: Path,
         sources: Sequence[Source],
         next_offset: Offset,
-        rewriting: Rewriting,
+        rewriter: BatchRewriter,
         config: LogConfig,
         *,
         now_ms: int,
@@ -105,20 +102,19 @@ class SegmentRewrite:
     ) -> None:
         self.segment = Segment(sources[0].base_offset, now_ms)
         self.changed = len(sources) > 1
-        """Whether the result differs from what is there."""
+        """Whether the result differs from the segments on disk."""
         self._disk = disk
         self._path = path
         self._sources = sources
         self._next_offset = next_offset
-        self._rewriting = rewriting
+        self._rewriter = rewriter
         self._interval = config.index_interval_bytes
         self._chunk_bytes = chunk_bytes
         self._with_transactions = with_transactions
 
     def slices(self) -> Iterator[int]:
-        """Until all files are written and durable.
-
-        Uncleanable; OSError, and what was written is to be dropped.
+        """Until all files are written and durable. Uncleanable; OSError, and the caller removes the
+        files.
         """
         segment, disk = self.segment, self._disk
         segment.file = file = disk.open(self._name(LOG_SUFFIX), create=True)
@@ -128,7 +124,7 @@ class SegmentRewrite:
         kept_bytes = 0
         for header, view, is_last in _batches(disk, self._path, self._sources, self._chunk_bytes):
             try:
-                left = self._rewriting.rewrite(header, view, keep=is_last)
+                left = self._rewriter.rewrite(header, view, keep=is_last)
             except MqError as error:
                 raise Uncleanable(
                     f"{self._path}: the batch at offset {header.base_offset} cannot be read: "
@@ -150,8 +146,8 @@ class SegmentRewrite:
             file.append(kept)
             yield read + kept_bytes
         if not self.changed:
-            drop_files(disk, self._path, segment.base_offset)
-            self._rewriting.transactions.kept.clear()
+            remove_unfinished_files(disk, self._path, segment.base_offset)
+            self._rewriter.transactions.aborted_with_batches.clear()
             return
         file.sync()
         yield 0
@@ -176,11 +172,11 @@ class SegmentRewrite:
             (INDEX_SUFFIX, segment.index.encode()),
             (TIME_INDEX_SUFFIX, segment.time_index.encode()),
         ]
-        aborted = self._rewriting.transactions.kept
-        segment.aborted = AbortedIndex(aborted)
+        aborted = self._rewriter.transactions.aborted_with_batches
+        segment.transaction_index = TransactionIndex(aborted)
         if aborted or self._with_transactions:
             files.append((TXN_INDEX_SUFFIX, encode_txn_index(aborted)))
-        self._rewriting.transactions.kept = []
+        self._rewriter.transactions.aborted_with_batches = []
         for suffix, data in files:
             file = disk.open(self._name(suffix), create=True)
             file.truncate(0)
@@ -195,8 +191,9 @@ class SegmentRewrite:
 def _batches(
     disk: Disk, path: Path, sources: Sequence[Source], chunk_bytes: int
 ) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
-    """(header, bytes, whether it is the last of all) of each batch. Its CRC is right: what is
-    rewritten gets another, which must not cover up damage. Uncleanable; OSError for what passes.
+    """(header, bytes, whether it is the last of all) of each batch. Its CRC is checked, because a
+    rewritten batch gets a new CRC, which would hide damage. Uncleanable; OSError for a temporary
+    error.
     """
     last = max((number for number, source in enumerate(sources) if source.size), default=0)
     for number, source in enumerate(sources):

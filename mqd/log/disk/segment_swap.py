@@ -1,21 +1,20 @@
-"""A cleaned segment takes the place of those that it was made of, so that a crash at any point
-leaves the old ones or the new one.
+"""Swaps a cleaned segment for the segments that it was made of. A crash at any point leaves the old
+segments or the new one.
 
-Kafka's names, and its order; "durable" is a sync of the partition's directory, in a worker thread
-but for `settle`:
+The suffixes and their order are Kafka's. "Durable" means a sync of the partition's directory, in a
+worker thread (only `finish_or_abort_swap` syncs on the event loop):
 
-    .cleaned    being written, then synced, then durable by name
-    .swap       `stage`: all files of the new segment have this name; durable before anything old
-                goes `put_in_place`: the log reads from the new segment; the old ones but the first
-                are
-                .deleted; durable
-    (none)      `complete`: renamed over the first of the old ones; durable
+    .cleaned    The files are being written, then synced. Then their names are made durable.
+    .swap       `begin_swap` renames all files of the new segment. Durable before any old file is
+                renamed. `put_in_place`: the log reads the new segment, and the old segments except
+                the first are renamed to .deleted. Durable.
+    (none)      `complete_swap` renames the new files over those of the first old segment. Durable.
 
-A start (`finish_replacements`) drops everything where a .cleaned is left, and carries on with what
-is .swap where none is: removes what the new segment covers, and renames it. That the last batch of
-a cleaned segment always stays tells what it covers.
+A start (`finish_interrupted_swaps`) removes all files of a swap if a .cleaned file is left.
+Otherwise it finishes the swap: it removes the segments that the .swap segment covers, and renames
+it. The covered offsets end with the last batch of a cleaned segment, which compaction always keeps.
 
-Whoever cuts the log or takes segments out of it between two steps calls `settle` first.
+Call `finish_or_abort_swap` before a truncation or a removal of segments.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqd.errors import StorageError
 from mqd.log.disk.segment_files import remove_segment, retire_segment
-from mqd.log.partition_log import PartitionLog, Replacement
+from mqd.log.partition_log import PartitionLog, SegmentSwap
 from mqd.protocol.files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -46,26 +45,26 @@ CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
 FILES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX)
-"""What a segment consists of, the log last: where its name is right, all are."""
+"""The files of a segment, in the order in which they are renamed. Once the log has its new name,
+all others have theirs."""
 
 
-def stage(disk: Disk, log: PartitionLog, replacement: Replacement) -> None:
-    """The files of the new segment are written and durable under their names: from here on
-    a start may finish it. OSError.
-    """
-    assert log.replacement is None, log
-    log.replacement = replacement
-    _rename(disk, log.path, replacement.cleaned.base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
-    replacement.cleaned.suffix = SWAP_SUFFIX
+def begin_swap(disk: Disk, log: PartitionLog, swap: SegmentSwap) -> None:
+    """The .cleaned files are written and durable. From here on a start may finish the swap.
+    OSError."""
+    assert log.swap is None, log
+    log.swap = swap
+    _rename(disk, log.path, swap.cleaned.base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
+    swap.cleaned.suffix = SWAP_SUFFIX
 
 
 def put_in_place(disk: Disk, log: PartitionLog) -> list[Path]:
-    """Read from the new segment from here on; returns what is to be removed later. OSError."""
-    replacement = log.replacement
-    assert replacement is not None and not replacement.is_in_place
-    old = replacement.old
-    log.on_cleaned(old, replacement.cleaned)
-    replacement.is_in_place = True
+    """Let the log read the new segment. Returns the files to remove later. OSError."""
+    swap = log.swap
+    assert swap is not None and not swap.is_in_place
+    old = swap.old
+    log.on_cleaned(old, swap.cleaned)
+    swap.is_in_place = True
     retired = []
     for segment in reversed(old[1:]):
         retired += retire_segment(disk, log.path, segment)
@@ -74,36 +73,35 @@ def put_in_place(disk: Disk, log: PartitionLog) -> list[Path]:
     return retired
 
 
-def complete(disk: Disk, log: PartitionLog) -> None:
-    """That the old segments are gone is durable: the new one gets its name. OSError."""
-    replacement = log.replacement
-    assert replacement is not None and replacement.is_in_place
-    _rename(disk, log.path, replacement.cleaned.base_offset, SWAP_SUFFIX, "")
-    replacement.cleaned.suffix = ""
-    log.replacement = None
+def complete_swap(disk: Disk, log: PartitionLog) -> None:
+    """The removal of the old segments is durable: rename the new one. OSError."""
+    swap = log.swap
+    assert swap is not None and swap.is_in_place
+    _rename(disk, log.path, swap.cleaned.base_offset, SWAP_SUFFIX, "")
+    swap.cleaned.suffix = ""
+    log.swap = None
 
 
-def settle(disk: Disk, log: PartitionLog) -> None:
-    """Bring a replacement to one end or the other, at once: the log is about to be made shorter.
-    OSError: this may be called again.
+def finish_or_abort_swap(disk: Disk, log: PartitionLog) -> None:
+    """Finish a swap that is in place, or abort it. OSError: this may be called again.
 
-    The syncs of a directory hold up the loop for milliseconds; that a cut falls between two steps
-    is rare.
+    The syncs of the directory delay the event loop for milliseconds. A truncation rarely occurs
+    during a swap.
     """
-    replacement = log.replacement
-    if replacement is None:
+    swap = log.swap
+    if swap is None:
         return
-    if replacement.is_in_place:
+    if swap.is_in_place:
         disk.sync_directory(log.path)
-        complete(disk, log)
+        complete_swap(disk, log)
         try:
-            # before anything else is .cleaned: a start would drop it all
+            # Before any other .cleaned file exists: a start would remove this segment, too.
             disk.sync_directory(log.path)
         except OSError:
-            log.replacement = replacement
+            log.swap = swap
             raise
         return
-    base_offset = replacement.cleaned.base_offset
+    base_offset = swap.cleaned.base_offset
     source = log.path / segment_file_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)
     if disk.exists(source):
         disk.rename(
@@ -111,13 +109,15 @@ def settle(disk: Disk, log: PartitionLog) -> None:
             log.path / segment_file_name(base_offset, LOG_SUFFIX + CLEANED_SUFFIX),
             durable=False,
         )
-    disk.sync_directory(log.path)  # a start drops it all
-    drop_files(disk, log.path, base_offset)
-    log.replacement = None
+    disk.sync_directory(log.path)  # from here on a start aborts the swap
+    remove_unfinished_files(disk, log.path, base_offset)
+    log.swap = None
 
 
-def drop_files(disk: Disk, path: Path, base_offset: Offset) -> None:
-    """Remove the files of a segment that does not count yet; what says so goes last."""
+def remove_unfinished_files(disk: Disk, path: Path, base_offset: Offset) -> None:
+    """Remove the files of a segment that is not in place. The .cleaned files are last: as long as
+    one is left, a start removes the others.
+    """
     for suffix in FILES:
         disk.remove(path / segment_file_name(base_offset, suffix + SWAP_SUFFIX))
     disk.sync_directory(path)
@@ -125,20 +125,20 @@ def drop_files(disk: Disk, path: Path, base_offset: Offset) -> None:
         disk.remove(path / segment_file_name(base_offset, suffix + CLEANED_SUFFIX))
 
 
-def finish_replacements(disk: Disk, path: Path) -> list[str]:
-    """What a crash left of replacements in a partition's directory: finished or dropped. Tells what
-    was done, one line each.
+def finish_interrupted_swaps(disk: Disk, path: Path) -> list[str]:
+    """At a start: finish or abort the swaps in a partition's directory that a crash interrupted.
+    Returns a sentence for each.
 
-    StorageError for a new segment that cannot be read, and nothing is changed; OSError.
+    StorageError if a new segment cannot be read, and nothing is changed; OSError.
     """
-    told = []
+    findings = []
     names = disk.list(path)
     if cleaned := _bases(names, CLEANED_SUFFIX):
         for base_offset in sorted(
             cleaned | {base for base in _bases(names, SWAP_SUFFIX) if base >= min(cleaned)}
         ):
-            drop_files(disk, path, base_offset)
-            told.append(
+            remove_unfinished_files(disk, path, base_offset)
+            findings.append(
                 f"a compaction was interrupted: what it wrote of segment {base_offset} is dropped"
             )
         names = disk.list(path)
@@ -152,8 +152,8 @@ def finish_replacements(disk: Disk, path: Path) -> list[str]:
             disk.sync_directory(path)
         _rename(disk, path, base_offset, SWAP_SUFFIX, "")
         disk.sync_directory(path)
-        told.append(f"a compaction was interrupted: its segment {base_offset} takes its place")
-    return told
+        findings.append(f"a compaction was interrupted: its segment {base_offset} takes its place")
+    return findings
 
 
 def _end_of(disk: Disk, path: Path, base_offset: Offset) -> Offset:
@@ -175,8 +175,8 @@ def _end_of(disk: Disk, path: Path, base_offset: Offset) -> Offset:
 
 
 def _bases(names: Iterable[str], suffix: str) -> set[Offset]:
-    """Base offsets of the segments of which a file has this suffix; without one: of which
-    the log is there.
+    """Base offsets of the segments that have a file with this suffix. Without a suffix: that have a
+    log file.
     """
     found = set()
     for name in names:

@@ -1,7 +1,7 @@
-"""What one sync of a log does: planned on the event loop, carried out in a worker thread.
+"""One sync of a log: the event loop plans it, a worker thread runs it.
 
-Then the loop gets the plan back (`LogService.after_sync`). A plan holds references to the files
-that it syncs, so a segment that is deleted meanwhile stays open until the thread is done.
+Then `LogService.after_sync` processes the result on the event loop. A plan holds references to the
+files that it syncs, so a segment that is deleted meanwhile stays open until the thread is done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mqd.errors import PASSING_ERRNOS, StorageError
 from mqd.log.disk.segment_files import open_segment
 from mqd.log.durability import NO_TRUNCATION
 from mqd.log.partition_log import PartitionLog
-from mqd.log.producers import ProducerSnapshot
+from mqd.log.producer_state import ProducerSnapshot
 from mqd.protocol.files import (
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
@@ -41,24 +41,25 @@ class SyncPlan:
 
     log: PartitionLog
     end_offset: Offset
-    cuts: int
+    truncations: int
+    """Of the log when this was planned."""
     files: list[File] = field(default_factory=list)
     indexes: list[Path] = field(default_factory=list)
     """Small files beside the segments, synced if they exist."""
     writes: list[tuple[Path, bytes]] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
     snapshots: list[tuple[Offset, ProducerSnapshot]] = field(default_factory=list)
-    aborted: list[Segment] = field(default_factory=list)
+    indexed: list[Segment] = field(default_factory=list)
     """Segments whose transaction index is among `writes`."""
 
-    def add_aborted(self, segment: Segment) -> None:
+    def add_transaction_index(self, segment: Segment) -> None:
         """Write the transaction index of a segment, if it has changed."""
-        if segment.aborted is not None and segment.aborted.stale:
-            self.aborted.append(segment)
+        if segment.transaction_index is not None and segment.transaction_index.stale:
+            self.indexed.append(segment)
             self.writes.append(
                 (
                     self.log.path / segment_file_name(segment.base_offset, TXN_INDEX_SUFFIX),
-                    segment.aborted.encode(),
+                    segment.transaction_index.encode(),
                 )
             )
 
@@ -86,39 +87,39 @@ class SyncPlan:
                 disk.sync_directory(path)
 
     def _snapshots(self) -> Iterator[tuple[Path, bytes]]:
-        """Those of records that were truncated meanwhile are not written: a start would trust
-        them."""
+        """Snapshots with records that were truncated meanwhile are not written, because a start
+        would trust them."""
         for offset, snapshot in self.snapshots:
             data = snapshot.encoded()  # slow: check for truncations after it
             if offset <= self.log.durability.lowest_truncation:
                 yield self.log.path / segment_file_name(offset, SNAPSHOT_SUFFIX), data
 
     def outdated(self) -> list[Offset]:
-        """Outdated snapshots that may have been written all the same. They must be removed."""
+        """Snapshots that may have been written although they are outdated. They must be removed."""
         return [
             offset for offset, _ in self.snapshots if offset > self.log.durability.lowest_truncation
         ]
 
     def give_back(self) -> None:
         """There was no space: the next plan includes this work again."""
-        log = self.log
+        log, durability = self.log, self.log.durability
         log.epochs.dirty = True
-        log.new_files = log.new_files or bool(self.directories)
-        if self.cuts == log.cuts:
-            log.snapshots[:0] = self.snapshots
-        for segment in self.aborted:
-            if segment.aborted is not None:
-                segment.aborted.stale = True
+        durability.has_new_files = durability.has_new_files or bool(self.directories)
+        if self.truncations == log.truncations:
+            durability.unwritten_snapshots[:0] = self.snapshots
+        for segment in self.indexed:
+            if segment.transaction_index is not None:
+                segment.transaction_index.stale = True
 
 
 def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
-    """Everything that is written (`whole`), or only the full segments, as a roll requests.
+    """Sync everything that is written (`whole`), or only the full segments, as a roll requests.
 
-    Includes epochs and producer snapshots, so that the recovery point never passes state that only
-    they hold.
+    Includes epochs and producer snapshots: recovery needs them for records below the recovery
+    point.
     """
     end = log.written_end_offset if whole else log.active.base_offset
-    plan = SyncPlan(log, end, log.cuts)
+    plan = SyncPlan(log, end, log.truncations)
     durability = log.durability
     durability.lowest_truncation = NO_TRUNCATION
     truncated_end = durability.unsynced_truncation
@@ -135,15 +136,15 @@ def plan_sync(disk: Disk, log: PartitionLog, *, whole: bool) -> SyncPlan:
                     plan.indexes.append(log.path / segment_file_name(segment.base_offset, suffix))
             # Also for the active segment: if nothing more is written to it, no later plan
             # includes it.
-            plan.add_aborted(segment)
+            plan.add_transaction_index(segment)
     if log.epochs.dirty:
         plan.writes.append(
             (log.path / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(log.epochs.entries()))
         )
         log.epochs.dirty = False
-    plan.snapshots, log.snapshots = log.snapshots, []
-    if log.new_files:
-        log.new_files = False
+    plan.snapshots, durability.unwritten_snapshots = durability.unwritten_snapshots, []
+    if durability.has_new_files:
+        durability.has_new_files = False
         plan.indexes.append(log.path / PARTITION_METADATA)
         plan.directories = [log.path, log.directory]
     return plan

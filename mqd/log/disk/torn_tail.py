@@ -1,18 +1,18 @@
-"""Where a segment's good batches end: is the rest a torn write, or is a batch damaged that others
-follow?
+"""Decides whether the first bad batch of a segment is a torn write, or a damaged batch with valid
+batches behind it.
 
-Recovery asks this of the first bad batch. A valid batch behind it is evidence that the bad one was
-written whole. There is one exception. A write that a kill cut short leaves a whole header and a
-part of the payload, and the payload is the client's: it may contain valid batches. So where a
-plausible header claims more bytes than the file has, a batch behind it counts only if it begins
-where the first one ends by its CRC-32C: then the length field is damaged, not the tail.
+A valid batch behind the bad one shows that the bad one was complete once. There is one exception. A
+write that a kill interrupted leaves a whole header and a part of the payload. The client chose the
+payload, so it may contain bytes of valid batches. So if a plausible header claims more bytes than
+the file has, a batch behind it counts only if it begins where the first one ends by its CRC-32C.
+Then the length field is damaged, and the tail is not torn.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
 from mqd.protocol.batch import (
@@ -31,35 +31,39 @@ if TYPE_CHECKING:
     from mqd.io.disk import File
 
 _LIKE_A_HEADER = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f])", re.DOTALL)
-"""Magic, CRC and the attributes of a batch, from position 16 on."""
+"""Magic, CRC and attributes of a batch, from position 16 on."""
 _MAGIC_POSITION = 16
+
+
+class FoundBatch(NamedTuple):
+    """A valid batch in a file."""
+
+    position: int
+    base_offset: Offset
 
 
 def batch_after(
     file: File, bad_position: int, offset: Offset, *, may_be_torn: bool
-) -> tuple[int, Offset] | None:
-    """(position, base offset) of a batch that was written behind the bad one at `bad_position`;
-    None for a torn tail.
+) -> FoundBatch | None:
+    """A valid batch behind the bad one at `bad_position`. None: the tail is torn.
 
-    `offset` is the offset that the bad batch was due to have. `may_be_torn` is False for bytes that
+    `offset`: the base offset that the bad batch should have. `may_be_torn`: false for bytes that
     were synced.
     """
     header = _unfinished_batch(file, bad_position, offset) if may_be_torn else None
     if header is None:
         return find_batch(file, bad_position + 1, offset)
     position, crc = bad_position + ATTRIBUTES_POSITION, 0
-    for found, base_offset in find_batches(file, bad_position + HEADER_BYTES, offset):
-        crc = _crc_until(file, position, found, crc)
-        position = found
+    for found in find_batches(file, bad_position + HEADER_BYTES, offset):
+        crc = _crc_until(file, position, found.position, crc)
+        position = found.position
         if crc == header.crc:
-            return found, base_offset
+            return found
     return None
 
 
 def _unfinished_batch(file: File, position: int, offset: Offset) -> BatchHeader | None:
-    """The header at `position`, if it is that of a batch whose bytes end behind the end of
-    the file.
-    """
+    """The header at `position`, if it is plausible and its batch ends beyond the file."""
     data = file.read_at(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
         return None
@@ -83,15 +87,13 @@ def _crc_until(file: File, position: int, end: int, crc: int) -> int:
     return crc
 
 
-def find_batch(file: File, position: int, offset: Offset) -> tuple[int, Offset] | None:
-    """(position, base offset) of the first valid batch at or behind `position` whose offset
-    is `offset` or higher.
-    """
+def find_batch(file: File, position: int, offset: Offset) -> FoundBatch | None:
+    """The first valid batch at or behind `position` with a base offset of `offset` or more."""
     return next(find_batches(file, position, offset), None)
 
 
-def find_batches(file: File, position: int, offset: Offset) -> Iterator[tuple[int, Offset]]:
-    """The same of all such batches, also of those inside another one."""
+def find_batches(file: File, position: int, offset: Offset) -> Iterator[FoundBatch]:
+    """All such batches, including those inside another batch."""
     size = file.size()
     while position + HEADER_BYTES <= size:
         chunk = file.read_at(position, SCAN_BYTES + HEADER_BYTES)
@@ -109,5 +111,5 @@ def find_batches(file: File, position: int, offset: Offset) -> Iterator[tuple[in
                 <= min(RECOVERY_BATCH_BYTES_MAX, size - position - at)
                 and crc_of(file.read_at(position + at, batch_bytes), 0, batch_bytes) == header.crc
             ):
-                yield position + at, header.base_offset
+                yield FoundBatch(position + at, header.base_offset)
         position += SCAN_BYTES

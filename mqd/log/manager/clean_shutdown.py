@@ -1,4 +1,6 @@
-"""An orderly stop of a log directory: syncs its logs, then writes checkpoints and the marker."""
+"""The orderly stop of a log directory: syncs its logs, then writes checkpoints and Kafka's marker
+of a clean shutdown.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ import trio
 from mqd.errors import StorageError
 from mqd.io.disk import Disk
 from mqd.log.disk.checkpoints import CHECKPOINTS, checkpointed, store_clean_shutdown, store_offsets
-from mqd.log.disk.directory import LogDirectory
-from mqd.log.disk.log_end_plan import plan_ends
+from mqd.log.disk.log_end_checkpoint import plan_log_ends
 from mqd.log.disk.producer_snapshots import remove_snapshots
 from mqd.log.disk.segment_files import append_indexes
 from mqd.log.disk.sync_plan import plan_sync
+from mqd.log.log_directory import LogDirectory
 from mqd.log.partition_log import PartitionLog
 from mqd.protocol.files import (
     CLEANER_CHECKPOINT,
@@ -58,16 +60,17 @@ def _close_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
     """Make them durable, except those that failed. In a worker thread."""
     full: StorageError | None = None
     for log in logs:
-        if not log.is_readable or (not log.written_end_offset and not log.cuts):
+        if not log.is_readable or (not log.written_end_offset and not log.truncations):
             # It never held a record. Thousands of such logs are not worth six syncs each. After
             # the next start, its files are synced with its first records (`_Loader._finish`).
             continue
         active = log.active
         active.seal()
         append_indexes(disk, log.path, active)
-        log.snapshots.append((log.written_end_offset, log.producers.freeze()))
+        snapshot = (log.written_end_offset, log.producers.freeze())
+        log.durability.unwritten_snapshots.append(snapshot)
         plan = plan_sync(disk, log, whole=True)
-        plan.add_aborted(active)
+        plan.add_transaction_index(active)
         plan.indexes += [
             log.path / segment_file_name(active.base_offset, suffix)
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -87,7 +90,7 @@ def _store_closed(
     disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int, serial: int
 ) -> None:
     """After `_close_logs`: the checkpoints, and the marker of an orderly stop. In a worker thread.
-    `serial`: see `plan_ends`."""
+    `serial`: see `plan_log_ends`."""
     sound = [log for log in logs if log.is_readable]
     for name in (
         *CHECKPOINTS,
@@ -97,10 +100,10 @@ def _store_closed(
         store_offsets(
             disk,
             directory.path / name,
-            checkpointed(name, counted, directory.path, directory.carried.get(name, {})),
+            checkpointed(name, counted, directory.path, directory.unserved_offsets.get(name, {})),
         )
-    plan = plan_ends(directory, logs, serial, is_news=serial != directory.serial)
+    plan = plan_log_ends(directory, logs, serial, changed=serial != directory.serial)
     plan.run(disk)
-    plan.done(disk)
+    plan.on_stored(disk)
     directory.serial = serial
     store_clean_shutdown(disk, directory.path, broker_epoch)

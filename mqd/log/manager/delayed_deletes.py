@@ -1,7 +1,6 @@
-"""What was taken out of the logs and is to leave the disk: retired files and deleted partitions,
-each when its delay is over.
+"""Removes retired files and deleted partitions from the disk, each after its delay.
 
-Renamed things only: whatever is still here when the process ends is found by the next start.
+They were renamed before. The next start removes what is left when the process ends.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Removals:
-    """`earlier` is called when something new is due."""
+class DelayedDeletes:
+    """`on_added` is called for each new path."""
 
-    __slots__ = ("_clock", "_disk", "_due", "_earlier")
+    __slots__ = ("_clock", "_disk", "_due", "_on_added")
 
-    def __init__(self, disk: Disk, clock: Clock, earlier: Callable[[], None]) -> None:
+    def __init__(self, disk: Disk, clock: Clock, on_added: Callable[[], None]) -> None:
         self._disk = disk
         self._clock = clock
-        self._earlier = earlier
+        self._on_added = on_added
         self._due: list[tuple[float, Path]] = []
-        """(when, what); in no order."""
+        """(deadline in monotonic seconds, path), in no order."""
 
     def add(self, path: Path, delay_ms: int) -> None:
         self.add_all([path], delay_ms)
@@ -40,19 +39,19 @@ class Removals:
     def add_all(self, paths: Iterable[Path], delay_ms: int) -> None:
         for path in paths:
             self._due.append((self._clock.monotonic() + delay_ms / 1000, path))
-            self._earlier()
+            self._on_added()
 
     def deadlines(self) -> list[float]:
         return [due for due, _ in self._due]
 
-    async def remove(self, now: float) -> None:
-        """Everything that is due at `now` (monotonic seconds)."""
-        for due, path in [removal for removal in self._due if removal[0] <= now]:
+    async def remove_due(self, now: float) -> None:
+        """Remove everything that is due at `now` (monotonic seconds)."""
+        for due, path in [(due, path) for due, path in self._due if due <= now]:
             self._due.remove((due, path))
             await self._remove(path)
 
     async def _remove(self, path: Path) -> None:
-        """Elsewhere than on the loop: unlinking large files takes its time."""
+        """In a worker thread, because the removal of a large file takes long."""
         remove = self._disk.remove_tree if is_deleted_directory(path.name) else self._disk.remove
         try:
             await self._disk.offload(remove, path)

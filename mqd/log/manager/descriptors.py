@@ -1,12 +1,12 @@
-"""Descriptors: how many the logs of a node may hold, which older segments stay open, and what is
-kept for when there are none.
+"""File descriptors of the logs of a node: bounds their number, and decides which older segments
+stay open.
 
-Each log holds the file of its active segment. Older segments are opened when somebody reads there
-and closed again, the longest open first; one that is full and not yet durable stays open, because a
-file that is opened again later may not tell what became of the writes to it. Where nothing can be
-closed, `check_room` refuses as a process without descriptors would (EMFILE), which passes.
+Each log holds the file of its active segment. Older segments are opened for reads, and closed
+again, the one that was opened first before the others. A full segment that is not durable yet stays
+open, because an fdatasync of a file that is opened later may not report failed writes. If nothing
+can be closed, `check_room` raises EMFILE, which is temporary.
 
-A few spares are held back: a write that found no descriptor is taken back with them.
+A few spare descriptors are held back. They are used to undo a write that found no descriptor.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from mqd.errors import StorageError
 from mqd.limits import DESCRIPTORS_SPARE, OLDER_SEGMENTS_OPEN_MAX, SEGMENTS_OPEN_MAX
-from mqd.log.disk.producer_snapshots import have_aborted
+from mqd.log.disk.producer_snapshots import open_transaction_index
 from mqd.log.disk.segment_files import open_segment
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
-from mqd.log.transaction_index import AbortedIndex
+from mqd.log.transaction_index import TransactionIndex
 from mqd.protocol.files import LOCK
 
 if TYPE_CHECKING:
@@ -41,14 +41,12 @@ class Descriptors:
         self.partitions_max = min(max(0, budget - self._older_max - DESCRIPTORS_SPARE), 2**31 - 1)
         """How many logs a node may have open."""
         self._older: deque[tuple[PartitionLog, Segment]] = deque()
-        """Segments that were opened or filled, the first one longest ago; closed ones may
-        still be among them.
-        """
+        """Segments that were opened or filled, the oldest first. Some may be closed already."""
         self._spares: list[File] = []
 
     def check_partitions(self, count: int) -> None:
-        """StorageError where one more log than `count` would take the descriptors that the
-        node needs for other things.
+        """StorageError if one more log than `count` would need descriptors that are reserved for
+        other uses.
         """
         if count >= self.partitions_max:
             raise StorageError(
@@ -60,13 +58,12 @@ class Descriptors:
 
     # -- spares
 
-    def hold_spares(self, home: Path) -> bool:
-        """Open what is missing of the spares, on the lock file of the log directory `home`;
-        whether all are there.
-        """
+    def hold_spares(self, directory: Path) -> bool:
+        """Open the missing spares, on the lock file of a log directory. Returns whether all are
+        open."""
         try:
             while len(self._spares) < DESCRIPTORS_SPARE:
-                self._spares.append(self._disk.open(home / LOCK))
+                self._spares.append(self._disk.open(directory / LOCK))
         except OSError:
             return False
         return True
@@ -75,43 +72,40 @@ class Descriptors:
         self._spares.clear()
 
     @contextmanager
-    def lent(self, home: Path) -> Iterator[None]:
-        """The spares are free while this lasts."""
+    def spares_released(self, directory: Path) -> Iterator[None]:
+        """The spares are closed in this context."""
         self._spares.clear()
         try:
             yield
         finally:
-            self.hold_spares(home)
+            self.hold_spares(directory)
 
     # -- older segments
 
     def open(self, log: PartitionLog, segment: Segment) -> None:
-        """Have a segment at hand, and let go of others. OSError, BadBatch."""
+        """Open a segment, and close others. OSError, BadBatch."""
         if segment.index is None or segment.file is None:
             self.close_older(log)
             if segment is not log.active:
                 self.opened(log, segment)
             open_segment(self._disk, log.path, segment, log.config)
 
-    def have_aborted(self, log: PartitionLog, segment: Segment) -> AbortedIndex:
-        """The aborted transactions of a segment, read from its file where need be.
-
-        OSError, BadBatch.
-        """
+    def open_transaction_index(self, log: PartitionLog, segment: Segment) -> TransactionIndex:
+        """The transaction index of a segment, loaded if necessary. OSError, BadBatch."""
         self.opened(log, segment)
-        return have_aborted(self._disk, log.path, log.segments, segment, log.config)
+        return open_transaction_index(self._disk, log.path, log.segments, segment, log.config)
 
     def opened(self, log: PartitionLog, segment: Segment) -> None:
-        """An older segment is open, or about to be."""
+        """An older segment is open, or will be opened now."""
         self._older.append((log, segment))
         self._close_some()
 
     def forget(self, log: PartitionLog) -> None:
-        """A log that is gone: nothing here keeps its files open."""
+        """A log was deleted: drop its segments."""
         self._older = deque(entry for entry in self._older if entry[0] is not log)
 
     def check_room(self) -> None:
-        """OSError EMFILE when too many older segments are open and none of them may be closed."""
+        """OSError EMFILE if too many older segments are open and none of them may be closed."""
         # Open files stay within the bound (I20).
         if not self._close_some():
             raise OSError(errno.EMFILE, "too many full segments wait to be synced")
@@ -122,15 +116,14 @@ class Descriptors:
             if len(older) <= self._older_max:
                 break
             log, segment = older.popleft()
-            if (segment.file is not None or segment.aborted) and not _close(log, segment):
+            if (segment.file is not None or segment.transaction_index) and not _close(log, segment):
                 older.append((log, segment))
         return len(older) <= self._older_max
 
     @staticmethod
     def close_older(log: PartitionLog) -> None:
-        """Keep few older segments of one log open; what a fetch is sending stays open for
-        as long as it is sent.
-        """
+        """Close all but a few older segments of one log. An in-flight fetch holds its own
+        reference."""
         older = [one for one in log.segments[:-1] if one.index is not None or one.file is not None]
         for segment in older[: max(0, len(older) - SEGMENTS_OPEN_MAX + 1)]:
             _close(log, segment)
@@ -140,6 +133,6 @@ def _close(log: PartitionLog, segment: Segment) -> bool:
     if segment is log.active or segment.next_offset > log.durability.synced_end_offset:
         return False
     segment.file = segment.index = segment.time_index = None
-    if segment.aborted:  # an empty one costs nothing, and saves looking for the file
-        segment.aborted = None
+    if segment.transaction_index:  # an empty one needs no memory, and saves a lookup of its file
+        segment.transaction_index = None
     return True

@@ -18,14 +18,15 @@ from mqd.io.disk import Disk
 from mqd.limits import PRODUCER_SNAPSHOTS_PENDING_MAX
 from mqd.log.disk.file_truncation import retire_oldest
 from mqd.log.disk.segment_files import append_indexes, new_segment
-from mqd.log.manager.delayed_deletes import Removals
+from mqd.log.manager.checkpointing import store_checkpoint, store_log_ends
+from mqd.log.manager.delayed_deletes import DelayedDeletes
 from mqd.log.manager.descriptors import Descriptors
 from mqd.log.manager.reading import storage_error
 from mqd.log.manager.registry import LogRegistry
-from mqd.log.manager.syncer import Syncer, store_checkpoint, store_ends
+from mqd.log.manager.syncer import Syncer
 from mqd.log.partition_log import PartitionLog
-from mqd.log.producer_memory import kept_per_partition
-from mqd.log.producers import ProducerSnapshot
+from mqd.log.producer_expiry import expire
+from mqd.log.producer_state import ProducerSnapshot
 from mqd.log.retention import plan_retention
 from mqd.protocol.files import (
     CLEANER_CHECKPOINT,
@@ -40,9 +41,6 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 60.0
 """Kafka's `log.flush.offset.checkpoint.interval.ms`, for recovery points and log starts."""
 CHECKPOINT_SECONDS_MIN = 0.1
-PRODUCERS_CHECK_SECONDS = 1.0
-"""A flood adds about 20,000 producer ids in this time, 25 MB."""
-PRODUCERS_WARN_SECONDS = 60.0
 HIGH_WATERMARK_SECONDS = 5.0
 """Kafka's `replica.high.watermark.checkpoint.interval.ms`."""
 
@@ -57,12 +55,11 @@ class Housekeeping:
         registry: LogRegistry,
         descriptors: Descriptors,
         syncer: Syncer,
-        removals: Removals,
+        removals: DelayedDeletes,
         *,
         on_log_start_moved: Callable[[PartitionLog], None],
         retention_check_interval_ms: int,
         producer_id_expiration_ms: int,
-        producers_max: int,
         checkpoint_seconds: float,
     ) -> None:
         self._disk = disk
@@ -70,34 +67,33 @@ class Housekeeping:
         self._registry = registry
         self._descriptors = descriptors
         self._syncer = syncer
-        self._removals = removals
+        self._deletes = removals
         self._on_log_start_moved = on_log_start_moved
         self._retention_seconds = retention_check_interval_ms / 1000
         self._producer_expiry_ms = producer_id_expiration_ms
-        self._producers_max = producers_max
-        self.forgotten_producers = 0
-        """Producer ids that were forgotten because there were too many."""
         self.checkpoint_seconds = max(CHECKPOINT_SECONDS_MIN, checkpoint_seconds)
         self.flush_due: dict[PartitionLog, float] = {}
         """Log -> when to sync it (monotonic seconds)."""
         self.disk_serial = 0
         """The serial that the log end checkpoints of all directories have (log_end_checkpoint.py).
         The heartbeat reports it to the controller."""
-        self.on_ends_stored: Callable[[Mapping[UUID, int]], None] = lambda serials: None
-        """Gets the disk serial of each directory, by id, in a worker thread. Set after `start`."""
+        self.on_log_ends_stored: Callable[[Mapping[UUID, int]], None] = lambda serials: None
+        """Called with the disk serial of each directory, by id, in a worker thread. Set after
+        `start`."""
         self.retired_segments = 0
-        self._wanted = trio.Event()
+        """How many segments retention or DeleteRecords removed."""
+        self._woken = trio.Event()
         self._storing = trio.Lock()
         """Two tasks must not write the same file at the same time."""
         self._log_starts_moved = False
         self._recovery_points_moved = False
 
     def wake(self) -> None:
-        """Something is due earlier than the task knows."""
-        self._wanted.set()
+        """Something is due earlier than the sleeping task expects."""
+        self._woken.set()
 
     def flush_later(self, log: PartitionLog, seconds: float) -> None:
-        """Have the log synced after so many seconds."""
+        """Sync the log after this time."""
         self.flush_due[log] = self._clock.monotonic() + seconds
         self.wake()
 
@@ -105,14 +101,14 @@ class Housekeeping:
         """Cancel the flush of a log. Returns whether one was due."""
         return self.flush_due.pop(log, None) is not None
 
-    def log_start_moved(self) -> None:
-        """Have the log starts written, and their segments removed, soon."""
+    def store_log_starts_soon(self) -> None:
+        """Write the log starts and remove the segments below them, soon."""
         self._log_starts_moved = True
         self.wake()
 
     def check_recovery_point(self, log: PartitionLog) -> None:
-        """Have the recovery points written soon if the one on disk may be too high. Until then the
-        log begins no segment."""
+        """Write the recovery points soon if the one on disk may be too high. Until then the log
+        begins no segment."""
         if log.durability.recovery_point_is_too_high:
             self._recovery_points_moved = True
             self.wake()
@@ -123,45 +119,12 @@ class Housekeeping:
             await trio.sleep(HIGH_WATERMARK_SECONDS)
             await self.store(HIGH_WATERMARK_CHECKPOINT)
 
-    async def run_producer_bound(self) -> None:
-        """Keep the number of producer ids within its bound, until cancelled."""
-        warn_at = self._clock.monotonic()
-        before = 0
-        while True:
-            await trio.sleep(PRODUCERS_CHECK_SECONDS)
-            await self.forget_producers()
-            now = self._clock.monotonic()
-            if self.forgotten_producers > before and now >= warn_at:
-                logger.warning(
-                    "too many producer ids, forgetting the least recently used ones: their "
-                    "retries may be appended twice; find the client that opens a producer for "
-                    "each batch, or raise producer.state.memory.bytes forgotten=%d max=%d",
-                    self.forgotten_producers - before,
-                    self._producers_max,
-                )
-                before, warn_at = self.forgotten_producers, now + PRODUCERS_WARN_SECONDS
-
-    async def forget_producers(self) -> None:
-        """Bring the number of producer ids back within its bound. Followers do the same on their
-        own: what a replica remembers of a producer is not replicated."""
-        logs = list(self._registry.logs.values())
-        kept = kept_per_partition((len(log.producers) for log in logs), self._producers_max)
-        if kept is None:
-            return
-        for log in logs:
-            count = len(log.producers)
-            if count > kept:
-                for _ in log.producers.forget_oldest(kept):
-                    await trio.lowlevel.checkpoint()
-                self.forgotten_producers += max(0, count - len(log.producers))
-                await trio.lowlevel.checkpoint()
-
     async def run(self) -> None:
         """All other work, until cancelled."""
         checkpoint_at = self._clock.monotonic() + self.checkpoint_seconds
         retention_at = self._clock.monotonic() + self._retention_seconds
         while True:
-            self._wanted = trio.Event()
+            self._woken = trio.Event()
             now = self._clock.monotonic()
             for log in [log for log, due in self.flush_due.items() if due <= now]:
                 del self.flush_due[log]
@@ -179,17 +142,17 @@ class Housekeeping:
                 self._recovery_points_moved = True
             if self._recovery_points_moved:
                 await self.checkpoint_recovery_points()
-            await self._removals.remove(now)
-            deadlines = [*self.flush_due.values(), *self._removals.deadlines()]
+            await self._deletes.remove_due(now)
+            deadlines = [*self.flush_due.values(), *self._deletes.deadlines()]
             wake_at = min([checkpoint_at, retention_at, *deadlines])
             with trio.move_on_after(max(0.0, wake_at - self._clock.monotonic())):
-                await self._wanted.wait()
+                await self._woken.wait()
 
     # -- checkpoints -----------------------------------------------------------------------------
 
     def checkpoint_high_watermark(self, partition: TopicPartition, high_watermark: Offset) -> None:
-        """Note the high watermark of a partition. It is written within seconds, and at the latest
-        by an orderly stop."""
+        """Set the high watermark of a partition for the next checkpoint. It is written within
+        seconds, or by an orderly stop."""
         log = self._registry.logs.get(partition)
         if log is not None:
             log.checkpointed_high_watermark = min(high_watermark, log.written_end_offset)
@@ -200,8 +163,8 @@ class Housekeeping:
         return log.checkpointed_high_watermark if log is not None else 0
 
     async def checkpoint_recovery_points(self) -> None:
-        """Write up to where each log is durable. A log that was truncated below its old recovery
-        point begins no segment until this is done."""
+        """Write the durable end of each log as its recovery point. A log that was truncated below
+        its old recovery point begins no segment until this is done."""
         self._recovery_points_moved = False
         registry = self._registry
         logs = registry.logs.values()
@@ -210,7 +173,7 @@ class Housekeeping:
             # A start does not look for gaps below the recovery point.
             await self.store(CLEANER_CHECKPOINT)
         await self.store(RECOVERY_POINT_CHECKPOINT)
-        self.disk_serial = await store_ends(
+        self.disk_serial = await store_log_ends(
             self._disk, registry.directories.values(), logs, self.disk_serial, self._not_stored
         )
         await self.report_serials()
@@ -218,10 +181,10 @@ class Housekeeping:
             registry.stale_recovery_points.pop(partition, None)
 
     async def report_serials(self) -> None:
-        """The checkpoints of ends are on disk."""
+        """The log end checkpoints are on disk."""
         directories = self._registry.directories.values()
         serials = {one.id: one.serial for one in directories if one.id is not None}
-        await self._disk.offload(self.on_ends_stored, serials)
+        await self._disk.offload(self.on_log_ends_stored, serials)
 
     async def store(self, name: str) -> None:
         """Write one kind of checkpoint in every directory that is online."""
@@ -247,25 +210,26 @@ class Housekeeping:
         self._descriptors.check_room()
         log.on_rolled(new_segment(self._disk, log.path, base_offset, self._clock.wall_ms()))
         append_indexes(self._disk, log.path, old)
-        log.snapshots.append((base_offset, snapshot))
-        del log.snapshots[:-PRODUCER_SNAPSHOTS_PENDING_MAX]
-        log.new_files = True
+        durability = log.durability
+        durability.unwritten_snapshots.append((base_offset, snapshot))
+        del durability.unwritten_snapshots[:-PRODUCER_SNAPSHOTS_PENDING_MAX]
+        durability.has_new_files = True
         self._syncer.request(log, whole=False)
         self._descriptors.close_older(log)
         self._descriptors.opened(log, old)
 
     async def retain(self) -> None:
-        """Remove what retention and log starts allow, roll segments that are old enough, forget
-        producers that are idle for long.
+        """Remove segments by retention and log start, roll segments that are old enough, and expire
+        idle producers.
 
-        Log starts are written before any file is renamed. After a power cut, a renamed file may be
-        back under its old name. A start must not take the gap between two segments for lost
+        Log starts are written before any file is renamed. After a power cut, a renamed file may
+        have its old name again. Then a start must not take the gap between two segments for lost
         records.
         """
         now_ms = self._clock.wall_ms()
         plans: dict[PartitionLog, tuple[Offset, str]] = {}
-        for log in self._cleanable():
-            for _ in log.producers.expire(now_ms, self._producer_expiry_ms):
+        for log in self._idle_logs():
+            for _ in expire(log.producers, now_ms, self._producer_expiry_ms):
                 await trio.lowlevel.checkpoint()
             count, reason = plan_retention(log, now_ms)
             if not log.durability.may_roll:
@@ -278,14 +242,14 @@ class Housekeeping:
         if self._log_starts_moved:
             self._log_starts_moved = False
             await self.store(LOG_START_CHECKPOINT)
-        for log in self._cleanable():
+        for log in self._idle_logs():
             end, reason = plans.get(log, (0, ""))
             self._remove_segments(log, end, reason, now_ms)
             await trio.lowlevel.checkpoint()
 
-    def _cleanable(self) -> Iterator[PartitionLog]:
-        """Logs that are open and idle when the caller comes to them. A log that was deleted since
-        has failed. Another one may have its name."""
+    def _idle_logs(self) -> Iterator[PartitionLog]:
+        """Logs that are open and have no queue at the moment of the iteration. A log that was
+        deleted meanwhile has a failure. Another one may have its name."""
         for log in list(self._registry.logs.values()):
             if log.opened and log.failure is None and not log.queue:
                 yield log
@@ -325,4 +289,4 @@ class Housekeeping:
         )
         self.retired_segments += count
         retired = retire_oldest(self._disk, log, count)
-        self._removals.add_all(retired, log.config.file_delete_delay_ms)
+        self._deletes.add_all(retired, log.config.file_delete_delay_ms)

@@ -1,8 +1,7 @@
-"""Reading from logs: ranges of files for fetches, records by time. What cannot be read fences its
-log, or passes.
+"""Reads from logs: ranges of files for fetches, and records by time. Unreadable data fences its
+log; temporary errors do not.
 
-The service's own `read`, `offset_for_timestamp` and `record_with_max_timestamp` are these;
-disk/lookup.py finds the places.
+disk/lookup.py finds the positions.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ def storage_error(what: str, error: OSError) -> StorageError:
 
 
 class Reader:
-    """See the head of this file.
-
-    `fence` is told of a log that holds bytes which cannot be read, and why.
-    """
+    """See the head of this file. `fence` is called for a log with unreadable data."""
 
     def __init__(
         self, descriptors: Descriptors, fence: Callable[[TopicPartition, str], None]
@@ -49,11 +45,10 @@ class Reader:
         limit_offset: Offset,
         min_one: bool,
     ) -> lookup.Read:
-        """Whole batches from the one that holds `offset` on, of one segment: below `limit_offset`,
-        at most `max_bytes`.
+        """Whole batches from the one that holds `offset` on, from one segment, below
+        `limit_offset`, with at most `max_bytes`. `min_one`: the first batch may be larger.
 
-        `min_one`: the first batch comes whole even when it is larger. MqError OFFSET_OUT_OF_RANGE,
-        KAFKA_STORAGE_ERROR.
+        MqError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
         if not log.log_start_offset <= offset <= log.written_end_offset:
             log.check_readable(offset)
@@ -79,17 +74,18 @@ class Reader:
     def aborted(
         self, log: PartitionLog, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """Aborted transactions with records between these offsets (the end exclusive), by their
-        first offset. MqError as `read`.
+        """The aborted transactions with records between these offsets (the end is exclusive), by
+        their first offset. MqError as `read`.
 
-        All of them, where the end is not beyond the last stable offset: then each has its marker.
+        Complete if the end is not beyond the last stable offset: then each transaction has a
+        marker.
         """
         found: list[AbortedTransaction] = []
         try:
             for segment in log.segments_from(start_offset):
-                index = segment.aborted
+                index = segment.transaction_index
                 if index is None:
-                    index = self._descriptors.have_aborted(log, segment)
+                    index = self._descriptors.open_transaction_index(log, segment)
                 overlapping, complete = index.overlapping(start_offset, end_offset)
                 found += overlapping
                 if complete:
@@ -102,7 +98,7 @@ class Reader:
         return found
 
     def _not_read(self, log: PartitionLog, error: OSError) -> MqError:
-        """The file could not be opened for now, or there is more wrong with it."""
+        """The error of a read: temporary, or the log is fenced."""
         failure = storage_error(f"cannot read {log.path}", error)
         return (
             MqError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
@@ -111,8 +107,8 @@ class Reader:
         )
 
     def unreadable(self, log: PartitionLog, reason: str) -> MqError:
-        """Bytes that were there cannot be read: the log is fenced, and so never
-        acknowledges on top of a hole.
+        """Written data cannot be read: fence the log, so that it acknowledges nothing behind the
+        damage. Returns the error for the client.
         """
         log.failure = LogFailure(reason)
         self._fence(log.topic_partition, reason)
@@ -121,11 +117,10 @@ class Reader:
     def offset_for_timestamp(
         self, log: PartitionLog, timestamp_ms: int, limit_offset: Offset
     ) -> Slices[lookup.FoundRecord | None]:
-        """(offset, timestamp, leader epoch) of the first record of that time or later, below
-        `limit_offset`. In slices.
+        """The first record with this timestamp or later, below `limit_offset`. In slices.
 
-        In each pause the log may go: check that it is served still before you resume. MqError
-        KAFKA_STORAGE_ERROR where the file cannot be read or is not what it was.
+        The log may be deleted in each pause: check that it is still served before you resume.
+        MqError KAFKA_STORAGE_ERROR if the file cannot be read or is damaged.
         """
         return self._looked_up(
             log,
@@ -135,9 +130,7 @@ class Reader:
     def record_with_max_timestamp(
         self, log: PartitionLog, limit_offset: Offset
     ) -> Slices[lookup.FoundRecord | None]:
-        """(offset, timestamp, leader epoch) of the first record with the largest timestamp,
-        below `limit_offset`. As above.
-        """
+        """The first record with the largest timestamp below `limit_offset`. In slices."""
         return self._looked_up(
             log, lookup.record_with_max_timestamp(log, limit_offset, self._descriptors.open)
         )

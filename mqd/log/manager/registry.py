@@ -18,25 +18,19 @@ from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.log.disk.checkpoints import checkpointed
-from mqd.log.disk.directory import (
-    LoadProgress,
-    LogDirectory,
-    create_log,
-    load_directory,
-    retire_directory,
-    retire_log,
-    why_missing,
-)
-from mqd.log.disk.fsync_failure import mark
-from mqd.log.disk.recovery import RecoveryReport
+from mqd.log.disk.directory_loading import LoadProgress, load_directory
+from mqd.log.disk.fsync_failure import set_mark
+from mqd.log.disk.partition_directory import create_log, retire_directory, retire_log
 from mqd.log.log_config import FOREVER_MS, LogConfig
-from mqd.log.log_dir_placement import Homes
-from mqd.log.manager.delayed_deletes import Removals
+from mqd.log.log_dir_placement import LogDirPlacement
+from mqd.log.log_directory import LogDirectory, why_missing
+from mqd.log.manager.delayed_deletes import DelayedDeletes
 from mqd.log.manager.descriptors import Descriptors
 from mqd.log.manager.reading import storage_error
-from mqd.log.manager.syncer import Syncer, every
+from mqd.log.manager.syncer import Syncer
 from mqd.log.partition_log import LogFailure, PartitionLog
-from mqd.log.record_inspection import Looking
+from mqd.log.record_inspection import RecordInspection
+from mqd.log.recovery_report import RecoveryReport
 from mqd.protocol.files import MetaProperties
 from mqd.types import Offset, TopicPartition
 
@@ -55,29 +49,29 @@ class LogRegistry:
         directories: Mapping[Path, LogDirectory],
         descriptors: Descriptors,
         syncer: Syncer,
-        removals: Removals,
+        deletes: DelayedDeletes,
         *,
         claim: Callable[[], MetaProperties] | None,
-        kept: bool,
-        ran_on: bool,
+        unsynced_survived: bool,
+        survival_proven: bool,
         on_created: Callable[[PartitionLog], None],
         on_forgotten: Callable[[PartitionLog], None],
         on_directory_failed: Callable[[Path, StorageError], None],
     ) -> None:
-        """`claim`, `kept`, `ran_on`: see `LogService`. `on_forgotten`: a log was deleted, and its
-        files are about to be moved away."""
+        """`claim`, `unsynced_survived`, `survival_proven`: see `LogService`. `on_forgotten` is
+        called for a deleted log, before its directory is renamed."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.fenced: dict[TopicPartition, str] = {}
         """Partitions on disk that are not served, and why."""
         self.reports: list[RecoveryReport] = []
-        """Findings of `load` for the operator."""
+        """Findings of `load`, for the operator."""
         self.directories = directories
         self.clean_start = False
-        """Whether every directory was left by an orderly stop."""
-        self.suspect = False
-        """Whether `load` found acknowledged records missing, or that a write or sync had failed.
-        Then this node cannot vouch for its records."""
-        self.looking = Looking()
+        """Whether the last stop of every directory was orderly."""
+        self.may_lack_records = False
+        """Whether `load` found that acknowledged records are missing, or that a write or sync had
+        failed. Then this node cannot vouch for its records."""
+        self.inspection = RecordInspection()
         self.stale_recovery_points: dict[TopicPartition, Offset] = {}
         """The largest offset that the checkpoint may still have for a deleted log."""
         self.on_directory_failed = on_directory_failed
@@ -85,13 +79,14 @@ class LogRegistry:
         self._clock = clock
         self._descriptors = descriptors
         self._syncer = syncer
-        self._removals = removals
+        self._deletes = deletes
         self._on_created = on_created
         self._on_forgotten = on_forgotten
-        self._claim, self._kept, self._ran_on = claim, kept, ran_on
-        self._homes = Homes()
-        self._holes: dict[TopicPartition, str] = {}
-        """Logs with missing offsets: fenced when opened, unless their topic is compacted."""
+        self._claim = claim
+        self._unsynced_survived, self._survival_proven = unsynced_survived, survival_proven
+        self._placement = LogDirPlacement()
+        self._missing_offsets: dict[TopicPartition, str] = {}
+        """Logs with missing offsets. `open` fences them, unless their topic is compacted."""
 
     # -- loading ---------------------------------------------------------------------------------
 
@@ -101,7 +96,7 @@ class LogRegistry:
         progress = LoadProgress()
         refusals: list[StorageError] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(every, PROGRESS_SECONDS, progress.tell)
+            nursery.start_soon(_log_progress, progress)
             async with trio.open_nursery() as loading:
                 for directory in self.directories.values():
                     loading.start_soon(self._load_directory, directory, progress, refusals)
@@ -114,8 +109,9 @@ class LogRegistry:
             reasons = (str(directory.failed) for directory in self.directories.values())
             raise StorageError("; ".join(reasons))
         self._descriptors.hold_spares(online[0].path)
-        cut = any(one.truncated_below_high_watermark is not None for one in self.reports)
-        self.suspect = cut or any(one.suspect or one.lost for one in online)
+        self.may_lack_records = any(
+            report.truncated_below_high_watermark is not None for report in self.reports
+        ) or any(directory.fsync_failed or directory.lost_logs for directory in online)
         self.clean_start = all(directory.broker_epoch is not None for directory in online)
         return progress
 
@@ -131,8 +127,8 @@ class LogRegistry:
                 self._claim,
                 now_ms,
                 progress,
-                self._kept,
-                self._ran_on,
+                self._unsynced_survived,
+                self._survival_proven,
             )
         except StorageError as error:
             refusals.append(error)
@@ -148,9 +144,9 @@ class LogRegistry:
             return
         for partition, reason in loaded.fenced:
             self.fence(partition, reason)
-        for path in loaded.removals:
+        for path in loaded.deleted:
             logger.info("removing the files of a deleted partition path=%s", path)
-            self._removals.add(path, 0)
+            self._deletes.add(path, 0)
         for log, report in loaded.logs:
             self._add_loaded(log, report)
 
@@ -163,12 +159,12 @@ class LogRegistry:
                 f"{partition} is in two directories: {other.directory} and {log.directory}",
             )
             del self.logs[partition]
-            self._carry(log)
-            self._carry(other)
+            self._keep_checkpoint_lines(log)
+            self._keep_checkpoint_lines(other)
         elif partition not in self.fenced:
             self.logs[partition] = log
-            if report.hole is not None:
-                self._holes[partition] = report.hole
+            if report.missing_offsets is not None:
+                self._missing_offsets[partition] = report.missing_offsets
         if report.findings or report.truncated_below_high_watermark is not None:
             self.reports.append(report)
 
@@ -191,13 +187,13 @@ class LogRegistry:
             "log is fenced, it serves no requests partition=%s reason=%s", partition, reason
         )
 
-    def settle_missing(self, mine: Collection[TopicPartition]) -> None:
-        """Fence the partitions whose logs are gone. `mine`: those that the metadata had assigned to
-        this node before now. Called once.
+    def fence_missing(self, assigned: Collection[TopicPartition]) -> None:
+        """Fence the partitions whose logs are missing. `assigned`: those that the metadata had
+        assigned to this node before this start. Called once.
 
-        Otherwise they would begin again, empty, and nobody would notice the loss.
+        Otherwise such a partition would start empty, and nobody would notice the loss.
         """
-        for partition in mine:
+        for partition in assigned:
             if partition in self.logs or partition in self.fenced:
                 continue
             # A partition that had records never restarts empty (I18).
@@ -211,17 +207,19 @@ class LogRegistry:
                     partition,
                 )
         for directory in self.directories.values():
-            directory.forget(directory.carries - set(mine) - set(self.fenced))
+            directory.drop_unserved(
+                directory.unserved_partitions - set(assigned) - set(self.fenced)
+            )
 
-    def _carry(self, log: PartitionLog) -> None:
-        """The log is not served. The checkpoints keep its lines."""
-        for name, carried in self.directories[log.directory].carried.items():
-            carried |= checkpointed(name, [log], log.directory, {})
+    def _keep_checkpoint_lines(self, log: PartitionLog) -> None:
+        """The log is not served any more. The checkpoints keep its lines."""
+        for name, offsets in self.directories[log.directory].unserved_offsets.items():
+            offsets |= checkpointed(name, [log], log.directory, {})
 
-    def _uncarry(self, partition: TopicPartition) -> None:
+    def _drop_checkpoint_lines(self, partition: TopicPartition) -> None:
         """The checkpoints drop the lines of an earlier log with this name."""
         for directory in self.directories.values():
-            directory.forget((partition,))
+            directory.drop_unserved((partition,))
 
     # -- opening and creating --------------------------------------------------------------------
 
@@ -251,67 +249,67 @@ class LogRegistry:
                 f"{log.path} holds topic id {log.topic_id}, not {topic_id}",
             )
         else:
-            self._check_hole(log, config)
+            self._check_missing_offsets(log, config)
         log.opened = True
-        log.looking = self.looking
+        log.inspection = self.inspection
         log.update_config(config)
         return log
 
-    def _check_hole(self, log: PartitionLog, config: LogConfig) -> None:
+    def _check_missing_offsets(self, log: PartitionLog, config: LogConfig) -> None:
         partition = log.topic_partition
-        hole = self._holes.pop(partition, None)
-        if hole is None or log.cleaned_to is not None or "compact" in config.cleanup_policy:
+        missing = self._missing_offsets.pop(partition, None)
+        if missing is None or log.cleaned_to is not None or "compact" in config.cleanup_policy:
             return
-        self._carry(log)
+        self._keep_checkpoint_lines(log)
         del self.logs[partition]
-        self.fence(partition, hole)
-        raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, hole)
+        self.fence(partition, missing)
+        raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, missing)
 
     def _create(
         self, partition: TopicPartition, topic_id: UUID, config: LogConfig, chosen: Path | None
     ) -> PartitionLog:
-        home = self._homes.choose(self.directories.values(), self.logs.values(), chosen)
+        directory = self._placement.choose(self.directories.values(), self.logs.values(), chosen)
         self._descriptors.check_partitions(len(self.logs))
         try:
             log = create_log(
                 self._disk,
-                home,
+                directory,
                 partition,
                 topic_id,
                 config,
                 self._clock.wall_ms(),
-                end_is_void=partition in self.stale_recovery_points,
+                void_end=partition in self.stale_recovery_points,
             )
         except OSError as error:
-            path = home / str(partition)
-            with self._descriptors.lent(home), suppress(OSError):
+            path = directory / str(partition)
+            with self._descriptors.spares_released(directory), suppress(OSError):
                 self._disk.remove_tree(path)
             raise storage_error(f"cannot create {path}", error) from error
-        self._homes.added(home)
-        self._uncarry(partition)
+        self._placement.on_created(directory)
+        self._drop_checkpoint_lines(partition)
         log.durability.recovery_point = self.stale_recovery_points.pop(partition, 0)
         self._on_created(log)
         return log
 
     # -- deleting --------------------------------------------------------------------------------
 
-    def delete(self, partition: TopicPartition, *, nameless: bool = False) -> None:
+    def delete(self, partition: TopicPartition, *, unidentified: bool = False) -> None:
         """Forget a log. Its directory is renamed now and removed later. Does nothing if there is
         none.
 
-        `nameless`: also move away directories of that name whose topic id cannot be read.
+        `unidentified`: also move away directories of that name whose topic id cannot be read.
         """
-        self._uncarry(partition)
-        self._holes.pop(partition, None)
+        self._drop_checkpoint_lines(partition)
+        self._missing_offsets.pop(partition, None)
         log = self.logs.pop(partition, None)
         self.stale_recovery_points[partition] = (
             log.durability.recovery_point if log is not None else FOREVER_MS
         )
         if self.fenced.pop(partition, None) is not None and log is None:
-            self._delete_fenced(partition, nameless)
+            self._delete_fenced(partition, unidentified)
         if log is None:
             return
-        self._homes.changed()
+        self._placement.recount()
         log.failure = LogFailure(f"{partition} was deleted")
         log.durability.on_deleted()
         log.forget_queue()
@@ -322,20 +320,20 @@ class LogRegistry:
             failure = storage_error(f"cannot rename {log.path}", error)
             self.fail_directory(log.directory, failure)
             return
-        self._removals.add(target, log.config.file_delete_delay_ms)
+        self._deletes.add(target, log.config.file_delete_delay_ms)
 
-    def _delete_fenced(self, partition: TopicPartition, nameless: bool) -> None:
-        """Nobody has its files open, so only its directories are moved away."""
+    def _delete_fenced(self, partition: TopicPartition, unidentified: bool) -> None:
+        """Its files are not open, so only its directories are renamed."""
         for directory in self.online():
             path = directory.path
             try:
-                target = retire_directory(self._disk, path, partition, nameless=nameless)
+                target = retire_directory(self._disk, path, partition, unidentified=unidentified)
             except OSError as error:
                 failure = storage_error(f"cannot rename {path / str(partition)}", error)
                 self.fail_directory(path, failure)
                 continue
             if target is not None:
-                self._removals.add(target, LogConfig().file_delete_delay_ms)
+                self._deletes.add(target, LogConfig().file_delete_delay_ms)
 
     def discard_corrupt(self, partition: TopicPartition) -> bool:
         """Move a fenced or failed log away, so that `open` begins an empty one. Returns whether
@@ -358,14 +356,14 @@ class LogRegistry:
         )
         if log is not None and self.directories[log.directory].failed is not None:
             del self.logs[partition]
-        self.fenced.setdefault(partition, "it is given up")
-        self.delete(partition, nameless=True)
+        self.fenced.setdefault(partition, "it is discarded")
+        self.delete(partition, unidentified=True)
         return partition not in self.fenced
 
     # -- failing directories ---------------------------------------------------------------------
 
     def fail_unless_retriable(self, path: Path, error: StorageError) -> None:
-        """For work that is repeated from time to time: lack of space does not fail it for good."""
+        """For regular background work: lack of space does not take the directory offline."""
         if error.out_of_space:
             logger.warning("background work failed, will retry reason=%s", error)
         else:
@@ -377,11 +375,11 @@ class LogRegistry:
         if directory.failed is not None:
             return
         directory.failed = str(error)
-        with self._descriptors.lent(path):
-            mark(self._disk, path)
-        self._homes.changed()
+        with self._descriptors.spares_released(path):
+            set_mark(self._disk, path)
+        self._placement.recount()
         directory.to_sync.clear()
-        self._syncer.tell()
+        self._syncer.wake_waiters()
         failure = LogFailure(str(error))
         for log in self.logs.values():
             if log.directory == path:
@@ -394,3 +392,10 @@ class LogRegistry:
             if directory.lock is not None:
                 directory.lock.close()
                 directory.lock = None
+
+
+async def _log_progress(progress: LoadProgress) -> None:
+    """Until cancelled."""
+    while True:
+        await trio.sleep(PROGRESS_SECONDS)
+        progress.log_progress()

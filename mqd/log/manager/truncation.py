@@ -12,9 +12,9 @@ from collections.abc import Callable
 from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
-from mqd.log.disk.directory import free_name, reset_log
-from mqd.log.disk.file_truncation import carry_out, plan_truncation
-from mqd.log.manager.delayed_deletes import Removals
+from mqd.log.disk.file_truncation import plan_truncation, run_truncation
+from mqd.log.disk.partition_directory import free_name, reset_log
+from mqd.log.manager.delayed_deletes import DelayedDeletes
 from mqd.log.manager.housekeeping import Housekeeping
 from mqd.log.manager.reading import Reader, storage_error
 from mqd.log.manager.registry import LogRegistry
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Truncation:
-    """See the head of this file. `on_forgotten`: the files of a log were moved away."""
+    """See the head of this file. `on_forgotten` is called for a log whose files were renamed."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Truncation:
         housekeeping: Housekeeping,
         reader: Reader,
         syncer: Syncer,
-        removals: Removals,
+        deletes: DelayedDeletes,
         on_forgotten: Callable[[PartitionLog], None],
     ) -> None:
         self._disk = disk
@@ -46,7 +46,7 @@ class Truncation:
         self._housekeeping = housekeeping
         self._reader = reader
         self._syncer = syncer
-        self._removals = removals
+        self._deletes = deletes
         self._on_forgotten = on_forgotten
         self.below_high_watermark = 0
         """How often committed records were truncated."""
@@ -61,7 +61,7 @@ class Truncation:
             )
         if offset > log.log_start_offset:
             log.advance_log_start(offset)
-            self._housekeeping.log_start_moved()
+            self._housekeeping.store_log_starts_soon()
         return log.log_start_offset
 
     def truncate_to(self, log: PartitionLog, offset: Offset) -> None:
@@ -82,13 +82,13 @@ class Truncation:
         high_watermark = log.checkpointed_high_watermark
         try:
             try:
-                cut = plan_truncation(self._disk, log, offset)
+                plan = plan_truncation(self._disk, log, offset)
             except OSError as error:
                 raise self._not_truncated(log, error) from error
             try:
-                paths = carry_out(self._disk, log, cut)
+                paths = run_truncation(self._disk, log, plan)
             except OSError as error:
-                reason = f"{log.path} is cut in part: {error.strerror or error}"
+                reason = f"{log.path} is truncated in part: {error.strerror or error}"
                 failure = StorageError(reason)
                 self._registry.fail_directory(log.directory, failure)
                 raise failure from error
@@ -96,7 +96,7 @@ class Truncation:
             reason = f"{log.path} {bad}"
             self._reader.unreadable(log, reason)
             raise StorageError(reason) from bad
-        self._removals.add_all(paths, log.config.file_delete_delay_ms)
+        self._deletes.add_all(paths, log.config.file_delete_delay_ms)
         log.durability.unsynced_truncation = log.written_end_offset
         self._syncer.request(log)
         # Logs and counts what was below the high watermark (I8).
@@ -120,11 +120,11 @@ class Truncation:
             target = reset_log(self._disk, log, offset, self._clock.wall_ms(), fresh)
         except OSError as error:
             if self._disk.exists(fresh):
-                self._removals.add(fresh, 0)
+                self._deletes.add(fresh, 0)
             raise self._not_truncated(log, error) from error
         self._on_forgotten(log)
-        self._housekeeping.log_start_moved()
-        self._removals.add(target, log.config.file_delete_delay_ms)
+        self._housekeeping.store_log_starts_soon()
+        self._deletes.add(target, log.config.file_delete_delay_ms)
         self._after_truncation(log, high_watermark)
 
     def _not_truncated(self, log: PartitionLog, error: OSError) -> StorageError:

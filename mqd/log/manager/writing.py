@@ -16,7 +16,7 @@ from mqd.errors import ErrorCode, MqError, StorageError
 from mqd.io.disk import Disk
 from mqd.limits import DISK_RESERVE_BYTES, FOLLOWER_BATCHES_MAX, INDEX_ENTRIES_BUFFERED
 from mqd.log.appending import Appended, plan_append, plan_append_as_follower
-from mqd.log.disk.file_truncation import put_back
+from mqd.log.disk.file_truncation import undo_write
 from mqd.log.disk.segment_files import append_indexes
 from mqd.log.log_config import FOREVER_MS
 from mqd.log.manager.descriptors import Descriptors
@@ -53,9 +53,6 @@ class Writer:
         self._syncer = syncer
         self._touched: list[PartitionLog] = []
         """Logs with queued batches, in the order of their first append in this turn."""
-        self.appended_batches = 0
-        self.appended_bytes = 0
-        self.failed_writes = 0
 
     def forget(self, log: PartitionLog) -> None:
         """The log was deleted or reset."""
@@ -159,8 +156,7 @@ class Writer:
             self._housekeeping.roll(log, queued.base_offset, queued.new_segment)
         active = log.active
         assert active.file is not None and active.index is not None
-        self.appended_bytes += active.file.append(queued.views)
-        self.appended_batches += len(queued.batches)
+        active.file.append(queued.views)
         log.on_written(queued)
         if active.index.unwritten >= INDEX_ENTRIES_BUFFERED:
             append_indexes(self._disk, log.path, active)
@@ -169,7 +165,6 @@ class Writer:
         self, log: PartitionLog, segments: int, size: int, next_offset: Offset, error: OSError
     ) -> StorageError:
         """A write failed: restore the log as it was before this turn."""
-        self.failed_writes += 1
         failure = storage_error(f"cannot write to {log.path}", error)
         if not failure.out_of_space:
             log.forget_queue()
@@ -177,11 +172,11 @@ class Writer:
             self._registry.fail_directory(log.directory, failure)
             return failure
         try:
-            with self._descriptors.lent(log.directory):
-                put_back(self._disk, log, segments, size, next_offset)
+            with self._descriptors.spares_released(log.directory):
+                undo_write(self._disk, log, segments, size, next_offset)
         except (OSError, BadBatch) as second:
             log.forget_queue()
-            reason = f"{log.path} cannot be put back after {failure}: {second}"
+            reason = f"{log.path}: cannot undo a failed write ({failure}): {second}"
             self._registry.fail_directory(log.directory, StorageError(reason))
             return failure
         log.failure = LogFailure(str(failure), is_retriable=True)

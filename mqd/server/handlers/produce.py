@@ -513,7 +513,7 @@ class Produce:
             large.finished.set()
 
     async def _append_slice(self, large: _Large, pieces: list[_Piece]) -> None:
-        looking = self._node.logs.looking
+        inspection = self._node.logs.inspection
         examined = large.examined = {}
         pool, made_bytes = large.pending.connection.pool, 0
         try:
@@ -532,7 +532,7 @@ class Produce:
             pool.bytes -= made_bytes
             for batch in examined.values():
                 if not isinstance(batch, MqError):
-                    looking.forget(batch)
+                    inspection.forget(batch)
             large.examined = {}
 
     async def _examined(self, partition: Partition, batch: memoryview) -> memoryview | MqError:
@@ -547,7 +547,7 @@ class Produce:
                 return error
         if "compact" in config.cleanup_policy and is_large(batch, 0, len(batch)):
             await finished_in_slices(
-                self._node.logs.looking.examining(batch, config.max_message_bytes)
+                self._node.logs.inspection.inspect(batch, config.max_message_bytes)
             )
         return batch
 

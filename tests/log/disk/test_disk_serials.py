@@ -62,7 +62,7 @@ async def test_the_serial_of_an_older_copy_is_not_hidden_by_the_first_checkpoint
     harness.write(harness.open(), batch())
     await harness.service.checkpoint_recovery_points()
     harness.kill()
-    harness.new_service(ran_on=True)
+    harness.new_service(survival_proven=True)
     await harness.service.start()
     log = harness.open()
     harness.write(log, batch())

@@ -14,9 +14,9 @@ import pytest
 from mqd.errors import StorageError
 from mqd.io.disk import File
 from mqd.log.disk.segment_files import open_segment, rebuild
-from mqd.log.disk.segment_swap import CLEANED_SUFFIX, FILES, put_in_place, stage
+from mqd.log.disk.segment_swap import CLEANED_SUFFIX, FILES, begin_swap, put_in_place
 from mqd.log.log_config import LogConfig
-from mqd.log.partition_log import PartitionLog, Replacement
+from mqd.log.partition_log import PartitionLog, SegmentSwap
 from mqd.log.segment import Segment
 from mqd.protocol.files import (
     LOG_SUFFIX,
@@ -76,7 +76,7 @@ async def begun(path: Path, disk: ScarceDisk) -> tuple[Harness, PartitionLog]:
     await settle(harness, log)
     await harness.service.checkpoint_recovery_points()
     for segment in log.segments[:-1]:
-        segment.file = segment.index = segment.time_index = segment.aborted = None
+        segment.file = segment.index = segment.time_index = segment.transaction_index = None
     return harness, log
 
 
@@ -141,7 +141,7 @@ async def test_without_descriptors_at_any_step_it_is_done_or_not_done(
         assert harness.service.flush() == []
         kept = harness.read_all(log)
         harness.kill()
-        harness.new_service(ran_on=True)
+        harness.new_service(survival_proven=True)
         await harness.service.start()
         assert harness.service.fenced == {} and harness.read_all(harness.open(CONFIG)) == kept
         names = [path.name for path in harness.directories[0].iterdir() if path.is_dir()]
@@ -162,7 +162,7 @@ async def test_a_cut_between_two_steps_of_a_compaction_may_be_tried_again(
         harness, log = await begun(tmp_path / str(left), disk)
         values = [record.value for record in harness.read_all(log)]
         replacement = staged(harness, log)
-        stage(disk, log, replacement)
+        begin_swap(disk, log, replacement)
         if in_place:
             put_in_place(disk, log)
         with disk.scarce(left, errno.EMFILE):
@@ -180,10 +180,7 @@ async def test_a_cut_between_two_steps_of_a_compaction_may_be_tried_again(
                 and [record.value for record in harness.read_all(log)] == values
             )
             truncate(harness, log)
-        assert (
-            log.replacement is None
-            and [record.value for record in harness.read_all(log)] == values[:3]
-        )
+        assert log.swap is None and [record.value for record in harness.read_all(log)] == values[:3]
         await harness.restart()
         assert [record.value for record in harness.read_all(harness.open(CONFIG))] == values[:3]
         harness.kill()
@@ -192,7 +189,7 @@ async def test_a_cut_between_two_steps_of_a_compaction_may_be_tried_again(
     raise AssertionError("it never succeeded")
 
 
-def staged(harness: Harness, log: PartitionLog) -> Replacement:
+def staged(harness: Harness, log: PartitionLog) -> SegmentSwap:
     """The first segment, as a cleaner that changes nothing would write it."""
     old = log.segments[0]
     open_segment(harness.disk, log.path, old, CONFIG)
@@ -209,7 +206,7 @@ def staged(harness: Harness, log: PartitionLog) -> Replacement:
     )
     rebuild(cleaned, old.size, CONFIG.index_interval_bytes)
     cleaned.seal()
-    return Replacement([old], cleaned)
+    return SegmentSwap([old], cleaned)
 
 
 async def test_a_broken_disk_in_the_middle_of_a_cut_takes_the_directory_offline(
@@ -226,7 +223,7 @@ async def test_a_broken_disk_in_the_middle_of_a_cut_takes_the_directory_offline(
         FaultyDisk.rename(disk, source, target, durable=durable)
 
     monkeypatch.setattr(disk, "rename", rename)
-    with pytest.raises(StorageError, match="is cut in part"):
+    with pytest.raises(StorageError, match="is truncated in part"):
         truncate(harness, log)
     assert not log.is_readable and len(harness.failed) == 1
     harness.kill()

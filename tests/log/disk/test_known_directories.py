@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from mqd.errors import StorageError
-from mqd.log.disk.directory import LogDirectory
 from mqd.log.disk.known_directories import (
     NAME,
     KnownDirectories,
@@ -18,6 +17,7 @@ from mqd.log.disk.known_directories import (
     load_known_directories,
     store_known_directories,
 )
+from mqd.log.log_directory import LogDirectory
 from mqd.protocol.files import encode_uuid
 from tests.log.support import FaultyDisk
 

@@ -1,5 +1,5 @@
-"""The checkpoint of ends: what a start finds is compared with it; a rollback is found, and
-no honest change is taken for one.
+"""The log end checkpoint of a node: a start finds a disk that is an older copy, and correct changes
+raise no alarm.
 """
 
 from __future__ import annotations
@@ -13,95 +13,20 @@ from uuid import UUID
 
 import pytest
 import trio
-from hypothesis import given, strategies as st
 
 from mqd.errors import MqError
-from mqd.log.disk import log_end_plan
-from mqd.log.disk.log_end_checkpoint import (
-    NAME,
-    NO_CRC,
-    VOID,
-    Ends,
-    LogEnd,
-    decode_ends,
-    encode_ends,
-    load_ends,
-    why_lost,
-)
+from mqd.log.disk import log_end_checkpoint
+from mqd.log.disk.log_end_checkpoint import load_log_ends
 from mqd.log.log_config import LogConfig
+from mqd.log.log_end import (
+    LOG_END_CHECKPOINT,
+    LOG_END_VOID,
+)
 from mqd.log.service import LogService
 from mqd.protocol.batch import parse_header
-from mqd.protocol.files import FileFormatError
-from mqd.types import NO_EPOCH, TopicPartition
-from tests.log.support import PARTITION, TOPIC_ID, Harness, batch
+from tests.log.support import PARTITION, Harness, batch
 
 SMALL = LogConfig(segment_bytes=400, file_delete_delay_ms=0)
-NAMES = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
-OFFSETS = st.integers(0, 2**63 - 1)
-LINES = st.one_of(
-    st.builds(LogEnd, st.uuids(), OFFSETS, st.integers(-1, 2**31 - 1), st.integers(0, 2**32 - 1)),
-    st.builds(LogEnd, st.uuids(), OFFSETS, st.just(NO_EPOCH), st.just(NO_CRC)),
-)
-
-
-# -- the file
-
-
-PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, 2**31 - 1))
-
-
-@given(
-    st.builds(
-        Ends, OFFSETS, st.integers(0, 2**32 - 1), st.dictionaries(PARTITIONS, LINES, max_size=4)
-    )
-)
-def test_round_trip(written: Ends) -> None:
-    assert decode_ends(encode_ends(written)) == written
-
-
-@given(st.binary(max_size=80), st.data())
-def test_other_bytes_are_refused(data: bytes, draw: st.DataObject) -> None:
-    written = encode_ends(Ends(3, 5, {PARTITION: LogEnd(TOPIC_ID, 42, 1, 77)}))
-    for bad in (data, written[: draw.draw(st.integers(0, len(written) - 1))], written + b"x\n"):
-        with pytest.raises(FileFormatError):
-            decode_ends(bad)
-
-
-# -- the comparison
-
-
-CLAIM = LogEnd(TOPIC_ID, 42, 3, 0x9F2C11D0)
-
-
-@pytest.mark.parametrize(
-    ("found_end", "last", "lost"),
-    [
-        (42, CLAIM, False),
-        (50, CLAIM, False),
-        (50, None, False),
-        (41, None, True),
-        (0, None, True),
-        (50, CLAIM._replace(crc=1), True),
-        (50, CLAIM._replace(leader_epoch=4), True),
-        (50, CLAIM._replace(end_offset=45), True),
-    ],
-)
-def test_what_is_found_must_have_the_batch_that_is_named(
-    found_end: int, last: LogEnd | None, lost: bool
-) -> None:
-    reason = why_lost(CLAIM, found_end, last)
-    assert (reason is not None) == lost
-    if reason is not None:
-        assert "end offset 42, leader epoch 3, CRC 9f2c11d0" in reason and "found" in reason
-
-
-def test_a_line_without_a_batch_compares_the_end_alone() -> None:
-    claim = LogEnd(TOPIC_ID, 42)
-    assert (claim.leader_epoch, claim.crc) == (NO_EPOCH, NO_CRC)
-    assert why_lost(claim, 42, CLAIM) is None and why_lost(claim, 41, None) is not None
-
-
-# -- a log directory
 
 
 class Node:
@@ -144,14 +69,14 @@ class Node:
         if but:
             (self.home / but).write_bytes(kept)
 
-    async def next_life(self, *, ran_on: bool = True) -> None:
+    async def next_life(self, *, survival_proven: bool = True) -> None:
         self.harness.kill()
-        self.harness.new_service(ran_on=ran_on)
+        self.harness.new_service(survival_proven=survival_proven)
         await self.service.start()
 
     @property
     def is_lost(self) -> bool:
-        return PARTITION in self.service.fenced and self.service.registry.suspect
+        return PARTITION in self.service.fenced and self.service.registry.may_lack_records
 
 
 @pytest.fixture
@@ -195,7 +120,7 @@ async def test_the_alarm_is_repeated_until_the_log_is_given_up(node: Node) -> No
     node.write(3)
     await node.checkpoint()
     await node.service.close()
-    node.roll_back(1, but=NAME)
+    node.roll_back(1, but=LOG_END_CHECKPOINT)
     (node.home / "recovery-point-offset-checkpoint").write_bytes(b"0\n1\norders 0 6\n")
     for _ in range(2):
         await node.next_life()
@@ -206,7 +131,7 @@ async def test_the_alarm_is_repeated_until_the_log_is_given_up(node: Node) -> No
     node.log = node.harness.open(SMALL)
     node.write(1)
     await node.next_life()
-    assert not node.service.fenced and not node.service.registry.suspect, (
+    assert not node.service.fenced and not node.service.registry.may_lack_records, (
         "a new log is not measured by the old one"
     )
 
@@ -237,7 +162,7 @@ async def test_after_a_power_cut_and_without_proof_nothing_is_compared(node: Nod
     path = active.path
     with path.open("r+b") as file:
         file.truncate(0)
-    await node.next_life(ran_on=False)
+    await node.next_life(survival_proven=False)
     assert not node.is_lost and node.service.logs[PARTITION].log_end_offset == 0
     await node.next_life()
     assert not node.is_lost, "what the first start found is what counts now"
@@ -249,14 +174,14 @@ async def test_an_orderly_stop_is_compared_also_after_a_reboot(node: Node) -> No
     path = node.home / "orders-0" / f"{0:020d}.log"
     size = parse_header(path.read_bytes()).size
     path.write_bytes(path.read_bytes()[:size])
-    await node.next_life(ran_on=False)
+    await node.next_life(survival_proven=False)
     assert node.is_lost
 
 
 async def test_directories_without_the_file_start_as_before(node: Node) -> None:
     node.write(3)
     await node.service.close()
-    (node.home / NAME).unlink()
+    (node.home / LOG_END_CHECKPOINT).unlink()
     await node.next_life()
     assert (
         not node.is_lost
@@ -269,9 +194,9 @@ async def test_a_release_that_writes_recovery_points_alone_makes_the_file_void(n
     node.write(3)
     await node.checkpoint()
     node.service.truncate_to(node.log, 1)
-    (node.log.path / VOID).unlink()  # which that release does not know
+    (node.log.path / LOG_END_VOID).unlink()  # which that release does not know
     (node.home / "recovery-point-offset-checkpoint").write_bytes(b"0\n1\norders 0 1\n")
-    assert load_ends(node.harness.disk, node.home).lines == {}
+    assert load_log_ends(node.harness.disk, node.home).lines == {}
     await node.next_life()
     assert not node.is_lost
 
@@ -343,7 +268,7 @@ async def test_a_change_by_right_is_no_loss(
         await node.service.close()
     for _ in range(2):
         await node.next_life()
-        assert not node.service.fenced and not node.service.registry.suspect
+        assert not node.service.fenced and not node.service.registry.may_lack_records
         if (log := node.service.logs.get(PARTITION)) is not None:
             node.log = node.service.open(PARTITION, log.topic_id, SMALL)
             node.write(1, epoch=2)
@@ -358,18 +283,21 @@ async def test_a_cut_beside_a_checkpoint_is_no_loss(
     write_atomic = node.harness.disk.write_atomic
 
     def cut_first(path: Path, data: bytes) -> None:
-        if path.name == NAME:
+        if path.name == LOG_END_CHECKPOINT:
             trio.from_thread.run_sync(node.service.truncate_to, node.log, 2)
         write_atomic(path, data)
 
     monkeypatch.setattr(node.harness.disk, "write_atomic", cut_first)
     await node.checkpoint()
     monkeypatch.setattr(node.harness.disk, "write_atomic", write_atomic)
-    assert b" 5 " in (node.home / NAME).read_bytes() and (node.log.path / VOID).exists()
+    assert (
+        b" 5 " in (node.home / LOG_END_CHECKPOINT).read_bytes()
+        and (node.log.path / LOG_END_VOID).exists()
+    )
     await node.next_life()
     assert not node.is_lost
     node.log = node.harness.open(SMALL)
-    assert node.log.log_end_offset == 2 and not (node.log.path / VOID).exists()
+    assert node.log.log_end_offset == 2 and not (node.log.path / LOG_END_VOID).exists()
 
 
 async def test_without_the_mark_nothing_is_cut(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +307,7 @@ async def test_without_the_mark_nothing_is_cut(node: Node, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(log_end_plan, "leave_mark", full)
+    monkeypatch.setattr(log_end_checkpoint, "create_void_mark", full)
     with pytest.raises(Exception, match="cannot truncate"):
         node.service.truncate_to(node.log, 2)
     assert node.log.log_end_offset == 5 and node.log.failure is None
@@ -388,15 +316,18 @@ async def test_without_the_mark_nothing_is_cut(node: Node, monkeypatch: pytest.M
 async def test_an_idle_node_writes_nothing(node: Node) -> None:
     node.write(3)
     await node.checkpoint()
-    serial, content = node.service.housekeeping.disk_serial, (node.home / NAME).read_bytes()
+    serial, content = (
+        node.service.housekeeping.disk_serial,
+        (node.home / LOG_END_CHECKPOINT).read_bytes(),
+    )
     assert serial == 1
-    written = (node.home / NAME).stat().st_ino
+    written = (node.home / LOG_END_CHECKPOINT).stat().st_ino
     await node.checkpoint()
     assert (
         node.service.housekeeping.disk_serial == serial
-        and (node.home / NAME).read_bytes() == content
+        and (node.home / LOG_END_CHECKPOINT).read_bytes() == content
     )
-    assert (node.home / NAME).stat().st_ino == written
+    assert (node.home / LOG_END_CHECKPOINT).stat().st_ino == written
     node.write(1)
     await node.checkpoint()
     assert node.service.housekeeping.disk_serial == 2
@@ -408,8 +339,8 @@ async def test_the_serial_is_that_of_all_directories(tmp_path: Path) -> None:
     log = harness.open(SMALL)
     harness.write(log, batch())
     await harness.service.checkpoint_recovery_points()
-    assert [load_ends(harness.disk, tmp_path / name).serial for name in "ab"] == [1, 1]
+    assert [load_log_ends(harness.disk, tmp_path / name).serial for name in "ab"] == [1, 1]
     harness.kill()
-    harness.new_service(ran_on=True)
+    harness.new_service(survival_proven=True)
     await harness.service.start()
     assert harness.service.housekeeping.disk_serial == 1

@@ -16,8 +16,8 @@ import trio.testing
 from hypothesis import event, given, settings, strategies as st
 
 from mqd.errors import MqError
-from mqd.log.disk.log_end_checkpoint import NAME
 from mqd.log.log_config import LogConfig
+from mqd.log.log_end import LOG_END_CHECKPOINT
 from mqd.log.partition_log import PartitionLog
 from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT
 from mqd.testing.disk import Directory, MemoryDisk
@@ -64,11 +64,11 @@ class Machine:
     def log(self) -> PartitionLog:
         return self.harness.service.logs[PARTITION]
 
-    async def live(self, *, ran_on: bool = True) -> None:
+    async def live(self, *, survival_proven: bool = True) -> None:
         self.disk.disarm()
         self.process = Process(1, "node 1", self.clock)
         self.harness.disk = InlineDisk(self.disk, self.process)  # type: ignore[assignment]
-        self.harness.new_service(ran_on=ran_on, kept=ran_on)
+        self.harness.new_service(survival_proven=survival_proven, unsynced_survived=survival_proven)
         await self.harness.service.start()
 
     def open(self) -> PartitionLog:
@@ -110,7 +110,7 @@ class Machine:
                 service.delete(PARTITION)
             case "stop":
                 await service.close()
-                await self.live(ran_on=share < 0.5)
+                await self.live(survival_proven=share < 0.5)
 
     async def live_through(self, history: list[tuple[str, float]], crash: int | None) -> None:
         """The last step may be its end."""
@@ -144,8 +144,10 @@ def test_an_honest_disk_raises_no_alarm(
             machine.process.end()
         await machine.live()
         assert machine.harness.service.fenced == {}
-        assert not any(directory.lost for directory in machine.harness.service.directories.values())
-        if PARTITION in machine.harness.service.logs and machine.log.noted is not None:
+        assert not any(
+            directory.lost_logs for directory in machine.harness.service.directories.values()
+        )
+        if PARTITION in machine.harness.service.logs and machine.log.end_claim.line is not None:
             event("a line was compared")
 
     run(main)
@@ -199,7 +201,7 @@ def test_an_older_copy_below_the_checkpoint_always_does(
         assert (
             same_topic
             and name in map(str, machine.harness.service.fenced)
-            and machine.harness.service.registry.suspect
+            and machine.harness.service.registry.may_lack_records
         )
 
     run(main)
@@ -230,13 +232,13 @@ async def test_a_checkpoint_that_finds_no_space_is_removed_at_a_start(
     write_atomic = InlineDisk.write_atomic
 
     def full(disk: InlineDisk, path: Path, data: bytes) -> None:
-        if path.name in (NAME, RECOVERY_POINT_CHECKPOINT):
+        if path.name in (LOG_END_CHECKPOINT, RECOVERY_POINT_CHECKPOINT):
             raise OSError(errno.ENOSPC, "No space left on device")
         write_atomic(disk, path, data)
 
     monkeypatch.setattr(InlineDisk, "write_atomic", full)
-    await machine.live(ran_on=False)
-    assert machine.disk.find(HOME / NAME) is None
+    await machine.live(survival_proven=False)
+    assert machine.disk.find(HOME / LOG_END_CHECKPOINT) is None
     machine.process.end()
     monkeypatch.setattr(InlineDisk, "write_atomic", write_atomic)
     await machine.live()

@@ -175,7 +175,7 @@ async def test_after_a_power_cut_what_was_never_synced_ends_at_its_first_bad_bat
                 path.write_bytes(data)
             position += header.size
     harness.kill()
-    harness.new_service(kept=False)
+    harness.new_service(unsynced_survived=False)
     await harness.service.start()
     if recovery_point > left:
         assert "corruption" in harness.service.fenced[PARTITION]
@@ -203,7 +203,7 @@ async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_s
     left = parse_header(data, 0).next_offset
     second.write_bytes(data[: parse_header(data, 0).size])
     harness.kill()
-    harness.new_service(kept=False)
+    harness.new_service(unsynced_survived=False)
     await harness.service.start()
     if recovery_point > left:
         with pytest.raises(MqError, match="missing"):
@@ -215,9 +215,9 @@ async def test_after_a_power_cut_what_was_never_synced_ends_where_a_segment_is_s
     harness.kill()
 
 
-@pytest.mark.parametrize(("kept", "recovery_point"), [(False, 0), (False, 29), (True, 0)])
+@pytest.mark.parametrize(("survived", "recovery_point"), [(False, 0), (False, 29), (True, 0)])
 async def test_after_a_power_cut_a_cut_that_was_not_synced_ends_the_log_there(
-    tmp_path: Path, kept: bool, recovery_point: int
+    tmp_path: Path, survived: bool, recovery_point: int
 ) -> None:
     """The log was cut and went on in a new segment; the segment is on the disk, the cut is not.
 
@@ -231,9 +231,9 @@ async def test_after_a_power_cut_a_cut_that_was_not_synced_ends_the_log_there(
     begins = parse_header(newer.read_bytes(), 0).base_offset
     older.write_bytes(older.read_bytes() + newer.read_bytes())
     harness.kill()
-    harness.new_service(kept=kept)
+    harness.new_service(unsynced_survived=survived)
     await harness.service.start()
-    if kept or recovery_point:
+    if survived or recovery_point:
         assert PARTITION in harness.service.fenced
     else:
         assert harness.service.logs[PARTITION].log_end_offset == begins
@@ -551,18 +551,20 @@ async def test_only_a_creation_that_promised_nothing_is_undone(
     assert "creation was interrupted partition=orders-0" in caplog.text
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("survived", [True, False])
 async def test_records_without_whole_metadata_are_let_go_only_where_nothing_was_synced(
-    tmp_path: Path, kept: bool
+    tmp_path: Path, survived: bool
 ) -> None:
     harness = await filled(tmp_path, 8)
     harness.kill()
     path = tmp_path / str(PARTITION) / "partition.metadata"
     assert path.stat().st_size == PARTITION_METADATA_BYTES
     path.write_bytes(TORN)
-    service = harness.service = harness.new_service(kept=kept)
+    service = harness.service = harness.new_service(unsynced_survived=survived)
     await service.start()
-    assert not service.logs and bool(service.fenced) is kept and path.parent.exists() is kept
+    assert (
+        not service.logs and bool(service.fenced) is survived and path.parent.exists() is survived
+    )
     harness.kill()
 
 
@@ -579,7 +581,7 @@ async def test_files_that_a_crash_left_do_not_make_an_unfinished_log_a_damaged_o
     path = tmp_path / str(PARTITION) / "partition.metadata"
     path.unlink()
     (path.parent / leftover).write_bytes(b"")
-    service = harness.service = harness.new_service(kept=False)
+    service = harness.service = harness.new_service(unsynced_survived=False)
     await service.start()
     assert not service.logs and not service.fenced and not path.parent.exists()
     harness.kill()
@@ -672,7 +674,7 @@ async def test_after_a_power_cut_a_log_without_its_first_segment_starts_empty_un
     )
     first, second = segment_files(tmp_path)[:2]
     first.unlink()
-    harness.new_service(kept=False)
+    harness.new_service(unsynced_survived=False)
     await harness.service.start()
     log = harness.open(SMALL)
     if recovery_point:
@@ -696,7 +698,7 @@ async def test_after_a_power_cut_a_log_that_lost_its_end_and_got_back_removed_se
         encode_offset_checkpoint({PARTITION: 35})
     )
     segment_files(tmp_path)[2].unlink()
-    harness.new_service(kept=False)
+    harness.new_service(unsynced_survived=False)
     await harness.service.start()
     log = harness.open(SMALL)
     assert (log.log_start_offset, log.log_end_offset) == (35, 35) and len(log.segments) == 1
@@ -717,7 +719,7 @@ async def test_after_a_power_cut_a_log_that_began_at_the_leaders_start_is_whole(
         (tmp_path / "log-start-offset-checkpoint").write_bytes(
             encode_offset_checkpoint({PARTITION: checkpoint})
         )
-    harness.new_service(kept=False)
+    harness.new_service(unsynced_survived=False)
     await harness.service.start()
     log = harness.open(SMALL)
     assert (log.log_start_offset, log.log_end_offset) == (100, 130)

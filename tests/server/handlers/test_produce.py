@@ -145,7 +145,7 @@ async def test_a_large_batch_for_a_compacted_topic_is_looked_at_in_slices(tmp_pa
         assert [row.error_code for row in rows] == [ErrorCode.NONE] * 3
         assert rows[0].base_offset == rows[2].base_offset < rows[1].base_offset
         assert node.partition("t").log.log_end_offset == 3 * KEYS_AT_ONCE + 2
-        assert not node.logs.looking._found
+        assert not node.logs.inspection._inspected
 
 
 async def answered(client: Client, count: int) -> list[Any]:
@@ -204,7 +204,7 @@ async def test_a_compacted_topic_looks_at_what_was_compressed_anew(tmp_path: Pat
         rows = [answer.responses[0].partition_responses[0] for answer in await answered(client, 2)]
         assert [row.error_code for row in rows] == [ErrorCode.INVALID_RECORD, ErrorCode.NONE]
         assert [one.batch_index for one in rows[0].record_errors] == [KEYS_AT_ONCE]
-        assert not node.logs.looking._found
+        assert not node.logs.inspection._inspected
 
 
 @pytest.mark.parametrize("keyless", [0, 2 * KEYS_AT_ONCE + 5])
@@ -221,7 +221,7 @@ async def test_a_keyless_record_of_a_large_batch_is_named(tmp_path: Path, keyles
         damaged = large_batch()
         damaged[-1] ^= 1
         assert (await client.produce("t", damaged)).error_code == ErrorCode.CORRUPT_MESSAGE
-        assert not node.logs.looking._found
+        assert not node.logs.inspection._inspected
 
 
 async def test_unknown_topics_by_name_and_by_id(tmp_path: Path) -> None:
