@@ -53,7 +53,7 @@ GUESTS_MAY = VOCABULARY | {"client", "protocol", "testing"}
 GUESTS_READ_OFFLINE = {"mqctl": frozenset({"log", "io"})}
 """`mqctl log dump|verify` reads a data directory while no broker does."""
 
-CORE_MUST_NOT = frozenset(
+WORLD = frozenset(
     {
         "trio",
         "os",
@@ -68,71 +68,52 @@ CORE_MUST_NOT = frozenset(
         "secrets",
     }
 )
+"""Modules that only a shell imports."""
+DISK_CALLS = frozenset(
+    {
+        "boot_id",
+        "free_bytes",
+        "make_directory",
+        "offload",
+        "read_bytes",
+        "remove_tree",
+        "sync_directory",
+        "total_bytes",
+        "write_atomic",
+    }
+)
+"""Methods of `mqd.io.disk.Disk` whose names nothing else has."""
+FILE_CALLS = frozenset({"append", "fileno", "read_at", "sync", "truncate", "write_at"})
+"""Methods of `mqd.io.disk.File`, called on something that is named `file` or `_file`."""
+
+SHELL_FOLDERS = (
+    "mqd/client/",
+    "mqd/http/",
+    "mqd/io/",
+    "mqd/log/disk/",
+    "mqd/log/manager/",
+    "mqd/node/",
+    "mqd/raft/",
+    "mqd/server/",
+    "mqd/testing/",
+)
+"""Any file in these may be a shell, unless its docstring declares it a core."""
 SHELLS = frozenset(
     {
-        *("service.py", "syncs.py", "compactor.py", "fetchers.py"),
-        *("operations.py", "channel.py", "lifecycle.py", "session_watch.py"),
-        *("producer_id_manager.py", "topic_creation.py"),
-        *("registry.py", "housekeeping.py", "closing.py"),
-        *("assignments.py", "isr_changes.py", "offline.py"),
-        *(
-            "pysyncobj_node.py",
-            "pysyncobj_pinned.py",
-            "transport.py",
-            "snapshot_building.py",
-            "journal_flusher.py",
-            "handshake_runner.py",
-            "proposals.py",
-            "peer_links.py",
-            "reports.py",
-        ),
+        *("mqd/__main__.py", "mqd/daemon.py", "mqd/dev.py", "mqd/logs.py"),
+        *("mqd/controller/channel.py", "mqd/controller/lifecycle.py"),
+        *("mqd/controller/operations.py", "mqd/controller/producer_id_manager.py"),
+        *("mqd/controller/replica_reports.py", "mqd/controller/session_watch.py"),
+        *("mqd/controller/topic_creation.py", "mqd/replica/assignments.py"),
+        *("mqd/replica/fetchers.py", "mqd/replica/isr_changes.py"),
+        *("mqd/replica/offline.py", "mqd/replica/ports.py"),
     }
 )
-SHELL_FOLDERS = frozenset({"io", "server", "http", "node", "testing"})
-SHELL_FILES = frozenset({"daemon.py", "dev.py", "__main__.py", "logs.py"})
-CLIENT_FACES = frozenset(
-    {
-        *(
-            "peer.py",
-            "line.py",
-            "metadata.py",
-            "producer.py",
-            "consumer.py",
-            "calls.py",
-            "sync.py",
-            "cluster.py",
-        ),
-        *(
-            "coordinator.py",
-            "group_consumer.py",
-            "transactional.py",
-            "ranges.py",
-            "txn_calls.py",
-            "arrow.py",
-        ),
-        *(
-            "raw_producer.py",
-            "raw_sender.py",
-            "membership.py",
-            "group_commits.py",
-            "nurseries.py",
-            "batch_sender.py",
-        ),
-        *("blocking_loop.py", "blocking_readers.py", "blocking_producers.py", "blocking_admin.py"),
-    }
-)
+"""The shells elsewhere, beside the `service.py` of each part. Only ever remove from this."""
+DECLARES_A_CORE = re.compile(r"\bA core\b|\b[Pp]ure\b")
 
-CORES_THAT_HOLD_FILES = (
-    "mqd/log/",
-    "mqd/raft/journal.py",
-    "mqd/raft/journal_file.py",
-    "mqd/raft/journal_start.py",
-    "mqd/raft/reserve.py",
-    "mqd/raft/snapshot_source.py",
-)
-"""They know `mqd.io.disk.File` as a thing to pass on: its calls are page-cache work, and a
-simulated disk has them too.
-"""
+HOLD_A_FILE = frozenset({"mqd/log/log_directory.py", "mqd/log/segment.py"})
+"""Cores with an attribute of the type `mqd.io.disk.File`, which only shells use."""
 
 PYSYNCOBJ_FILES = frozenset({"mqd/raft/pysyncobj_node.py", "mqd/raft/pysyncobj_pinned.py"})
 
@@ -169,7 +150,7 @@ def _forget() -> Iterator[None]:
     after these tests would walk.
     """
     yield
-    for known in (source, tree, nodes, imports):
+    for known in (source, tree, nodes, imports, shell_signs):
         known.cache_clear()
 
 
@@ -220,15 +201,38 @@ def parts_imported(name: str) -> set[str]:
     return parts & known  # `from mqd import __version__` names no part
 
 
-def is_core(name: str) -> bool:
-    path = Path(name)
-    if (
-        path.parts[1] in SHELL_FOLDERS
-        or path.name in SHELLS
-        or (len(path.parts) == 2 and path.name in SHELL_FILES)
-    ):
-        return False
-    return not (path.parts[1] == "client" and path.name in CLIENT_FACES)
+def _calls(node: ast.AST) -> str:
+    """The call of a disk or a file, if `node` is one."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return ""
+    method, receiver = node.func.attr, node.func.value
+    named = receiver.attr if isinstance(receiver, ast.Attribute) else ""
+    named = receiver.id if isinstance(receiver, ast.Name) else named
+    is_disk = method in DISK_CALLS
+    is_file = method in FILE_CALLS and named in ("file", "_file")
+    return f"{named}.{method}()" if is_disk or is_file else ""
+
+
+@cache
+def shell_signs(name: str) -> frozenset[str]:
+    """Why a file is a shell: it waits, imports the world or `mqd.io`, or calls a disk or a file.
+    Empty for a core.
+    """
+    signs = {module for module in imports(name) if module.split(".")[0] in WORLD}
+    signs |= {module for module in imports(name) if module.startswith("mqd.io.")}
+    if name in HOLD_A_FILE:
+        signs -= {"mqd.io.disk.File"}
+    waits = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
+    if any(isinstance(node, waits) for node in nodes(name)):
+        signs.add("async")
+    signs |= {call for node in nodes(name) if (call := _calls(node))}
+    return frozenset(signs)
+
+
+def may_be_shell(name: str) -> bool:
+    if name.startswith(SHELL_FOLDERS):
+        return not DECLARES_A_CORE.search(ast.get_docstring(tree(name)) or "")
+    return name in SHELLS or name.endswith("/service.py")
 
 
 def test_every_part_has_a_floor() -> None:
@@ -316,24 +320,52 @@ def test_guests_use_the_client_and_the_protocol_only() -> None:
     assert wrong == []
 
 
-def test_cores_have_no_clock_no_dice_and_no_world() -> None:
-    wrong = []
-    for name in python_files("mqd"):
-        if not is_core(name):
-            continue
-        outside = {module.split(".")[0] for module in imports(name)} & CORE_MUST_NOT
-        inside = (
-            set()
-            if name.startswith(CORES_THAT_HOLD_FILES)
-            else {m for m in imports(name) if m.startswith("mqd.io.")}
-        )
-        service = {
-            module
-            for module in imports(name)
-            if module.startswith("mqd.") and module.split(".")[2:3] == ["service"]
-        }
-        wrong += [f"{name} imports {module}" for module in sorted(outside | inside | service)]
+def test_shells_are_in_known_places() -> None:
+    """A core takes `now` and returns values. It does not wait, and has no clock and no disk."""
+    wrong = [
+        f"{name}: {sign}"
+        for name in python_files("mqd")
+        if not may_be_shell(name)
+        for sign in sorted(shell_signs(name))
+    ]
     assert wrong == []
+
+
+def test_the_list_of_shells_has_only_shells() -> None:
+    assert sorted(name for name in SHELLS if not shell_signs(name)) == []
+    assert sorted(name for name in HOLD_A_FILE if "mqd.io.disk.File" not in imports(name)) == []
+
+
+def test_cores_import_no_service() -> None:
+    wrong = [
+        f"{name} imports {module}"
+        for name in python_files("mqd")
+        if not may_be_shell(name)
+        for module in sorted(imports(name))
+        if module.startswith("mqd.") and module.split(".")[2:3] == ["service"]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sign"),
+    [
+        ("async def run() -> None: ...", "async"),
+        ("import os.path", "os.path"),
+        ("from mqd.io.disk import Disk", "mqd.io.disk.Disk"),
+        ("def f(one): return one.file.read_at(0, 1)", "file.read_at()"),
+        ("def f(segment): segment.disk.write_atomic(b'')", "disk.write_atomic()"),
+        ("def f(rows, file): rows.append(file); return 1", None),
+    ],
+)
+def test_signs_of_a_shell(monkeypatch: pytest.MonkeyPatch, text: str, sign: str | None) -> None:
+    module = ast.parse(text)
+    monkeypatch.setitem(globals(), "nodes", lambda name: tuple(ast.walk(module)))
+    for known in (imports, shell_signs):
+        known.cache_clear()
+    assert shell_signs("mqd/log/example.py") == ({sign} if sign else frozenset())
+    for known in (imports, shell_signs):
+        known.cache_clear()
 
 
 def test_pysyncobjs_private_names_stay_in_one_place() -> None:
