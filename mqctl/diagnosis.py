@@ -119,7 +119,10 @@ def _controller(seen: Observed) -> Iterable[Finding]:
     )
     if behind := {**lost, **silent}:
         spare = following - majority
-        what = "; ".join(f"voter {node} {why}" for node, why in sorted(behind.items()))
+        what = "; ".join(
+            f"voter {node} {why}{_no_connection(voters[node])}"
+            for node, why in sorted(behind.items())
+        )
         consequence = (
             "metadata cannot change if one more voter fails"
             if spare <= 0
@@ -134,13 +137,22 @@ def _controller(seen: Observed) -> Iterable[Finding]:
         )
     observers = {one.node_id: why for one in quorum.observers if (why := lag_of(one, quorum))}
     if observers:
-        what = "; ".join(f"node {node} {why}" for node, why in sorted(observers.items()))
+        replicas = {one.node_id: one for one in quorum.observers}
+        what = "; ".join(
+            f"node {node} {why}{_no_connection(replicas[node])}"
+            for node, why in sorted(observers.items())
+        )
         yield Finding(
             "quorum",
             WARNING,
             f"{what} (an observer)",
             f"start {_nodes_named(observers)}, or check its log",
         )
+
+
+def _no_connection(replica: QuorumReplica) -> str:
+    reason = replica.no_connection_reason
+    return f" (no connection from the leader: {reason})" if reason else ""
 
 
 def _has_controller(seen: Observed) -> bool:

@@ -422,7 +422,11 @@ def _state_of(info: PartitionInfo, internal: bool) -> PartitionState:
 
 def _quorum_replica(row: Any) -> QuorumReplica:
     return QuorumReplica(
-        row.replica_id, row.log_end_offset, row.last_fetch_timestamp, row.last_caught_up_timestamp
+        row.replica_id,
+        row.log_end_offset,
+        row.last_fetch_timestamp,
+        row.last_caught_up_timestamp,
+        row.no_connection_reason,
     )
 
 

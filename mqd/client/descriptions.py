@@ -260,6 +260,8 @@ class QuorumReplica(NamedTuple):
     log_end_offset: int
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
+    no_connection_reason: str = ""
+    """Why the leader has no connection to it; empty where it has one. Of mqd only."""
 
 
 @dataclass(frozen=True, slots=True)

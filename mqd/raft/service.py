@@ -215,6 +215,12 @@ class RaftService:
         """Whether the newest known process of a node supports the newest metadata version."""
         return node_id == self._node_id or self.peer_links.handshakes.versions.speaks_v3(node_id)
 
+    def no_connection_reason(self, node_id: int) -> str:
+        """Why this node has no connection to another one, with the remedy where one of them
+        refuses the other; empty where it has one, or calls no such node."""
+        link = self.peer_links.links.get(node_id)
+        return link.no_connection_reason if link is not None else ""
+
     @property
     def _alone(self) -> bool:
         return self._voters == {self._node_id}

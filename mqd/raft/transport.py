@@ -128,6 +128,11 @@ class PeerLink:
         self.received_at = -math.inf
         """When the peer last sent a Raft message, or completed a handshake on this connection."""
 
+    @property
+    def no_connection_reason(self) -> str:
+        """Empty while a connection is open and its handshake complete."""
+        return "" if self.queue.opened else self.unreachable
+
     async def run(self) -> None:
         """Keep one connection open, for ever. A broken one is replaced at once: when that is
         refused, the peer is gone."""

@@ -94,6 +94,15 @@ def test_a_lagging_voter_is_reported_with_the_remaining_tolerance() -> None:
     assert found(observed(voters=(voter(1), voter(2), voter(3, 9))), "quorum") == []
 
 
+def test_a_voter_that_is_refused_is_reported_with_the_reason() -> None:
+    refused = voter(3, 42)._replace(no_connection_reason="node 3 refuses this node: other voters")
+    (one,) = found(observed(voters=(voter(1), voter(2), refused)), "quorum")
+    assert (
+        "voter 3 has lagged for 42s (no connection from the leader: node 3 refuses this node: "
+        "other voters): metadata cannot change" in one.what
+    )
+
+
 def test_a_fenced_or_silent_voter_does_not_count_as_a_follower() -> None:
     """One that froze a few seconds ago does not lag yet."""
     for given, why in (

@@ -524,6 +524,9 @@ async def test_with_a_secret_only_those_who_know_it_take_part(
             assert told("refused a connection") <= 3  # once on each node: the caller has no name
             assert not any(SECRET.decode() in record.getMessage() for record in caplog.records)
             assert voters.services[3].status().connected == ()
+            assert reason in voters.services[leader].no_connection_reason(3)
+            assert voters.services[leader].no_connection_reason(3 - leader) == ""
+            assert voters.services[leader].no_connection_reason(leader) == ""
             voters.kill(3)
         assert (
             voters.services[leader].status().ready and voters.services[leader].status().term == term

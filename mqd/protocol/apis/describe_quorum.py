@@ -37,6 +37,8 @@ _REPLICAS = array(
     # ms of the leader's wall clock; -1 for the leader itself
     field("last_fetch_timestamp", INT64, since=1, default=-1),
     field("last_caught_up_timestamp", INT64, since=1, default=-1),  # the same; for the leader: now
+    # mqd's own: why the leader has no connection to it
+    field("no_connection_reason", TEXT, since=1, tag=10_000, default=""),
 )
 
 RESPONSE = message(

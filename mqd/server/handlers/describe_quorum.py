@@ -58,6 +58,7 @@ def _described(context: Context, status: RaftStatus) -> dict[str, Any]:
             "log_end_offset": peer.match_index + 1 if peer.match_index > 0 else -1,
             "last_fetch_timestamp": milliseconds(peer.last_replied_at),
             "last_caught_up_timestamp": milliseconds(peer.caught_up_at),
+            "no_connection_reason": node.raft.no_connection_reason(peer.node_id),
         }
 
     me = PeerStatus(int(node.node_id), True, status.last_index, now, now)

@@ -48,6 +48,7 @@ STATUS = RaftStatus(
     ),
 )
 ASKED = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+REFUSED = "node 3 refuses this node: the peers file of node 3 names voters [3]"
 API = apis.by_name("describe_quorum")
 assert API is not None
 
@@ -77,7 +78,10 @@ async def ask(
         node_id=2,
         peers=PEERS,
         clock=clock,
-        raft=SimpleNamespace(status=lambda: status),
+        raft=SimpleNamespace(
+            status=lambda: status,
+            no_connection_reason=lambda node_id: REFUSED if node_id == 3 else "",
+        ),
         controller=Controller(),
     )
     context: Any = SimpleNamespace(
@@ -111,6 +115,8 @@ async def test_the_leader_tells_what_it_knows(listener: str) -> None:
         for row in partition.current_voters
     ]
     assert told == [(1, 42, 999_500, 999_250), (2, 42, 1_000_000, 1_000_000), (3, -1, -1, -1)]
+    reasons = [row.no_connection_reason for row in partition.current_voters]
+    assert reasons == ["", "", REFUSED]
     (observer,) = partition.observers
     assert (observer.replica_id, observer.log_end_offset, observer.last_fetch_timestamp) == (
         4,
