@@ -39,7 +39,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch_builder import build_batch
 from mqd.raft.machine import Role
 from mqd.testing.cluster import Cluster, SimulatedNode
-from mqd.testing.probes import Probes
+from mqd.testing.probes.probes import Probes
 from mqd.testing.workload import PRODUCE, PRODUCE_VERSION, produce_body
 from mqd.types import TopicPartition
 

@@ -31,7 +31,6 @@ from mqd.errors import MqError
 from mqd.testing.checker import History, Outcome
 from mqd.testing.clients import owned
 from mqd.testing.cluster import Cluster
-from mqd.testing.coordinator_probes import GroupProbe
 from mqd.testing.coverage import Coverage
 from mqd.testing.faults import (
     COORDINATORS_MIN_INSYNC,
@@ -47,7 +46,8 @@ from mqd.testing.groups import Groups
 from mqd.testing.hostile import Hostile
 from mqd.testing.ledger import Ledger
 from mqd.testing.plots import Plots, draw_plot
-from mqd.testing.probes import Probes
+from mqd.testing.probes.groups import GroupProbe
+from mqd.testing.probes.probes import Probes
 from mqd.testing.thresholds import draw_price, draw_thresholds
 from mqd.testing.transactions import TOPIC, Transactional
 from mqd.testing.two_phase import TwoPhase

@@ -16,7 +16,7 @@ from mqd.protocol.batch import LEADER_EPOCH_POSITION, iterate_batches
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.files import ProducerSnapshotEntry
 from mqd.protocol.markers import EndMarker, build_end_marker
-from mqd.testing.probes import Probes
+from mqd.testing.probes.probes import Probes
 from mqd.types import NodeId, TopicPartition
 
 TP = TopicPartition("t", 0)

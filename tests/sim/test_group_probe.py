@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from mqd.testing.coordinator_probes import GroupProbe
+from mqd.testing.probes.groups import GroupProbe
 from mqd.testing.violation import Violation
 from mqd.types import TopicPartition
 

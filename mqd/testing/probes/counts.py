@@ -1,0 +1,19 @@
+"""How often each event happened that the probes see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened in a run: for its totals."""
+
+    looks: int = 0
+    elections: int = 0
+    leader_changes: int = 0
+    batches: int = 0
+    truncations: int = 0
+    truncated_below_high_watermark: int = 0
+    high_watermark_after_restart_lower: int = 0
+    isr_changes: int = 0
