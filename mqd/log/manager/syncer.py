@@ -79,6 +79,9 @@ class Syncer:
     async def _sync(self, plan: SyncPlan, limiter: trio.CapacityLimiter) -> None:
         try:
             await self._disk.offload(plan.run, self._disk, limiter=limiter)
+        except trio.Cancelled:  # it waited for a thread; a running one is not cancelled
+            plan.give_back()
+            raise
         except (StorageError, OSError) as error:
             plan.give_back()
             self._fail(plan.log, error)
