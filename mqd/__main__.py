@@ -96,7 +96,7 @@ def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
         "--nodes",
         type=_node_count,
         metavar="N",
-        help="number of nodes [default: as in DIR, else 1]",
+        help="number of nodes [default: as in the peers file in DIR, else 1]",
     )
     command.add_argument(
         "--port",

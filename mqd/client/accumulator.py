@@ -1,10 +1,10 @@
-"""Where records wait until they are sent: batches by partition, their sequences, and what happened
-to them. Pure.
+"""The records that a producer has not delivered yet: batches by partition, their sequence numbers,
+and their outcomes. Pure.
 
-Order: the batches of a partition are a queue, and only its head is ever in flight, so a batch that
-is sent again overtakes nothing. Invariants: `buffered_bytes` is the sum over all queued batches; a
-batch in flight is the head of its queue; sequences of a partition are dense over the batches that
-were not refused (KIP-98).
+Order: the batches of a partition are a queue, and only its head is ever in flight. So a retried
+batch overtakes no other. Invariants: `buffered_bytes` is the sum over all queued batches; a batch
+in flight is the head of its queue; the batches of a partition that the broker did not refuse have
+sequence numbers without gaps (KIP-98).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Outcome:
 
 
 class Batch:
-    """Records of one partition that travel together, encoded as they come."""
+    """Records of one partition that are sent together. Each record is encoded when it is added."""
 
     __slots__ = (
         "attempts", "base_sequence", "created", "expires", "halves", "last_error",
@@ -55,7 +55,7 @@ class Batch:
         self.attempts = 0
         self.retry_at = 0.0
         self.maybe_appended = False
-        """An attempt ended without an answer: the peer may have the records."""
+        """An attempt ended without a response: the broker may have appended the records."""
         self.sealed: bytearray | None = None
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_EPOCH
@@ -63,16 +63,16 @@ class Batch:
         self.last_error: ClientError | None = None
         self.outcome: Outcome | None = None
         self.halves: tuple[Batch, Batch] | None = None
-        """Set when the peer found it too large: its records went on in two."""
+        """The two batches that replaced this one, if the broker refused it as too large."""
 
     @property
     def count(self) -> int:
-        """Records in it, also after its end."""
+        """The number of records, also after `free`."""
         return self.writer.count
 
     @property
     def records(self) -> list[Record]:
-        """Its records, read back. Empty after its end."""
+        """Its records, decoded. Empty after `free`."""
         return self.writer.records()
 
     @records.setter
@@ -82,14 +82,14 @@ class Batch:
             self.writer.append(timestamp, key, value, headers)
 
     def free(self) -> None:
-        """The batch is complete: a Delivery that the user keeps does not keep the bytes of
-        the batch.
+        """The batch has its outcome: free its bytes, because the user may keep a Delivery, which
+        refers to the batch.
         """
         self.writer.free()
         self.sealed = None
 
     def locate(self, index: int) -> tuple[Batch, int]:
-        """The batch in which record `index` travels now, and its place there."""
+        """The batch that contains record `index` now, after splits, and its index there."""
         batch = self
         while batch.halves is not None:
             left, right = batch.halves
@@ -100,7 +100,7 @@ class Batch:
 def record_bytes(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """What a record takes in a batch before compression, estimated from above."""
+    """The size of a record in a batch before compression; at least its real size."""
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     for name, content in headers:
         size += 10 + 4 * len(name) + len(content or b"")
@@ -108,8 +108,9 @@ def record_bytes(
 
 
 class Sequences:
-    """The producer id and the next sequence of each partition. With no id, batches go out without
-    sequences."""
+    """The producer id and the next sequence number of each partition. Without an id, batches have
+    no sequence numbers.
+    """
 
     def __init__(self, *, transactional: bool = False) -> None:
         self._transactional = transactional
@@ -118,13 +119,14 @@ class Sequences:
         self._next: dict[TopicPartition, int] = {}
 
     def restart(self, producer_id: int, producer_epoch: int) -> None:
-        """A new id, or the same id with a higher epoch: every partition counts from 0 again."""
+        """Use a new id, or the same id with a higher epoch: every partition starts at 0 again."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._next.clear()
 
     def seal(self, batch: Batch, codec: Codec) -> bytearray:
-        """The bytes of the batch, with its sequence taken at the first call; the same bytes at
-        every later one."""
+        """The bytes of the batch. The first call takes its sequence numbers; later calls return the
+        same bytes.
+        """
         if batch.sealed is None:
             if self.producer_id != NO_PRODUCER_ID:
                 batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
@@ -140,8 +142,8 @@ class Sequences:
         return batch.sealed
 
     def give_back(self, batch: Batch) -> None:
-        """The broker has no record of the batch: its sequence numbers are reused, and a
-        retry builds it again.
+        """The broker has no record of the batch: reuse its sequence numbers. A retry encodes the
+        batch again.
         """
         assert not batch.maybe_appended
         same = (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch)
@@ -152,7 +154,7 @@ class Sequences:
 
 
 class Accumulator:
-    """The queues of one producer. Time comes in as seconds on one monotonic scale."""
+    """The queues of one producer. Times are seconds of one monotonic clock."""
 
     def __init__(
         self,
@@ -173,26 +175,31 @@ class Accumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._queues: dict[TopicPartition, deque[Batch]] = {}
         self.growing: dict[tuple[str, int], Batch] = {}
-        """The last batch of each queue, if nothing was done with it yet: unless it is sealed,
-        records are added to it."""
+        """The last batch of each queue, if it was never retried or split. It takes further records
+        until it is sealed.
+        """
 
     def __len__(self) -> int:
         """Batches that have no outcome yet."""
         return sum(map(len, self._queues.values()))
 
     def last_records(self) -> list[tuple[Batch, int]]:
-        """The latest record of each partition, as its batch and its place there: those before it
-        have their outcomes before it."""
+        """The latest record of each partition, as its batch and its index there. Earlier records of
+        the partition get their outcomes first.
+        """
         return [(queue[-1], queue[-1].count - 1) for queue in self._queues.values() if queue]
 
     def has_room(self, size: int) -> bool:
-        """Whether a record of `size` bytes may be appended; a record larger than the whole buffer
-        may, when it is alone."""
+        """Whether a record of `size` bytes may be appended. A record larger than the whole buffer
+        may be appended to an empty one.
+        """
         return not self.buffered_bytes or self.buffered_bytes + size <= self._buffer_bytes_max
 
     def take_room(self, topic: str, partition: int, size: int) -> Batch | None:
-        """The growing batch of a partition, if it and the buffer have room for `size` bytes: they
-        are counted, and the caller adds the record. None where `batch_for` is needed, or room."""
+        """The growing batch of a partition, if it and the buffer have room for `size` bytes. Counts
+        these bytes; the caller adds the record. None if the partition needs a new batch
+        (`batch_for`), or the buffer is full.
+        """
         batch = self.growing.get((topic, partition))
         if batch is None or batch.sealed is not None:
             return None
@@ -208,14 +215,15 @@ class Accumulator:
     def append(
         self, tp: TopicPartition, record: Record, size: int, now: float
     ) -> tuple[Batch, int]:
-        """Queue a record; returns its batch and its place in it."""
+        """Queue a record. Returns its batch and its index there."""
         batch = self.batch_for(tp, size, now)
         _, timestamp, key, value, headers = record
         return batch, batch.writer.append(timestamp, key, value, headers)
 
     def batch_for(self, tp: TopicPartition, size: int, now: float) -> Batch:
-        """The batch that takes a record of `size` bytes, which are counted: the growing one, or a
-        new one. The caller adds the record."""
+        """The batch for a record of `size` bytes: the growing batch or a new one. Counts these
+        bytes; the caller adds the record.
+        """
         batch = self.growing.get(tp)
         if (
             batch is None
@@ -240,14 +248,13 @@ class Accumulator:
         doubtful_only: bool = False,
         may_send: Callable[[TopicPartition], bool] | None = None,
     ) -> tuple[dict[int, list[Batch]], set[str]]:
-        """What to send now: node id -> batches, at most one request each; and the topics that miss
-        a leader.
+        """What to send now: node id -> batches, at most one request each; and the topics with a
+        partition without a leader.
 
         The batches returned count as in flight until `complete`, `retry` or `split`. A batch waits
-        for company (linger) only while nothing is in flight to its partition and there is room:
-        waiting longer gains nothing.
-        `doubtful_only` sends again what may have arrived, and nothing new. `may_send`: partitions
-        that are not held back.
+        for more records (linger) only while it is alone in its queue, not full, and the buffer is
+        at most half full. `doubtful_only`: retry only batches that the broker may have appended.
+        `may_send`: send only the partitions for which it returns True.
         """
         ready: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
@@ -285,13 +292,13 @@ class Accumulator:
         )
 
     def all_outcomes_known(self) -> bool:
-        """Whether no batch is in flight, and none was stored without our knowledge."""
+        """Whether no batch is in flight, and none may have been appended without a response."""
         return not self.in_flight and not any(
             queue[0].maybe_appended for queue in self._queues.values() if queue
         )
 
     def heads(self) -> list[Batch]:
-        """The first batch of every queue: the only ones that may have been sealed."""
+        """The first batch of every queue. No other batch can be sealed."""
         return [queue[0] for queue in self._queues.values() if queue]
 
     def next_deadline(self, now: float) -> float:
@@ -310,7 +317,7 @@ class Accumulator:
     def expire(self, now: float) -> list[Batch]:
         """Expired batches that are not in flight.
 
-        They have left the queues, and have no result yet.
+        This removes them from the queues. They have no outcome yet.
         """
         gone: list[Batch] = []
         for tp, queue in self._queues.items():
@@ -322,7 +329,7 @@ class Accumulator:
         return gone
 
     def complete(self, batch: Batch) -> None:
-        """The head has its outcome."""
+        """Remove the head of a queue, which has its outcome."""
         queue = self._queues[batch.tp]
         assert queue[0] is batch and batch.tp in self.in_flight
         queue.popleft()
@@ -344,7 +351,7 @@ class Accumulator:
             del self.growing[batch.tp]
 
     def split(self, batch: Batch) -> None:
-        """The head was too large: two halves take its place. Its sequences have been given back."""
+        """The head was too large: replace it by two halves. It has no sequence numbers now."""
         assert batch.count > 1 and batch.sealed is None
         queue = self._queues[batch.tp]
         assert queue[0] is batch and batch.tp in self.in_flight
@@ -357,7 +364,7 @@ class Accumulator:
             half.size_estimate += sum(
                 record_bytes(each.key, each.value, each.headers) for each in records
             )
-            half.attempts = 1  # nothing is added to it, and it does not linger
+            half.attempts = 1  # it does not linger
             halves.append(half)
         queue.popleft()
         queue.extendleft(reversed(halves))
@@ -368,8 +375,9 @@ class Accumulator:
             del self.growing[batch.tp]
 
     def drop_waiting(self) -> list[Batch]:
-        """Every batch that is not in flight, in order; they are out of the queues, without an
-        outcome yet."""
+        """Remove every batch that is not in flight from its queue. Returns them in order; they have
+        no outcome yet.
+        """
         dropped: list[Batch] = []
         for tp, queue in self._queues.items():
             kept = [queue.popleft()] if tp in self.in_flight else []
@@ -382,7 +390,7 @@ class Accumulator:
         return dropped
 
     def abandon(self) -> Iterable[Batch]:
-        """Every batch that has no outcome; the queues are empty afterwards."""
+        """Empty all queues. Returns their batches, which have no outcome yet."""
         left = [batch for queue in self._queues.values() for batch in queue]
         self._queues.clear()
         self.growing.clear()

@@ -1,9 +1,9 @@
 """The positions of a consumer, its prefetched batches, and their visible records. Pure: requests
 and responses are values.
 
-Each partition has two places: `position`, the next record for the user, and `fetch_offset`, the
+Each partition has two offsets: `position`, the next record for the user, and `fetch_offset`, the
 next one to fetch. Batches between them are buffered, still compressed; each is decoded when the
-user takes it. Invariants: position <= fetch_offset; at most one fetch of a partition is under way;
+user takes it. Invariants: position <= fetch_offset; at most one fetch of a partition is in flight;
 a seek invalidates older responses.
 """
 
@@ -36,8 +36,8 @@ ARROW_ROWS_MAX = 32_768
 
 
 class Handed(Protocol):
-    """What a consumer hands out in one piece: records of one partition, or none where only
-    markers were.
+    """What a consumer returns at once: records of one partition, or none if there were only
+    transaction markers.
     """
 
     @property
@@ -54,7 +54,7 @@ class Handed(Protocol):
 class FetchedBatch:
     """Records of one partition in their order, at most one batch.
 
-    Empty where a batch held nothing for a consumer (markers).
+    Empty if the batch had no visible records (transaction markers, aborted records).
     """
 
     topic: str
@@ -65,35 +65,36 @@ class FetchedBatch:
     next_offset: int
     """The consumer's position after this batch."""
     high_watermark: int
-    """Where the readable log ended in the answer that brought it: beyond its records.
+    """The high watermark in the response that contained the batch; above its records.
 
-    A later leader's may be lower for a moment.
+    That of a later leader may be lower for a moment.
     """
 
 
 class Chunk(NamedTuple):
-    """Whole record batches of one partition as received, lent to a reader that decodes them itself:
-    see `Fetcher.take_chunk`.
+    """Whole record batches of one partition as received, lent to a caller that decodes them: see
+    `Fetcher.take_chunk`.
     """
 
     tp: TopicPartition
     generation: int
     data: memoryview
     start: int
-    """The first offset that is wanted of them."""
+    """The offset of the first record to deliver; the batches may begin below it."""
     end: int | None
-    """The first offset that is not wanted any more."""
+    """Deliver only records below this offset; None: no limit."""
     next_offset: int
-    """Where to read on behind them."""
+    """The position after the chunk."""
     aborted: tuple[tuple[int, int], ...]
-    """(producer id, first offset) of aborted transactions, which `read_committed` hides."""
+    """(producer id, first offset) of the aborted transactions that `read_committed` hides."""
     read_committed: bool
 
 
 class Wanted(NamedTuple):
     """One partition of a fetch that is about to be sent.
 
-    A response of an older `generation` is ignored.
+    `generation` is that of the assignment, see `Fetcher.generation`; a response to an older one is
+    ignored.
     """
 
     tp: TopicPartition
@@ -104,7 +105,7 @@ class Wanted(NamedTuple):
 class _Ahead(NamedTuple):
     """One batch that was fetched and not yet taken.
 
-    `aborts` is shared by the batches of one answer.
+    All batches of one response share `aborts`.
     """
 
     view: memoryview
@@ -116,8 +117,8 @@ class _Ahead(NamedTuple):
 
 
 class _Aborts:
-    """The aborted transactions that an answer reports (KIP-98): which producers' records
-    are hidden from here on.
+    """The aborted transactions of a response (KIP-98). They decide which batches are hidden; the
+    state advances with each batch.
     """
 
     __slots__ = ("_active", "_waiting")
@@ -161,7 +162,7 @@ class _Partition:
     high_watermark: int = NO_OFFSET
     resetting: bool = False
     is_lent: bool = False
-    """A chunk was taken and not given back."""
+    """A chunk was taken, and neither finished nor given back."""
 
 
 class Fetcher:
@@ -186,11 +187,11 @@ class Fetcher:
         self._paused: set[TopicPartition] = set()
         self._generations = 0
         self.gave_back = False
-        """A chunk was given back, so there is something to fetch: the shell looks at it
-        after each take, and clears it.
+        """A chunk was given back, so its partition can be fetched again. The consumer checks and
+        clears this after each take.
         """
 
-    # -- what is read
+    # -- assignment and positions
 
     def assign(self, tp: TopicPartition, position: int, end: int | None = None) -> None:
         """Read `tp` from `position` on, up to `end` (exclusive) if given.
@@ -200,8 +201,8 @@ class Fetcher:
         assert position >= 0
         if tp not in self._partitions:
             self._turns.append(tp)
-        # of all partitions: one that goes and comes back is not taken for the one that was asked
-        # for
+        # One counter for all partitions: a partition that is unassigned and assigned again gets a
+        # new generation, so that it ignores older responses.
         self._generations += 1
         self._partitions[tp] = _Partition(tp, position, position, end, generation=self._generations)
 
@@ -230,35 +231,37 @@ class Fetcher:
         return list(self._partitions)
 
     def generation(self, tp: TopicPartition) -> int | None:
-        """Another one after every `assign` and `seek`; None while `tp` is not read."""
+        """It changes with every `assign` and `seek`; None while `tp` is not assigned. Not the
+        generation of a group.
+        """
         each = self._partitions.get(tp)
         return None if each is None else each.generation
 
     def position(self, tp: TopicPartition) -> int:
-        """The offset of the next record that the user will see, or beyond it."""
+        """The lowest offset that the user has not passed; the next record is there or later."""
         return self._partitions[tp].position
 
     def high_watermark(self, tp: TopicPartition) -> int:
-        """The end of the readable records by the last response; -1 before the first."""
+        """The high watermark in the last response; -1 before the first."""
         return self._partitions[tp].high_watermark
 
     def is_done(self) -> bool:
         """Whether every partition has an end and has reached it.
 
-        Never true of an open-ended consumer.
+        Never true for a consumer without ends.
         """
         return all(
             each.end is not None and each.position >= each.end for each in self._partitions.values()
         )
 
-    # -- asking
+    # -- requests
 
     def plan(
         self, now: float, leader_of: Callable[[TopicPartition], int | None]
     ) -> tuple[dict[int, list[Wanted]], set[str]]:
-        """node id -> partitions worth asking it for, and the topics that miss a leader.
+        """node id -> partitions to fetch from it; and the topics with a partition without a leader.
 
-        Nothing is changed: see `on_sent`.
+        Changes nothing: `request` marks the partitions as in flight.
         """
         wanted: dict[int, list[Wanted]] = {}
         leaderless: set[str] = set()
@@ -297,8 +300,8 @@ class Fetcher:
     def request(
         self, wanted: list[Wanted], view: ClusterView, *, max_wait_ms: int, min_bytes: int
     ) -> dict[str, Any]:
-        """The body of the Fetch for one node, for any version; and the partitions count as
-        under way.
+        """The body of the Fetch request for one node, for any version. Its partitions count as in
+        flight from now on.
         """
         topics: dict[str, list[dict[str, Any]]] = {}
         for tp, fetch_offset, _ in wanted:
@@ -321,7 +324,7 @@ class Fetcher:
             ],
         }
 
-    # -- answers
+    # -- responses
 
     def on_failed(self, wanted: list[Wanted], now: float, draw: float) -> None:
         """The request had no response: retry after a short pause."""
@@ -335,10 +338,10 @@ class Fetcher:
     def on_answer(
         self, wanted: list[Wanted], answer: Any, view: ClusterView, now: float, draw: float
     ) -> tuple[set[str], list[TopicPartition]]:
-        """Take in an answer. Returns the topics whose leaders may have changed, and the partitions
-        that lost their place.
+        """Process a response. Returns the topics whose leaders may have changed, and the partitions
+        whose offset is out of range.
 
-        The latter wait for `seek` (or `refuse`): their offset is out of range.
+        The latter wait for `seek` or `refuse`.
         """
         names = {
             topic.topic_id: name
@@ -357,7 +360,7 @@ class Fetcher:
                 continue
             assert each.in_flight
             each.in_flight = False
-            # an earlier batch turned out to be damaged
+            # An earlier batch was damaged, so `fetch_offset` has moved back.
             if each.fetch_offset != fetch_offset:
                 continue
             row = rows.get((tp.topic, tp.partition))
@@ -380,7 +383,7 @@ class Fetcher:
         return stale, lost
 
     def refuse(self, tp: TopicPartition, error: ClientError) -> None:
-        """Nothing more is readable here until the user seeks; the error is raised to the user."""
+        """Stop reading the partition until the user seeks, and raise the error to the user."""
         self._partitions[tp].resetting = True
         self.failures.append(error)
 
@@ -411,12 +414,12 @@ class Fetcher:
             each.ahead_bytes += size
         each.fetch_offset = found[-1][2].next_offset
 
-    # -- taking
+    # -- delivery
 
     def take(self) -> FetchedBatch | None:
-        """The next batch, partitions by turns; None when nothing is there yet.
+        """The next batch; partitions take turns. None if no batch is ready.
 
-        Damage becomes a failure and stops its partition.
+        A damaged batch stops its partition, see `refuse`.
         """
         for _ in range(len(self._turns)):
             if (each := self._next_turn()) is not None:
@@ -427,7 +430,7 @@ class Fetcher:
         """The next partition in turn that has a deliverable batch."""
         tp = self._turns[0]
         self._turns.rotate(-1)
-        if self._partitions[tp].is_lent:  # the borrower has dropped the chunk
+        if self._partitions[tp].is_lent:  # the caller has not finished the chunk
             self._give_back(tp)
         each = self._partitions[tp]
         is_ready = (
@@ -436,10 +439,10 @@ class Fetcher:
         return each if is_ready else None
 
     def take_chunk(self) -> Chunk | None:
-        """The batches of one response for a partition, or the rest of them, whole and unchecked;
-        partitions take turns. None if there are none. The position stays until `passed`, `finished`
-        or `damaged` is called. A caller that takes anything else before `finished` returns the
-        chunk; the partition is then read again from its position.
+        """The remaining batches of one response for a partition, whole and unchecked; partitions
+        take turns. None if there are none. The position changes only in `passed` and `finished`.
+        If the caller takes something else before `finished` or `damaged`, the chunk counts as given
+        back: the partition is fetched again from its position.
         """
         for _ in range(len(self._turns)):
             if (each := self._next_turn()) is None:
@@ -469,7 +472,9 @@ class Fetcher:
         return None
 
     def holds(self, chunk: Chunk) -> bool:
-        """Whether more of a chunk may be handed out; else it is given back."""
+        """Whether the caller may deliver more of a chunk. If not, the rest of the
+        chunk is fetched again.
+        """
         each = self._partitions.get(chunk.tp)
         if each is None or each.generation != chunk.generation or not each.is_lent:
             return False
@@ -479,22 +484,22 @@ class Fetcher:
         return True
 
     def _give_back(self, tp: TopicPartition) -> None:
-        """What is missing of a chunk is fetched again."""
+        """Fetch the undelivered rest of a chunk again."""
         self.seek(tp, self._partitions[tp].position)
         self.gave_back = True
 
     def passed(self, chunk: Chunk, next_offset: int) -> None:
-        """Records before `next_offset` are handed out."""
+        """The caller has delivered the records before `next_offset`."""
         assert self.holds(chunk)
         self._partitions[chunk.tp].position = next_offset
 
     def finished(self, chunk: Chunk) -> None:
-        """Everything of a chunk is handed out."""
+        """The caller has delivered the whole chunk."""
         self.passed(chunk, chunk.next_offset)
         self._partitions[chunk.tp].is_lent = False
 
     def damaged(self, chunk: Chunk, error: MqError) -> None:
-        """A chunk is damaged behind the position: the error is raised to the user."""
+        """A chunk is damaged at or after the position: raise the error to the user."""
         each = self._partitions[chunk.tp]
         each.is_lent = False
         self._refuse_damage(each, error)

@@ -8,9 +8,9 @@ when records arrive. Every end returns a new epoch, so that no late record of on
 join the next.
 
 Phases are a table. OPEN ends in COMMITTING or ABORTING. A failure of a record or an offset makes it
-BROKEN: only `abort` is left. DEAD is final: another producer has our transactional id, or the id is
-not authorized. PREPARED (KIP-939) waits for an external decision: EndTxn with the transactional id,
-producer id and epoch ends it; here only `abort` is left. Invariants: a record is sent only in OPEN,
+BROKEN: only `abort` is allowed. DEAD is final: another producer has our transactional id, or a
+fatal error occurred. PREPARED (KIP-939) waits for an external decision: `end_transaction` ends it
+from any process; this producer can only abort it. Invariants: a record is sent only in OPEN,
 and under version 1 only to an added partition. A transaction with an unknown outcome ends with a
 new epoch: the coordinator returns one only after the old transaction has ended.
 """
@@ -37,12 +37,12 @@ INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN = 22, 24, 25
 END_TXN, TXN_OFFSET_COMMIT = 26, 28
 FEATURE = "transaction.version"
 ADD_PARTITIONS_CLIENTS_UP_TO = 3
-"""Later versions are for brokers (KIP-890)."""
+"""The last request version for clients; later versions are for brokers (KIP-890)."""
 END_TXN_V2_FROM = 5
 TXN_OFFSET_COMMIT_V1_UP_TO = 4
 PRODUCE_V2_FROM = 12
 TWO_PHASE_FROM = 6
-"""Of InitProducerId (KIP-939)."""
+"""The first version of InitProducerId with two-phase commit (KIP-939)."""
 TWO_PHASE_REMEDY = (
     "set transaction.two.phase.commit.enable=true on the brokers (Apache Kafka:"
     " unstable.api.versions.enable=true, too)"
@@ -88,15 +88,18 @@ _FATAL = frozenset(
 
 
 class PreparedTransaction(NamedTuple):
-    """What ends a transaction from any connection. A producer id of -1: nothing was written, and
-    there is nothing to end."""
+    """The values with which any client can end the transaction. A producer id of -1 means that
+    nothing was written, so there is nothing to end.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     prepared: bool = True
-    """The coordinator keeps it without a time-out. False where it cannot (Apache Kafka 4.3): there
-    two-phase producers have none at all."""
+    """Whether the coordinator has stored the preparation, which removes the timeout. False if it
+    does not support that (Apache Kafka 4.3): there, no transaction of a two-phase producer has a
+    timeout. Also False if nothing was written.
+    """
 
 
 class Transactions:
@@ -107,31 +110,32 @@ class Transactions:
         self.transactional_id = transactional_id
         self.two_phase = two_phase
         self.keeps: bool | None = None
-        """Of two phases: whether the coordinator keeps a transaction that is prepared (mqd). It is
-        found out before the first one. Where it does not (Apache Kafka 4.3), our transactions have
-        no time-out from their beginning."""
+        """For two-phase commit: whether the coordinator supports `keep_prepared_txn` (mqd). None
+        until a request before the first transaction has shown it. Without the support (Apache
+        Kafka 4.3), our transactions have no timeout from their beginning.
+        """
         self.timeout_ms = timeout_ms
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_EPOCH
         self.phase = Phase.NEW
         self.error: ClientError | None = None
-        """Why it is BROKEN or DEAD."""
+        """The cause of phase BROKEN or DEAD."""
         self.version_2 = False
         self.partitions: set[TopicPartition] = set()
-        """Where records may go."""
+        """The partitions of this transaction, to which records may be sent."""
         self.wanted: dict[TopicPartition, None] = {}
-        """Where records wait until the coordinator knows of it."""
+        """The partitions whose records wait until the coordinator has added the partition."""
         self.groups: set[str] = set()
         self.touched = False
         """The brokers may know of this transaction, so it must be ended there."""
         self.doubtful = False
-        """What the brokers know is not sure: only a new epoch makes sure that this transaction is
-        over."""
+        """The state at the brokers is uncertain: only a new epoch ensures that the transaction has
+        ended.
+        """
         self.lifted = False
-        """Our transactions have no time-out any more, since one was prepared. InitProducerId brings
-        it back."""
+        """A preparation has removed the timeout of our transactions. InitProducerId restores it."""
         self.epoch_unsure = False
-        """`prepare` was begun and had no answer: our epoch may be another one by now."""
+        """`prepare` has no response yet: the coordinator may have changed our epoch."""
 
     def _go(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], (self.phase, phase)
@@ -150,7 +154,7 @@ class Transactions:
     # -- beginning
 
     def check_open(self) -> None:
-        """Raises ClientError unless records and offsets may be added."""
+        """Raise ClientError unless records and offsets may be added."""
         if self.phase in (Phase.BROKEN, Phase.DEAD):
             assert self.error is not None
             raise self.error.copy()
@@ -160,7 +164,7 @@ class Transactions:
             raise ClientError(ErrorCode.INVALID_TXN_STATE, message, remedy="call begin first")
 
     def begin(self, *, version_2: bool) -> None:
-        """A transaction begins here; the brokers learn of it with the first record."""
+        """Begin a transaction. The first record or offset makes it known to the brokers."""
         if self.phase in (Phase.BROKEN, Phase.DEAD):
             assert self.error is not None
             raise self.error.copy()
@@ -178,8 +182,8 @@ class Transactions:
         )
 
     def init_body(self) -> dict[str, Any]:
-        """InitProducerId: at the start it fences earlier producers with our id; later it
-        returns a new epoch.
+        """InitProducerId. The first one fences earlier producers with our id; later ones return a
+        new epoch.
         """
         body = {**self._identity(), "transaction_timeout_ms": self.timeout_ms}
         return {**body, "enable_2_pc": True} if self.keeps is False else body
@@ -203,7 +207,7 @@ class Transactions:
         return self.init_body() | {"keep_prepared_txn": True}
 
     def on_probed(self, answer: Any) -> None:
-        """As `on_init`, but for a coordinator that keeps none."""
+        """As `on_init`. UNSUPPORTED_VERSION: the coordinator cannot keep prepared transactions."""
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             self.keeps = False
             return
@@ -213,7 +217,7 @@ class Transactions:
     # -- records and offsets
 
     def want(self, tp: TopicPartition) -> None:
-        """Records are to go to `tp`."""
+        """The user has a record for `tp`: add the partition to the transaction."""
         assert self.phase is Phase.OPEN
         if self.version_2:
             self.partitions.add(tp)
@@ -222,7 +226,7 @@ class Transactions:
             self.wanted[tp] = None
 
     def may_send(self, tp: TopicPartition) -> bool:
-        """Whether records of `tp` may go out now."""
+        """Whether records of `tp` may be sent now."""
         return self.phase is Phase.OPEN and tp in self.partitions
 
     def add_body(self, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
@@ -284,8 +288,7 @@ class Transactions:
     # -- two phases (KIP-939)
 
     def prepare(self) -> None:
-        """Begin to prepare, or again after an attempt that came to no result. Raises ClientError
-        unless all is well."""
+        """Begin or retry the preparation. Raises ClientError if the phase does not allow it."""
         if not self.two_phase:
             message = f"transactional id {self.transactional_id!r} was not opened for two phases"
             raise ClientError(
@@ -297,14 +300,14 @@ class Transactions:
         self.epoch_unsure = True
 
     def keep_body(self) -> dict[str, Any]:
-        """InitProducerId that keeps the open transaction and lifts its time-out."""
+        """InitProducerId that keeps the open transaction and removes its timeout."""
         return self.init_body() | {"enable_2_pc": True, "keep_prepared_txn": True}
 
     def on_kept(self, answer: Any) -> PreparedTransaction:
         """Raises ClientError; retry if it is retriable.
 
-        EndTxn needs the epoch of the response, not the one under which the records were written:
-        the coordinator fences that one.
+        EndTxn needs the epoch of the response. The coordinator fences the epoch under which the
+        records were written.
         """
         assert self.phase in (Phase.PREPARED, Phase.ABORTING)
         if answer.error_code:
@@ -332,8 +335,8 @@ class Transactions:
         self, error: ClientError, *, doubtful: bool = True, by_coordinator: bool = False
     ) -> None:
         """A record or an offset is missing from the transaction, so it must not be committed. No
-        effect if the transaction is lost already. `by_coordinator`: the coordinator knows the
-        current owner of our id; other brokers may only know an old epoch of ours.
+        effect in phase DEAD. `by_coordinator`: the error is from the coordinator, which knows the
+        current owner of our id. Another broker may only have an old epoch of ours.
         """
         if self.phase is Phase.DEAD:
             return
@@ -351,7 +354,7 @@ class Transactions:
             self._go(Phase.BROKEN)
 
     def die(self, error: ClientError) -> None:
-        """This process can no longer use this id."""
+        """Enter phase DEAD: this producer can no longer use its id."""
         if self.phase is Phase.DEAD:
             return
         remedy = REMEDIES[ErrorCode.PRODUCER_FENCED] if error.code in FENCED else error.remedy
@@ -361,8 +364,9 @@ class Transactions:
     # -- the end
 
     def end(self, *, commit: bool) -> None:
-        """Begin to end the transaction; again after an attempt that came to no result. Raises
-        ClientError where that cannot be."""
+        """Begin or retry the end of the transaction. Raises ClientError if the phase does not allow
+        it.
+        """
         goal = Phase.COMMITTING if commit else Phase.ABORTING
         if self.phase is goal:
             return
@@ -375,8 +379,9 @@ class Transactions:
         self._go(goal)
 
     def check_ending(self) -> None:
-        """Raises ClientError if the transaction failed or the producer died after `end`: the end
-        waits for requests that are in flight, and their responses may be fatal."""
+        """Raise ClientError if the phase is BROKEN or DEAD since `end`: requests that were in
+        flight then may have had an error response.
+        """
         if self.phase in (Phase.BROKEN, Phase.DEAD):
             assert self.error is not None
             raise self.error.copy()
@@ -394,12 +399,13 @@ class Transactions:
 
     @property
     def needs_epoch(self) -> bool:
-        """Whether InitProducerId, with a new epoch, must follow the abort: under version 1 nothing
-        else keeps off what comes late."""
+        """Whether InitProducerId must follow the abort: under version 1, only a new epoch fences
+        late requests of this transaction.
+        """
         return self.phase is Phase.ABORTING and self.doubtful and not self.version_2
 
     def on_ended(self, answer: Any) -> bool:
-        """True if there is a new epoch now. Raises ClientError; retry if it is retriable."""
+        """Returns whether the epoch is new. Raises ClientError; retry if it is retriable."""
         if answer.error_code:
             doing = "committing" if self.phase is Phase.COMMITTING else "aborting"
             error = error_from_wire(answer.error_code, self._subject(doing))
@@ -414,13 +420,16 @@ class Transactions:
         return True
 
     def on_ended_in_doubt(self, answer: Any) -> None:
-        """As `on_ended`, of an abort before `needs_epoch` gets its epoch: that there is nothing to
-        abort is well."""
+        """As `on_ended`, for an abort before InitProducerId (`needs_epoch`). INVALID_TXN_STATE is
+        no error: the coordinator has no transaction to abort.
+        """
         if answer.error_code != ErrorCode.INVALID_TXN_STATE:
             self.on_ended(answer)
 
     def over(self) -> None:
-        """It has its end; the next one may begin. Raises ClientError, see `check_ending`."""
+        """The transaction has ended; the next one may begin. Raises ClientError, see
+        `check_ending`.
+        """
         self.check_ending()
         self._go(Phase.READY)
         self.partitions.clear()

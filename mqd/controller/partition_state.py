@@ -1,10 +1,10 @@
 """The state of one partition: its leader, ISR, ELR and replica set, and how they change together.
 
-`next_partition_state` is the one transition. A leader is elected from the ISR, then from the
+`next_partition_state` is the only transition. A leader is elected from the ISR, then from the
 eligible leader replicas (ELR, KIP-966). A member that leaves the ISR while fewer than
 `min.insync.replicas` remain joins the ELR. The high watermark has not moved since then, so this
 replica has every committed record and may lead (I21). The ELR is cleared as soon as enough replicas
-are in sync again. If ISR and ELR are empty, only the last leader may lead once it is back. Any
+are in sync again. If ISR and ELR are empty, only the last leader may lead, once it is alive. Any
 other replica leads only if the topic allows unclean elections, or an operator requests one.
 """
 
@@ -20,7 +20,7 @@ from mqd.types import NO_NODE, NodeId
 
 @dataclass(frozen=True, slots=True)
 class ElectionConditions:
-    """What an election depends on beside the partition itself."""
+    """What an election depends on, apart from the partition itself."""
 
     may_lead: Collection[NodeId]
     """Brokers that may lead this partition and be in sync now. All others leave the ISR."""
@@ -40,11 +40,11 @@ def next_partition_state(
     isr: Sequence[NodeId] | None = None,
     reassigned: PartitionImage | None = None,
 ) -> PartitionUpdate | None:
-    """The change of a partition (with index 0), or None. Completes a reassignment (KIP-455) when
-    that is due.
+    """The change of a partition, or None. The caller replaces its index, 0. Also completes a
+    reassignment (KIP-455) that is due.
 
-    `isr`: the proposed ISR; by default the present one. `reassigned`: the partition with a new
-    replica set, and still its old leader.
+    `isr`: the proposed ISR; by default the current one. `reassigned`: the partition with a new
+    replica set and its old leader.
     """
     if reassigned is None and not before.adding and not before.removing:
         return elect(before, conditions, isr=isr)
@@ -56,7 +56,7 @@ def next_partition_state(
     )
     update = elect(former, conditions, isr=target.isr)
     after = former if update is None else updated(former, update)
-    # the election made a replica in-sync that stays
+    # The election may have put a replica that stays into the ISR.
     if (completed := _completed(after)) is not after:
         update = elect(completed, conditions)
         after = completed if update is None else updated(completed, update)
@@ -69,7 +69,7 @@ def elect(
     *,
     isr: Sequence[NodeId] | None = None,
 ) -> PartitionUpdate | None:
-    """`next_partition_state` without regard to reassignments."""
+    """As `next_partition_state`, but ignores reassignments."""
     may_lead, lost_replicas = conditions.may_lead, conditions.lost_replicas
     replicas = before.replicas
     min_insync_replicas = min(conditions.min_insync_replicas, len(replicas))
@@ -111,7 +111,7 @@ def _eligible(
     min_insync_replicas: int,
     lost_replicas: Collection[NodeId],
 ) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
-    """The ELR and the last known ELR beside this ISR."""
+    """The ELR and the last known ELR that belong to the ISR `in_sync`."""
     if len(in_sync) >= min_insync_replicas:
         return (), ()
     candidates = tuple(
@@ -129,7 +129,7 @@ def _eligible(
         if before.leader != NO_NODE:
             last_known_elr = (before.leader,)
         elif not elr and not last_known_elr:
-            # the partition lost its leader under a release that did not store the last one
+            # An earlier release, which did not store the last leader, ended its leadership.
             last_known_elr = candidates[:1]
     return elr, last_known_elr
 
@@ -137,7 +137,7 @@ def _eligible(
 def _leader_in_sync(
     leader: NodeId, replicas: Sequence[NodeId], in_sync: Sequence[NodeId], preferred: bool
 ) -> NodeId:
-    """The leader among in-sync replicas: the present one, else the first in order of preference."""
+    """The current leader if it is in sync, else the first in-sync replica of the list."""
     if not in_sync:
         return NO_NODE
     if preferred and replicas[0] in in_sync:
@@ -151,7 +151,7 @@ def _completed(partition: PartitionImage) -> PartitionImage:
     """The partition after its reassignment, if all added replicas are in sync; otherwise the
     partition itself.
 
-    A reassignment that only removes replicas waits until one that stays is in sync.
+    A reassignment that only removes replicas waits until a replica that stays is in sync.
     """
     staying = {node_id for node_id in partition.isr if node_id not in partition.removing}
     if (
@@ -187,7 +187,7 @@ def with_replicas(
 
 
 def difference(before: PartitionImage, after: PartitionImage) -> PartitionUpdate | None:
-    """The update that changes `before` to `after`, epochs apart; None if they are equal."""
+    """The update that changes `before` to `after`, without epochs; None if nothing else differs."""
     if (
         replace(after, leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch)
         == before

@@ -1,9 +1,10 @@
-"""The controller: the only writer of the metadata, on the node that leads the quorum; and the parts
-of every node that send requests to it.
+"""The controller, and the parts of every node that send requests to it. The controller is the only
+writer of the metadata; it runs on the node that leads the quorum.
 
 `ControllerService` connects the parts: operations.py decides and commits; channel.py finds the
 controller; lifecycle.py registers this node and sends its heartbeats; session_watch.py fences
-silent brokers; replica_reports.py, producer_id_manager.py and topic_creation.py are clients.
+brokers whose session has expired; replica_reports.py, producer_id_manager.py and
+topic_creation.py send requests to the controller.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class ControllerService:
         )
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """`started` once this node is registered and unfenced. Ends when it is cancelled."""
+        """Call `task_status.started` once this node is registered and unfenced. Runs until
+        cancelled.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.session_watch.run)
             nursery.start_soon(self._topic_creation.run)
@@ -122,7 +125,7 @@ class ControllerService:
 
     @property
     def controller_id(self) -> NodeId | None:
-        """The controller, as far as this node knows."""
+        """The controller that this node knows of; None if it knows of none."""
         return self.operations.controller_id
 
     @property
@@ -158,7 +161,7 @@ class ControllerService:
                 try:
                     await self.operations.submit(Rebalance())
                 except MqError:
-                    pass  # the next round tries again
+                    pass  # the next round retries
 
     # -- on every node
 

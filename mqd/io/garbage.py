@@ -1,12 +1,13 @@
-"""Looks for cyclic garbage, little by little.
+"""Collects cyclic garbage in small steps, without long pauses.
 
-CPython's full collection walks every object in one step: 0.2 to 0.5 s on a node with 10,000
-partitions, during which nobody is served, and clients with large requests make it run again and
-again. Here the automatic one is off. Instead, the oldest generation is collected as soon as it has
-received a few young ones, and what is alive then is frozen: no later collection walks it. A pause
-is therefore proportional to what was made since the last one. Reference counts free frozen objects
-as they free others; only a cycle that is given up after it was frozen stays. Therefore everything
-is collected anew when there are several times as many frozen objects as after the last time.
+A full collection of CPython visits every object in one step: 0.2 to 0.5 s on a node with 10,000
+partitions, in which the node serves no client. Clients with large requests trigger it repeatedly.
+So this module switches automatic full collections off. Instead, it collects all unfrozen objects
+after a few collections of the younger generations, and freezes the survivors (`gc.freeze`): later
+collections do not visit them. So a pause is proportional to the number of objects created since the
+last one. Reference counts still free frozen objects; only a cycle that becomes garbage after it was
+frozen stays. So when the number of frozen objects has become several times as large, `run`
+unfreezes and collects everything.
 
 The objects of mqd form hardly any cycles: 80 full collections under attack found 20 objects.
 """
@@ -22,14 +23,16 @@ import trio
 logger = logging.getLogger(__name__)
 
 _GENERATIONS = 3
-"""At CPython's own thresholds about 30,000 objects that lived on, and what one step of the
-event loop makes: 10 to 15 ms in all.
+"""Collections of the middle generation before the next freeze. With CPython's default thresholds,
+these leave about 30,000 objects, plus those that one task step creates: 10 to 15 ms in all.
 """
 _NEVER = 1_000_000_000
 _LOOK_SECONDS = 60.0
 _FROZEN_TIMES = 4
 _FROZEN_MORE_MIN = 2_000_000
-"""Objects (about 200 MB). Fewer are not worth a pause of 0.5 s for each million."""
+"""The least growth, in frozen objects (about 200 MB), before everything is collected again: that
+takes 0.5 s for each million objects.
+"""
 
 
 class Garbage(trio.abc.Instrument):
@@ -39,7 +42,7 @@ class Garbage(trio.abc.Instrument):
         self._thaw_at = 0
 
     async def run(self) -> None:
-        """Take over from the automatic full collections until cancelled."""
+        """Replace the automatic full collections until cancelled."""
         thresholds = gc.get_threshold()
         gc.set_threshold(thresholds[0], thresholds[1], _NEVER)
         self._collect_everything()
@@ -55,7 +58,7 @@ class Garbage(trio.abc.Instrument):
             gc.unfreeze()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Called by Trio."""
+        """Trio calls this after each step of a task."""
         if gc.get_count()[2] > _GENERATIONS:
             gc.collect()
             gc.freeze()

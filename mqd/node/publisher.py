@@ -23,22 +23,23 @@ from mqd.replica.settings import TopicSettings
 from mqd.types import NodeId, TopicPartition
 
 _ASSIGNED_AT_ONCE = 25
-"""More partitions than this are opened or closed in slices."""
+"""A change of more partitions is applied in slices."""
 _SLICE = 5
-"""Partitions opened or closed between two checkpoints. To create a log takes one or two
-milliseconds, on a busy machine ten. The quorum elects another leader after 400 ms without messages.
+"""Partitions opened or closed between two Trio checkpoints. The creation of a log takes one or two
+milliseconds, on a busy machine ten. A longer block of the event loop could cost this node its Raft
+leadership: other voters start an election after 400 ms without messages.
 """
 _NO_BOUND = 2**63 - 1
-"""Kafka's value of a rate without a limit."""
+"""The default of Kafka's rate options: no limit."""
 
 
 @dataclass
 class MetadataPublisher:
     """Applies each change to the replicas, once this node is registered.
 
-    Before that, the image replays history, which has no effect on replicas. Otherwise the node
-    would open topics that were deleted later, and remove directories of topics that are created
-    later in the log (I18).
+    Before that, Raft replays old commands, which must not affect replicas. Otherwise the node would
+    open partitions of topics that a later command deletes. It would also remove directories of
+    topics that a later command creates (I18).
     """
 
     node_id: NodeId
@@ -46,16 +47,16 @@ class MetadataPublisher:
     replica: ReplicaService
     active: bool = False
     pending: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions whose newest assignment is not applied yet: opening thousands of logs must not
-    block the event loop.
+    """Partitions whose newest assignment is not applied yet: to open thousands of logs at once
+    would block the event loop.
     """
     retired: deque[Partition] = field(default_factory=deque)
-    """Partitions of deleted topics that are not removed yet. They go before any other partition is
-    opened, because that may have the same name.
+    """Partitions of deleted topics that are not removed yet. The node removes them before it
+    opens any other partition, because a new partition may have the same name.
     """
     unopened: deque[TopicPartition] = field(default_factory=deque)
-    """Partitions of deleted topics that were not opened yet. Logs that the start found for them are
-    removed too.
+    """Partitions of topics that were deleted before this node opened them. The node also removes
+    the logs that it found for them at its start.
     """
     more: trio.Event = field(default_factory=trio.Event)
 
@@ -137,7 +138,7 @@ class MetadataPublisher:
             self.replica.assignments.configure(name, self._settings(image, name))
 
     def _assign(self, image: MetadataImage, changed: Iterable[TopicPartition]) -> None:
-        """Apply the present assignments; partitions of topics deleted meanwhile are skipped."""
+        """Apply the current assignments. Partitions of topics deleted meanwhile are skipped."""
         assignments = []
         settings: dict[str, TopicSettings] = {}
         for topic_partition in changed:
@@ -179,8 +180,8 @@ class MetadataPublisher:
         )
 
     def _apply_node_options(self, image: MetadataImage) -> None:
-        """Apply dynamic options: the replication quotas of this node (KIP-73), and its cleaner's
-        options.
+        """Apply dynamic options: the replication throttles of this node (KIP-73), and the options
+        of its log compactor.
         """
         warn_of_static_overrides(image, self.node_id)
         config = effective_node_config(self.config, image, self.node_id)

@@ -1,15 +1,17 @@
-"""The lease of a leader: the latest time at which no other node can have led. Pure: `now` comes in.
+"""The lease of a leader: the latest time at which no other node can have led. Pure: callers pass
+`now`.
 
-A reply shows that its sender was in the leader's term after it received the message. The time of
-its arrival shows nothing: it may have waited while this process did not run, or on the network. So
-a lease counts from the time when the leader sent the message that a reply answers. A node answers
-each message at most once, and in order. So its n-th reply in a term answers the n-th message of
-that term or a later one; lost messages only make the result earlier. A reply that acknowledges an
-entry answers a message that was sent after the entry was appended.
+A reply shows that its sender was in the leader's term after it received the message. The arrival
+time of the reply shows nothing: the reply may have been delayed on the network, or while this
+process did not run. So a lease counts from the time when the leader sent the message that a reply
+responds to. A node replies to each message at most once, and in order. So its n-th reply in a term
+belongs to the n-th message of that term or to a later one; lost messages only make the result
+earlier. A reply that acknowledges an entry belongs to a message that was sent after the append of
+the entry.
 
-Where a majority answered messages sent at time t or later, every later leader is elected after t: a
-majority votes for it, and a node that has voted in a later term sends no more replies in this one
-(I26).
+If a majority has replied to messages sent at time t or later, every later leader is elected after
+t. A majority must vote for it, and a node that has voted in a later term sends no more replies in
+this one (I26).
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ from collections.abc import Collection
 from math import inf
 
 _TIMES_MAX = 256
-"""Of one node's unanswered messages, and of entries: further ones count as the last one, which is
-earlier."""
+"""Bound of the send times for each node, and of the append times. Beyond it, a message counts as
+sent at the last stored time, which is earlier. The oldest append times are dropped:
+acknowledgements of those entries prove nothing.
+"""
 
 
 class LeaderLease:
-    """Of one leader, in one term; `clear` begins the next."""
+    """The lease of one leader in one term. Call `clear` at the start of the next term."""
 
     def __init__(self) -> None:
         self._unanswered: dict[int, deque[list[float]]] = {}
-        """For each node, messages in order: [when they were sent, how many]."""
+        """For each node, messages without a reply, in order: [send time, number of messages]."""
         self._appended: deque[tuple[int, float]] = deque(maxlen=_TIMES_MAX)
         self._proven: dict[int, float] = {}
 
@@ -38,7 +42,7 @@ class LeaderLease:
         self._proven.clear()
 
     def sent(self, peer: int, now: float) -> None:
-        """One message that `peer` answers."""
+        """This node has sent a message to which `peer` replies."""
         times = self._unanswered.setdefault(peer, deque())
         if times and (times[-1][0] == now or len(times) == _TIMES_MAX):
             times[-1][1] += 1
@@ -46,7 +50,7 @@ class LeaderLease:
             times.append([now, 1])
 
     def answered(self, peer: int) -> None:
-        """A reply in this term."""
+        """`peer` has sent a reply in this term."""
         if times := self._unanswered.get(peer):
             sent_at = times[0][0]
             times[0][1] -= 1
@@ -59,7 +63,7 @@ class LeaderLease:
         self._appended.append((index, now))
 
     def acknowledged(self, peer: int, index: int) -> None:
-        """A reply in this term: `peer` holds entries up to `index`."""
+        """`peer` has sent a reply in this term: it has all entries up to `index`."""
         found = next((at for appended, at in reversed(self._appended) if appended <= index), None)
         if found is not None:
             self._prove(peer, found)
@@ -68,8 +72,9 @@ class LeaderLease:
         self._proven[peer] = max(at, self._proven.get(peer, -inf))
 
     def proven_at(self, node_id: int, voters: Collection[int], now: float) -> float:
-        """Monotonic seconds: no other node than leader `node_id` led then; -inf where no majority
-        has replied yet."""
+        """The latest monotonic time at which no node but the leader `node_id` can have led; -inf
+        if no majority has replied yet.
+        """
         times = sorted(
             (now if voter == node_id else self._proven.get(voter, -inf) for voter in voters),
             reverse=True,

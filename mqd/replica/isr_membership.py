@@ -1,4 +1,4 @@
-"""The followers of a partition as its leader counts them: which the high watermark waits for, which
+"""The followers of a partition, on its leader: which of them the high watermark waits for, which
 may join the ISR, and which must leave it. Pure.
 """
 
@@ -20,13 +20,13 @@ def _no_broker(node_id: NodeId) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class IsrRules:
-    """What decides about ISRs, for all partitions of a node."""
+    """The conditions of ISR membership, for all partitions of a node."""
 
     lag_time_max_seconds: float = 30.0
     """Kafka's `replica.lag.time.max.ms`."""
     eligible_epoch: Callable[[NodeId], int | None] = _no_broker
-    """The broker epoch of a node that is alive and not shutting down. None for any other node,
-    which joins no ISR.
+    """Returns the broker epoch of a node that is alive and not shutting down. None for any other
+    node: it may not join an ISR.
     """
 
 
@@ -41,14 +41,14 @@ class IsrMembership:
         self.rules = rules
         self.in_sync = InSync(assignment.isr, assignment.partition_epoch)
         self.followers: dict[NodeId, FollowerProgress] = {}
-        """The other replicas. Always the same dict."""
+        """The other replicas. Other objects hold this dict, so it is never replaced."""
         self.counted: tuple[FollowerProgress, ...] = ()
         """The followers that the high watermark waits for."""
 
     # -- the metadata ------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """This node does not lead."""
+        """This node does not lead (any more): forget the followers."""
         self.followers.clear()
         self.counted = ()
 
@@ -57,7 +57,7 @@ class IsrMembership:
     ) -> None:
         """This node leads with `assignment`.
 
-        With `keep`, earlier fetches still count, except those of the nodes in `unknown`.
+        With `keep`, what earlier fetches showed stays valid, except for the nodes in `unknown`.
         """
         self._assignment = assignment
         known = dict(self.followers) if keep else {}
@@ -71,7 +71,7 @@ class IsrMembership:
                 )
         self.recount(now)
 
-    # -- who counts --------------------------------------------------------------------------------
+    # -- the counted followers ---------------------------------------------------------------------
 
     def recount(self, now: float) -> None:
         """Choose the followers that the high watermark waits for: the maximal ISR (I22), and those
@@ -98,7 +98,9 @@ class IsrMembership:
         )
 
     def low_watermark(self) -> Offset:
-        """Below it, no in-sync replica has records any more, as far as their fetches show."""
+        """The lowest log start offset of the in-sync replicas, by their last fetches. Below it,
+        none of them has records.
+        """
         low = self._log.log_start_offset
         for follower in self.followers.values():
             if follower.node_id in self.in_sync.committed:
@@ -108,7 +110,7 @@ class IsrMembership:
     # -- fetches and writes ------------------------------------------------------------------------
 
     def before_write(self) -> None:
-        """The first append of a turn follows."""
+        """Call it before the first append of a turn: it notes the followers at the log end."""
         for follower in self.followers.values():
             follower.before_write(self._log.written_end_offset)
 
@@ -127,7 +129,7 @@ class IsrMembership:
     def expand(self, now: float, needed_offset: Offset) -> IsrChange | None:
         """Propose the ISR with all followers that may join.
 
-        None if there is none, or if a change is in flight.
+        None if no follower may join, or if a change is in flight.
         """
         if self.in_sync.proposal is not None:
             return None
@@ -144,7 +146,7 @@ class IsrMembership:
     def shrink(self, now: float) -> IsrChange | None:
         """Propose the ISR without the out-of-sync replicas.
 
-        None if there is none, or if a change is in flight.
+        None if all members are in sync, or if a change is in flight.
         """
         if self.in_sync.proposal is not None:
             return None
@@ -174,8 +176,8 @@ class IsrMembership:
         under which it is known to be in sync (KIP-903, I24).
 
         None if this node knows that the controller would refuse it. A refusal raises the partition
-        epoch. A leader that knows the new epoch also knows the reason, so it does not repeat a
-        refused proposal.
+        epoch. The metadata with the new epoch shows the leader the reason, so the leader does not
+        repeat a refused proposal.
         """
         assignment = self._assignment
         members = []

@@ -1,9 +1,10 @@
 """The turn of a leader: appends are queued, then written and acknowledged together. ◆ hot path.
 
-In a turn, handlers call `append_nowait` any number of times, and hand over their tickets. Then
-`end_of_turn` writes all queued batches, with one vectored write for each log, moves the high
-watermarks, and frees the requests that waited for that. There is no await between an append and the
-end of its turn, so no other task ever sees a record that is not written (I2).
+In a turn, handlers call `append_nowait` any number of times, and pass their tickets to
+`wait_committed`. Then `end_of_turn` writes all queued batches, with one vectored write for each
+log. It moves the high watermarks, and releases the requests that waited for that. There is no await
+between an append and the end of its turn, so no other task ever sees a record that is not written
+(I2).
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ class Turn:
         self, partition: Partition, records: memoryview, acks: int, now_ms: int, client: bool = True
     ) -> Appended:
         """Queue one batch of a coordinator or of a `client`. `records` must not change until
-        `end_of_turn`. MqError: refused.
+        `end_of_turn`. Raises MqError if the batch is refused.
         """
         if not partition.serves or (acks == -1 and partition.short_of_replicas):
             partition.check_append(acks)
         if partition.watches and not partition.touched:
             partition.membership.before_write()
         log = partition.log
-        # The log service already knows that it has to write this log in this turn.
+        # The log service already has this log in its list of logs to write in this turn.
         if log.touched:
             appended = plan_append(
                 log, records, leader_epoch=partition.leader_epoch, now_ms=now_ms, client=client
@@ -78,8 +79,8 @@ class Turn:
         now_ms: int,
         transaction_version: int = 0,
     ) -> Appended:
-        """Queue the marker that ends a transaction of `producer` (id, epoch of the marker). MqError
-        as `append_nowait` with acks=-1, and those of `Producers.check_marker`.
+        """Queue the marker that ends a transaction of `producer` (id, epoch of the marker). Raises
+        the errors of `append_nowait` with acks=-1, and those of `Producers.check_marker`.
         """
         partition.check_append(-1)
         partition.log.producers.check_marker(*producer, coordinator_epoch, transaction_version)
@@ -87,11 +88,11 @@ class Turn:
         return self.append_nowait(partition, memoryview(marker), -1, now_ms, client=False)
 
     def wait_committed(self, ticket: ProduceTicket[Partition]) -> None:
-        """Free the ticket when all of its batches are committed. Takes effect at `end_of_turn`."""
+        """Release the ticket when all of its batches are committed, not before `end_of_turn`."""
         self._tickets.append(ticket)
 
     def end_of_turn(self) -> None:
-        """Write the queued batches, and free the requests that waited for that. Does nothing if
+        """Write the queued batches, and release the requests that waited for that. Does nothing if
         nothing was queued.
         """
         touched, tickets = self._touched, self._tickets
@@ -122,7 +123,7 @@ class Turn:
                         # The log directory went offline later in this turn.
                         ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
                         continue
-                    # Only the high watermark frees it (I1).
+                    # Only an advance of the high watermark releases it (I1).
                     partition.acks.append((append, ticket))
                     ticket.waiting += 1
                 elif wanted < WRITE_ONLY and not partition.has_reached(wanted):
@@ -137,7 +138,9 @@ class Turn:
             self._parked.high_watermark_moved(partition)
 
     def _undo(self, partition: Partition) -> None:
-        """A failed write was undone: the log ends where the file ends."""
+        """The log service has undone a failed write: the log ends where the file ends. Reject the
+        requests that wait for later offsets.
+        """
         end = partition.log.log_end_offset
         if partition.is_leader:
             # If no record of the epoch was written, the undo has removed the epoch, too.

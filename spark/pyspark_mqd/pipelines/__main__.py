@@ -14,16 +14,16 @@ COMMANDS = {
     "replay": (f"{_FOLDER}.replay:command", "Write archived records back into a topic."),
     "snapshot": (f"{_FOLDER}.snapshot:command", "Write the latest value per key of a topic."),
     "upsert": (f"{_FOLDER}.upsert:command", "Merge change events into a Delta table."),
-    "rollup": (f"{_FOLDER}.rollup:command", "Aggregate records over windows of time."),
+    "rollup": (f"{_FOLDER}.rollup:command", "Aggregate records over time windows."),
     "mirror": (f"{_FOLDER}.mirror:command", "Copy topics to another cluster, exactly once."),
-    "dlq": (f"{_FOLDER}.dlq:command", "Group, sample, re-drive and park dead letters."),
-    "audit": (f"{_FOLDER}.audit:command", "Find lost, doubled and reordered records."),
-    "verify": (f"{_FOLDER}.verify:command", "Compare an archive with the offsets of the brokers."),
-    "lag": (f"{_FOLDER}.lag:command", "Show how far a query is behind."),
+    "dlq": (f"{_FOLDER}.dlq:command", "Show dead letters, redrive or park them."),
+    "audit": (f"{_FOLDER}.audit:command", "Find lost, duplicated and reordered records."),
+    "verify": (f"{_FOLDER}.verify:command", "Compare an archive's offset ranges with the topics."),
+    "lag": (f"{_FOLDER}.lag:command", "Show the lag of a query."),
     "offsets": (f"{_FOLDER}.offsets:command", "Show and reset the offsets of a query."),
     "txn": (f"{_FOLDER}.txn:command", "List and end open transactions of queries."),
     "doctor": (f"{_FOLDER}.doctor:command", "Check Java, versions, settings and brokers."),
-    "package": (f"{_FOLDER}.package:command", "Write what spark-submit needs to a folder."),
+    "package": (f"{_FOLDER}.package:command", "Write the files that spark-submit needs."),
     "demo": (f"{_FOLDER}.demo:command", "Run a cluster, a producer, archive and rollup."),
 }
 
@@ -34,7 +34,7 @@ def cli() -> None:
     """Run a data pipeline between topics, files and tables on Spark.
 
     \b
-    Exit codes: 0 ok, 1 failed or violations found, 2 wrong usage.
+    Exit codes: 0 success, 1 an error, or a check found problems, 2 wrong usage.
     Example: mqd-spark archive --topics orders --to lake --checkpoint state/orders
     """
 

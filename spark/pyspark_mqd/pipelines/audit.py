@@ -191,7 +191,7 @@ def command(
     isolation: str,
     shown: int,
 ) -> None:
-    """Find lost, doubled, reordered and aborted-but-visible records. Exit code 1 if there are any.
+    """Find lost, duplicated, reordered, and visible aborted records. Exit code 1 if there are any.
 
     The history has one JSON object per line: event (invoke, ok, fail or info), topic and id, plus
     producer, partition, number and offset if known. Compacted topics cannot be audited.

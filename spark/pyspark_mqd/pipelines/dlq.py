@@ -1,4 +1,4 @@
-"""mqd-spark dlq: group, sample, re-drive and park dead letters.
+"""mqd-spark dlq: show dead letters, redrive or park them.
 
 `summary` and `sample` only read. `redrive` and `park` are streaming queries over the records that
 are available now, with a checkpoint and the delivery guarantee exactly-once. An interrupted run
@@ -198,7 +198,7 @@ _yes = click.option("--yes", is_flag=True, help="Skip the confirmation.")
 
 @click.group(context_settings=HELP_NAMES, no_args_is_help=True)
 def command() -> None:
-    """Group, sample, re-drive and park dead letters.
+    """Show dead letters, redrive or park them.
 
     Headers of Kafka Connect, Spring for Apache Kafka, Kafka Streams and the mqd recipes name the
     error and the original topic, partition and offset.

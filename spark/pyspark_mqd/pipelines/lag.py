@@ -119,7 +119,7 @@ def command(
     read_committed: bool,
     timed: bool,
 ) -> None:
-    """Show how far a query, or a group, is behind the end of the logs.
+    """Show the lag of a query or a group behind the log ends.
 
     NEXT is the offset that the query reads next, and BEHIND is the age of that record. A
     micro-batch that is planned and not committed counts as lag.

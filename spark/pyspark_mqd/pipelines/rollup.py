@@ -280,7 +280,7 @@ def command(
     isolation: str,
     accept_missing_markers: bool,
 ) -> None:
-    """Aggregate records over windows of time, into a topic, Parquet files or a live table.
+    """Aggregate records over time windows, into a topic, Parquet files or a live table.
 
     Without --to-topic and --to-parquet, a live table of the newest windows is printed.
 
