@@ -105,7 +105,8 @@ def published(machine: MetadataMachine) -> MetadataPublisher:
 
     def nothing(*arguments: object) -> None: ...
 
-    replica: Any = SimpleNamespace(apply=nothing, configure=nothing, brokers_changed=nothing)
+    assignments = SimpleNamespace(apply=nothing, configure=nothing)
+    replica: Any = SimpleNamespace(assignments=assignments, brokers_changed=nothing)
     publisher = MetadataPublisher(NodeId(9), NodeConfig.load(None, {}, {}), replica, active=True)
     machine.subscribe(publisher)
     return publisher
