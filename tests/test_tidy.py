@@ -104,7 +104,8 @@ SHELLS = frozenset(
         *("mqd/controller/channel.py", "mqd/controller/lifecycle.py"),
         *("mqd/controller/operations.py", "mqd/controller/producer_id_manager.py"),
         *("mqd/controller/replica_reports.py", "mqd/controller/session_watch.py"),
-        *("mqd/controller/topic_creation.py", "mqd/replica/assignments.py"),
+        *("mqd/controller/topic_creation.py", "mqd/coordinator/txn/marker_sender.py"),
+        *("mqd/replica/assignments.py",),
         *("mqd/replica/fetchers.py", "mqd/replica/isr_changes.py"),
         *("mqd/replica/offline.py", "mqd/replica/ports.py"),
     }

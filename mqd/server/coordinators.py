@@ -19,8 +19,8 @@ from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.group.state import Group
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.shard import Call
+from mqd.coordinator.txn.marker_sender import MarkerSender
 from mqd.coordinator.txn.operations import check
-from mqd.coordinator.txn.service import MarkerSender
 from mqd.coordinator.txn.shard import TransactionShard
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk

@@ -39,8 +39,9 @@ from mqd.coordinator.group.shard import GroupShard
 from mqd.coordinator.shard import NO_PRODUCER, CoordinatorRecord, Moment, Producer
 from mqd.coordinator.txn import records as txn_records
 from mqd.coordinator.txn.operations import AddPartitions, InitializeProducer
-from mqd.coordinator.txn.shard import TransactionShard, weight
-from mqd.coordinator.txn.state import ONGOING, PREPARE_COMMIT, Transaction, TransactionState
+from mqd.coordinator.txn.shard import TransactionShard
+from mqd.coordinator.txn.store import weight
+from mqd.coordinator.txn.transaction import ONGOING, PREPARE_COMMIT, Transaction, TransactionState
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import KIB, MIB
 from mqd.types import TopicPartition

@@ -18,7 +18,7 @@ from mqd.coordinator.loading import SkippedRecords, replay_batches
 from mqd.coordinator.shard import CoordinatorRecord, Shard
 from mqd.coordinator.txn import records
 from mqd.coordinator.txn.shard import TransactionShard
-from mqd.coordinator.txn.state import Transaction
+from mqd.coordinator.txn.transaction import Transaction
 from mqd.protocol.batch_builder import build_batch
 from tests.coordinator.group.support import Options, Topics
 
@@ -43,7 +43,7 @@ def names(shard: Shard) -> list[str]:
     if isinstance(shard, GroupShard):
         return list(shard.state.by_id)
     assert isinstance(shard, TransactionShard)
-    return list(shard._transactions)
+    return list(shard.store.transactions)
 
 
 def load(shard: Shard, *batches: bytearray) -> SkippedRecords:
@@ -106,7 +106,7 @@ def test_any_other_exception_in_replay_is_a_bug_and_is_raised(
     if isinstance(shard, GroupShard):
         monkeypatch.setattr(shard.classic.rebalance, "replay", replay)
     else:
-        monkeypatch.setattr("mqd.coordinator.txn.state.last_epoch_after", replay)
+        monkeypatch.setattr("mqd.coordinator.txn.ending.last_epoch_after", replay)
     with pytest.raises(KeyError) as raised:
         load(shard, build_batch([record("a"), record("b")], timestamp=1))
     assert raised.value.__notes__ == ["in the replay of the record at offset 0"]

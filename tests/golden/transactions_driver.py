@@ -1,5 +1,5 @@
-"""Commands of transactional producers: the coordinator (mqd/coordinator/txn/shard.py, state.py),
-and one partition with its readers (mqd/log/producers.py, transaction_index.py, manager/reading.py).
+"""Commands of transactional producers: the coordinator (mqd/coordinator/txn/shard.py), and
+one partition with its readers (mqd/log/producers.py, transaction_index.py, manager/reading.py).
 """
 
 from __future__ import annotations

@@ -23,10 +23,11 @@ from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.member import reconcile
 from mqd.coordinator.group.offset_store import OffsetStore
 from mqd.coordinator.service import CoordinatorService
-from mqd.coordinator.txn import state
+from mqd.coordinator.txn import ending
+from mqd.coordinator.txn.marker_sender import MarkerSender
 from mqd.coordinator.txn.operations import SealPartitions
-from mqd.coordinator.txn.service import MarkerSender
 from mqd.coordinator.txn.shard import TransactionShard
+from mqd.coordinator.txn.transaction import ONGOING
 from mqd.errors import ErrorCode, MqError
 from mqd.log.appending import plan_append_as_follower
 from mqd.log.disk.sync_plan import SyncPlan
@@ -358,25 +359,25 @@ def offsets_of_aborted_transactions_count() -> Patches:
 
 @bug("of several partitions of a transaction one does not get its marker", load="copy")
 def marker_left_out() -> Patches:
-    original = MarkerSender._hand_out
+    original = MarkerSender._enqueue
 
-    def hand_out(self: MarkerSender, nursery: Any, job: Any) -> None:
-        if len(job.partitions) > 1:
-            nursery.start_soon(self._report, job.outcome, [job.partitions.pop()])
-        original(self, nursery, job)
+    def enqueue(self: MarkerSender, nursery: Any, row: Any) -> None:
+        if len(row.partitions) > 1:
+            nursery.start_soon(self._report, row.pending, [row.partitions.pop()])
+        original(self, nursery, row)
 
-    yield MarkerSender, "_hand_out", hand_out
+    yield MarkerSender, "_enqueue", enqueue
 
 
 @bug("a transaction is complete before its markers are written", load="copy")
 def marker_not_waited_for() -> Patches:
-    original = MarkerSender._hand_out
+    original = MarkerSender._enqueue
 
-    def hand_out(self: MarkerSender, nursery: Any, job: Any) -> None:
-        nursery.start_soon(self._report, job.outcome, list(job.partitions))
-        original(self, nursery, job)
+    def enqueue(self: MarkerSender, nursery: Any, row: Any) -> None:
+        nursery.start_soon(self._report, row.pending, list(row.partitions))
+        original(self, nursery, row)
 
-    yield MarkerSender, "_hand_out", hand_out
+    yield MarkerSender, "_enqueue", enqueue
 
 
 @bug(
@@ -384,14 +385,14 @@ def marker_not_waited_for() -> Patches:
     load="copy",
 )
 def replaced_producer_may_commit() -> Patches:
-    original = state.end
+    original = ending.end
 
     def end(current: Any, producer: Any, **how: Any) -> Any:
         if current is not None and producer.producer_id == current.producer_id:
             producer = current.producer
         return original(current, producer, **how)
 
-    yield state, "end", end
+    yield ending, "end", end
 
 
 @bug("offsets within a transaction count before it is committed", load="copy")
@@ -447,12 +448,12 @@ def preparation_forgotten() -> Patches:
     original = TransactionShard.on_loaded
 
     def on_loaded(self: TransactionShard, now: Any) -> Any:
-        for name, one in self._transactions.items():
+        for name, one in self.store.transactions.items():
             if one.is_prepared:
-                self._transactions[name] = replace(
+                self.store.transactions[name] = replace(
                     one, next_producer_id=-1, next_producer_epoch=NO_EPOCH
                 )
-        self._unsealed.clear()
+        self.store.unsealed.clear()
         return original(self, now)
 
     yield TransactionShard, "on_loaded", on_loaded
@@ -461,11 +462,9 @@ def preparation_forgotten() -> Patches:
 @bug("a prepared transaction times out", load="prepare")
 def prepared_transaction_times_out() -> Patches:
     yield (
-        state,
+        ending,
         "timed_out",
-        lambda current, now_ms, *_: (
-            current.state is state.ONGOING and current.started_ms + 2500 < now_ms
-        ),
+        lambda current, now_ms, *_: current.state is ONGOING and current.started_ms + 2500 < now_ms,
     )
 
 
@@ -474,15 +473,15 @@ def prepared_transaction_times_out() -> Patches:
     load="prepare",
 )
 def seal_left_out() -> Patches:
-    original = MarkerSender._hand_out
+    original = MarkerSender._enqueue
 
-    def hand_out(self: MarkerSender, nursery: Any, job: Any) -> None:
-        if isinstance(job.outcome.markers, SealPartitions):
-            nursery.start_soon(self._report, job.outcome, list(job.partitions))
+    def enqueue(self: MarkerSender, nursery: Any, row: Any) -> None:
+        if isinstance(row.pending.effect, SealPartitions):
+            nursery.start_soon(self._report, row.pending, list(row.partitions))
         else:
-            original(self, nursery, job)
+            original(self, nursery, row)
 
-    yield MarkerSender, "_hand_out", hand_out
+    yield MarkerSender, "_enqueue", enqueue
 
 
 @bug(
@@ -504,19 +503,19 @@ def seal_not_replicated() -> Patches:
 
 @bug("who wrote a prepared transaction may still end it", load="prepare")
 def writer_ends_what_is_prepared() -> Patches:
-    original = state.end
+    original = ending.end
 
     def end(current: Any, producer: Any, **how: Any) -> Any:
         if current is not None and current.is_prepared and producer == current.producer:
             producer = current.owner
         return original(current, producer, **how)
 
-    yield state, "end", end
+    yield ending, "end", end
 
 
 @bug("a decision about a prepared transaction cannot be repeated", load="prepare")
 def repeated_decision_refused() -> Patches:
-    original = state.end
+    original = ending.end
 
     def end(current: Any, producer: Any, **how: Any) -> Any:
         ended = original(current, producer, **how)
@@ -524,12 +523,12 @@ def repeated_decision_refused() -> Patches:
             raise MqError(ErrorCode.INVALID_TXN_STATE, "It has ended.")
         return ended
 
-    yield state, "end", end
+    yield ending, "end", end
 
 
 @bug("the commit of a transaction that is aborted is accepted", load="prepare")
 def commit_of_an_aborted_transaction_accepted() -> Patches:
-    original = state.end
+    original = ending.end
 
     def end(current: Any, producer: Any, **how: Any) -> Any:
         try:
@@ -539,7 +538,7 @@ def commit_of_an_aborted_transaction_accepted() -> Patches:
                 raise
             return None
 
-    yield state, "end", end
+    yield ending, "end", end
 
 
 @bug("who initializes a transactional id to keep its transaction has it aborted", load="prepare")
@@ -548,7 +547,7 @@ def kept_transaction_is_aborted() -> Patches:
 
     def prepare(self: TransactionShard, ticket: Any, op: Any, current: Any, now: Any) -> Any:
         if current.is_prepared and op.expected is None:
-            return self._initialize(ticket, replace(op, keep=False), now)
+            return self._initialize(ticket, replace(op, keep_prepared=False), now)
         return original(self, ticket, op, current, now)
 
     yield TransactionShard, "_prepare", prepare

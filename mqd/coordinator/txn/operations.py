@@ -21,8 +21,8 @@ from mqd.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class InitializeProducer:
-    """InitProducerId. Answer: producer_id, producer_epoch, and those of the transaction that was
-    kept, as `ongoing_txn_...`. ProducerIdWanted: retry with a spare one."""
+    """InitProducerId. Answer: producer_id, producer_epoch, and those of a prepared transaction, as
+    `ongoing_txn_...`. ProducerIdWanted: retry with a spare id."""
 
     transactional_id: str
     timeout_ms: int
@@ -32,7 +32,7 @@ class InitializeProducer:
     spare_producer_id: int = NO_PRODUCER_ID
     two_phase: bool = False
     """Its transactions never time out (`enable_2_pc`)."""
-    keep: bool = False
+    keep_prepared: bool = False
     """The open transaction is not aborted, but prepared (`keep_prepared_txn`)."""
 
 
@@ -48,7 +48,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class VerifyPartitions:
-    """AddPartitionsToTxn that only asks. Answer: `errors`, by partition."""
+    """AddPartitionsToTxn that only verifies. Answer: `errors`, by partition."""
 
     transactional_id: str
     producer: Producer
@@ -90,7 +90,7 @@ class ListTransactions:
 @dataclass(frozen=True, slots=True)
 class MarkersWritten:
     """These partitions have the marker that `WriteMarkers` requested, or were deleted. Answer:
-    `wanted`, whether a partition is left that has none."""
+    `pending`, whether a partition is left that has none."""
 
     transactional_id: str
     producer: Producer
@@ -103,7 +103,7 @@ class MarkersWritten:
 @dataclass(frozen=True, slots=True)
 class PartitionsSealed:
     """These partitions have the seal that `SealPartitions` requested, or were deleted. Answer:
-    `wanted`, whether a partition is left that has none."""
+    `pending`, whether a partition is left that has none."""
 
     transactional_id: str
     producer: Producer
@@ -134,7 +134,7 @@ class WriteMarkers:
     partitions: tuple[TopicPartition, ...]
     transaction_version: int
     prepared_ms: int = field(default=NO_TIMESTAMP, compare=False)
-    """Wall time of the decision, which tells it from those before it."""
+    """Wall time of the decision, which distinguishes it from earlier decisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,9 @@ def check(op: Any, options: GroupOptions) -> None:
         raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
     if not isinstance(op, InitializeProducer):
         return
-    if (op.two_phase or op.keep) and not options.node("transaction.two.phase.commit.enable"):
+    if (op.two_phase or op.keep_prepared) and not options.node(
+        "transaction.two.phase.commit.enable"
+    ):
         raise MqError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "Two-phase commit is disabled. Set transaction.two.phase.commit.enable=true on every "

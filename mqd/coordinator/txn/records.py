@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mqd.coordinator.record_format import RecordFormat, RecordFormatError, decode_record
 from mqd.coordinator.shard import CoordinatorRecord
-from mqd.coordinator.txn.state import Transaction, TransactionState
+from mqd.coordinator.txn.transaction import Transaction, TransactionState
 from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, array, field, message
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 

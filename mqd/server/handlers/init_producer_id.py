@@ -40,7 +40,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         if request.producer_id != NO_PRODUCER_ID
         else None,
         two_phase=request.enable_2_pc,
-        keep=request.keep_prepared_txn,
+        keep_prepared=request.keep_prepared_txn,
     )
     try:
         return await call_with_spare_id(context.node, op)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqd.coordinator.txn.operations import ListTransactions, compiled
-from mqd.coordinator.txn.state import STATES_BY_LABEL
+from mqd.coordinator.txn.transaction import STATES_BY_LABEL
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 

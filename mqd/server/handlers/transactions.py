@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mqd.coordinator.txn.operations import EndTransaction, InitializeProducer
-from mqd.coordinator.txn.state import ProducerIdWanted
+from mqd.coordinator.txn.transaction import ProducerIdWanted
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Node
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.coordinator.shard import CoordinatorRecord
 from mqd.coordinator.txn.records import decode, encode, tombstone, value_version
-from mqd.coordinator.txn.state import (
+from mqd.coordinator.txn.transaction import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     EMPTY,

@@ -15,7 +15,7 @@ from mqd.coordinator.txn.operations import (
     SpareProducerId,
     WriteMarkers,
 )
-from mqd.coordinator.txn.state import EPOCH_MAX, Transaction
+from mqd.coordinator.txn.transaction import EPOCH_MAX, Transaction
 from mqd.errors import ErrorCode
 from mqd.limits import TRANSACTIONS_PER_SEARCH
 from mqd.types import TopicPartition

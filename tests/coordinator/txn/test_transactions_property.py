@@ -32,7 +32,7 @@ from mqd.coordinator.txn.operations import (
     SpareProducerId,
     WriteMarkers,
 )
-from mqd.coordinator.txn.state import ProducerIdWanted, Transaction
+from mqd.coordinator.txn.transaction import ProducerIdWanted, Transaction
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 from tests.coordinator.txn.transactions import Transactions
@@ -159,7 +159,9 @@ class World:
     def prepare(self, client: Client) -> None:
         """Of a transaction of its own, mostly; the rest is recovery, by whoever comes."""
         expected = client.producer if self.dice.random() < 0.8 else None
-        answer = self.ask(InitializeProducer("t", 20_000, expected, two_phase=True, keep=True))
+        answer = self.ask(
+            InitializeProducer("t", 20_000, expected, two_phase=True, keep_prepared=True)
+        )
         if isinstance(answer, ErrorCode):
             assert answer in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED), answer
             return
@@ -244,7 +246,7 @@ class World:
                     for partition in effect.partitions
                 )
         self.txn.effects.clear()
-        present = self.txn.shard._transactions.get("t")
+        present = self.txn.shard.store.transactions.get("t")
         if self.prepared is not None:
             assert present is not None and present.is_prepared, "nobody has ended it"
         acts = (
@@ -330,7 +332,7 @@ class World:
             while self.pending:
                 self.write_marker()
                 self.look()
-        present = self.txn.shard._transactions.get("t")
+        present = self.txn.shard.store.transactions.get("t")
         assert present is None or not present.partitions
         for tag, partitions in self.records.items():
             verdicts = self.outcomes[tag]

@@ -17,7 +17,12 @@ from mqd.coordinator.txn.operations import (
     SealPartitions,
     check,
 )
-from mqd.coordinator.txn.state import EPOCH_MAX, TWO_PHASE_TIMEOUT_MS, ProducerIdWanted, Transaction
+from mqd.coordinator.txn.transaction import (
+    EPOCH_MAX,
+    TWO_PHASE_TIMEOUT_MS,
+    ProducerIdWanted,
+    Transaction,
+)
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 from tests.coordinator.txn.transactions import A0, A1, B0, OPTIONS, Options, Transactions, refused
@@ -35,7 +40,7 @@ class TwoPhase(Transactions):
         """InitProducerId that keeps the open transaction, once."""
         who = Producer(*expected) if expected else None
         return self.ask_now(
-            InitializeProducer("t", TIMEOUT_MS, who, spare, two_phase=two_phase, keep=True)
+            InitializeProducer("t", TIMEOUT_MS, who, spare, two_phase=two_phase, keep_prepared=True)
         )
 
     def seals(self) -> list[SealPartitions]:
@@ -53,7 +58,7 @@ class TwoPhase(Transactions):
     def sealed(self, wanted: SealPartitions, *partitions: TopicPartition) -> bool:
         more: bool = self.ask_now(
             PartitionsSealed("t", wanted.producer, partitions or wanted.partitions)
-        )["wanted"]
+        )["pending"]
         return more
 
     def prepared(
@@ -338,7 +343,8 @@ def test_an_older_reader_takes_it_for_a_transaction_that_never_times_out() -> No
 
 
 @pytest.mark.parametrize(
-    "wish", [{"two_phase": True}, {"keep": True}, {"two_phase": True, "keep": True}]
+    "wish",
+    [{"two_phase": True}, {"keep_prepared": True}, {"two_phase": True, "keep_prepared": True}],
 )
 def test_without_the_option_it_is_refused_as_apache_kafka_does(
     monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]

@@ -21,7 +21,7 @@ from mqd.coordinator.txn.operations import (
     WriteMarkers,
 )
 from mqd.coordinator.txn.shard import TransactionShard
-from mqd.coordinator.txn.state import ProducerIdWanted
+from mqd.coordinator.txn.transaction import ProducerIdWanted
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 from tests.coordinator.harness import Harness
@@ -114,7 +114,7 @@ class Transactions(Harness[TransactionShard]):
             partitions or markers.partitions,
             markers.prepared_ms,
         )
-        wanted: bool = self.ask_now(op)["wanted"]
+        wanted: bool = self.ask_now(op)["pending"]
         return wanted
 
     def complete(self) -> WriteMarkers:

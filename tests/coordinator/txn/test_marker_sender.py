@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from mqd.coordinator.shard import Producer
+from mqd.coordinator.txn.marker_sender import REQUEST_SECONDS, MarkerSender
 from mqd.coordinator.txn.operations import (
     AbortTimedOut,
     MarkersWritten,
@@ -20,7 +21,6 @@ from mqd.coordinator.txn.operations import (
     SpareProducerId,
     WriteMarkers,
 )
-from mqd.coordinator.txn.service import REQUEST_SECONDS, MarkerSender, MarkerStatistics
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import SystemClock
 from mqd.io.entropy import RandomEntropy
@@ -185,7 +185,7 @@ class Cluster:
         self.reports.append(op)
         left = self.left[op.transactional_id]
         left.difference_update(op.partitions)
-        return {"wanted": bool(left)}
+        return {"pending": bool(left)}
 
     def holds(self, index: int, leader_epoch: int) -> bool:
         assert (index, leader_epoch) in ((SHARD, EPOCH), (SHARD, EPOCH + 1))
@@ -217,10 +217,7 @@ async def test_each_leader_is_told_once_of_all_that_it_leads(
         ]
         assert sorted(node for _, node in cluster.requests) == [1, 2]
         assert not cluster.left["t"]
-        assert cluster.sender.statistics() == MarkerStatistics(
-            transactions=1, requests=2, retries=0
-        )
-        assert not cluster.sender._wanted and not cluster.sender._queues, "nothing is kept"
+        assert not cluster.sender._pending and not cluster.sender._queues, "nothing is kept"
 
 
 async def test_no_request_asks_for_more_markers_than_one_may(
@@ -370,7 +367,7 @@ async def test_a_shard_that_is_not_here_any_more_wants_nothing(
         await trio.sleep(20)
         requests = len(cluster.requests)
         await trio.sleep(60)
-        assert len(cluster.requests) == requests and not cluster.sender._wanted
+        assert len(cluster.requests) == requests and not cluster.sender._pending
 
 
 @pytest.mark.parametrize(
@@ -436,7 +433,7 @@ async def test_where_there_is_nobody_to_tell_the_shard_hears_so(
         cluster.want(nobody)
         await trio.sleep(5)
         assert [report.partitions for report in cluster.reports] == [()]
-        assert not cluster.requests and not cluster.sender._wanted
+        assert not cluster.requests and not cluster.sender._pending
 
 
 async def test_a_spare_producer_id_is_fetched(autojump_clock: trio.testing.MockClock) -> None:
@@ -465,7 +462,7 @@ async def test_an_error_of_a_later_release_is_tried_again(
         cluster.unheard_of = [9999]
         cluster.want(markers())
         await trio.sleep(30)
-        assert not cluster.left["t"] and not cluster.sender._wanted
+        assert not cluster.left["t"] and not cluster.sender._pending
 
 
 async def test_a_bug_in_a_shard_holds_up_no_other(
@@ -536,4 +533,4 @@ async def test_an_outcome_takes_the_place_of_a_seal(autojump_clock: trio.testing
         cluster.leaders[A0] = 1
         await trio.sleep(10)
         assert not cluster.sealed and [told[1] for told in cluster.told] == [4000]
-        assert not cluster.sender._wanted
+        assert not cluster.sender._pending
