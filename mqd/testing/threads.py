@@ -59,9 +59,14 @@ class Work(Generic[ResultT]):
         assert _running is None
         while True:
             _running = self
-            self._thread.go.release()
-            self._thread.back.acquire()
-            _running = None
+            try:
+                self._thread.go.release()
+                self._thread.back.acquire()
+            except BaseException:  # a test that timed out: the thread is not used again
+                self.ended = True
+                raise
+            finally:
+                _running = None
             if self.ended:
                 _idle.append(self._thread)
                 return

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from _thread import LockType
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -10,6 +13,7 @@ import trio
 from mqd.testing import current_world, run
 from mqd.testing.disk import Directory, MemoryDisk, ProcessDisk
 from mqd.testing.process import Killed, Process
+from mqd.testing.threads import Work
 
 FILE = Path("/f")
 
@@ -129,3 +133,23 @@ async def fails() -> None:
 def test_an_exception_of_the_work_reaches_its_caller() -> None:
     for seed in range(20):
         run(fails, seed=seed)
+
+
+class _TimesOut:
+    """A baton whose taking a time-out of a test interrupts."""
+
+    def acquire(self) -> None:
+        raise TimeoutError
+
+    def release(self) -> None: ...
+
+
+def test_work_that_a_time_out_interrupts_does_not_stop_later_work() -> None:
+    interrupted: Work[int] = Work(lambda: 1, random.Random(1))
+    interrupted._thread.back = cast(LockType, _TimesOut())
+    with pytest.raises(TimeoutError):
+        interrupted.resume()
+    interrupted.finish()
+    later = Work(lambda: 2, random.Random(1))
+    later.finish()
+    assert later.result() == 2
