@@ -105,8 +105,8 @@ class A(NamedTuple):
     """D has the contents of the second plan."""
 
 
-def driver_commits(v: DriverCommits, *, walks: int = 0) -> Report:
-    """Search the variant, or take walks through it."""
+def driver_commits(v: DriverCommits, *, walks: int = 0, until: str = "") -> Report:
+    """Search the variant, at most to a finding of the kind `until`, or take walks through it."""
     counts = (0,) * (v.tasks * v.batches + v.restores)  # the last one: of the row of the source
     first = A("PLAN", 0, 0, 0, (), counts, None, False, 0, 0, 0, None, None)
     search = (
@@ -116,7 +116,7 @@ def driver_commits(v: DriverCommits, *, walks: int = 0) -> Report:
     )
     if walks:
         return sample(*search, is_end=_is_end, walks=walks)
-    return explore(*search, is_end=_is_end)
+    return explore(*search, is_end=_is_end, until=until)
 
 
 def _is_end(state: A) -> bool:

@@ -88,8 +88,8 @@ class B(NamedTuple):
     visible: tuple[int, ...]
 
 
-def task_commits(v: TaskCommits, *, walks: int = 0) -> Report:
-    """Search the variant, or take walks through it."""
+def task_commits(v: TaskCommits, *, walks: int = 0, until: str = "") -> Report:
+    """Search the variant, at most to a finding of the kind `until`, or take walks through it."""
     most = v.most
     first = B(
         phase="TASKS",
@@ -112,7 +112,7 @@ def task_commits(v: TaskCommits, *, walks: int = 0) -> Report:
     )
     if walks:
         return sample(*search, is_end=_is_end, walks=walks)
-    return explore(*search, is_end=_is_end)
+    return explore(*search, is_end=_is_end, until=until)
 
 
 def _is_end(state: B) -> bool:

@@ -81,8 +81,8 @@ class W(NamedTuple):
 NONE = Marker(-1, 0, frozenset())
 
 
-def older_checkpoint(v: OlderCheckpoint) -> Report:
-    """Search the variant."""
+def older_checkpoint(v: OlderCheckpoint, *, until: str = "") -> Report:
+    """Search the variant, at most to a finding of the kind `until`."""
     own = tuple(Marker(0, 0, frozenset({row})) for row in BATCHES[0])
     visible = tuple((row, 1) for row in BATCHES[0])
     start = W("PLAN", 1, False, False, (), (0,) * TASKS, (*own, own[0], NONE), NONE, False, visible)
@@ -91,6 +91,7 @@ def older_checkpoint(v: OlderCheckpoint) -> Report:
         lambda state: _steps(state, v),
         _findings,
         is_end=lambda state: state.phase in ("END", "STOPPED"),
+        until=until,
     )
 
 

@@ -45,8 +45,12 @@ def explore(
     findings: Callable[[State], Iterator[str]],
     *,
     is_end: Callable[[State], bool],
+    until: str = "",
 ) -> Report:
-    """Visit every reachable state; a state with a DUPLICATE or a LOSS is not followed further."""
+    """Visit every reachable state, or those up to the first finding of the kind `until`.
+
+    A state with a DUPLICATE or a LOSS is not followed further.
+    """
     report = Report()
     came_from: dict[Hashable, tuple[str, State] | None] = {start: None}
     waiting = deque([start])
@@ -58,6 +62,8 @@ def explore(
             report.found[kind] += 1
             if kind not in report.traces:
                 report.traces[kind] = _trace(came_from, state)
+        if until in report.traces:
+            break
         if is_end(state):
             report.ends += 1
             continue

@@ -150,7 +150,7 @@ def test_writing_keeps_the_old_file_and_drops_its_checksum(tmp_path: Path) -> No
 
 def test_a_query_that_seems_to_run_is_left_alone(tmp_path: Path) -> None:
     folder = write(tmp_path / "c", [entry(0, at(p0=1))], committed=0)
-    with pytest.raises(CheckpointError, match="its checkpoint was written 0 seconds ago"):
+    with pytest.raises(CheckpointError, match=r"its checkpoint was written \d seconds ago"):
         offsets.refuse_running(str(folder), folder, 60)
     settled(folder)
     offsets.refuse_running(str(folder), folder, 60)

@@ -70,7 +70,7 @@ B11 = replace(MORE, deaths=0, rows_compared=False)
     ],
 )
 def test_wrong_variants_of_atomic_batch_are_found(variant: DriverCommits, kind: str) -> None:
-    report = driver_commits(variant)
+    report = driver_commits(variant, until=kind)
 
     assert report.found[kind]
     assert report.traces[kind]
@@ -122,7 +122,7 @@ B15 = replace(OLDER, plans_compared=False)
     ],
 )
 def test_rows_that_an_older_checkpoint_doubles_are_found(variant: OlderCheckpoint) -> None:
-    assert older_checkpoint(variant).traces["DUPLICATE"]
+    assert older_checkpoint(variant, until="DUPLICATE").traces["DUPLICATE"]
 
 
 def test_exactly_once_stops_when_an_older_checkpoint_is_restored() -> None:
@@ -150,7 +150,7 @@ def test_exactly_once_stops_when_an_older_checkpoint_is_restored() -> None:
     ],
 )
 def test_wrong_variants_of_exactly_once_are_found(variant: TaskCommits, kind: str) -> None:
-    assert task_commits(variant).traces[kind]
+    assert task_commits(variant, until=kind).traces[kind]
 
 
 @pytest.mark.parametrize("variant", [B1, GROWING], ids=["one task", "more tasks than before"])
