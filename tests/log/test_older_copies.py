@@ -44,6 +44,13 @@ async def lose(cluster: Cluster, how: str) -> tuple[int, int]:
     return leader, follower
 
 
+async def in_sync(cluster: Cluster, nodes: set[int]) -> None:
+    """Wait until these nodes are the ISR."""
+    with trio.fail_after(20):
+        while set(partition(cluster).isr) != nodes:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("how", ["older copy", "page cache"])
 def test_what_was_acknowledged_survives(how: str, seed: int) -> None:
@@ -65,7 +72,7 @@ def test_what_was_acknowledged_survives(how: str, seed: int) -> None:
             else:
                 assert how == "page cache", "by chance nothing is lost"
             await cluster.nodes[follower].start()
-            await trio.sleep(20)
+            await in_sync(cluster, {leader, follower})
             assert sorted(await consume(await cluster.client(), 10)) == list(range(10))
             assert set(partition(cluster).isr) == {leader, follower}, "it has copied what it lacked"
             assert cluster.daemon(leader).logs.logs[ORDERS].log_end_offset == 10
@@ -159,7 +166,7 @@ def test_a_log_directory_that_is_put_back_does_not_cost_acknowledged_records(see
             found = partition(cluster)
             assert older not in {found.leader, *found.isr, *found.elr}
             await cluster.nodes[other].start()
-            await trio.sleep(20)
+            await in_sync(cluster, {older, other})
             assert sorted(await consume(await cluster.client(), 6)) == list(range(6))
             assert set(partition(cluster).isr) == {older, other}
 
