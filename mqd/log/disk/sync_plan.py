@@ -101,7 +101,9 @@ class SyncPlan:
         ]
 
     def give_back(self) -> None:
-        """There was no space: the next plan includes this work again."""
+        """There was no space, or it was cancelled before it ran: the next plan includes this work
+        again.
+        """
         log, durability = self.log, self.log.durability
         log.epochs.dirty = True
         durability.has_new_files = durability.has_new_files or bool(self.directories)
