@@ -1,159 +1,114 @@
-"""Fetch as followers send it, on the peer listener: fenced by who asks, leader epoch and broker
-epoch, and read to the log's end.
+"""Fetch as followers send it, on the peer listener: fenced by the sender, the leader epoch and the
+broker epoch, and read up to the log end offset.
 
-A follower's fetch is an acknowledgement: what it asks from, it has below. So the high watermark
-moves here, and who waited for that is answered in the same turn. A fetch that finds nothing waits
-until something is written (not: committed); a new high watermark alone goes along with the next
-answer, or at once where consumers read from followers (KIP-392).
+A follower's fetch acknowledges all records below its fetch offset. It moves the high watermark, and
+produce requests that wait for that get their responses in the same turn. A fetch that finds nothing
+waits until records are written, not until they are committed. A new high watermark is sent with the
+next response, or at once where consumers read from followers (KIP-392).
 
-Only partitions with news are looked at (replica/fetch_session.py): a follower of ten thousand of
-which one is written asks for the price of one. ◆ hot path.
-
-A fetch of many partitions with news is planned and answered in slices, in a task. Each partition is
-fenced in the slice that reads it. What is written behind the plan is news for the next fetch.
+A plan reads only partitions with news (replica/fetch_session.py): if one of a follower's ten
+thousand partitions is written, its fetch costs as much as that of one partition. A large fetch
+fences each partition in the slice that reads it. Records that come behind the plan are news for the
+next fetch. ◆ hot path.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
-from itertools import islice
-from typing import Any, TypeVar
 
 from mqd.errors import ErrorCode, MqError
 from mqd.io.disk import FileRange
-from mqd.limits import DECODED_AT_ONCE_ROWS
 from mqd.protocol.batch import HEADER_BYTES, crc_of, parse_header
-from mqd.protocol.hot_fetch_request import FetchRequest
-from mqd.protocol.hot_fetch_response import (
-    encode_fetch_response_in_slices,
-    encode_fetch_response_parts,
-)
 from mqd.protocol.slices import Slices, all_slices
 from mqd.replica.fetch_session import NO_SESSION, FollowerSession, PartitionWatch
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import FetchWaiter
-from mqd.server.connection import Connection, Slot
 from mqd.server.context import Node
+from mqd.server.fetch_run import (
+    BY_ID_FROM_VERSION,
+    FetchRun,
+    PendingFetch,
+    Plan,
+    Response,
+    reject,
+)
+from mqd.server.fetch_tasks import FetchTasks
 from mqd.server.partitions import (
+    CURRENT_LEADER,
+    DIVERGING_EPOCH,
+    ERROR_CODE,
+    NO_PREFERRED_REPLICA,
+    OFFSETS,
+    RECORDS,
     FetchRow,
-    endpoints,
-    fetch_topics,
     refused_fetch_row,
     unknown_partition,
 )
-from mqd.server.slices import SLICE_ROWS, finished_in_slices
+from mqd.server.slices import finished_in_slices
 from mqd.types import NO_EPOCH, NodeId
 
 logger = logging.getLogger(__name__)
 
-_NO_PREFERRED_REPLICA = -1
-_DAMAGE_TOLD_SECONDS = 60.0
-_BY_ID_FROM = 13
+_DAMAGE_LOGGED_SECONDS = 60.0
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-_PLANNED_AT_ONCE = 100
-"""Partitions that are looked at before others have a turn: 2 ms."""
-
-T = TypeVar("T")
 
 
-class _Plan:
-    """What the partitions with news have, as far as they have been looked at."""
+class PendingFollowerFetch(PendingFetch):
+    """A follower's fetch from its request to its response."""
 
-    __slots__ = ("rows", "size", "urgent")
+    __slots__ = ("named", "session")
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[PartitionWatch, FetchRow]] = []
-        self.size = 0
-        """Bytes found."""
-        self.urgent = False
-        """Something must be answered at once."""
-
-
-class _Fetching:
-    """One fetch from its request to its answer."""
-
-    __slots__ = ("correlation_id", "deadline", "request", "session", "slot", "version", "waiter")
-
-    def __init__(
-        self, slot: Slot, version: int, correlation_id: int, request: FetchRequest, deadline: float
-    ) -> None:
-        self.slot = slot
-        self.version = version
-        self.correlation_id = correlation_id
-        self.request = request
-        self.deadline = deadline
-        self.session: FollowerSession
-        self.waiter: FetchWaiter | None = None
+    session: FollowerSession
+    named: set[PartitionWatch]
+    """The partitions that the request names. The first plan acknowledges their fetch offsets; later
+    plans acknowledge none.
+    """
 
 
 class FollowerFetch:
     """Part of the Fetch handler; built once a node."""
 
-    def __init__(
-        self,
-        node: Node,
-        start: Callable[[Connection, Callable[[], Awaitable[None]]], None],
-        resume: Callable[[Connection], None],
-    ) -> None:
-        """`start(connection, work)` runs a part of a large fetch in a task, and holds back what is
-        behind it on its connection until `resume(connection)`.
-        """
+    slice_items = 100
+    waits_again = True
+
+    def __init__(self, node: Node, tasks: FetchTasks) -> None:
         self._node = node
-        self._start = start
-        self._resume = resume
+        self._tasks = tasks
         self._replica = node.replica
-        self._damage_told_at = -math.inf
+        self._damage_logged_at = -math.inf
         self._bytes_max = node.config.integer("fetch.max.bytes")
+        self._run = FetchRun(node, tasks, self)
 
-    def __call__(
-        self,
-        slot: Slot,
-        request: FetchRequest,
-        version: int,
-        correlation_id: int,
-        now: float,
-        deadline: float,
-    ) -> None:
-        """Take up a request of few rows, whose sender is known to be the node that it names."""
-        fetching = _Fetching(slot, version, correlation_id, request, deadline)
-        if not self._resolve(fetching, now):
+    def take_up(self, pending: PendingFollowerFetch, now: float) -> None:
+        """Take up a request of few rows. Its sender is known to be the node that it names."""
+        if not self._resolve(pending, now):
             return
+        request = pending.request
         if request.forgotten:
-            all_slices(self._forgetting(fetching))
-        session, by_id = fetching.session, version >= _BY_ID_FROM
-        named = {
-            session.update((topic_id if by_id else name) or b"", one)
-            for name, topic_id, asked in request.topics
-            for one in asked
+            all_slices(self._forgetting(pending))
+        session, by_id = pending.session, pending.version >= BY_ID_FROM_VERSION
+        pending.named = {
+            session.update((topic_id if by_id else name) or b"", requested)
+            for name, topic_id, partitions in request.topics
+            for requested in partitions
         }
-        self._answer_or_park(fetching, named, may_wait=deadline > now)
+        self._run.run(pending, may_wait=pending.deadline > now)
 
-    async def take_up_large(
-        self,
-        slot: Slot,
-        request: FetchRequest,
-        version: int,
-        correlation_id: int,
-        now: float,
-        deadline: float,
-    ) -> None:
-        """The same for many rows, in slices. Calls `resume` when it has answered, or waits."""
-        fetching = _Fetching(slot, version, correlation_id, request, deadline)
-        if not self._resolve(fetching, now):
-            self._resume(slot.connection)
+    async def take_up_large(self, pending: PendingFollowerFetch, now: float) -> None:
+        """The same for many rows, in slices. Ends with `FetchTasks.resume`."""
+        if not self._resolve(pending, now):
+            self._tasks.resume(pending.slot.connection)
             return
-        await finished_in_slices(self._forgetting(fetching))
-        named = await finished_in_slices(self._naming(fetching))
-        await self._carry_out(fetching, named, may_wait=deadline > now)
+        await finished_in_slices(self._forgetting(pending))
+        pending.named = await finished_in_slices(self._naming(pending))
+        await self._run.run_in_slices(pending, may_wait=pending.deadline > now)
 
-    def _resolve(self, fetching: _Fetching, now: float) -> bool:
-        """Find the session; False where the fetch was refused, and answered."""
-        request, version = fetching.request, fetching.version
+    def _resolve(self, pending: PendingFollowerFetch, now: float) -> bool:
+        """Find the session. False if the fetch was rejected."""
+        request = pending.request
         try:
-            fetching.session = self._replica.follower_sessions.resolve(
+            pending.session = session = self._replica.follower_sessions.resolve(
                 request.replica_id,
                 request.replica_epoch,
                 request.session_id,
@@ -161,218 +116,127 @@ class FollowerFetch:
                 now,
             )
         except MqError as error:
-            parts = encode_fetch_response_parts(
-                version, fetching.correlation_id, 0, int(error.code), NO_SESSION, []
-            )
-            fetching.slot.complete(parts)
+            reject(pending, error.code)
             return False
+        pending.session_id = session.id
         return True
 
-    def _forgetting(self, fetching: _Fetching) -> Slices[None]:
-        """What the request takes out of its session."""
-        request, session, by_id = (
-            fetching.request,
-            fetching.session,
-            fetching.version >= _BY_ID_FROM,
-        )
-        partitions = self._replica.by_id if by_id else self._replica.by_name
+    def _forgetting(self, pending: PendingFollowerFetch) -> Slices[None]:
+        """Remove from the session the partitions that the request forgets."""
+        request, session = pending.request, pending.session
+        by_id = pending.version >= BY_ID_FROM_VERSION
+        held = self._replica.by_id if by_id else self._replica.by_name
         for name, topic_id, indexes in request.forgotten:
             topic = (topic_id if by_id else name) or b""
             for index in indexes:
                 session.forget(topic, index)
-                partition = partitions.get(topic, {}).get(index)
+                partition = held.get(topic, {}).get(index)
                 if partition is not None:
                     partition.membership.follower_stopped(NodeId(request.replica_id))
                 yield 1
 
     @staticmethod
-    def _naming(fetching: _Fetching) -> Slices[set[PartitionWatch]]:
-        """What the request names, in its session."""
-        session, by_id = fetching.session, fetching.version >= _BY_ID_FROM
+    def _naming(pending: PendingFollowerFetch) -> Slices[set[PartitionWatch]]:
+        """Add to the session the partitions that the request names."""
+        session, by_id = pending.session, pending.version >= BY_ID_FROM_VERSION
         named: set[PartitionWatch] = set()
-        for name, topic_id, asked in fetching.request.topics:
+        for name, topic_id, partitions in pending.request.topics:
             topic = (topic_id if by_id else name) or b""
-            for one in asked:
+            for requested in partitions:
                 if session.open:  # a fetch on another connection may have replaced it
-                    named.add(session.update(topic, one))
+                    named.add(session.update(topic, requested))
                 yield 1
         return named
 
-    def _answer_or_park(
-        self, fetching: _Fetching, named: set[PartitionWatch], *, may_wait: bool
-    ) -> None:
-        session, connection = fetching.session, fetching.slot.connection
-        if len(session.news) > DECODED_AT_ONCE_ROWS:
-            self._start(connection, partial(self._carry_out, fetching, named, may_wait=may_wait))
-            return
-        plan = _Plan()
-        self._plan(fetching, plan, list(session.news), named)
-        if self._may_park(fetching, plan, may_wait=may_wait):
-            self._park(fetching, self._waiter(fetching, plan.size))
-            return
-        topics: dict[bytes, list[FetchRow]] = {}
-        leaders: set[int] = set()
-        self._add_rows(fetching, topics, leaders, plan.rows)
-        if connection.open:
-            addresses = endpoints(self._node, leaders)
-            answer = fetch_topics(topics, by_id=fetching.version >= _BY_ID_FROM)
-            parts = encode_fetch_response_parts(
-                fetching.version, fetching.correlation_id, 0, 0, session.id, answer, addresses
-            )
-            fetching.slot.complete(parts)
+    def items(self, pending: PendingFollowerFetch) -> list[PartitionWatch]:
+        return list(pending.session.news)
+
+    def wait(self, pending: PendingFollowerFetch, waiter: FetchWaiter) -> None:
+        pending.session.waiter = waiter
+
+    def finished(self, pending: PendingFollowerFetch, unknown: int) -> None:
+        session = pending.session
+        if session.waiter is pending.waiter:
+            session.waiter = None
         if session.id == NO_SESSION:
             session.close()
 
-    async def _carry_out(
-        self, fetching: _Fetching, named: set[PartitionWatch], *, may_wait: bool
-    ) -> None:
-        """The same in slices. The session has a waiter from the start, so no news are missed."""
-        session, connection = fetching.session, fetching.slot.connection
-        try:
-            while True:
-                waiter = session.waiter = FetchWaiter(
-                    lambda: None, fetching.request.min_bytes, fetching.deadline
-                )
-                plan = await finished_in_slices(self._planning(fetching, named))
-                if not self._may_park(fetching, plan, may_wait=may_wait):
-                    break
-                if not waiter.freed:
-                    waiter.bytes_wanted -= plan.size
-                    waiter.release = partial(self._woken, fetching)
-                    self._park(fetching, waiter)
-                    self._resume(connection)
-                    return
-                named = set()  # news came behind the plan
-            if session.waiter is waiter:
-                session.waiter = None
-            parts = await finished_in_slices(self._answering(fetching, plan))
-            if connection.open:
-                fetching.slot.complete(parts)
-        finally:
-            if session.id == NO_SESSION:
-                session.close()
-        self._resume(connection)
-
-    @staticmethod
-    def _may_park(fetching: _Fetching, plan: _Plan, *, may_wait: bool) -> bool:
-        return (
-            may_wait
-            and not plan.urgent
-            and plan.size < fetching.request.min_bytes
-            and fetching.slot.connection.open
-            and fetching.session.open
-        )
-
-    def _waiter(self, fetching: _Fetching, size: int) -> FetchWaiter:
-        return FetchWaiter(
-            lambda: self._woken(fetching), fetching.request.min_bytes - size, fetching.deadline
-        )
-
-    def _park(self, fetching: _Fetching, waiter: FetchWaiter) -> None:
-        fetching.waiter = fetching.session.waiter = fetching.slot.connection.parked = waiter
-        self._replica.park_fetch(waiter, ())
-
-    def _woken(self, fetching: _Fetching) -> None:
-        """Freed by news, by the deadline, or by what came behind: plan once more; wait
-        again only when the news were too few.
-        """
-        fetching.slot.connection.parked = None
-        waiter = fetching.waiter
-        assert waiter is not None
-        if fetching.session.waiter is waiter:
-            fetching.session.waiter = None
-        news_came = waiter.bytes_wanted <= 0
-        self._answer_or_park(
-            fetching, set(), may_wait=news_came and self._node.clock.monotonic() < fetching.deadline
-        )
-
-    def _planning(self, fetching: _Fetching, named: set[PartitionWatch]) -> Slices[_Plan]:
-        plan, session = _Plan(), fetching.session
-        for several in _portions(list(session.news)):
-            if not session.open or not fetching.slot.connection.open:
-                break
-            self._plan(
-                fetching,
-                plan,
-                [followed for followed in several if followed in session.news],
-                named,
-            )
-            yield SLICE_ROWS
-        return plan
-
-    def _plan(
+    def plan(
         self,
-        fetching: _Fetching,
-        plan: _Plan,
-        several: list[PartitionWatch],
-        named: set[PartitionWatch],
+        pending: PendingFollowerFetch,
+        plan: Plan[PartitionWatch],
+        items: list[PartitionWatch],
+        waiter: FetchWaiter | None,
     ) -> None:
-        """Add what these have. `named`: what this very request acknowledges."""
-        request, session = fetching.request, fetching.session
+        request, session = pending.request, pending.session
         replica = self._replica
-        by_topic = replica.by_id if fetching.version >= _BY_ID_FROM else replica.by_name
+        by_topic = replica.by_id if pending.version >= BY_ID_FROM_VERSION else replica.by_name
         budget = min(request.max_bytes, self._bytes_max)
         rows, size, urgent = plan.rows, plan.size, plan.urgent
-        for followed in several:
+        named, is_planned = pending.named, pending.is_planned
+        for followed in items:
+            if followed not in session.news:
+                continue  # no longer, since an earlier slice
             held = by_topic.get(followed.topic)
             partition = held.get(followed.partition) if held is not None else None
             try:
                 if partition is None:
-                    by_id = fetching.version >= _BY_ID_FROM
+                    by_id = pending.version >= BY_ID_FROM_VERSION
                     name, topic_id = (None, followed.topic) if by_id else (followed.topic, None)
                     raise unknown_partition(self._node, name, topic_id, followed.partition)
                 followed.watch(partition)
                 row, found = self._read(
                     partition,
                     followed,
-                    fetching,
+                    pending,
                     budget - size,
                     min_one=size == 0,
-                    first=followed in named,
+                    first=not is_planned and followed in named,
                 )
             except MqError as error:
                 row, found = refused_fetch_row(self._node, followed.partition, error, partition), 0
                 if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and partition is not None:
-                    # the follower begins anew at the log start, if it must
-                    row = (*row[:2], *_ends(partition), *row[5:])
+                    # the follower may have to truncate its whole log to the log start offset
+                    row = (*row[: OFFSETS.start], *_offsets(partition), *row[OFFSETS.stop :])
                 urgent = True
             else:
-                news = followed.last_sent != row[2:5]
-                if not found and not news and len(row) == 8:
+                moved = followed.last_sent != row[OFFSETS]
+                if not found and not moved and len(row) == DIVERGING_EPOCH:
                     if partition.log.written_end_offset <= followed.requested.fetch_offset:
                         session.news.pop(followed, None)
                     continue
                 urgent = (
                     urgent
-                    or len(row) > 8
-                    or (news and session.id != NO_SESSION and self._is_urgent(followed, row))
+                    or len(row) > DIVERGING_EPOCH
+                    or (moved and session.id != NO_SESSION and self._is_urgent(followed, row))
                 )
             size += found
             rows.append((followed, row))
-        plan.size, plan.urgent = size, urgent
+        plan.size, plan.urgent = size, urgent or not session.open
 
     def _is_urgent(self, followed: PartitionWatch, row: FetchRow) -> bool:
-        """Whether news without bytes is told at once: the first of a partition, a log
-        start, and where consumers wait for it.
+        """Whether news without records is sent at once: the first response about a partition, a new
+        log start offset, and a new high watermark if consumers read from followers.
         """
-        told = followed.last_sent
-        return (
-            told is None or told[2] != row[4] or self._replica.parked.consumers_read_from_followers
-        )
+        if followed.last_sent is None or self._replica.parked.consumers_read_from_followers:
+            return True
+        _, _, log_start_offset = followed.last_sent
+        moved: bool = log_start_offset != row[OFFSETS][2]
+        return moved
 
     def _read(
         self,
         partition: Partition,
         followed: PartitionWatch,
-        fetching: _Fetching,
+        pending: PendingFollowerFetch,
         budget: int,
         *,
         min_one: bool,
         first: bool,
     ) -> tuple[FetchRow, int]:
-        node_id, asked = NodeId(fetching.request.replica_id), followed.requested
-        partition.fence(asked.current_leader_epoch)
-        if asked.current_leader_epoch == NO_EPOCH:
+        node_id, requested = NodeId(pending.request.replica_id), followed.requested
+        partition.fence(requested.current_leader_epoch)
+        if requested.current_leader_epoch == NO_EPOCH:
             raise MqError(
                 ErrorCode.FENCED_LEADER_EPOCH, "a follower says in which leader epoch it fetches"
             )
@@ -384,7 +248,7 @@ class FollowerFetch:
                 f"this node does not know yet that node {node_id} has a replica: try again",
             )
         registered = self._node.image.brokers.get(node_id)
-        broker_epoch, follower = fetching.request.replica_epoch, partition.followers[node_id]
+        broker_epoch, follower = pending.request.replica_epoch, partition.followers[node_id]
         known = registered.epoch if registered is not None else NO_EPOCH
         if broker_epoch < max(known, follower.broker_epoch):
             raise MqError(
@@ -398,16 +262,16 @@ class FollowerFetch:
                 f"this node does not know yet that node {node_id} was registered anew: try again",
             )
         log = partition.log
-        offset, end = asked.fetch_offset, log.written_end_offset
-        if asked.last_fetched_epoch >= 0:
-            diverging = log.epochs.divergence(asked.last_fetched_epoch, offset, end)
+        offset, end = requested.fetch_offset, log.written_end_offset
+        if requested.last_fetched_epoch >= 0:
+            diverging = log.epochs.divergence(requested.last_fetched_epoch, offset, end)
             if diverging is not None:
                 return (
                     followed.partition,
                     0,
-                    *_ends(partition),
+                    *_offsets(partition),
                     None,
-                    _NO_PREFERRED_REPLICA,
+                    NO_PREFERRED_REPLICA,
                     [],
                     diverging,
                 ), 0
@@ -418,12 +282,17 @@ class FollowerFetch:
             )
         if first:
             self._replica.follower_fetched(
-                partition, node_id, broker_epoch, offset, asked.log_start_offset, fetching.session
+                partition,
+                node_id,
+                broker_epoch,
+                offset,
+                requested.log_start_offset,
+                pending.session,
             )
         ranges: list[FileRange] = []
         size = 0
-        if offset < end and (budget > 0 or min_one) and self._may_be_given(partition, node_id):
-            bytes_max = min(budget, asked.partition_max_bytes)
+        if offset < end and (budget > 0 or min_one) and self._may_send(partition, node_id):
+            bytes_max = min(budget, requested.partition_max_bytes)
             ranges = self._replica.logs.read(
                 log, offset, max_bytes=bytes_max, limit_offset=end, min_one=min_one
             ).ranges
@@ -433,16 +302,23 @@ class FollowerFetch:
             if first and follower.last_sent_offset == offset:
                 self._prove(partition, ranges[0], offset)
             follower.last_sent_offset = offset
-        return (followed.partition, 0, *_ends(partition), None, _NO_PREFERRED_REPLICA, ranges), size
+        return (
+            followed.partition,
+            0,
+            *_offsets(partition),
+            None,
+            NO_PREFERRED_REPLICA,
+            ranges,
+        ), size
 
-    def _prove(self, partition: Partition, given: FileRange, offset: int) -> None:
-        """A follower asks again for what it was given: where the batch here is damaged, it would do
-        so for ever.
+    def _prove(self, partition: Partition, sent: FileRange, offset: int) -> None:
+        """Check the batch that a follower fetches again: if it is damaged, the follower can never
+        append it.
 
-        MqError KAFKA_STORAGE_ERROR where it is, and another replica in sync can lead: this log is
-        given up then. The last one serves on.
+        If it is damaged and another in-sync replica can lead: closes this log and raises MqError
+        KAFKA_STORAGE_ERROR. The last in-sync replica serves on.
         """
-        damage = _damage(given, offset)
+        damage = _damage(sent, offset)
         if not damage:
             return
         log = partition.log
@@ -452,19 +328,19 @@ class FollowerFetch:
             for node_id in partition.isr
             if node_id != partition.node_id
         ):
-            refusal = self._replica.logs.reader.unreadable(log, reason)
+            error = self._replica.logs.reader.unreadable(log, reason)
             self._replica.log_failed(partition)
-            raise refusal
+            raise error
         now = self._node.clock.monotonic()
-        if now >= self._damage_told_at + _DAMAGE_TOLD_SECONDS:
-            self._damage_told_at = now
+        if now >= self._damage_logged_at + _DAMAGE_LOGGED_SECONDS:
+            self._damage_logged_at = now
             logger.error(
                 "followers cannot fetch a damaged partition, and no other replica is in sync: %s; "
                 "restore it from a backup",
                 reason,
             )
 
-    def _may_be_given(self, partition: Partition, node_id: NodeId) -> bool:
+    def _may_send(self, partition: Partition, node_id: NodeId) -> bool:
         """`leader.replication.throttled.rate`: for those that are not in sync."""
         throttle = self._replica.leader_throttle
         if node_id in partition.isr or not throttle.is_throttled(
@@ -473,87 +349,65 @@ class FollowerFetch:
             return True
         return throttle.allows(self._node.clock.monotonic())
 
-    def _answering(self, fetching: _Fetching, plan: _Plan) -> Slices[list[Any]]:
-        """The parts of the response."""
-        topics: dict[bytes, list[FetchRow]] = {}
-        leaders: set[int] = set()
-        for several in _portions(plan.rows):
-            self._add_rows(fetching, topics, leaders, several)
-            yield SLICE_ROWS
-        answer, addresses = (
-            fetch_topics(topics, by_id=fetching.version >= _BY_ID_FROM),
-            endpoints(self._node, leaders),
-        )
-        version, session_id = fetching.version, fetching.session.id
-        return (
-            yield from encode_fetch_response_in_slices(
-                version, fetching.correlation_id, 0, 0, session_id, answer, addresses
-            )
-        )
-
-    def _add_rows(
+    def add_rows(
         self,
-        fetching: _Fetching,
-        topics: dict[bytes, list[FetchRow]],
-        leaders: set[int],
+        pending: PendingFollowerFetch,
+        response: Response,
         rows: list[tuple[PartitionWatch, FetchRow]],
     ) -> None:
-        session = fetching.session
+        session, topics = pending.session, response.topics
         for followed, row in rows:
             topics.setdefault(followed.topic, []).append(row)
-            if row[1]:
+            if row[ERROR_CODE]:
                 followed.last_sent = None
-                # it names the partition again when it has waited: a session holds what exists
-                if row[1] in _UNKNOWN:
+                # A session holds partitions that exist. The follower names it again later.
+                if row[ERROR_CODE] in _UNKNOWN:
                     session.forget(followed.topic, followed.partition)
             else:
-                # who must cut its log first takes over no ends
-                followed.last_sent = row[2:5] if len(row) == 8 else None
-                self._told(fetching, followed, row)
-            if len(row) > 9 and row[9] is not None:
-                leaders.add(row[9][0])
+                # a follower ignores the offsets of a response that makes it truncate its log
+                followed.last_sent = row[OFFSETS] if len(row) == DIVERGING_EPOCH else None
+                self._row_sent(pending, followed, row)
+            if len(row) > CURRENT_LEADER and row[CURRENT_LEADER] is not None:
+                response.leaders.add(row[CURRENT_LEADER][0])
 
-    def _told(self, fetching: _Fetching, followed: PartitionWatch, row: FetchRow) -> None:
-        """Strike from the news what is done with: who got records or a divergence comes
-        back by itself, who got no room stays.
+    def _row_sent(
+        self, pending: PendingFollowerFetch, followed: PartitionWatch, row: FetchRow
+    ) -> None:
+        """Remove a partition from the news, and count throttled bytes. After records or a diverging
+        epoch the follower names the partition again. A partition for which the response had no room
+        stays in the news.
         """
         partition = followed.watched
         if not isinstance(partition, Partition):
             return
-        if row[7] or len(row) > 8:
-            fetching.session.news.pop(followed, None)
+        if row[RECORDS] or len(row) > DIVERGING_EPOCH:
+            pending.session.news.pop(followed, None)
         elif (
             partition.log.written_end_offset <= followed.requested.fetch_offset
-            and followed.last_sent == _ends(partition)
+            and followed.last_sent == _offsets(partition)
         ):
-            fetching.session.news.pop(followed, None)  # nothing moved since the plan
+            pending.session.news.pop(followed, None)  # nothing moved since the plan
         topic_partition = partition.assignment.topic_partition
         throttle = self._replica.leader_throttle
         if (
-            row[7]
-            and fetching.request.replica_id not in partition.isr
+            row[RECORDS]
+            and pending.request.replica_id not in partition.isr
             and throttle.is_throttled(topic_partition)
         ):
-            throttle.record(sum(one.size for one in row[7]), self._node.clock.monotonic())
+            throttle.record(sum(one.size for one in row[RECORDS]), self._node.clock.monotonic())
 
 
-def _damage(given: FileRange, offset: int) -> str:
-    """What is wrong with the batch that `given` begins with, which is to hold `offset`;
-    empty where nothing is.
+def _damage(sent: FileRange, offset: int) -> str:
+    """What is wrong with the first batch of `sent`, which must hold `offset`. Empty if it is
+    intact.
     """
-    header = parse_header(given.file.read_at(given.position, HEADER_BYTES))
-    if header.size > given.size or header.size < HEADER_BYTES:
+    header = parse_header(sent.file.read_at(sent.position, HEADER_BYTES))
+    if header.size > sent.size or header.size < HEADER_BYTES:
         return f"its length is {header.size}"
-    if crc_of(given.file.read_at(given.position, header.size), 0, header.size) != header.crc:
+    if crc_of(sent.file.read_at(sent.position, header.size), 0, header.size) != header.crc:
         return "its CRC-32C is wrong"
     return "" if header.last_offset >= offset else f"it ends at offset {header.last_offset}"
 
 
-def _portions(items: list[T]) -> Iterator[list[T]]:
-    left = iter(items)
-    while several := list(islice(left, _PLANNED_AT_ONCE)):
-        yield several
-
-
-def _ends(partition: Partition) -> tuple[int, int, int]:
+def _offsets(partition: Partition) -> tuple[int, int, int]:
     return partition.high_watermark, partition.last_stable_offset, partition.log.log_start_offset

@@ -5,7 +5,7 @@ requests answer alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from mqd.errors import ErrorCode, MqError
@@ -18,7 +18,16 @@ Endpoint = tuple[int, str, int, str | None]
 FetchRow = tuple[Any, ...]
 """A row of a fetch response, as `mqd.protocol.hot_fetch_response` encodes it."""
 
-_NO_PREFERRED_REPLICA = -1
+ERROR_CODE: Final = 1
+OFFSETS: Final = slice(2, 5)
+"""High watermark, last stable offset and log start offset."""
+PREFERRED_REPLICA: Final = 6
+RECORDS: Final = 7
+DIVERGING_EPOCH: Final = 8
+"""A row of this length or less has none."""
+CURRENT_LEADER: Final = 9
+"""Positions in a FetchRow."""
+NO_PREFERRED_REPLICA = -1
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 """Errors beside which a fetch has an empty list of aborted transactions, not null, as with
@@ -112,6 +121,12 @@ def fetch_topics(rows: Mapping[bytes, list[FetchRow]], *, by_id: bool) -> list[F
     ]
 
 
+def empty_fetch_row(index: int, error: MqError) -> FetchRow:
+    """The row of a partition without records."""
+    aborted = _NO_TRANSACTIONS if error.code in _UNKNOWN else None
+    return (index, int(error.code), -1, -1, -1, aborted, NO_PREFERRED_REPLICA, [])
+
+
 def refused_fetch_row(
     node: Node,
     index: int,
@@ -123,8 +138,7 @@ def refused_fetch_row(
     """The row of a partition that a fetch got nothing from; to a stale asker it names the
     leader.
     """
-    aborted = _NO_TRANSACTIONS if error.code in _UNKNOWN else None
-    row: FetchRow = (index, int(error.code), -1, -1, -1, aborted, _NO_PREFERRED_REPLICA, [])
+    row = empty_fetch_row(index, error)
     if error.code in _MOVED:
         leader = current_leader(node, partition, name, topic_id, index)
         if leader is not None:

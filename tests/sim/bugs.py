@@ -254,14 +254,14 @@ def old_broker_epoch_accepted() -> Patches:
         return image.brokers[node_id]
 
     def read(
-        self: FollowerFetch, partition: Any, followed: Any, fetching: Any, budget: int, **how: Any
+        self: FollowerFetch, partition: Any, followed: Any, pending: Any, budget: int, **how: Any
     ) -> Any:
-        known = self._node.image.brokers.get(fetching.request.replica_id)
+        known = self._node.image.brokers.get(pending.request.replica_id)
         if known is not None:
-            fetching.request = fetching.request._replace(
-                replica_epoch=max(known.epoch, fetching.request.replica_epoch)
+            pending.request = pending.request._replace(
+                replica_epoch=max(known.epoch, pending.request.replica_epoch)
             )
-        return fetched(self, partition, followed, fetching, budget, **how)
+        return fetched(self, partition, followed, pending, budget, **how)
 
     def check(image: Any, op: Any, wish: isr.IsrChangeRequest, partition: Any) -> Any:
         return checked(

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from mqd.errors import ErrorCode
 from mqd.limits import DECODED_AT_ONCE_ROWS, FETCH_SESSION_UNKNOWN_MAX
 from mqd.protocol import hot_fetch_request, hot_fetch_response
-from mqd.server.handlers import fetch
+from mqd.server import consumer_fetch, fetch_run
 from tests.log.support import batch
 from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
 
@@ -30,8 +30,8 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for codec in (hot_fetch_request, hot_fetch_response):
         monkeypatch.setattr(codec, "SLICE_ROWS", AT_ONCE)
-    monkeypatch.setattr(fetch, "DECODED_AT_ONCE_ROWS", AT_ONCE)
-    monkeypatch.setattr(fetch, "_PLANNED_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(fetch_run, "DECODED_AT_ONCE_ROWS", AT_ONCE)
+    monkeypatch.setattr(consumer_fetch.ConsumerFetch, "slice_items", AT_ONCE)
 
 
 async def create_many(node: Rig, **options: Any) -> None:
@@ -216,6 +216,26 @@ async def test_one_append_frees_every_fetch_that_waits(
         for client in clients:
             (answer,) = client.answers()
             assert found(answer) == {7: [b"news"]}
+        assert nobody_waits(node)
+
+
+async def test_a_large_request_for_few_partitions_leaves_them_when_it_is_woken(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with rig(tmp_path) as node:
+        await create_many(node)
+        client, producer = await node.connect(), await node.connect()
+        answer = await client.ask("fetch", 12, fetch_of(range(MANY), session_epoch=0))
+        forgotten = [{"topic": "t", "partitions": list(range(1, MANY))}]
+        body = fetch_of([0] * MANY, session_id=answer.session_id, session_epoch=1)
+        client.post(
+            "fetch", 12, {**body, "max_wait_ms": 10_000, "forgotten_topics_data": forgotten}
+        )
+        await settle()
+        assert node.partition("t", 0).fetches
+        await producer.produce("t", batch(b"news"))
+        (answer,) = client.answers()
+        assert found(answer) == {0: [b"news"]}
         assert nobody_waits(node)
 
 
