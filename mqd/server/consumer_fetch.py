@@ -78,7 +78,6 @@ class ConsumerFetch:
     """Part of the Fetch handler; built once a node."""
 
     slice_items = 200
-    waits_again = False
 
     def __init__(self, node: Node, tasks: FetchTasks) -> None:
         self._node = node

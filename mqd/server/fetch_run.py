@@ -107,8 +107,6 @@ class Kind(Protocol[PendingT_contra, ItemT]):
 
     slice_items: int
     """Partitions that are read before other requests have a turn: 2 ms."""
-    waits_again: bool
-    """Whether a large fetch may park after records came behind its plan."""
 
     def items(self, pending: PendingT_contra) -> list[ItemT]:
         """The partitions that a plan reads."""
@@ -209,8 +207,10 @@ class FetchRun(Generic[PendingT, ItemT]):
                     self._node.replica.park_fetch(waiter, ())
                     self._tasks.resume(connection)
                     return
-                # records came to a partition behind the plan
-                may_wait = self._kind.waits_again
+                # records came to a partition behind the plan, or its leader changed
+                may_wait = (
+                    waiter.bytes_wanted <= 0 and self._node.clock.monotonic() < pending.deadline
+                )
                 pending.is_planned = True
             parts = await finished_in_slices(self._responding(pending, waiter, plan.rows))
         except BaseException:
@@ -223,15 +223,14 @@ class FetchRun(Generic[PendingT, ItemT]):
         self._tasks.resume(connection)
 
     def _woken(self, pending: PendingT) -> None:
-        """New records, the deadline, or another request woke the fetch: plan it once more. It may
-        wait again only if records came, and were too few.
+        """New records, the deadline, or another request woke the fetch: plan it once more. If records
+        did, it may wait again: a partition gives at most `partition_max_bytes`.
         """
         connection, waiter = pending.slot.connection, pending.waiter
         assert waiter is not None
         connection.parked = None
         pending.is_planned = True
-        enough_came = waiter.bytes_wanted <= 0
-        may_wait = enough_came and self._node.clock.monotonic() < pending.deadline
+        may_wait = waiter.bytes_wanted <= 0 and self._node.clock.monotonic() < pending.deadline
         if not waiter.partitions:
             self.run(pending, may_wait=may_wait)
             return

@@ -70,7 +70,6 @@ class FollowerFetch:
     """Part of the Fetch handler; built once a node."""
 
     slice_items = 100
-    waits_again = True
 
     def __init__(self, node: Node, tasks: FetchTasks) -> None:
         self._node = node

@@ -186,6 +186,28 @@ async def test_records_that_come_behind_the_plan_are_not_missed(
         assert nobody_waits(node)
 
 
+async def test_records_behind_the_plan_that_a_response_has_no_room_for_do_not_end_the_wait(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with rig(tmp_path) as node:
+        await create_many(node)
+        client, *producers = [await node.connect() for _ in range(4)]
+        body = fetch_of(range(MANY), max_wait_ms=500, min_bytes=300)
+        body["topics"][0]["partitions"][0]["partition_max_bytes"] = 1
+        client.post("fetch", 12, body)
+        await until_planned(node)
+        for producer in producers:
+            producer.post("produce", 9, node.produce_body("t", batch(b"x" * 100)))
+        await settle()
+        assert client.answers() == []
+        assert node.parked_fetches()
+        mock_clock.jump(0.51)
+        await settle()
+        (answer,) = client.answers()
+        assert found(answer) == {0: [b"x" * 100]}
+        assert nobody_waits(node)
+
+
 async def test_a_leadership_lost_behind_the_plan_is_answered_at_once(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
