@@ -223,8 +223,8 @@ class FetchRun(Generic[PendingT, ItemT]):
         self._tasks.resume(connection)
 
     def _woken(self, pending: PendingT) -> None:
-        """New records, the deadline, or another request woke the fetch: plan it once more. If records
-        did, it may wait again: a partition gives at most `partition_max_bytes`.
+        """New records, the deadline, or another request woke the fetch: plan it once more. If
+        records did, it may wait again: a partition gives at most `partition_max_bytes`.
         """
         connection, waiter = pending.slot.connection, pending.waiter
         assert waiter is not None

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from mqd.errors import ErrorCode
 from mqd.limits import KIB, PRODUCED_AT_ONCE_BYTES_MAX
 from mqd.protocol import hot_produce
-from mqd.server.handlers import produce
+from mqd.server import large_produce
 from tests.log.support import batch
 from tests.server.coordinator import SaysSo
 from tests.server.handlers.test_large_fetch import AT_ONCE, MANY, create_many
@@ -34,7 +34,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     take long to make.
     """
     monkeypatch.setattr(hot_produce, "SLICE_ROWS", AT_ONCE)
-    monkeypatch.setattr(produce, "_SLICE_ROWS", AT_ONCE)
+    monkeypatch.setattr(large_produce, "_SLICE_ROWS", AT_ONCE)
 
 
 def produce_of(node: Rig, rows: Any, *, version: int = 9, **options: Any) -> dict[str, Any]:

@@ -1,0 +1,258 @@
+"""Checks the batches of a produce request, and appends them to their logs. ◆ hot path.
+
+A batch whose codec is not the topic's `compression.type` is compressed again before it is appended.
+A batch that begins a transaction in its partition needs the confirmation of the transaction
+coordinator (verification.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+from mqd.errors import ErrorCode, MqError
+from mqd.log.recompression import PRODUCER, is_small, is_wanted, recompressed
+from mqd.protocol.batch import (
+    CODEC_MASK,
+    CODEC_POSITION,
+    HEADER_BYTES,
+    MAGIC,
+    PRODUCER_ID_POSITION,
+    TRANSACTIONAL_MASK,
+    parse_header,
+)
+from mqd.protocol.hot_produce import (
+    ProducePartition,
+)
+from mqd.replica.partition import Partition
+from mqd.replica.waiters import Append, until_durable
+from mqd.server.connection import Connection
+from mqd.server.context import Node
+from mqd.server.partitions import current_leader, unknown_partition
+from mqd.server.pending_produce import (
+    NONE,
+    Confirmation,
+    PendingProduce,
+    Row,
+    rejected_row,
+)
+
+_ZSTD = 4
+_NO_PARTITIONS: dict[int, Partition] = {}
+_NO_VIEWS: Mapping[int, memoryview | MqError] = {}
+producer_of = Struct(">qhi").unpack_from
+"""Producer id, epoch and base sequence of a batch, from `PRODUCER_ID_POSITION` on."""
+_NAMING_LOG_START = frozenset(
+    {
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_RECORD,
+    }
+)
+"""Errors of the log beside which the response has the log start offset, as with Apache Kafka."""
+_ADMIN_CLIENT = b"__admin_client"
+"""The one client that may write to internal topics, as with Apache Kafka."""
+
+
+class Appender:
+    """Part of the Produce handler; built once a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._replica = node.replica
+
+    def append(
+        self,
+        pending: PendingProduce,
+        name: bytes | None,
+        topic_id: bytes | None,
+        partitions: Sequence[ProducePartition],
+        rows: list[Row],
+        appends: list[Append[Partition]],
+        view: memoryview,
+        acks: int,
+        now_ms: int,
+        transactional_id: bytes | None,
+        must_check: bool,
+        confirmation: Confirmation | None,
+        examined: Mapping[int, memoryview | MqError] = _NO_VIEWS,
+    ) -> bool:
+        """Append to these partitions of one topic; `rows` gets a row for each. Returns whether a
+        batch was rejected.
+
+        `must_check`: whether each batch needs the checks that most requests can skip. `examined`:
+        the batches that were inspected or compressed again before, by their start, or the error of
+        a batch.
+        """
+        replica, version = self._replica, pending.version
+        append_nowait = replica.append_nowait
+        held = self.held(name, topic_id)
+        refused = False
+        for index, start, stop in partitions:
+            partition = held.get(index)
+            try:
+                if partition is None or must_check or start < 0 or partition.is_internal:
+                    self._check(partition, name, topic_id, index, acks, start, pending.connection)
+                    assert partition is not None
+                    if confirmation is not None:
+                        self._check_confirmed(partition, view, start, stop, confirmation)
+                attributes = view[start + CODEC_POSITION] if stop - start > CODEC_POSITION else 0
+                if attributes & TRANSACTIONAL_MASK and transactional_id is None:
+                    raise MqError(
+                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                        "the request names no transactional id",
+                    )
+                if version < 7 and attributes & CODEC_MASK == _ZSTD:
+                    raise MqError(
+                        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later"
+                    )
+                log = partition.log
+                batch = examined.get(start) if examined else None
+                if batch is None:
+                    batch = view[start:stop]
+                    config = log.config
+                    if config.compression_type != PRODUCER and is_wanted(config, view, start, stop):
+                        if not is_small(config, view, start, stop):
+                            raise MqError(
+                                ErrorCode.KAFKA_STORAGE_ERROR,
+                                "compression.type changed meanwhile: try again",
+                            )
+                        batch = recompressed(batch, config)
+                elif isinstance(batch, MqError):
+                    raise batch
+                base_offset, last_offset, log_append_time_ms, _ = append_nowait(
+                    partition, batch, acks, now_ms
+                )
+            except MqError as error:
+                refused = True
+                by_coordinator = confirmation is not None and partition in confirmation.refusals
+                log_start = NONE
+                if (
+                    partition is not None
+                    and not by_coordinator
+                    and error.code in _NAMING_LOG_START
+                    and is_one_batch(view, start, stop)
+                ):
+                    log_start = partition.log.log_start_offset
+                rows.append(
+                    rejected_row(
+                        index,
+                        error,
+                        current_leader(self._node, partition, name, topic_id, index),
+                        log_start,
+                    )
+                )
+                continue
+            if acks == -1:
+                wanted = last_offset + 1
+            else:
+                wanted = until_durable(last_offset + 1) if log.config.flush_before_ack else NONE
+            appends.append((partition, wanted, rows, len(rows)))
+            rows.append((index, 0, base_offset, log_append_time_ms, log.log_start_offset, None))
+        return refused
+
+    @staticmethod
+    def done_without_acks(pending: PendingProduce, refused: bool) -> None:
+        """End a request with acks=0: no response, and a closed connection after an error."""
+        pending.freed = True
+        pending.parts = []
+        pending.connection.answered()
+        if refused:
+            pending.connection.close()
+
+    def _check(
+        self,
+        partition: Partition | None,
+        name: bytes | None,
+        topic_id: bytes | None,
+        index: int,
+        acks: int,
+        start: int,
+        connection: Connection,
+    ) -> None:
+        """Checks that need no look at the batch. Raises MqError if it must not be appended."""
+        if acks not in (1, -1, 0):
+            raise MqError(
+                ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: allowed are -1 (all), 0 and 1"
+            )
+        if partition is None:
+            raise unknown_partition(self._node, name, topic_id, index)
+        if start < 0:
+            raise MqError(ErrorCode.INVALID_RECORD, "no records")
+        if partition.is_internal and connection.client_id != _ADMIN_CLIENT:
+            raise MqError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{partition.assignment.topic_partition.topic} is written by this cluster only",
+            )
+
+    def _check_confirmed(
+        self,
+        partition: Partition,
+        view: memoryview,
+        start: int,
+        stop: int,
+        confirmation: Confirmation,
+    ) -> None:
+        """Raises MqError if the coordinator rejected the partition, or was not asked about it: this
+        node did not lead it when the request came, so the producer must retry.
+        """
+        if partition in confirmation.refusals:
+            raise confirmation.refusals[partition]
+        if partition not in confirmation.partitions and stop - start >= HEADER_BYTES:
+            producer_id, epoch, _ = producer_of(view, start + PRODUCER_ID_POSITION)
+            if view[
+                start + CODEC_POSITION
+            ] & TRANSACTIONAL_MASK and not partition.log.producers.in_transaction(
+                producer_id, epoch
+            ):
+                raise MqError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    "this node did not lead the partition when the request came: try again",
+                )
+
+    def held(self, name: bytes | None, topic_id: bytes | None) -> dict[int, Partition]:
+        replica = self._replica
+        return (
+            replica.by_name.get(name, _NO_PARTITIONS)
+            if name is not None
+            else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
+        )
+
+    def unconfirmed(
+        self, view: memoryview, topics: Sequence[Any]
+    ) -> dict[Partition, tuple[int, int, int]]:
+        """(producer id, epoch, base sequence) of each batch that begins a transaction in its
+        partition.
+        """
+        waiting = {}
+        replica = self._replica
+        for name, topic_id, partitions in topics:
+            held = (
+                replica.by_name.get(name, _NO_PARTITIONS)
+                if name is not None
+                else replica.by_id.get(topic_id or b"", _NO_PARTITIONS)
+            )
+            for index, start, stop in partitions:
+                partition = held.get(index)
+                if partition is None or not partition.serves or stop - start < HEADER_BYTES:
+                    continue
+                producer_id, epoch, sequence = producer_of(view, start + PRODUCER_ID_POSITION)
+                transactional = (
+                    producer_id >= 0 and view[start + CODEC_POSITION] & TRANSACTIONAL_MASK
+                )
+                if transactional and not partition.log.producers.in_transaction(producer_id, epoch):
+                    waiting[partition] = producer_id, epoch, sequence
+        return waiting
+
+
+def is_one_batch(view: memoryview, start: int, stop: int) -> bool:
+    """Whether the bytes are one batch v2 of the length in its header."""
+    if start < 0 or stop - start < HEADER_BYTES:
+        return False
+    header = parse_header(view, start)
+    return header.magic == MAGIC and header.size == stop - start
