@@ -21,11 +21,10 @@ import math
 import mmap
 from collections import deque
 from struct import Struct
-from typing import Protocol
 
 from mqd.errors import ProtocolError
 from mqd.io.disk import FileRange
-from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Socket
+from mqd.io.net import HANG_UP, READABLE, WRITABLE, Socket
 from mqd.limits import (
     FRAME_BYTES_MIN,
     IN_FLIGHT_REQUESTS_MAX,
@@ -38,8 +37,11 @@ from mqd.limits import (
 )
 from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.server.bugs import raised_in_core
+from mqd.server.connection_owner import Cancellable, Freeable, Owner
 from mqd.server.context import PEER
-from mqd.server.memory import Answers, FramePool
+from mqd.server.other_protocols import other_protocol
+from mqd.server.receive_buffers import Buffer, new_buffer
+from mqd.server.slots import Part, QueuedResponse, Slot
 
 logger = logging.getLogger(__name__)
 
@@ -53,178 +55,13 @@ _LARGE_FRAME_BYTES = 128 * KIB
 _FRAME_BUFFER_BYTES_MIN = 64 * KIB
 _FRAME_RECEIVE_BYTES_MAX = 1 * MIB
 """Of one frame with one call: about a millisecond, page faults included."""
-_MAPPED_BYTES_MIN = 8 * MIB
-"""From this size on, the buffer of a frame is a memory mapping: it costs no time before bytes
-arrive, and grows without a copy. A `bytearray` of 64 MiB takes 40 ms.
-"""
 _NOTHING = memoryview(b"")
 _JOIN_BYTES_MAX = 256 * KIB
 """Small answers are joined up to this and sent with one call."""
-_HTTP_STARTS = frozenset(
-    (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
-)
-"""The first four bytes of HTTP requests, by their methods (RFC 9110, RFC 5789); the last is
-how HTTP/2 begins (RFC 9113).
-"""
-_TLS_HANDSHAKE = b"\x16\x03"
-"""How a TLS client begins (RFC 8446)."""
-
 RESUME = 0
 """Instead of events: the connection used up its slice of an earlier turn, and gets one in
 this turn.
 """
-
-Part = bytes | bytearray | memoryview | FileRange
-
-Buffer = bytearray | mmap.mmap
-"""What a connection receives into. A memoryview of it keeps it alive."""
-
-
-def _buffer(size: int) -> Buffer:
-    if size < _MAPPED_BYTES_MIN:
-        return bytearray(size)
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-class Arena:
-    """The buffer that all connections receive into during one turn of the loop.
-
-    It is used from front to back and starts over when the turn has ended, so a thousand idle
-    connections cost no buffer at all, and records can be written to the log from where they were
-    received.
-    """
-
-    __slots__ = ("buffer", "position", "size", "view")
-
-    def __init__(self, size: int) -> None:
-        self.buffer = bytearray(size)
-        self.view = memoryview(self.buffer)
-        self.size = size
-        self.position = 0
-
-    @property
-    def full(self) -> bool:
-        return self.size - self.position < RECEIVE_BYTES_MAX
-
-
-class Freeable(Protocol):
-    """Something that waits and can be told to stop waiting (replica/waiters.py)."""
-
-    def free(self) -> None: ...
-
-
-class Cancellable(Protocol):
-    """The scope of a task's work."""
-
-    def cancel(self) -> None: ...
-
-
-class Answer(Protocol):
-    """A place in a connection's queue of answers.
-
-    Whoever sets `parts` calls `Connection.answered`.
-    """
-
-    parts: list[Part] | None
-
-
-class Slot:
-    """An Answer that is completed once, at once or much later."""
-
-    __slots__ = ("connection", "parts")
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.parts: list[Part] | None = None
-
-    def complete(self, parts: list[Part]) -> None:
-        """The answer, with its length and header; an empty list where none is sent (acks=0)."""
-        assert self.parts is None, "a request is answered once"
-        self.parts = parts
-        self.connection.answered()
-
-
-class Dispatcher(Protocol):
-    """Who makes answers out of frames (server/dispatch.py)."""
-
-    def dispatch(
-        self, connection: Connection, buffer: Buffer, view: memoryview, start: int, end: int
-    ) -> bool:
-        """Take up the request in buffer[start:end], or return False: it must wait for an answer
-        before it.
-
-        Raises ProtocolError where the connection must be closed.
-        """
-        ...
-
-    def bug(self, connection: Connection, api: str) -> None:
-        """Log the exception that is being handled, and close the connection."""
-        ...
-
-
-class Owner(Protocol):
-    """The server, as a connection sees it (server/service.py)."""
-
-    arena: Arena
-    request_bytes_max: int
-    now: float
-    """Monotonic seconds at which this turn began."""
-    now_ms: int
-    """The same moment in milliseconds since the Unix epoch."""
-    turns: int
-    """Turns that have ended."""
-
-    @property
-    def poller(self) -> Poller: ...
-
-    @property
-    def dispatcher(self) -> Dispatcher: ...
-
-    def dirty(self, connection: Connection) -> None:
-        """This connection has answers to send when the turn ends."""
-        ...
-
-    def pool(self, listener: str) -> FramePool:
-        """Memory of the unfinished frames of one listener."""
-        ...
-
-    def answers(self, listener: str) -> Answers:
-        """Memory of the unsent answers of one listener."""
-        ...
-
-    def memory_wanted(self, connection: Connection, size: int, frame_bytes: int) -> None:
-        """`connection` is not read until its pool has room for `size` more bytes, for a frame of
-        `frame_bytes`.
-        """
-        ...
-
-    @property
-    def slice_is_over(self) -> bool:
-        """Whether the connection that is served now has had its share of this turn."""
-        ...
-
-    def resume_later(self, connection: Connection) -> None:
-        """Call `resume` once others had their turn."""
-        ...
-
-    def introduced(self, connection: Connection) -> None:
-        """It is a node of the cluster from now on. Raises ProtocolError where it has no room."""
-        ...
-
-    def closed(self, connection: Connection) -> None: ...
-
-
-def _foreign(size: int) -> str | None:
-    """What a client speaks whose first four bytes are no size of a frame, where that is plain."""
-    start = (size & 0xFFFFFFFF).to_bytes(4, "big")
-    if start in _HTTP_STARTS:
-        return "an HTTP request: this port speaks the Kafka protocol, connect with a Kafka client"
-    if start.startswith(_TLS_HANDSHAKE):
-        return (
-            "a TLS handshake: this port speaks the Kafka protocol without TLS, set "
-            "security.protocol=PLAINTEXT in the client"
-        )
-    return None
 
 
 class Connection:
@@ -305,7 +142,7 @@ class Connection:
         """A request is being answered by a task: those behind it wait, as clients expect of
         administrative requests.
         """
-        self.slots: deque[Answer] = deque()
+        self.slots: deque[QueuedResponse] = deque()
         self.parked: Freeable | None = None
         """The waiter of the one fetch that may be parked here, freed early when a request
         comes behind it.
@@ -448,7 +285,7 @@ class Connection:
     def _checked_size(self, size: int) -> int:
         if size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
             raise ProtocolError(
-                _foreign(size)
+                other_protocol(size)
                 or f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.frame_bytes_max})"
             )
         return size
@@ -509,7 +346,7 @@ class Connection:
         if frame is not None and self._spare_turn != self.owner.turns and len(frame) >= size:
             self._spare = None
         else:
-            frame = _buffer(size)
+            frame = new_buffer(size)
             self.pool.bytes += size
         view = memoryview(frame)
         if self._frame is not None:

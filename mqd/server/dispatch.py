@@ -22,33 +22,30 @@ without leaders, and clients increase their back-off after each lost connection
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from importlib import import_module
+from collections.abc import Awaitable, Callable, Mapping
 from struct import Struct
 from types import CoroutineType, GeneratorType
 from typing import Any
-
-import trio
 
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import (
     DECODED_AT_ONCE_BYTES_MAX,
     FRAME_BYTES_MIN,
-    LARGE_REQUESTS_AT_ONCE,
-    READ_AT_ONCE,
     REQUEST_ELEMENTS_MAX,
 )
-from mqd.protocol import apis
 from mqd.protocol.primitives import Cursor
 from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, UnsupportedApi, encode_response_header
 from mqd.protocol.slices import all_slices
 from mqd.server import hello, unstable
-from mqd.server.connection import Buffer, Connection, Slot
+from mqd.server.connection import Connection
 from mqd.server.context import CLIENT, PEER, Context, Node
 from mqd.server.handlers import fetch, produce
+from mqd.server.places import Places, until_closed
+from mqd.server.receive_buffers import Buffer
+from mqd.server.served_apis import SERVED, SERVED_TO_PEERS, Handler
 from mqd.server.slices import finished_in_slices
+from mqd.server.slots import Slot
 
 logger = logging.getLogger(__name__)
 
@@ -65,151 +62,7 @@ API_VERSIONS = 18
 _BACK_SECONDS_MIN = 1.0
 """How long a client stays at least that came, or came back, to a node which is out of contact."""
 
-SERVED = (
-    "add_offsets_to_txn",
-    "add_partitions_to_txn",
-    "alter_configs",
-    "alter_partition_reassignments",
-    "api_versions",
-    "consumer_group_describe",
-    "consumer_group_heartbeat",
-    "create_partitions",
-    "create_topics",
-    "delete_groups",
-    "delete_records",
-    "delete_topics",
-    "describe_cluster",
-    "describe_configs",
-    "describe_groups",
-    "describe_log_dirs",
-    "describe_producers",
-    "describe_quorum",
-    "describe_topic_partitions",
-    "describe_transactions",
-    "elect_leaders",
-    "end_txn",
-    "find_coordinator",
-    "heartbeat",
-    "incremental_alter_configs",
-    "init_producer_id",
-    "join_group",
-    "leave_group",
-    "list_config_resources",
-    "list_groups",
-    "list_offsets",
-    "list_partition_reassignments",
-    "list_transactions",
-    "metadata",
-    "offset_commit",
-    "offset_delete",
-    "offset_fetch",
-    "offset_for_leader_epoch",
-    "sync_group",
-    "txn_offset_commit",
-    "unregister_broker",
-    "update_features",
-    "write_txn_markers",
-)
-"""What both listeners serve besides Fetch: one module of `handlers/` each, with the name of
-its API. Produce is served to clients only.
-"""
-
-SERVED_TO_PEERS = (
-    "allocate_producer_ids",
-    "alter_partition",
-    "broker_heartbeat",
-    "broker_registration",
-    "report_offline_replicas",
-    "seal_transactions",
-)
-"""APIs that only other nodes may use."""
-
-READING = frozenset(
-    {
-        "api_versions",
-        "describe_cluster",
-        "describe_configs",
-        "describe_log_dirs",
-        "describe_producers",
-        "describe_topic_partitions",
-        "list_config_resources",
-        "list_offsets",
-        "metadata",
-        "offset_for_leader_epoch",
-    }
-)
-"""APIs that only read the state of this broker: their work ends when the connection closes.
-"""
-
-LISTING = frozenset({"list_groups", "list_transactions"})
-"""The same, for the state of the coordinators."""
-
 Answer = Mapping[str, Any]
-
-
-class Handler:
-    """One API's module of `handlers/`."""
-
-    __slots__ = ("api", "failed", "handle", "name", "reads")
-
-    def __init__(self, name: str) -> None:
-        module = import_module(f"mqd.server.handlers.{name}")
-        api = apis.by_name(name)
-        assert api is not None, name
-        self.api: Api = api
-        self.handle: Callable[[Context, Any], Any] = module.handle
-        self.failed: Callable[[Any, MqError], Any] | None = getattr(module, "failed", None)
-        """The answer when the request as a whole is refused, or a generator that returns it
-        (slices.py).
-        """
-        self.name = name
-        self.reads = name in READING or name in LISTING
-
-
-class Places:
-    """How many requests of one listener are carried out in tasks at once: the rows of each
-    take megabytes.
-    """
-
-    def __init__(self) -> None:
-        self._reading = trio.Semaphore(READ_AT_ONCE)
-        self._listing = trio.Semaphore(READ_AT_ONCE)
-        self._large = trio.Semaphore(LARGE_REQUESTS_AT_ONCE)
-
-    @asynccontextmanager
-    async def taken(
-        self, connection: Connection, handler: Handler, *, large: bool
-    ) -> AsyncIterator[Callable[[], None]]:
-        """Wait until a request may be carried out, or its connection has closed. `large`: its rows
-        are decoded in slices.
-
-        Gives a function that leaves the place early.
-        """
-        place, is_taken = self._of(handler, large=large), False
-
-        def leave() -> None:
-            nonlocal is_taken
-            if is_taken and place is not None:
-                is_taken = False
-                place.release()
-
-        if place is not None:
-            with _until_closed(connection):
-                await place.acquire()
-                is_taken = True
-        try:
-            yield leave
-        finally:
-            leave()
-
-    def _of(self, handler: Handler, *, large: bool) -> trio.Semaphore | None:
-        """Where this request takes its turn; None: it need not."""
-        name = handler.name
-        if name in READING:
-            return self._reading
-        if name in LISTING:
-            return self._listing
-        return self._large if large else None
 
 
 class Dispatcher:
@@ -377,7 +230,7 @@ class Dispatcher:
         connection.hold(len(frame))
         try:
             async with places.taken(connection, handler, large=True) as leave:
-                with _until_closed(connection):
+                with until_closed(connection):
                     cursor = Cursor(frame, header.body_position, REQUEST_ELEMENTS_MAX, copies=True)
                     decoding = handler.api.decode_request_in_slices(header.api_version, cursor)
                     request = await finished_in_slices(decoding)
@@ -443,7 +296,7 @@ class Dispatcher:
         try:
             try:
                 if handler.reads:
-                    with _until_closed(connection):
+                    with until_closed(connection):
                         answer = await work
                 else:
                     answer = await work
@@ -453,7 +306,7 @@ class Dispatcher:
                     answer = await finished_in_slices(answer)
             if not connection.open:
                 return
-            with _until_closed(connection):
+            with until_closed(connection):
                 encoding = handler.api.encode_response_in_slices(header.api_version, answer)
                 body = await finished_in_slices(encoding)
             if connection.open:
@@ -496,17 +349,6 @@ class Dispatcher:
         return came_after < 0 or connection.owner.now - connection.since >= max(
             _BACK_SECONDS_MIN, came_after
         )
-
-
-@contextmanager
-def _until_closed(connection: Connection) -> Iterator[None]:
-    """Work that ends when the connection closes, since no one reads the response."""
-    with trio.CancelScope() as scope:
-        connection.work = scope
-        if not connection.open:
-            scope.cancel()
-        yield
-    connection.work = None
 
 
 def _not_served(api_key: int, listener: str) -> ProtocolError:

@@ -32,10 +32,11 @@ from mqd.protocol.slices import Slices
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket
 from mqd.server.bugs import raised_in_core
-from mqd.server.connection import Buffer, Connection
+from mqd.server.connection import Connection
 from mqd.server.context import Node
 from mqd.server.pending_produce import Confirmation, PendingProduce, Row, Topic, TopicBatches
 from mqd.server.produce_append import Appender, producer_of
+from mqd.server.receive_buffers import Buffer
 from mqd.server.slices import finished_in_slices, one_slice
 from mqd.server.verification import Speaks, Verification, produce_refusal
 

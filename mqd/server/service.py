@@ -32,10 +32,11 @@ from mqd.limits import (
 )
 from mqd.peers import is_loopback
 from mqd.server.addresses import Addresses
-from mqd.server.connection import RESUME, Arena, Connection
+from mqd.server.connection import RESUME, Connection
 from mqd.server.context import CLIENT, PEER, Node
 from mqd.server.dispatch import Dispatcher
 from mqd.server.memory import BUDGET_BYTES_MIN, DEFAULT_PART, Answers, FramePool, Shares
+from mqd.server.receive_buffers import Arena
 from mqd.server.strangers import Full, Strangers
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mqd.limits import MIB, REQUEST_ELEMENTS_MAX, STRUCTURE_ELEMENTS
 from mqd.protocol import apis
 from mqd.protocol.schema import STRING, Api, Message, _Array, encode_request_header
-from mqd.server.dispatch import SERVED
+from mqd.server.served_apis import SERVED
 
 REQUEST_BYTES = MIB
 ROWS_MAX = REQUEST_ELEMENTS_MAX // STRUCTURE_ELEMENTS - 1000

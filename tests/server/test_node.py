@@ -20,8 +20,8 @@ from mqd.protocol.apis import by_name
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.record_reader import iterate_records
 from mqd.protocol.schema import encode_request_header
-from mqd.server.dispatch import SERVED_TO_PEERS
 from mqd.server.hello import HANDSHAKE, RAFT_MESSAGE
+from mqd.server.served_apis import SERVED_TO_PEERS
 from tests.nodes import ask, batch, connected, create_topic, fetch, node, one_node_peers, produce
 
 

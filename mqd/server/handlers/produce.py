@@ -27,7 +27,7 @@ from mqd.protocol.hot_produce import (
 )
 from mqd.replica.partition import Partition
 from mqd.server.bugs import raised_in_core
-from mqd.server.connection import Buffer, Connection
+from mqd.server.connection import Connection
 from mqd.server.context import Node
 from mqd.server.large_produce import (
     ABORTABLE_FROM_VERSION,
@@ -37,6 +37,7 @@ from mqd.server.large_produce import (
 )
 from mqd.server.pending_produce import Confirmation, PendingProduce, Row
 from mqd.server.produce_append import Appender
+from mqd.server.receive_buffers import Buffer
 from mqd.server.verification import Speaks, Verification, produce_refusal
 
 

@@ -14,7 +14,7 @@ from mqd.controller.features import LEVELS
 from mqd.errors import ErrorCode
 from mqd.protocol import apis
 from mqd.server.context import CLIENT, PEER
-from mqd.server.dispatch import SERVED, SERVED_TO_PEERS
+from mqd.server.served_apis import SERVED, SERVED_TO_PEERS
 from tests.server.rig import Client, rig, settle
 
 

@@ -1,0 +1,110 @@
+"""Which APIs each listener serves, and the handler module of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from mqd.errors import MqError
+from mqd.protocol import apis
+from mqd.protocol.schema import Api
+from mqd.server.context import Context
+
+SERVED = (
+    "add_offsets_to_txn",
+    "add_partitions_to_txn",
+    "alter_configs",
+    "alter_partition_reassignments",
+    "api_versions",
+    "consumer_group_describe",
+    "consumer_group_heartbeat",
+    "create_partitions",
+    "create_topics",
+    "delete_groups",
+    "delete_records",
+    "delete_topics",
+    "describe_cluster",
+    "describe_configs",
+    "describe_groups",
+    "describe_log_dirs",
+    "describe_producers",
+    "describe_quorum",
+    "describe_topic_partitions",
+    "describe_transactions",
+    "elect_leaders",
+    "end_txn",
+    "find_coordinator",
+    "heartbeat",
+    "incremental_alter_configs",
+    "init_producer_id",
+    "join_group",
+    "leave_group",
+    "list_config_resources",
+    "list_groups",
+    "list_offsets",
+    "list_partition_reassignments",
+    "list_transactions",
+    "metadata",
+    "offset_commit",
+    "offset_delete",
+    "offset_fetch",
+    "offset_for_leader_epoch",
+    "sync_group",
+    "txn_offset_commit",
+    "unregister_broker",
+    "update_features",
+    "write_txn_markers",
+)
+"""What both listeners serve besides Fetch: one module of `handlers/` each, with the name of
+its API. Produce is served to clients only.
+"""
+
+SERVED_TO_PEERS = (
+    "allocate_producer_ids",
+    "alter_partition",
+    "broker_heartbeat",
+    "broker_registration",
+    "report_offline_replicas",
+    "seal_transactions",
+)
+"""APIs that only other nodes may use."""
+
+READING = frozenset(
+    {
+        "api_versions",
+        "describe_cluster",
+        "describe_configs",
+        "describe_log_dirs",
+        "describe_producers",
+        "describe_topic_partitions",
+        "list_config_resources",
+        "list_offsets",
+        "metadata",
+        "offset_for_leader_epoch",
+    }
+)
+"""APIs that only read the state of this broker: their work ends when the connection closes.
+"""
+
+LISTING = frozenset({"list_groups", "list_transactions"})
+"""The same, for the state of the coordinators."""
+
+
+class Handler:
+    """One API's module of `handlers/`."""
+
+    __slots__ = ("api", "failed", "handle", "name", "reads")
+
+    def __init__(self, name: str) -> None:
+        module = import_module(f"mqd.server.handlers.{name}")
+        api = apis.by_name(name)
+        assert api is not None, name
+        self.api: Api = api
+        self.handle: Callable[[Context, Any], Any] = module.handle
+        self.failed: Callable[[Any, MqError], Any] | None = getattr(module, "failed", None)
+        """The answer when the request as a whole is refused, or a generator that returns it
+        (slices.py).
+        """
+        self.name = name
+        self.reads = name in READING or name in LISTING
