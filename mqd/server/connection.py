@@ -1,17 +1,16 @@
-"""One connection of the server: bytes in, whole frames to the dispatcher, answers out in the order
-of the requests.
+"""One connection of the server: receives bytes, dispatches whole frames, and sends the responses in
+the order of the requests.
 
-No task belongs to a connection. The poller calls `on_readable` and `on_writable`; whatever finishes
-later (a commit, a parked fetch, an administrative request in a task) completes its `Slot`, and the
-connection sends what is ready from the front of its queue. Everything here runs on the event loop's
-thread and never waits.
+No task belongs to a connection. The poller calls `on_ready`. A request that finishes later (after a
+commit, or in a task) completes its `Slot`, and the connection sends the responses that are ready,
+from the front of its queue. Everything here runs on the event loop's thread and never waits.
 
 Invariants:
-- Answers leave in the order in which their requests came, each once (I9).
+- Responses are sent in the order of their requests, each once (I9).
 - Bytes handed to the dispatcher stay untouched until the turn ends: records are appended from where
   they were received.
-- What a connection can hold is bounded: unanswered requests, unsent bytes, and one unfinished frame
-  that grows only as its bytes really arrive (I14).
+- The memory of a connection is bounded: requests without a response, unsent bytes, and one
+  unfinished frame that grows only as its bytes arrive (I14).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _FRAME_RECEIVE_BYTES_MAX = 1 * MIB
 """Of one frame with one call: about a millisecond, page faults included."""
 _NOTHING = memoryview(b"")
 _JOIN_BYTES_MAX = 256 * KIB
-"""Small answers are joined up to this and sent with one call."""
+"""Small responses are joined up to this and sent with one call."""
 RESUME = 0
 """Instead of events: the connection used up its slice of an earlier turn, and gets one in
 this turn.
@@ -119,34 +118,24 @@ class Connection:
         """On the peer listener: the handshake, from its hello on."""
         self.since = now
         self.work: Cancellable | None = None
-        """What a task does for this connection, and for nobody else: it ends when the
-        connection closes.
-        """
+        """The task that works only for this connection: it ends when the connection closes."""
         self.task_bytes = 0
-        """Of a large request that has arrived and is not answered: a task has it, or it
-        waits for one.
-        """
+        """Bytes of a large request without a response: a task has it, or it waits for one."""
         self.stranger_requests = 0
         """On the peer listener: requests before the introduction was complete."""
         self.frame_bytes_max = (
             STRANGER_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max
         )
         self.client_id: bytes | bytearray = b""
-        """What the last request called its client, in UTF-8: checked once, not at each request."""
+        """The client id of the last request, in UTF-8: checked once, not at each request."""
         self.open = True
         self.must_yield = False
-        """Its requests have taken long enough in this turn: those that are left wait for
-        the next.
-        """
+        """Its requests have used their time in this turn. The others wait for the next turn."""
         self.barrier = False
-        """A request is being answered by a task: those behind it wait, as clients expect of
-        administrative requests.
-        """
+        """A task has a request. Later requests wait, as clients expect after administrative ones."""
         self.slots: deque[QueuedResponse] = deque()
         self.parked: Freeable | None = None
-        """The waiter of the one fetch that may be parked here, freed early when a request
-        comes behind it.
-        """
+        """The waiter of the one fetch that may be parked here. A later request wakes it."""
         self.last_active = now
         self.frame_since: float | None = None
         """Since when a frame has been arriving, for the time limit on it. Later by the time for
@@ -157,9 +146,9 @@ class Connection:
         self.is_dirty = False
         self.pool, self.answers = owner.pool(listener), owner.answers(listener)
         self.unsent_bytes = 0
-        """Memory of the answers that wait to be sent; ranges of files take none."""
+        """Memory of the responses that wait to be sent; file ranges take none."""
         self.sent_at = now
-        """When the peer last took a byte of an answer, or the first of those that wait was made."""
+        """When the peer last took a byte of a response, or when the first waiting one was made."""
         self.used = 0.0
         """Seconds of the event loop that its requests have used, or the virtual time at
         which it was served (Server._turn).
@@ -183,9 +172,8 @@ class Connection:
     # -- receiving ---------------------------------------------------------------------------------
 
     def on_ready(self, events: int) -> None:
-        """The poller's call: this socket can be read, written, or is gone.
-
-        Whatever its peer did wrong costs it this connection only.
+        """The poller reports that this socket can be read or written, or is closed. An error of the
+        peer closes only this connection.
         """
         if not self.open:
             return
@@ -211,7 +199,7 @@ class Connection:
             self.close()
 
     def refuse(self, error: ProtocolError) -> None:
-        """Close the connection, because what its peer sent is not a request that it may send."""
+        """Close the connection: its peer sent an invalid request, or one that it may not send."""
         logger.warning(
             "closing a connection peer=%s listener=%s reason=%s", self.peer, self.listener, error
         )
@@ -252,7 +240,7 @@ class Connection:
                 self._receive_in_frame()
 
     def _receive_in_frame(self) -> None:
-        """Go on with an unfinished frame, up to its end and not beyond."""
+        """Receive more of an unfinished frame, up to its end."""
         assert self._frame is not None
         wanted = self._first_frame_end()
         if self._frame_end >= wanted:  # whole frames that were held back: `resume` handles them
@@ -429,7 +417,7 @@ class Connection:
             if not dispatch(self, buffer, view, start + 4, frame_end):
                 self._pause()
                 break
-            if self._closing:  # what came behind is not heard
+            if self._closing:  # later requests are dropped
                 return end
             start = frame_end
             if not self.open:
@@ -443,12 +431,12 @@ class Connection:
 
     @property
     def answering(self) -> bool:
-        """Whether something it asked for is still to be answered or sent."""
+        """Whether a response of a request is not made or not sent."""
         return bool(self.slots or self._sending)
 
     @property
     def held(self) -> bool:
-        """Whether the next request must wait until something before it is answered or sent."""
+        """Whether the next request must wait until an earlier response is made or sent."""
         if self.barrier or self.must_yield or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX:
             return True
         return self.unsent_bytes > self.answers.connection_bytes_max
@@ -493,7 +481,7 @@ class Connection:
         self._watch(self._events & ~READABLE)
 
     def read_again(self, now: float) -> None:
-        """There is memory again: go on receiving."""
+        """There is memory again: continue to receive."""
         if self.waits_since is not None:
             if self.frame_since is not None:
                 self.frame_since += now - self.waits_since
@@ -502,9 +490,8 @@ class Connection:
             self._watch(self._events | READABLE)
 
     def resume(self) -> None:
-        """What held this connection back is gone: handle what was kept, then read on.
-
-        The caller ends the turn.
+        """Nothing holds the connection any more: handle the kept frames, then receive. The caller
+        ends the turn.
         """
         if not self.open:
             return
@@ -517,9 +504,8 @@ class Connection:
             self._watch(self._events | READABLE)
 
     def introduced(self, node_id: int) -> None:
-        """It is this node of the cluster: heard like any, from the next request on.
-
-        Raises ProtocolError where there are too many.
+        """The peer is this node of the cluster. Its requests are served from the next one on.
+        Raises ProtocolError if there are too many connections of nodes.
         """
         self.owner.introduced(self)
         self.peer_node = node_id
@@ -527,37 +513,30 @@ class Connection:
 
     @property
     def received_at(self) -> float:
-        """Monotonic seconds: when a request last came or an answer left; -inf once nothing
-        more can come.
-        """
+        """Monotonic seconds of the last request or response. -inf after the end of the stream."""
         return self.last_active if self.open and not self._closing else -math.inf
 
     @property
     def ends(self) -> bool:
-        """Whether its peer sends no more: nothing waits for news on its behalf."""
+        """Whether its peer sends no more, so no fetch of it is parked."""
         return self._closing or not self.open
 
     @property
     def is_sending(self) -> bool:
-        """Whether answers wait for the peer to take them."""
+        """Whether responses wait for the peer to take them."""
         return bool(self._sending)
 
     @property
     def is_stranger(self) -> bool:
-        """On the peer listener, and nobody knows who."""
+        """Whether its peer, on the peer listener, has not introduced itself."""
         return self.listener == PEER and self.peer_node is None
 
     def finish(self) -> None:
-        """Hear no more of this peer; what it asked for is still answered, then the
-        connection closes.
-        """
+        """Receive no more. Send the outstanding responses, then close the connection."""
         self._end_of_stream()
 
     def _end_of_stream(self) -> None:
-        """The peer sends no more.
-
-        What it asked for is still answered, then the connection closes.
-        """
+        """The peer sends no more. Send the outstanding responses, then close the connection."""
         self._closing = True
         self._pause()
         self._drop_frame()
@@ -568,19 +547,19 @@ class Connection:
     # -- sending -----------------------------------------------------------------------------------
 
     def slot(self) -> Slot:
-        """Take the next place in the queue of answers."""
+        """Take the next place in the queue of responses."""
         slot = Slot(self)
         self.slots.append(slot)
         return slot
 
     def answered(self) -> None:
-        """A slot was completed: send it when the turn ends, if it is its turn."""
+        """A response is ready. If it is the first of the queue, it is sent when the turn ends."""
         if not self.is_dirty and self.open and self.slots and self.slots[0].parts is not None:
             self.is_dirty = True
             self.owner.dirty(self)
 
     def flush(self) -> None:
-        """Send the answers that are ready, from the front; called when the turn ends."""
+        """Send the responses that are ready, from the front. Called when the turn ends."""
         self.is_dirty = False
         if not self.open:
             return
@@ -624,7 +603,7 @@ class Connection:
                 self.resume()
 
     def _send_plain(self, data: Part) -> None:
-        """Send bytes when nothing else waits to be sent: what most answers are."""
+        """Send bytes when nothing else waits to be sent: most responses."""
         assert not isinstance(data, FileRange)
         try:
             sent = self.sock.send(data)
@@ -640,7 +619,7 @@ class Connection:
             self._watch(self._events | WRITABLE)
 
     def _note_unsent(self) -> None:
-        """Count what waits to be sent."""
+        """Count the bytes that wait to be sent."""
         size = (
             sum(len(part) for part in self._sending if not isinstance(part, FileRange))
             if self._sending
@@ -692,9 +671,8 @@ class Connection:
             self._watch(self._events & ~WRITABLE)
 
     def _next_piece(self) -> Part:
-        """What one call can send: a large range, or all small parts up to it as one.
-
-        Small ranges are read here.
+        """The bytes for one call: a large range, or all small parts before it joined. Reads small
+        ranges.
         """
         sending = self._sending
         part = sending.popleft()
@@ -737,7 +715,7 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """Close at once; answers that are still coming are dropped."""
+        """Close at once. Responses that are not sent are dropped."""
         if not self.open:
             return
         self.open = False

@@ -14,18 +14,19 @@ from typing import Any
 from mqd.controller.features import LEVELS
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import apis
-from mqd.server import dispatch, unstable
+from mqd.server import unstable
 from mqd.server.context import CLIENT, PEER, Context
+from mqd.server.served_apis import SERVED, SERVED_TO_PEERS
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any]:
     if context.header.api_version >= 3:
-        for said in (request.client_software_name, request.client_software_version):
-            if not _SOFTWARE.fullmatch(said):
+        for software in (request.client_software_name, request.client_software_version):
+            if not _SOFTWARE.fullmatch(software):
                 raise MqError(
-                    ErrorCode.INVALID_REQUEST, f"not a software name or version: {said!r}"
+                    ErrorCode.INVALID_REQUEST, f"not a software name or version: {software!r}"
                 )
     features = context.node.image.features
     return {
@@ -53,8 +54,8 @@ def served(listener: str = CLIENT, enabled: Collection[int] = ()) -> list[Mappin
     """
     names = (
         "fetch",
-        *dispatch.SERVED,
-        *(dispatch.SERVED_TO_PEERS if listener == PEER else ("produce",)),
+        *SERVED,
+        *(SERVED_TO_PEERS if listener == PEER else ("produce",)),
     )
     found = [api for name in names if (api := apis.by_name(name)) is not None]
     assert len(found) == len(names)
