@@ -132,7 +132,7 @@ class Connection:
         self.must_yield = False
         """Its requests have used their time in this turn. The others wait for the next turn."""
         self.barrier = False
-        """A task has a request. Later requests wait, as clients expect after administrative ones."""
+        """A task has a request. Later requests wait, as clients expect of administrative ones."""
         self.slots: deque[QueuedResponse] = deque()
         self.parked: Freeable | None = None
         """The waiter of the one fetch that may be parked here. A later request wakes it."""
