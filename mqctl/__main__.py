@@ -1,4 +1,4 @@
-"""mqctl: inspects and changes a cluster. mqctl/commands has one file for each noun or verb."""
+"""mqctl, the command line for administrators. Commands are in mqctl/commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mqd import __version__
 COMMANDS = {
     "cluster": (
         "mqctl.commands.cluster:cluster",
-        "Show the nodes, the quorum and the health of the cluster.",
+        "Show the brokers, the quorum and the health of the cluster.",
     ),
     "broker": ("mqctl.commands.broker:broker", "List, describe, drain and unregister brokers."),
     "feature": (
@@ -49,7 +49,7 @@ def cli(context: click.Context, /, **given: object) -> None:
 
 
 def main() -> None:
-    """The entry point."""
+    """The entry point of the program `mqctl`."""
     guarded(lambda: cli.main(prog_name="mqctl", standalone_mode=False))
 
 

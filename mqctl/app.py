@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trio import CancelScope
 
     from mqd.client.cluster import ClusterClient
-    from mqd.client.errors import ClientError
 
 OK, FAILED, USAGE, PARTIAL, TIMED_OUT = range(5)
 INTERRUPTED = 130
@@ -33,7 +32,7 @@ READER_GONE = 141
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 3.0
-"""For one node to accept a connection and respond: a frozen node delays the others no longer."""
+"""Timeout of a connection to one broker: a frozen broker delays a command by at most this."""
 FORMATS = ("table", "json", "jsonl", "yaml")
 ALIASES = {"ls": "list"}
 """Other names of commands, in groups that have the command."""
@@ -65,7 +64,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Raises UsageError with the command that was probably meant."""
+        """Raises UsageError that suggests the command with the most similar name."""
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             close = difflib.get_close_matches(name, self._lazy, n=1)
@@ -105,7 +104,7 @@ class Settings:
     timeout_s: float
 
     def show(self, columns: Sequence[render.Column], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a list of things."""
+        """Write rows: as a table, or as a list in JSON or YAML."""
         if self.output == "table":
             write(render.table(columns, rows, bold=wants_colour(sys.stdout)))
         elif self.output == "jsonl":
@@ -114,7 +113,7 @@ class Settings:
             self.show_data(list(rows))
 
     def show_data(self, data: Any) -> None:
-        """Write one thing as JSON or YAML."""
+        """Write one value as JSON or YAML."""
         write(
             render.to_yaml(data)
             if self.output == "yaml"
@@ -124,16 +123,16 @@ class Settings:
 
 @dataclass(slots=True)
 class _Run:
-    """One run of a command: what `guarded` needs to write errors as data."""
+    """The state of one run, for `guarded`: it writes errors as data if there is no result."""
 
     output: str = "table"
     written: bool = False
-    """Whether anything went to standard output."""
+    """Whether standard output has received anything."""
     failures: list[Failure] = field(default_factory=list)
 
     def write_errors(self, exit_code: int) -> None:
-        """With -o json, jsonl or yaml, standard output gets a document also when a command
-        fails before it has a result.
+        """With -o json, jsonl or yaml: write the errors as a document, unless the command has
+        already written its result.
         """
         if self.written or self.output not in ("json", "jsonl", "yaml") or not self.failures:
             return
@@ -149,7 +148,7 @@ _run = _Run()
 
 
 def options(function: FunctionT) -> FunctionT:
-    """--bootstrap, --output and --timeout; the command takes them as one `settings`."""
+    """Add --bootstrap, --output and --timeout; the command receives them as `settings`."""
 
     def gather(
         bootstrap: str | None, output: str | None, timeout: float | None, **rest: Any
@@ -163,7 +162,7 @@ def options(function: FunctionT) -> FunctionT:
 
 
 def offline_options(function: FunctionT) -> FunctionT:
-    """--output alone, for commands that ask no node; the command takes it in `settings`."""
+    """Add only --output, for commands without a connection; they receive it in `settings`."""
 
     def gather(output: str | None, **rest: Any) -> Any:
         return function(settings_of(None, output, None), **rest)
@@ -181,8 +180,8 @@ def settings_of(
     *,
     default_output: str = "table",
 ) -> Settings:
-    """What was given to the command, else before its name, else in the environment, else
-    the default.
+    """The value of each option: from the command's own options, else from the options before the
+    command's name, else from the environment, else the default.
     """
     above: dict[str, Any] = click.get_current_context().find_root().obj or {}
     _run.output = output or above.get("output") or default_output
@@ -197,7 +196,7 @@ def settings_of(
 
 
 def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    """`key=value` arguments as a dict; a usage error quotes what is not one."""
+    """`key=value` arguments as a dict. Raises click.BadParameter that quotes the invalid one."""
     parsed = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -213,7 +212,7 @@ _output_option = click.option(
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The three options themselves, also those before the command's name."""
+    """Add the three options to a command, or to the group before the command's name."""
     for option in (
         click.option(
             "--timeout",
@@ -237,15 +236,15 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run(settings: Settings, work: Callable[[ClusterClient], Awaitable[ResultT]]) -> ResultT:
-    """Connect, do the work, and turn what went wrong into a Failure."""
+    """Connect, call `work`, and turn a ClientError into a Failure."""
     return run_timed(settings, lambda client, _: work(client))
 
 
 def run_timed(
     settings: Settings, work: Callable[[ClusterClient, float], Awaitable[ResultT]]
 ) -> ResultT:
-    """As `run`; the work is told by when (Trio's clock) --timeout is over, and heeds it as
-    far as it wants to.
+    """Like `run`. `work` also receives the deadline of --timeout (Trio's clock), and must apply
+    it itself.
     """
     import trio
 
@@ -276,11 +275,11 @@ def run_timed(
     try:
         return trio.run(main)
     except ClientCrashed:
-        raise  # a defect: its traceback is wanted
+        raise  # a bug: show the traceback
     except ClientError as error:
         raise failure_of(error) from None
     except BaseExceptionGroup as group:
-        # Ctrl-C pressed twice, or sent to us and to our group
+        # Ctrl-C was pressed twice, or reached both this process and its process group
         if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None
         raise _only(group) from None
@@ -288,7 +287,7 @@ def run_timed(
 
 @contextmanager
 def in_time(deadline: float, message: str) -> Iterator[CancelScope]:
-    """Raises DeadlineExceeded with this message where the block has not ended by then."""
+    """Cancels the block at `deadline`, and raises DeadlineExceeded with `message`."""
     import trio
 
     from mqd.client.errors import DeadlineExceeded
@@ -300,7 +299,7 @@ def in_time(deadline: float, message: str) -> Iterator[CancelScope]:
 
 
 def failure_of(error: Exception) -> Failure:
-    """A ClientError as the end of a command."""
+    """The Failure for a ClientError: its message, its remedy and the exit code."""
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
@@ -315,65 +314,18 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception of a group of one; the group itself otherwise."""
+    """The exception in a group of one; otherwise the group itself."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
-def finish(results: Mapping[Any, object]) -> None:
-    """Report the errors among results for several things, and end the command accordingly:
-    some failed 3, all failed 1.
-    """
-    from mqd.client.errors import ClientError
-    from mqd.errors import some_of
-
-    failures = {
-        key: failure_of(error) for key, error in results.items() if isinstance(error, ClientError)
-    }
-    if not failures:
-        return
-    told: dict[tuple[str, str], list[str]] = {}
-    for key, failure in failures.items():
-        told.setdefault((failure.message, failure.remedy), []).append(str(key))
-    for (message, remedy), keys in told.items():
-        if not all(key in message for key in keys):
-            message = f"{some_of(keys, 5)}: {message}"
-        complain(Failure(message, remedy=remedy))
-    raise SystemExit(
-        PARTIAL
-        if len(failures) < len(results)
-        else max(failure.exit_code for failure in failures.values())
-    )
-
-
-class Told(Generic[ResultT]):
-    """What the nodes have of a list: `rows` in order, and for `finish` the `results` by
-    node; `silent` are those that did not say.
-    """
-
-    def __init__(self, told: Mapping[int, list[ResultT] | ClientError]) -> None:
-        self.results = {f"node {node}": outcome for node, outcome in told.items()}
-        self.rows = sorted(
-            each for outcome in told.values() if isinstance(outcome, list) for each in outcome
-        )  # type: ignore[type-var]
-        self.silent = [
-            name for name, outcome in self.results.items() if not isinstance(outcome, list)
-        ]
-
-    def beside(self, results: Mapping[str, object]) -> Mapping[str, object]:
-        """Results for things that were looked for in this list: with the nodes, if not all
-        of them said what they have.
-        """
-        return {**results, **self.results} if self.silent else results
-
-
 def confirm(plan: str, *, yes: bool) -> None:
     """Show what will happen and ask for confirmation, unless `yes`. Fails without a terminal."""
     if yes:
         return
-    say(plan)
+    print_message(plan)
     if not sys.stdin.isatty():
         raise Failure(
             "this command asks for confirmation, and standard input is not a terminal",
@@ -388,7 +340,7 @@ def confirm(plan: str, *, yes: bool) -> None:
 
 
 def write(data: str | bytes) -> None:
-    """Data, to standard output. Raises ReaderGone when nobody reads it any more."""
+    """Write data to standard output. Raises ReaderGone if its reader has closed it."""
     _run.written = True
     try:
         if isinstance(data, bytes):
@@ -401,20 +353,20 @@ def write(data: str | bytes) -> None:
 
 
 def flush() -> None:
-    """What was written goes out now."""
+    """Flush standard output. Raises ReaderGone if its reader has closed it."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         raise ReaderGone from None
 
 
-def say(text: str) -> None:
-    """A line for people, to standard error."""
+def print_message(text: str) -> None:
+    """Print a message to standard error."""
     print(render.printable(text, keep="\n"), file=sys.stderr)
 
 
-def complain(failure: Failure) -> None:
-    """What happened and why, then what to do, to standard error."""
+def print_error(failure: Failure) -> None:
+    """Print what happened and why, then what to do, to standard error."""
     _run.failures.append(failure)
     label = "\x1b[31merror:\x1b[0m" if wants_colour(sys.stderr) else "error:"
     print(f"{label} {render.printable(failure.message)}", file=sys.stderr)
@@ -423,7 +375,7 @@ def complain(failure: Failure) -> None:
 
 
 def wants_colour(stream: Any) -> bool:
-    """Colour only on a terminal, and not against the user's wish (no-color.org)."""
+    """Whether to colour output: only on a terminal, unless NO_COLOR is set (no-color.org)."""
     return (
         bool(stream.isatty())
         and not os.environ.get("NO_COLOR")
@@ -432,8 +384,8 @@ def wants_colour(stream: Any) -> bool:
 
 
 def _output_in(arguments: Sequence[str]) -> str:
-    """The value of -o or --output, for errors in the arguments themselves: click reports
-    those before it has read them all.
+    """The value of -o or --output. Needed for usage errors, which click reports before it has
+    parsed all arguments.
     """
     for name, value in zip(arguments, [*arguments[1:], ""], strict=True):
         if name == "--":
@@ -447,7 +399,7 @@ def _output_in(arguments: Sequence[str]) -> str:
 
 
 def guarded(main: Callable[[], Any]) -> NoReturn:
-    """Run the command line and exit with the right code, whatever happens."""
+    """Run the command line, print its errors, and exit with the exit code of the outcome."""
     global _run
     _run = _Run(output=_output_in(sys.argv[1:]))
     for stream in (sys.stdout, sys.stderr):
@@ -460,7 +412,7 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
         except SystemExit as end:
             code = end.code
         except Failure as failure:
-            complain(failure)
+            print_error(failure)
             code = failure.exit_code
         except click.ClickException as error:
             error.show()
@@ -471,7 +423,7 @@ def guarded(main: Callable[[], Any]) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except ReaderGone:
-        # or the interpreter complains when it flushes
+        # the interpreter flushes at its end, and would report an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = READER_GONE
     raise SystemExit(code)

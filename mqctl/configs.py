@@ -1,6 +1,4 @@
-"""See and change the configuration of a thing: what `mqctl topic config` and `mqctl group
-config` have in common.
-"""
+"""Shows and changes configurations, for `mqctl topic config` and `mqctl group config`."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mqctl import render
-from mqctl.app import Settings, run, say
+from mqctl.app import Settings, print_message, run
 from mqd.options import IGNORED_BY_MQD
 
 if TYPE_CHECKING:
@@ -25,8 +23,8 @@ ENTRIES = (
 def show(
     settings: Settings, kind: str, name: str, keys: tuple[str, ...], *, changed: bool, explain: bool
 ) -> None:
-    """Write the options of a thing (`kind`: topic or group), all or the named ones; with
-    `changed`, those that were set for it.
+    """Write the configuration of a topic or group (`kind`): all keys or `keys`; with `changed`,
+    only those that are set for it.
     """
     entries = run(settings, lambda client: _entries(client, settings, kind, name, keys, explain))
     rows: list[dict[str, Any]] = []
@@ -35,7 +33,7 @@ def show(
             row = _row(entry)
             rows.append({**row, "meaning": entry.documentation} if explain else row)
     for key in sorted(set(keys) - {entry.name for entry in entries}):
-        say(f"{kind} {name!r} has no configuration key {key!r}")
+        print_message(f"{kind} {name!r} has no configuration key {key!r}")
     settings.show((*ENTRIES, render.Column("meaning", "MEANING")) if explain else ENTRIES, rows)
 
 
@@ -48,7 +46,7 @@ def alter(
     *,
     dry_run: bool,
 ) -> None:
-    """SET, DELETE, APPEND to or SUBTRACT from options of a thing, and write what holds then."""
+    """SET, DELETE, APPEND to or SUBTRACT from keys, then write their new values."""
 
     async def work(client: ClusterClient) -> list[ConfigEntry]:
         from mqd.client.admin import Admin
@@ -69,17 +67,15 @@ def alter(
     if operation != "DELETE":
         warn_of_ignored(entries)
     if dry_run:
-        say("dry run: nothing was changed; these are the current values")
+        print_message("dry run: nothing was changed; these are the current values")
 
 
 def warn_of_ignored(entries: Iterable[ConfigEntry]) -> None:
-    """Of options that the cluster accepted although they have no effect there; their
-    documentation says so.
-    """
+    """Print a warning for each key that has no effect in this cluster, by its documentation."""
     for entry in entries:
         if (entry.documentation or "").startswith(IGNORED_BY_MQD):
             reason = (entry.documentation or "").removeprefix(f"{IGNORED_BY_MQD}: ").split(". ")[0]
-            say(f"warning: {entry.name} has no effect: {reason}")
+            print_message(f"warning: {entry.name} has no effect: {reason}")
 
 
 async def _entries(

@@ -1,7 +1,6 @@
-"""What is wrong with a cluster, why, and what to do next. Pure: `Observed` in, findings out.
+"""Diagnoses a cluster: `Observed` in, findings with causes and remedies out. Pure.
 
-Each question has its own time limit, and one that was not answered is itself a finding: on a bad
-night the answers are few.
+A request without a response is a finding, too: while the cluster fails, responses may be few.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from mqd.usage import THRESHOLDS
 
 OK, NOTE, WARNING, BAD = "ok", "note", "warning", "bad"
 LAG_SECONDS = 10.0
-"""A voter that has not had everything for this long lags."""
+"""A voter lags if it has not been caught up for longer than this."""
 
 DISK_LOW, DISK_FULL = 0.15, 0.05
-"""Shares of a disk that are free."""
+"""Free shares of a disk: below the first a warning, below the second bad."""
 
 NAMED_MAX = 5
-"""So many partitions are named; the others are counted."""
+"""At most this many partitions are named in a finding; it also gives their number."""
 
 
 class Finding(NamedTuple):
-    """One line of a health report. `remedy` is empty where nothing is to be done."""
+    """One line of a health report. `remedy` is empty if there is nothing to do."""
 
     check: str
     level: str
@@ -51,42 +50,39 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was asked, each with its answer or the reason why there is none.
-
-    `unreachable`: living nodes that do not answer here.
-    """
+    """The responses of a cluster. Each field has the response or the error."""
 
     cluster: ClusterDescription | ClientError
     quorum: Quorum | ClientError
     partitions: Mapping[TopicPartition, PartitionState] | ClientError
     moves: Mapping[TopicPartition, Reassignment] | ClientError
     unreachable: Mapping[int, str] = field(default_factory=dict)
+    """Brokers that are not fenced, but cannot be reached from here, with the reason."""
     min_isr: Mapping[str, int] | ClientError = field(default_factory=dict)
     disks: Mapping[int, Sequence[LogDirectory] | ClientError] = field(default_factory=dict)
     throttled: str = ""
+    """The topics and brokers with a replication throttle, as text."""
     usage: Mapping[int, Sequence[BoundUsage] | ClientError] = field(default_factory=dict)
 
 
-def diagnose(seen: Observed) -> list[Finding]:
-    """Everything there is to say: first who runs the cluster, then what it holds, then its
-    disks and bounds.
-    """
+def diagnose(observed: Observed) -> list[Finding]:
+    """All findings: controller and brokers, partitions and moves, disks and bounds."""
     return [
-        *_controller(seen),
-        *_nodes(seen),
-        *_partitions(seen),
-        *_moves(seen),
-        *_disks(seen),
-        *_bounds(seen),
+        *_controller(observed),
+        *_brokers(observed),
+        *_partitions(observed),
+        *_moves(observed),
+        *_disks(observed),
+        *_bounds(observed),
     ]
 
 
-# -- who runs the cluster
+# -- controller, quorum, brokers
 
 
-def _controller(seen: Observed) -> Iterable[Finding]:
-    quorum = seen.quorum
-    if not _has_controller(seen):
+def _controller(observed: Observed) -> Iterable[Finding]:
+    quorum = observed.quorum
+    if not _has_controller(observed):
         yield _no_controller(
             quorum.message
             if isinstance(quorum, ClientError)
@@ -95,29 +91,31 @@ def _controller(seen: Observed) -> Iterable[Finding]:
         return
     if isinstance(quorum, ClientError):
         yield Finding(
-            "controller", OK, f"node {_controller_id(seen)}; the cluster does not report its quorum"
+            "controller",
+            OK,
+            f"broker {_controller_id(observed)}; the cluster does not report its quorum",
         )
         return
     voters = {voter.node_id: voter for voter in quorum.voters}
-    fenced = set() if isinstance(seen.cluster, ClientError) else seen.cluster.fenced
-    lost: dict[int, str] = {}
-    silent: dict[int, str] = {}
+    fenced = set() if isinstance(observed.cluster, ClientError) else observed.cluster.fenced
+    failed: dict[int, str] = {}
+    unreachable: dict[int, str] = {}
     for node, voter in sorted(voters.items()):
         if why := lag_of(voter, quorum):
-            lost[node] = why
+            failed[node] = why
         elif node != quorum.leader_id and node in fenced:
-            lost[node] = "is fenced"
-        elif node != quorum.leader_id and node in seen.unreachable:
-            silent[node] = "is unreachable from here"
-    following = len(voters) - len(lost) - len(silent)
+            failed[node] = "is fenced"
+        elif node != quorum.leader_id and node in observed.unreachable:
+            unreachable[node] = "is unreachable from here"
+    following = len(voters) - len(failed) - len(unreachable)
     majority = len(voters) // 2 + 1
     yield Finding(
         "controller",
         OK,
-        f"node {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {following} of "
+        f"voter {quorum.leader_id} leads in epoch {quorum.leader_epoch}; {following} of "
         f"{len(voters)} voters follow",
     )
-    if behind := {**lost, **silent}:
+    if behind := {**failed, **unreachable}:
         spare = following - majority
         what = "; ".join(
             f"voter {node} {why}{_no_connection(voters[node])}"
@@ -130,23 +128,23 @@ def _controller(seen: Observed) -> Iterable[Finding]:
         )
         yield Finding(
             "quorum",
-            BAD if len(voters) - len(lost) < majority else WARNING,
+            BAD if len(voters) - len(failed) < majority else WARNING,
             f"{what}: {consequence}",
-            f"start {_nodes_named(behind)}, or repair the network to it; its log shows what it "
-            "waits for",
+            f"start {_named_ids('voter', behind)}, or repair the network to it; its log shows "
+            "what it waits for",
         )
     observers = {one.node_id: why for one in quorum.observers if (why := lag_of(one, quorum))}
     if observers:
         replicas = {one.node_id: one for one in quorum.observers}
         what = "; ".join(
-            f"node {node} {why}{_no_connection(replicas[node])}"
+            f"observer {node} {why}{_no_connection(replicas[node])}"
             for node, why in sorted(observers.items())
         )
         yield Finding(
             "quorum",
             WARNING,
-            f"{what} (an observer)",
-            f"start {_nodes_named(observers)}, or check its log",
+            what,
+            f"start {_named_ids('observer', observers)}, or check its log",
         )
 
 
@@ -155,17 +153,16 @@ def _no_connection(replica: QuorumReplica) -> str:
     return f" (no connection from the leader: {reason})" if reason else ""
 
 
-def _has_controller(seen: Observed) -> bool:
-    """Whether one is known. Clusters that do not tell about their quorum name it all the same."""
-    if isinstance(seen.quorum, ClientError):
-        return seen.quorum.code.name == "UNSUPPORTED_VERSION" and _controller_id(seen) >= 0
-    return seen.quorum.leader_id >= 0
+def _has_controller(observed: Observed) -> bool:
+    """Whether a controller is known. Clusters without DescribeQuorum name it in their metadata."""
+    if isinstance(observed.quorum, ClientError):
+        return observed.quorum.code.name == "UNSUPPORTED_VERSION" and _controller_id(observed) >= 0
+    return observed.quorum.leader_id >= 0
 
 
 def lag_of(replica: QuorumReplica, quorum: Quorum) -> str:
-    """Why a replica of the metadata log is behind; empty if it is not.
-
-    By the leader's clock alone.
+    """Why a replica of the metadata log is behind; empty if it is caught up. All times are from the
+    leader's clock.
     """
     if replica.node_id == quorum.leader_id:
         return ""
@@ -174,7 +171,7 @@ def lag_of(replica: QuorumReplica, quorum: Quorum) -> str:
     )
     if replica.log_end_offset < 0 and replica.last_fetch_ms < 0:
         return (
-            f"has not contacted the leader, node {quorum.leader_id} (epoch {quorum.leader_epoch})"
+            f"has not contacted the leader, voter {quorum.leader_id} (epoch {quorum.leader_epoch})"
         )
     if now_ms > 0 and replica.last_caught_up_ms > 0:
         behind = (now_ms - replica.last_caught_up_ms) / 1000
@@ -187,114 +184,122 @@ def _no_controller(why: str) -> Finding:
     return Finding(
         "controller",
         BAD,
-        f"no controller: {why}. Metadata cannot change, and nodes refuse clients when their "
+        f"no controller: {why}. Metadata cannot change, and brokers refuse clients when their "
         "sessions expire",
         "start the voters that are down: a majority must run and reach one another; the log of "
-        "each voter names the nodes it waits for",
+        "each voter names the voters it waits for",
     )
 
 
-def _controller_id(seen: Observed) -> int:
-    return -1 if isinstance(seen.cluster, ClientError) else seen.cluster.controller_id
+def _controller_id(observed: Observed) -> int:
+    return -1 if isinstance(observed.cluster, ClientError) else observed.cluster.controller_id
 
 
-def _nodes(seen: Observed) -> Iterable[Finding]:
-    cluster = seen.cluster
+def _brokers(observed: Observed) -> Iterable[Finding]:
+    cluster = observed.cluster
     if isinstance(cluster, ClientError):
-        yield Finding("nodes", BAD, f"cannot list the nodes: {cluster.message}", cluster.remedy)
+        yield Finding("brokers", BAD, f"cannot list the brokers: {cluster.message}", cluster.remedy)
         return
     known = {broker.node_id: broker for broker in cluster.brokers}
-    for node in sorted(cluster.fenced):
-        broker = known[node]
+    for broker_id in sorted(cluster.fenced):
+        broker = known[broker_id]
         rack = "" if broker.rack is None else f", rack {broker.rack}"
         yield Finding(
-            "nodes",
+            "brokers",
             BAD,
-            f"node {node} at {broker.host}:{broker.port}{rack} is fenced: the controller receives "
-            "no heartbeats from it",
-            "start it; if it runs, check its log: a node whose peers file names other voters is "
+            f"broker {broker_id} at {broker.host}:{broker.port}{rack} is fenced: the controller "
+            "receives no heartbeats from it",
+            "start it; if it runs, check its log: a broker whose peers file names other voters is "
             "rejected;"
             " only if its machine is lost for good:"
-            f" `mqctl broker drain {node}`, then `mqctl broker unregister {node}`",
+            f" `mqctl broker drain {broker_id}`, then `mqctl broker unregister {broker_id}`",
         )
-    for node, why in sorted(seen.unreachable.items()):
+    for broker_id, why in sorted(observed.unreachable.items()):
         yield Finding(
-            "nodes",
+            "brokers",
             BAD,
-            f"node {node} is unreachable from here, but not fenced (yet): {why}",
+            f"broker {broker_id} is unreachable from here, but not fenced (yet): {why}",
             "if it has just failed, the controller will fence it when its session expires; else "
             "check its advertised address and the network",
         )
-    if not isinstance(seen.quorum, ClientError):
-        for voter in sorted({voter.node_id for voter in seen.quorum.voters} - known.keys()):
+    if not isinstance(observed.quorum, ClientError):
+        for voter in sorted({voter.node_id for voter in observed.quorum.voters} - known.keys()):
             yield Finding(
-                "nodes",
+                "brokers",
                 WARNING,
-                f"node {voter} is a voter, but not registered as a broker",
+                f"voter {voter} is not registered as a broker",
                 "start it, unless it is a controller only",
             )
     alive = len(known) - len(cluster.fenced)
-    if alive == len(known) and not seen.unreachable:
-        yield Finding("nodes", OK, f"all {alive} alive" if alive > 1 else "the only node is alive")
+    if alive == len(known) and not observed.unreachable:
+        yield Finding(
+            "brokers", OK, f"all {alive} alive" if alive > 1 else "the only broker is alive"
+        )
 
 
-# -- what it holds
+# -- partitions and moves
 
 
-def _partitions(seen: Observed) -> Iterable[Finding]:
-    if isinstance(seen.partitions, ClientError):
+def _partitions(observed: Observed) -> Iterable[Finding]:
+    if isinstance(observed.partitions, ClientError):
         yield Finding(
             "partitions",
             BAD,
-            f"cannot get the state of partitions: {seen.partitions.message}",
-            seen.partitions.remedy,
+            f"cannot get the state of partitions: {observed.partitions.message}",
+            observed.partitions.remedy,
         )
         return
-    states = seen.partitions
-    moves = {} if isinstance(seen.moves, ClientError) else seen.moves
-    if isinstance(seen.min_isr, ClientError):
+    states = observed.partitions
+    moves = {} if isinstance(observed.moves, ClientError) else observed.moves
+    if isinstance(observed.min_isr, ClientError):
         yield Finding(
             "partitions",
             WARNING,
-            f"cannot read min.insync.replicas: {seen.min_isr.message}",
-            seen.min_isr.remedy,
+            f"cannot read min.insync.replicas: {observed.min_isr.message}",
+            observed.min_isr.remedy,
         )
-    least = {} if isinstance(seen.min_isr, ClientError) else seen.min_isr
-    wrong: dict[str, list[TopicPartition]] = {}
+    min_isr = {} if isinstance(observed.min_isr, ClientError) else observed.min_isr
+    by_problem: dict[str, list[TopicPartition]] = {}
     for tp, state in states.items():
-        for problem in problems(state, least.get(tp.topic, 1), moves.get(tp)):
-            wrong.setdefault(problem, []).append(tp)
-    if LEADERLESS in wrong:
-        yield from _leaderless(states, wrong[LEADERLESS], has_controller=_has_controller(seen))
-    dead = set() if isinstance(seen.cluster, ClientError) else seen.cluster.fenced
-    if under := [tp for tp in wrong.get(UNDER_MIN_ISR, ()) if tp not in wrong.get(LEADERLESS, ())]:
+        for problem in problems(state, min_isr.get(tp.topic, 1), moves.get(tp)):
+            by_problem.setdefault(problem, []).append(tp)
+    if LEADERLESS in by_problem:
+        yield from _leaderless(
+            states, by_problem[LEADERLESS], has_controller=_has_controller(observed)
+        )
+    fenced = set() if isinstance(observed.cluster, ClientError) else observed.cluster.fenced
+    if under := [
+        tp for tp in by_problem.get(UNDER_MIN_ISR, ()) if tp not in by_problem.get(LEADERLESS, ())
+    ]:
         yield Finding(
             "min-isr",
             BAD,
             f"{_named(under)} below min.insync.replicas: acks=all writes are rejected",
-            _bring_back(states, under, dead)
+            _restore(states, under, fenced)
             + "; only if that takes too long, lower the topic's min.insync.replicas",
         )
-    if disks := [tp for tp in wrong.get(OFFLINE, ()) if not set(states[tp].offline) <= dead]:
-        nodes = sorted({node for tp in disks for node in states[tp].offline} - dead)
+    if disks := [tp for tp in by_problem.get(OFFLINE, ()) if not set(states[tp].offline) <= fenced]:
+        broker_ids = sorted(
+            {broker_id for tp in disks for broker_id in states[tp].offline} - fenced
+        )
         yield Finding(
             "offline",
             BAD,
-            f"replicas of {_named(disks)} are offline on {_nodes_named(nodes)}, which is alive: a "
-            "log or log directory failed",
-            f"check its log and `mqctl broker describe {nodes[0]}`; then replace the disk and "
-            "restart the node",
+            f"replicas of {_named(disks)} are offline on {_named_ids('broker', broker_ids)}, "
+            "which is alive: a log or log directory failed",
+            f"check its log and `mqctl broker describe {broker_ids[0]}`; then replace the disk and "
+            "restart the broker",
         )
-    seen_above = {*under, *wrong.get(LEADERLESS, ())}
-    if behind := [tp for tp in wrong.get(UNDER_REPLICATED, ()) if tp not in seen_above]:
+    reported = {*under, *by_problem.get(LEADERLESS, ())}
+    if behind := [tp for tp in by_problem.get(UNDER_REPLICATED, ()) if tp not in reported]:
         yield Finding(
             "replication",
             WARNING,
             f"{_named(behind)} under-replicated: not all replicas are in sync",
-            _bring_back(states, behind, dead)
-            + "; replicas on running nodes catch up by themselves",
+            _restore(states, behind, fenced)
+            + "; replicas on running brokers catch up by themselves",
         )
-    if not wrong:
+    if not by_problem:
         yield Finding(
             "partitions",
             OK,
@@ -302,20 +307,20 @@ def _partitions(seen: Observed) -> Iterable[Finding]:
             if states
             else "there are no partitions",
         )
-    if few := [
+    if too_few := [
         tp
         for tp, state in states.items()
-        if len(moves[tp].target if tp in moves else state.replicas) < least.get(tp.topic, 1)
+        if len(moves[tp].target if tp in moves else state.replicas) < min_isr.get(tp.topic, 1)
     ]:
         yield Finding(
             "min-isr",
             NOTE,
-            f"{_named(few)} with fewer replicas than min.insync.replicas: acks=all needs all of "
-            "its replicas instead",
-            "add replicas: `mqctl partition move TOPIC:PARTITION=NODE,NODE,..`; or lower the "
+            f"{_named(too_few)} with fewer replicas than min.insync.replicas: acks=all needs all "
+            "of its replicas instead",
+            "add replicas: `mqctl partition move TOPIC:PARTITION=BROKER,BROKER,..`; or lower the "
             "topic's min.insync.replicas",
         )
-    if misled := [
+    if not_preferred := [
         tp
         for tp, state in states.items()
         if state.leader >= 0 and state.leader != state.replicas[0] in state.isr
@@ -323,7 +328,7 @@ def _partitions(seen: Observed) -> Iterable[Finding]:
         yield Finding(
             "leaders",
             NOTE,
-            f"{_named(misled)} not led by the preferred replica",
+            f"{_named(not_preferred)} not led by the preferred replica",
             "elect preferred leaders: `mqctl partition elect-leader --all`",
         )
 
@@ -334,9 +339,10 @@ def _leaderless(
     *,
     has_controller: bool,
 ) -> Iterable[Finding]:
-    """Those that one node's return would help go together.
+    """A finding for each group of partitions that the same brokers can restore.
 
-    While there is no controller none of them need have lost anything.
+    Without a controller a single finding: it has to elect leaders first, and no record need be
+    lost.
     """
     what = "without a leader: cannot be read or written"
     if not has_controller:
@@ -350,14 +356,14 @@ def _leaderless(
     groups: dict[tuple[tuple[int, ...], str], list[TopicPartition]] = {}
     for tp in found:
         state = states[tp]
-        nodes, what_they_have = state.isr or state.elr, ", which has all acknowledged records"
-        if not nodes:
-            nodes, what_they_have = state.last_known_elr, ", which was the last in sync"
-        if not nodes:
-            nodes, what_they_have = state.replicas, ""
-        groups.setdefault((tuple(sorted(nodes)), what_they_have), []).append(tp)
-    for (nodes, what_they_have), partitions in sorted(groups.items()):
-        last = f"restart {_nodes_named(nodes, 'or')}{what_they_have}"
+        broker_ids, content = state.isr or state.elr, ", which has all acknowledged records"
+        if not broker_ids:
+            broker_ids, content = state.last_known_elr, ", which was the last in sync"
+        if not broker_ids:
+            broker_ids, content = state.replicas, ""
+        groups.setdefault((tuple(sorted(broker_ids)), content), []).append(tp)
+    for (broker_ids, content), partitions in sorted(groups.items()):
+        last = f"restart {_named_ids('broker', broker_ids, 'or')}{content}"
         if any(set(states[tp].replicas) - set(states[tp].offline) for tp in partitions):
             last += (
                 "; as a last resort, with loss of records: `mqctl partition elect-leader "
@@ -368,39 +374,42 @@ def _leaderless(
         yield Finding("leaderless", BAD, f"{_named(partitions)} {what}", last)
 
 
-def _moves(seen: Observed) -> Iterable[Finding]:
-    if isinstance(seen.moves, ClientError):
+def _moves(observed: Observed) -> Iterable[Finding]:
+    if isinstance(observed.moves, ClientError):
         yield Finding(
-            "moves", WARNING, f"cannot list reassignments: {seen.moves.message}", seen.moves.remedy
+            "moves",
+            WARNING,
+            f"cannot list reassignments: {observed.moves.message}",
+            observed.moves.remedy,
         )
         return
-    if seen.moves:
+    if observed.moves:
         yield Finding(
             "moves",
             NOTE,
-            f"{_named(list(seen.moves))} being moved",
+            f"{_named(list(observed.moves))} being moved",
             "show progress: `mqctl partition move-status`",
         )
-    elif seen.throttled:
+    elif observed.throttled:
         yield Finding(
             "moves",
             WARNING,
             "no partition is being moved, but a replication throttle is still set on "
-            f"{seen.throttled}",
+            f"{observed.throttled}",
             "remove it: `mqctl partition move-status --clear-throttle`",
         )
 
 
-def _disks(seen: Observed) -> Iterable[Finding]:
+def _disks(observed: Observed) -> Iterable[Finding]:
     worst = OK
     free: list[float] = []
-    for node, directories in sorted(seen.disks.items()):
+    for broker_id, directories in sorted(observed.disks.items()):
         if isinstance(directories, ClientError):
             worst = WARNING
             yield Finding(
                 "disks",
                 WARNING,
-                f"cannot describe the log directories of node {node}: {directories.message}",
+                f"cannot describe the log directories of broker {broker_id}: {directories.message}",
                 directories.remedy,
             )
             continue
@@ -410,9 +419,10 @@ def _disks(seen: Observed) -> Iterable[Finding]:
                 yield Finding(
                     "disks",
                     BAD,
-                    f"log directory {each.path} of node {node} is offline: {each.error.message}",
-                    "replace the disk, then restart the node; it copies the missing replicas from "
-                    "the others",
+                    f"log directory {each.path} of broker {broker_id} is offline: "
+                    f"{each.error.message}",
+                    "replace the disk, then restart the broker; it copies the missing replicas "
+                    "from the others",
                 )
             elif each.total_bytes > 0 and each.usable_bytes >= 0:
                 share = each.usable_bytes / each.total_bytes
@@ -422,7 +432,7 @@ def _disks(seen: Observed) -> Iterable[Finding]:
                     yield Finding(
                         "disks",
                         BAD if share < DISK_FULL else WARNING,
-                        f"log directory {each.path} of node {node} has "
+                        f"log directory {each.path} of broker {broker_id} has "
                         f"{format_bytes(each.usable_bytes)} free, {share:.0%}",
                         "delete topics or shorten their retention, move partitions away, or "
                         "enlarge the disk",
@@ -433,7 +443,7 @@ def _disks(seen: Observed) -> Iterable[Finding]:
 
 METADATA = "metadata"
 _LEVELS = NOTE, WARNING, BAD
-"""Of a bound that has passed a threshold, by its number."""
+"""The level of a finding, by the number of the highest threshold that usage has passed."""
 _BOUNDS = {
     "": (
         "metadata.image.max.bytes",
@@ -451,41 +461,41 @@ _BOUNDS = {
         "shorten transactional.id.expiration.ms, or use fewer ids: `mqctl txn list`",
     ),
 }
-"""Of the metadata, and by the topic of a coordinator: the option, what happens at the
-bound, what to do.
+"""By the topic of a coordinator ("": the metadata): the option that sets the bound, the consequence
+of reaching it, and the remedy.
 """
 
 
-def _bounds(seen: Observed) -> Iterable[Finding]:
-    """The fullest of each kind: the metadata is the same on all nodes, and of a coordinator
-    each node reports its fullest shard.
+def _bounds(observed: Observed) -> Iterable[Finding]:
+    """The highest usage of each bound. All brokers have the same metadata; of each coordinator, a
+    broker reports its fullest shard.
     """
     fullest: dict[str, tuple[BoundUsage, int]] = {}
     all_known = True
-    for node, found in sorted(seen.usage.items()):
+    for broker_id, found in sorted(observed.usage.items()):
         if isinstance(found, ClientError):
             all_known = False
             yield Finding(
                 "bounds",
                 NOTE,
-                f"node {node} does not report its memory bounds: {found.message}",
+                f"broker {broker_id} does not report its memory bounds: {found.message}",
                 found.remedy,
             )
             continue
         for each in found:
             if each.bound not in fullest or each.share > fullest[each.bound][0].share:
-                fullest[each.bound] = each, node
+                fullest[each.bound] = each, broker_id
     tight = [name for name, (each, _) in sorted(fullest.items()) if each.share >= THRESHOLDS[0]]
     for name in tight:
-        each, node = fullest[name]
+        each, broker_id = fullest[name]
         option, consequence, remedy = _BOUNDS.get(name.rpartition("-")[0], _BOUNDS[""])
-        where = "" if name == METADATA else f" on node {node}"
+        where = "" if name == METADATA else f" on broker {broker_id}"
         yield Finding(
             "bounds",
             _LEVELS[sum(each.share >= threshold for threshold in THRESHOLDS) - 1],
             f"{name}{where} uses {format_bytes(each.used_bytes)}, {each.share:.0%} of its bound; "
             f"at 100% {consequence}",
-            f"{remedy}; or raise {option} on every node",
+            f"{remedy}; or raise {option} on every broker",
         )
     if all_known and fullest and not tight:
         most = max(each.share for each, _ in fullest.values())
@@ -494,7 +504,7 @@ def _bounds(seen: Observed) -> Iterable[Finding]:
         )
 
 
-# -- words
+# -- text
 
 
 def _named(partitions: list[TopicPartition]) -> str:
@@ -509,27 +519,31 @@ def _argument(partitions: list[TopicPartition]) -> str:
     return first if len(partitions) == 1 else f"{first} .."
 
 
-def _nodes_named(nodes: Iterable[int], last: str = "and") -> str:
-    names = [str(node) for node in sorted(nodes)]
+def _named_ids(role: str, ids: Iterable[int], last: str = "and") -> str:
+    """`broker 1`, or `brokers 1, 2 and 3`."""
+    names = [str(each) for each in sorted(ids)]
     if len(names) == 1:
-        return f"node {names[0]}"
-    return f"nodes {', '.join(names[:-1])} {last} {names[-1]}"
+        return f"{role} {names[0]}"
+    return f"{role}s {', '.join(names[:-1])} {last} {names[-1]}"
 
 
-def _bring_back(
+def _restore(
     states: Mapping[TopicPartition, PartitionState],
     partitions: list[TopicPartition],
-    dead: Iterable[int],
+    fenced: Iterable[int],
 ) -> str:
-    """Which nodes to mend for partitions that lack replicas in sync."""
+    """The remedy for partitions with replicas that are not in sync."""
     missing = {
-        node for tp in partitions for node in states[tp].replicas if node not in states[tp].isr
+        broker_id
+        for tp in partitions
+        for broker_id in states[tp].replicas
+        if broker_id not in states[tp].isr
     }
-    gone = missing & set(dead)
-    if gone:
-        return f"restart {_nodes_named(gone)}"
+    down = missing & set(fenced)
+    if down:
+        return f"restart {_named_ids('broker', down)}"
     return (
-        f"check the log of {_nodes_named(missing)}"
+        f"check the log of {_named_ids('broker', missing)}"
         if missing
         else "see `mqctl partition list --under-min-isr`"
     )

@@ -1,8 +1,6 @@
-"""Carrying out a plan: begin the moves, with a throttle if one is wanted, and watch them until they
-are done.
+"""Carries out a plan: sets a throttle, starts the moves, and watches their progress.
 
-A move goes on in the cluster when this program ends; so does its throttle, until somebody takes it
-away.
+The cluster continues the moves after this program ends. A throttle stays until it is removed.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqctl import render
-from mqctl.app import Failure, say
+from mqctl.app import Failure, print_message
 from mqctl.planning import Assignment, Move, Plan, to_json
 from mqctl.quantities import format_bytes, format_duration
-from mqctl.snapshot import Snapshot, moves_under_way, sizes
+from mqctl.snapshot import Snapshot, moves_in_progress, sizes
 from mqd.errors import some_of
 from mqd.types import TopicPartition
 
@@ -30,11 +28,8 @@ POLL_SECONDS = 1.0
 REPORT_SECONDS = 5.0
 RATE_SECONDS = 30.0
 STALLED_SECONDS = 60.0
-HEARD_SECONDS = 5.0
-"""The controller says first that a move is done.
-
-Another node, which is asked where the replicas are, may hear of it this much later.
-"""
+PROPAGATION_SECONDS = 5.0
+"""How much later than the controller another broker may know the replicas after a move."""
 _NAMED_AT_MOST = 5
 
 PLAN = (
@@ -49,15 +44,13 @@ PLAN = (
 
 
 def plan_rows(
-    moves: Mapping[TopicPartition, Move], held: Mapping[int, Mapping[TopicPartition, int]]
+    moves: Mapping[TopicPartition, Move],
+    sizes_by_broker: Mapping[int, Mapping[TopicPartition, int]],
 ) -> list[dict[str, Any]]:
-    """A plan as rows; `held`: bytes of each replica by node.
-
-    `bytes_to_copy` is None where no size is known.
-    """
+    """A plan as rows. `bytes_to_copy` is None if no broker returned the partition's size."""
     rows = []
     for tp, move in sorted(moves.items()):
-        copied = bytes_left({tp: (move.before, move.adding)}, held)
+        copied = bytes_left({tp: (move.before, move.adding)}, sizes_by_broker)
         rows.append(
             {
                 "topic": tp.topic,
@@ -72,31 +65,37 @@ def plan_rows(
     return rows
 
 
-def shown(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same rows for a table."""
+def with_readable_sizes(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows with sizes for people, for a table."""
     return [{**row, "size": format_bytes(row["bytes_to_copy"])} for row in rows]
 
 
 def bytes_left(
     moves: Mapping[TopicPartition, tuple[Collection[int], Collection[int]]],
-    held: Mapping[int, Mapping[TopicPartition, int]],
+    sizes_by_broker: Mapping[int, Mapping[TopicPartition, int]],
 ) -> int | None:
-    """Bytes that moves (replicas that have the data, replicas that get it) have yet to
-    copy; None where a size is not known. Pure.
+    """Bytes that are still to be copied; None if a size is unknown. Pure.
+
+    `moves`: for each partition, the brokers that have its data, and those that receive it.
     """
     total = 0
-    for tp, (having, getting) in moves.items():
-        known = [held[node][tp] for node in having if tp in held.get(node, ())]
-        if getting and not known:
+    for tp, (sources, targets) in moves.items():
+        known = [
+            sizes_by_broker[broker][tp]
+            for broker in sources
+            if tp in sizes_by_broker.get(broker, ())
+        ]
+        if targets and not known:
             return None
-        total += sum(max(0, max(known) - held.get(node, {}).get(tp, 0)) for node in getting)
+        total += sum(
+            max(0, max(known) - sizes_by_broker.get(broker, {}).get(tp, 0)) for broker in targets
+        )
     return total
 
 
 def save(path: str, assignments: Mapping[TopicPartition, Assignment]) -> None:
-    """Write a file that `partition move --file` and kafka-reassign-partitions read.
-
-    Never over another one.
+    """Write a new file for `partition move --file` or kafka-reassign-partitions. Raises Failure if
+    the file exists.
     """
     try:
         with Path(path).open("x", encoding="utf-8") as file:
@@ -108,24 +107,24 @@ def save(path: str, assignments: Mapping[TopicPartition, Assignment]) -> None:
         ) from None
 
 
-def complain_of(plan: Plan) -> None:
-    """What cannot be done, one line a reason, to standard error."""
+def print_impossible_moves(plan: Plan) -> None:
+    """Print why moves are impossible: a line for each reason, with its partitions."""
     reasons: dict[str, list[str]] = {}
     for tp, reason in sorted(plan.impossible.items()):
         reasons.setdefault(reason, []).append(str(tp))
     for reason, partitions in reasons.items():
-        say(f"cannot move {some_of(partitions, _NAMED_AT_MOST)}: {reason}")
+        print_message(f"cannot move {some_of(partitions, _NAMED_AT_MOST)}: {reason}")
 
 
 # -- carrying out
 
 
-async def begin(
+async def start_moves(
     admin: Admin, moves: Mapping[TopicPartition, Move], alive: Collection[int], throttle: int | None
 ) -> dict[TopicPartition, Any]:
-    """Set the throttle, then begin every move. Returns None or a ClientError for each.
+    """Set the throttle, then start every move. Returns None or a ClientError for each.
 
-    Without the throttle nothing is begun.
+    If the throttle cannot be set, starts no move, and raises a ClientError.
     """
     from mqd.client.errors import ClientError
     from mqd.client.throttle import Throttled, clear_throttle, set_throttle
@@ -147,20 +146,22 @@ async def begin(
 
 
 def throttled_by(moves: Mapping[TopicPartition, Move], alive: Collection[int]) -> Throttled:
-    """What a throttle of these moves was set on."""
+    """The topics and brokers on which a throttle of these moves is set."""
     from mqd.client.throttle import Throttled
 
     copying = {tp: move for tp, move in moves.items() if move.adding}
-    nodes = {
-        node for move in copying.values() for node in (*move.before, *move.after) if node in alive
+    brokers = {
+        broker
+        for move in copying.values()
+        for broker in (*move.before, *move.after)
+        if broker in alive
     }
-    return Throttled(tuple(sorted({tp.topic for tp in copying})), tuple(sorted(nodes)))
+    return Throttled(tuple(sorted({tp.topic for tp in copying})), tuple(sorted(brokers)))
 
 
 class Progress(NamedTuple):
-    """How far moves are.
-
-    `bytes_left` is None where sizes are not known, `bytes_per_second` until there is a rate.
+    """The progress of moves. `bytes_left` is None if sizes are unknown, `bytes_per_second` until a
+    rate is known.
     """
 
     done: int
@@ -181,13 +182,13 @@ class Progress(NamedTuple):
 
 
 class Meter:
-    """The rate at which what is left becomes less, over the last half minute."""
+    """Measures the copy rate over the last RATE_SECONDS."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
-    def note(self, now: float, left: int) -> float | None:
-        """Note how much is left; returns bytes per second, None while nothing moves."""
+    def add(self, now: float, left: int) -> float | None:
+        """Add a sample; returns bytes per second, or None without progress."""
         self._samples.append((now, left))
         while now - self._samples[0][0] > RATE_SECONDS:
             self._samples.popleft()
@@ -198,21 +199,22 @@ class Meter:
 async def watch(
     admin: Admin, partitions: Collection[TopicPartition], alive: Collection[int]
 ) -> None:
-    """Return when none of the partitions moves any more; says how far they are.
-
-    A cluster that does not answer is asked again.
+    """Print the progress of the moves until all have ended. Retries while the cluster does not
+    respond.
     """
     import trio
 
     from mqd.client.errors import ClientError
 
     meter = Meter()
-    said, said_at, news_at = "", -REPORT_SECONDS, trio.current_time()
+    printed, printed_at, progress_at = "", -REPORT_SECONDS, trio.current_time()
     while True:
         now = trio.current_time()
         try:
             left = {
-                tp: move for tp, move in (await moves_under_way(admin)).items() if tp in partitions
+                tp: move
+                for tp, move in (await moves_in_progress(admin)).items()
+                if tp in partitions
             }
             if not left:
                 break
@@ -223,42 +225,42 @@ async def watch(
         except ClientError as error:
             if not error.retriable:
                 raise
-            line = f"no response, the moves may continue: {error.message}"
+            text = f"no response, the moves may continue: {error.message}"
         else:
-            rate = None if remaining is None else meter.note(now, remaining)
-            line = str(Progress(len(partitions) - len(left), len(partitions), remaining, rate))
-        if line != said:
-            news_at = now
-        if line != said and now >= said_at + REPORT_SECONDS:
-            say(line)
-            said, said_at = line, now
-        if now >= news_at + STALLED_SECONDS:
-            say(
-                f"no progress for {format_duration(STALLED_SECONDS)}: check the nodes with `mqctl "
-                "cluster health`"
+            rate = None if remaining is None else meter.add(now, remaining)
+            text = str(Progress(len(partitions) - len(left), len(partitions), remaining, rate))
+        if text != printed:
+            progress_at = now
+        if text != printed and now >= printed_at + REPORT_SECONDS:
+            print_message(text)
+            printed, printed_at = text, now
+        if now >= progress_at + STALLED_SECONDS:
+            print_message(
+                f"no progress for {format_duration(STALLED_SECONDS)}: check the brokers with "
+                "`mqctl cluster health`"
             )
-            news_at = now
+            progress_at = now
         await trio.sleep(POLL_SECONDS)
-    say(str(Progress(len(partitions), len(partitions), 0, None)))
+    print_message(str(Progress(len(partitions), len(partitions), 0, None)))
 
 
 async def check_done(
     admin: Admin, moves: Mapping[TopicPartition, Move]
 ) -> dict[TopicPartition, str]:
-    """Partitions that move no more, but are not where they were to go: somebody cancelled
-    or changed their moves.
+    """Partitions whose move has ended, but not at its target, with the reason: another request has
+    cancelled or replaced the move.
     """
     import trio
 
-    gives_up_at = trio.current_time() + HEARD_SECONDS
+    deadline = trio.current_time() + PROPAGATION_SECONDS
     while True:
-        wrong = await _not_there(admin, moves)
-        if not wrong or trio.current_time() >= gives_up_at:
+        wrong = await _not_at_target(admin, moves)
+        if not wrong or trio.current_time() >= deadline:
             return wrong
         await trio.sleep(POLL_SECONDS / 4)
 
 
-async def _not_there(
+async def _not_at_target(
     admin: Admin, moves: Mapping[TopicPartition, Move]
 ) -> dict[TopicPartition, str]:
     states = await admin.describe_partitions({tp.topic for tp in moves})
@@ -276,18 +278,18 @@ async def _not_there(
 
 
 async def unthrottle(admin: Admin, throttled: Throttled) -> bool:
-    """Take a throttle away, unless other moves are under way; whether it was."""
+    """Remove a throttle, unless other moves are in progress. Returns whether it was removed."""
     from mqd.client.throttle import clear_throttle
 
-    if await moves_under_way(admin):
-        say(
+    if await moves_in_progress(admin):
+        print_message(
             "other partitions are still moving: the throttle was not removed; remove it later with "
             "`mqctl partition move-status --clear-throttle`"
         )
         return False
     errors = await clear_throttle(admin, throttled)
     for error in errors.values():
-        say(
+        print_message(
             f"the throttle was not removed: {error.message}; remove it with `mqctl partition "
             "move-status --clear-throttle`"
         )
@@ -295,9 +297,9 @@ async def unthrottle(admin: Admin, throttled: Throttled) -> bool:
 
 
 def reassignment_rows(
-    seen: Snapshot, held: Mapping[int, Mapping[TopicPartition, int]]
+    snapshot: Snapshot, sizes_by_broker: Mapping[int, Mapping[TopicPartition, int]]
 ) -> list[dict[str, Any]]:
-    """Moves under way as rows; `stands_still` says why one does not get on. Pure."""
+    """Moves in progress as rows; `stalled` is why a move makes no progress. Pure."""
     return [
         {
             "topic": tp.topic,
@@ -305,15 +307,15 @@ def reassignment_rows(
             "replicas": list(move.replicas),
             "adding": list(move.adding),
             "removing": list(move.removing),
-            "bytes_left": bytes_left({tp: (move.original, move.adding)}, held),
-            "stands_still": _obstacle(seen, tp, move),
+            "bytes_left": bytes_left({tp: (move.original, move.adding)}, sizes_by_broker),
+            "stalled": _obstacle(snapshot, tp, move),
         }
-        for tp, move in sorted(seen.moves.items())
+        for tp, move in sorted(snapshot.moves.items())
     ]
 
 
-def _obstacle(seen: Snapshot, tp: TopicPartition, move: Reassignment) -> str | None:
-    fenced = [node for node in move.adding if node not in seen.alive]
-    if tp in seen.partitions and seen.partitions[tp].leader < 0:
+def _obstacle(snapshot: Snapshot, tp: TopicPartition, move: Reassignment) -> str | None:
+    fenced = [broker for broker in move.adding if broker not in snapshot.alive]
+    if tp in snapshot.partitions and snapshot.partitions[tp].leader < 0:
         return "no leader to copy from"
-    return f"node {', '.join(map(str, fenced))} is fenced" if fenced else None
+    return f"broker {', '.join(map(str, fenced))} is fenced" if fenced else None

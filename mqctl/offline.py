@@ -1,9 +1,7 @@
-"""Reading a data directory that no broker is using: what `log dump` shows and what `log verify`
-looks for.
+"""Reads the data directory of a stopped node, for `log dump` and `log verify`.
 
-Files are opened for reading only and in chunks; nothing here needs a broker, and everything that a
-bad file can hold ends in a finding, not in a traceback. Formats are in mqd/protocol/files.py and
-batch.py.
+Files are opened read-only and read in chunks. A damaged file gives a finding, never a traceback.
+Formats are in mqd/protocol/files.py and batch.py.
 """
 
 from __future__ import annotations
@@ -73,8 +71,8 @@ _NEVER = 1 << 63
 
 
 def read_batches(path: Path) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each batch of a segment; BadBatch where it ends in
-    something else.
+    """(position, header, bytes) of each batch of a segment. Raises BadBatch at bytes that are not a
+    batch.
     """
     with path.open("rb", buffering=0) as file:
         descriptor = file.fileno()
@@ -98,9 +96,7 @@ def segments_of(path: Path) -> list[Path]:
 
 
 def dump_batches(path: Path) -> Iterator[Row]:
-    """A row for each batch of a segment; the last one says what is wrong with the rest,
-    where something is.
-    """
+    """A row for each batch of a segment. If the rest is damaged, the last row has the reason."""
     try:
         for position, header, view in read_batches(path):
             yield {
@@ -126,8 +122,8 @@ def dump_batches(path: Path) -> Iterator[Row]:
 
 
 def dump_records(path: Path) -> Iterator[Row]:
-    """A row for each record of a segment; a batch that cannot be unpacked gives one row
-    that says so.
+    """A row for each record of a segment. A batch that cannot be decoded gives one row with the
+    reason.
     """
     try:
         for position, header, view in read_batches(path):
@@ -160,10 +156,9 @@ def _text(data: bytes | None) -> str | None:
 
 
 def dump_small(path: Path) -> list[Row]:
-    """The rows of an index, a snapshot, a checkpoint or a properties file, none for an index
-    without entries.
+    """The rows of an index, a producer snapshot, a checkpoint or a properties file.
 
-    FileFormatError when it is no such file, or damaged.
+    Raises FileFormatError for other or damaged files.
     """
     if path.parent.name == METADATA_FOLDER and path.name in METADATA_FILES:
         raise FileFormatError(
@@ -211,30 +206,31 @@ def dump_small(path: Path) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be."""
+    """A problem of one file."""
 
     file: str
     problem: str
 
 
 class Verifier:
-    """Reads partitions and log directories and collects findings. `tell` is told each partition
-    before it is read.
+    """Reads partitions and log directories, and collects findings. Calls `on_partition` with the
+    path of each partition before it is read.
 
-    Missing offsets are a finding, unless the partition is in the cleaner's checkpoint: it is or was
-    compacted, here or where it was copied from. `allow_gaps`: in no partition.
+    Missing offsets are findings, except in partitions of the cleaner's checkpoint. Those are or
+    were compacted, on this node or on the one that they were copied from. With `allow_gaps`,
+    missing offsets are not findings in any partition.
     """
 
-    def __init__(self, tell: Callable[[str], None], *, allow_gaps: bool = False) -> None:
+    def __init__(self, on_partition: Callable[[str], None], *, allow_gaps: bool = False) -> None:
         self.findings: list[Finding] = []
         self.partitions = self.batches = self.size_bytes = 0
-        self._tell = tell
+        self._on_partition = on_partition
         self._always_allow_gaps = self._allow_gaps = allow_gaps
         self._checkpoints: dict[Path, dict[Any, Offset]] = {}
-        """By file: what a checkpoint says."""
+        """The offsets of each checkpoint file."""
 
     def directory(self, path: Path) -> None:
-        """One log directory and every partition in it."""
+        """Verify a log directory and all its partitions."""
         if not path.is_dir():
             self._found(path, "missing, although it is a log directory of the node")
             return
@@ -259,8 +255,8 @@ class Verifier:
                     )
 
     def partition(self, path: Path) -> tuple[int, int]:
-        """One partition's directory; returns its first and end offset."""
-        self._tell(str(path))
+        """Verify a partition's directory; returns its log start and log end."""
+        self._on_partition(str(path))
         self.partitions += 1
         self._allow_gaps = self._always_allow_gaps or parse_partition_directory(
             path.name
@@ -303,12 +299,10 @@ class Verifier:
         return first, end
 
     def _scanned_from(self, path: Path, bases: list[Offset]) -> Offset:
-        """Where the segment begins from which on the next start reads the batches of this
-        partition, and believes them alone.
+        """The base offset of the first segment that recovery will scan; _NEVER after a clean stop.
 
-        The epoch file may be older there: it is written before the recovery point passes an entry,
-        and not when the node is killed. Past every offset after a clean stop, when the file is
-        whole.
+        From there on the epoch checkpoint may lack entries: it is written before the recovery point
+        passes an entry, but not when the node is killed. Recovery takes these epochs from batches.
         """
         home = path.parent
         if (home / CLEAN_SHUTDOWN).exists():
@@ -319,8 +313,8 @@ class Verifier:
         return bases[max(0, bisect_right(bases, point) - 1)]
 
     def _checkpoint(self, path: Path) -> dict[Any, Offset]:
-        """What a checkpoint of a log directory says; nothing where it is missing, or
-        damaged, which is a finding of the directory.
+        """The offsets of a checkpoint; none if it is missing or damaged. `directory` reports
+        damage.
         """
         if path not in self._checkpoints:
             self._checkpoints[path] = {}
@@ -331,8 +325,9 @@ class Verifier:
     def _segment(
         self, path: Path, epochs: LeaderEpochs, scanned_from: Offset, *, last: bool
     ) -> int:
-        """Every batch of a segment, then its indexes against them; returns the end offset. Epochs
-        that are read from `scanned_from` on are added to `epochs`.
+        """Verify the batches of a segment, then its indexes; returns its end offset.
+
+        Adds the epochs of batches at or after `scanned_from` to `epochs`.
         """
         expected = base = int(path.stem)
         starts: dict[int, int] = {}
@@ -452,11 +447,11 @@ class Verifier:
 
 
 def log_directories(path: Path) -> list[Path]:
-    """The log directories at `path`: itself when it holds partitions, else those of this data
-    directory's node, else its folder `logs`.
+    """The log directories at `path`: `path` itself if it contains partitions; else the log.dirs
+    that the node has recorded in this data directory; else its folder `logs`.
 
-    A node notes its log.dirs in its data directory. In a copy of a data directory, those that lay
-    in it are found by their names. StorageError where the note cannot be read.
+    In a copy of a data directory, log directories inside of it are found by name. Raises
+    StorageError if the record cannot be read.
     """
     if any(is_partition(one) for one in path.iterdir()):
         return [path]
@@ -471,8 +466,8 @@ def log_directories(path: Path) -> list[Path]:
 
 
 def is_partition(path: Path) -> bool:
-    """Whether `path` is a partition's directory by its name, and not a data directory that
-    is called node-1: those have folders.
+    """Whether `path` is a partition's directory by its name. A data directory may have such a name
+    (node-1), but contains directories.
     """
     return (
         path.is_dir()
@@ -482,8 +477,8 @@ def is_partition(path: Path) -> bool:
 
 
 def in_use(path: Path) -> bool:
-    """Whether an mqd node holds the lock of the data directory or log directory that `path`
-    is or lies in. Asks and lets go at once.
+    """Whether a running node has locked the data or log directory that is or contains `path`. Takes
+    and releases a shared lock.
     """
     for directory in (path, *path.resolve().parents[:2]):
         try:

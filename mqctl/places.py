@@ -1,5 +1,5 @@
-"""Where reading begins and ends, as people write it: an end of the log, an offset, so many
-before the end, a time. Pure.
+"""Parses positions in a log: beginning, end, an offset, a number of records before the end, or a
+time. Pure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 def parse_place(text: str, now_ms: int) -> Place:
-    """Raises ValueError that says what is allowed."""
+    """Parse a position. Raises ValueError that lists the valid forms."""
     if text in _WORDS:
         return Place(word=_WORDS[text])
     if text.isdecimal():
@@ -69,7 +69,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def format_time(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds; the number itself where no date is possible."""
+    """ISO 8601 in UTC with milliseconds; the number itself if it is out of range for dates."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms // 1000, tz=UTC)
     except (ValueError, OverflowError, OSError):
@@ -78,7 +78,7 @@ def format_time(timestamp_ms: int) -> str:
 
 
 def parse_partitions(text: str) -> list[int]:
-    """`0,2,5-7` as numbers, in order and once each. Raises ValueError."""
+    """The numbers in `0,2,5-7`, in this order, once each. Raises ValueError."""
     found: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

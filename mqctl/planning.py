@@ -1,11 +1,11 @@
-"""Which replicas should be where: moves that were asked for, a node to be emptied, leaders to be
-sent away. Pure.
+"""Plans moves of replicas: to given brokers, off a broker, or only of preferred leaders. Pure.
 
-A plan names for each partition its replicas before and after, preferred leader first. What it moves
-is little: a replica stays where it is unless it was asked to go. Where it goes: to a rack that the
-partition does not use yet if there is one, then to the node with the fewest replicas. No single
-replica that the plan places could go to another node with two fewer at the same or a better spread
-over racks. What cannot be done is told with its reason and left out.
+A plan lists for each partition its replicas before and after, the preferred leader first. It moves
+only replicas that must move. Impossible moves are listed with the reason.
+
+A drained replica goes to a rack without a replica of its partition, if there is one; there, to the
+broker with the fewest replicas. The result is balanced: no placed replica could move to a broker
+with at least two replicas fewer and an equal or better spread over racks.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ class Move(NamedTuple):
 
     @property
     def adding(self) -> Assignment:
-        return tuple(node for node in self.after if node not in self.before)
+        return tuple(broker for broker in self.after if broker not in self.before)
 
     @property
     def removing(self) -> Assignment:
-        return tuple(node for node in self.before if node not in self.after)
+        return tuple(broker for broker in self.before if broker not in self.after)
 
 
 @dataclass(slots=True)
 class Plan:
-    """What to do, and what cannot be done and why."""
+    """The moves, and the reasons of the impossible ones."""
 
     moves: dict[TopicPartition, Move] = field(default_factory=dict)
     impossible: dict[TopicPartition, str] = field(default_factory=dict)
 
     def add(self, tp: TopicPartition, before: Assignment, after: Assignment) -> None:
-        """Note a move; one that changes nothing is none."""
+        """Add a move, unless it changes nothing."""
         if before != after:
             self.moves[tp] = Move(before, after)
 
 
-# -- what was asked for
+# -- explicit moves
 
 
 def parse_target(text: str) -> tuple[TopicPartition, Assignment]:
     """`topic:partition=1,2,3`. Raises ValueError."""
-    place, equals, nodes = text.partition("=")
+    place, equals, brokers = text.partition("=")
     topic, colon, partition = place.rpartition(":")
-    numbers = nodes.split(",")
+    numbers = brokers.split(",")
     if (
         not equals
         or not colon
@@ -65,7 +65,7 @@ def parse_target(text: str) -> tuple[TopicPartition, Assignment]:
         or not all(each.strip().isdecimal() for each in numbers)
     ):
         raise ValueError(
-            f"invalid move {text!r}: expected TOPIC:PARTITION=NODE,NODE,.., for example "
+            f"invalid move {text!r}: expected TOPIC:PARTITION=BROKER,BROKER,.., for example "
             "orders:0=1,2,3"
         )
     return TopicPartition(topic, int(partition)), tuple(int(each) for each in numbers)
@@ -84,7 +84,7 @@ def parse_partition(text: str) -> tuple[str, int | None]:
 
 
 def parse_json(text: str) -> dict[TopicPartition, Assignment]:
-    """The file that kafka-reassign-partitions reads. Raises ValueError that says what is wrong."""
+    """The moves in a file for kafka-reassign-partitions. Raises ValueError if it is invalid."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -97,15 +97,15 @@ def parse_json(text: str) -> dict[TopicPartition, Assignment]:
         )
     targets: dict[TopicPartition, Assignment] = {}
     for row in rows:
-        good = (
+        is_partition = (
             isinstance(row, dict)
             and isinstance(row.get("topic"), str)
             and _is_number(row.get("partition"))
         )
-        replicas = row.get("replicas") if good else None
+        replicas = row.get("replicas") if is_partition else None
         if not isinstance(replicas, list) or not all(map(_is_number, replicas)):
             raise ValueError(
-                f"{json.dumps(row)} lacks a topic, a partition, or replicas as a list of node ids"
+                f"{json.dumps(row)} lacks a topic, a partition, or replicas as a list of broker ids"
             )
         tp = TopicPartition(row["topic"], row["partition"])
         if tp in targets:
@@ -119,10 +119,10 @@ def _is_number(value: object) -> bool:
 
 
 def to_json(assignments: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
-    """What parse_json reads, ready for JSON: also kafka-reassign-partitions takes it."""
+    """Assignments in the format of kafka-reassign-partitions, which parse_json reads."""
     rows = [
-        {"topic": tp.topic, "partition": tp.partition, "replicas": list(nodes)}
-        for tp, nodes in sorted(assignments.items())
+        {"topic": tp.topic, "partition": tp.partition, "replicas": list(brokers)}
+        for tp, brokers in sorted(assignments.items())
     ]
     return {"version": 1, "partitions": rows}
 
@@ -134,24 +134,24 @@ def plan_targets(
     *,
     fewer: bool = False,
 ) -> Plan:
-    """The moves to these replicas. A new replica must be on a node that lives: a move to another
-    would not end.
+    """The moves to these replicas. New replicas must be on live brokers: other moves would not end.
 
-    With `fewer`, replicas are given up where fewer are named than there are, unless the last one
-    that lives is among them.
+    With `fewer`, a target may have fewer replicas than the partition, but at least one live one.
     """
     plan = Plan()
     for tp, after in sorted(targets.items()):
         before = current.get(tp)
-        missing = [node for node in after if node not in alive and node not in (before or ())]
+        missing = [
+            broker for broker in after if broker not in alive and broker not in (before or ())
+        ]
         if before is None:
             plan.impossible[tp] = "the partition does not exist"
         elif not after:
             plan.impossible[tp] = "a partition needs at least one replica"
         elif len(set(after)) < len(after):
-            plan.impossible[tp] = f"duplicate node in {_names(after)}"
+            plan.impossible[tp] = f"duplicate broker in {_names(after)}"
         elif missing:
-            plan.impossible[tp] = f"node {_names(missing)} is unknown or not alive"
+            plan.impossible[tp] = f"broker {_names(missing)} is unknown or not alive"
         elif before != after and _is_lost(before, alive):
             plan.impossible[tp] = _nothing_to_copy(before)
         elif len(after) < len(before) and not fewer:
@@ -167,31 +167,33 @@ def plan_targets(
 
 
 def _is_lost(replicas: Assignment, alive: Collection[int]) -> bool:
-    """No replica lives: a move would not end."""
-    return not any(node in alive for node in replicas)
+    """Whether no replica is on a live broker: a move would not end."""
+    return not any(broker in alive for broker in replicas)
 
 
 def _nothing_to_copy(replicas: Assignment) -> str:
     return (
-        "none of its replicas is alive, so there is no source to copy from: restart node "
+        "none of its replicas is alive, so there is no source to copy from: restart broker "
         f"{_names(replicas)} first"
     )
 
 
 def plan_swap(current: Mapping[TopicPartition, Assignment], leaving: int, joining: int) -> Plan:
-    """Every replica on one node goes to one other, in its place."""
+    """Move every replica from one broker to another, at the same place of the replica list."""
     plan = Plan()
     for tp, before in sorted(current.items()):
         if leaving not in before:
             continue
         if joining in before:
-            plan.impossible[tp] = f"node {joining} already has a replica"
+            plan.impossible[tp] = f"broker {joining} already has a replica"
         else:
-            plan.add(tp, before, tuple(joining if node == leaving else node for node in before))
+            plan.add(
+                tp, before, tuple(joining if broker == leaving else broker for broker in before)
+            )
     return plan
 
 
-# -- emptying a node
+# -- draining a broker
 
 
 def plan_drain(
@@ -201,17 +203,17 @@ def plan_drain(
     *,
     fewer: bool = False,
 ) -> Plan:
-    """Every replica on `leaving` goes to another node of `racks`: the nodes that live, and where
-    each is.
+    """Move every replica on `leaving` to another live broker. `racks` has the live brokers and
+    their racks.
 
-    With `fewer`, a replica for which no node is left is given up, unless it is the last one that
-    lives.
+    With `fewer`, a replica that no other broker can take is dropped, unless it is the last live
+    one.
     """
     alive = set(racks)
-    racks = {node: rack for node, rack in racks.items() if node != leaving}
-    load = Counter(node for nodes in current.values() for node in nodes)
+    racks = {broker: rack for broker, rack in racks.items() if broker != leaving}
+    load = Counter(broker for brokers in current.values() for broker in brokers)
     stays = {
-        tp: tuple(node for node in before if node != leaving)
+        tp: tuple(broker for broker in before if broker != leaving)
         for tp, before in sorted(current.items())
         if leaving in before
     }
@@ -221,65 +223,66 @@ def plan_drain(
         del stays[tp]
         plan.impossible[tp] = _nothing_to_copy(current[tp])
     for tp, others in stays.items():
-        free = [node for node in racks if node not in others]
+        free = [broker for broker in racks if broker not in others]
         if free:
-            placed[tp] = min(free, key=lambda node: (_crowd(node, others, racks), load[node], node))
+            placed[tp] = min(
+                free,
+                key=lambda broker: (_replicas_in_rack(broker, others, racks), load[broker], broker),
+            )
             load[placed[tp]] += 1
         elif not fewer:
             plan.impossible[tp] = (
-                f"{len(others) + 1} replicas need {len(others) + 1} other nodes; alive: "
+                f"{len(others) + 1} replicas need {len(others) + 1} other brokers; alive: "
                 f"{len(racks)}"
                 if others
-                else "no other node is alive"
+                else "no other broker is alive"
             )
-        elif not any(node in racks for node in others):
+        elif not any(broker in racks for broker in others):
             plan.impossible[tp] = "no other replica is alive"
-    _level(placed, stays, racks, load)
-    _choose_leaders(plan, current, stays, placed, racks, leaving)
+    _balance(placed, stays, racks, load)
+    _add_moves(plan, current, stays, placed, racks, leaving)
     return plan
 
 
-def _crowd(node: int, others: Iterable[int], racks: Mapping[int, str | None]) -> int:
-    """How many of the others are in the node's rack.
-
-    Nodes without a rack are each in one of their own.
-    """
-    rack = racks[node]
+def _replicas_in_rack(broker: int, others: Iterable[int], racks: Mapping[int, str | None]) -> int:
+    """How many of the other replicas are in the broker's rack; 0 for a broker without a rack."""
+    rack = racks[broker]
     return 0 if rack is None else sum(racks.get(other) == rack for other in others)
 
 
-def _level(
+def _balance(
     placed: dict[TopicPartition, int],
     stays: Mapping[TopicPartition, Assignment],
     racks: Mapping[int, str | None],
     load: Counter[int],
 ) -> None:
-    """Move single placed replicas until none can go to a node with two fewer.
+    """Balance: move placed replicas while one can go to a broker with at least two fewer.
 
-    Ends: each step lowers the sum of squares.
+    This ends, because each step lowers the sum of the squared loads.
     """
-    restless = True
-    while restless:
-        restless = False
-        for tp, node in placed.items():
+    changed = True
+    while changed:
+        changed = False
+        for tp, broker in placed.items():
             others = stays[tp]
             best = min(
                 (
                     other
                     for other in racks
                     if other not in others
-                    and _crowd(other, others, racks) <= _crowd(node, others, racks)
+                    and _replicas_in_rack(other, others, racks)
+                    <= _replicas_in_rack(broker, others, racks)
                 ),
                 key=lambda other: (load[other], other),
             )
-            if load[best] + 2 <= load[node]:
-                load[node] -= 1
+            if load[best] + 2 <= load[broker]:
+                load[broker] -= 1
                 load[best] += 1
                 placed[tp] = best
-                restless = True
+                changed = True
 
 
-def _choose_leaders(
+def _add_moves(
     plan: Plan,
     current: Mapping[TopicPartition, Assignment],
     stays: Mapping[TopicPartition, Assignment],
@@ -287,21 +290,23 @@ def _choose_leaders(
     racks: Mapping[int, str | None],
     leaving: int,
 ) -> None:
-    """The new replica takes the place of the old; where that was the preferred leader's,
-    the replica with the fewest such places does.
+    """Add a move for each partition: the new replica takes the place of the old one.
+
+    If that place is the preferred leader's, the live replica whose broker is the preferred leader
+    of the fewest partitions takes it.
     """
-    leads = Counter(nodes[0] for nodes in current.values())
+    leads = Counter(brokers[0] for brokers in current.values())
     for tp, others in stays.items():
         if tp in plan.impossible:
             continue
         before = current[tp]
-        after = tuple(placed.get(tp, leaving) if node == leaving else node for node in before)
-        after = tuple(node for node in after if node != leaving)
+        after = tuple(placed.get(tp, leaving) if broker == leaving else broker for broker in before)
+        after = tuple(broker for broker in after if broker != leaving)
         if before[0] == leaving:
-            living = [node for node in after if node in racks]
-            first = min(living, key=lambda node: (leads[node], node not in others, node))
+            living = [broker for broker in after if broker in racks]
+            first = min(living, key=lambda broker: (leads[broker], broker not in others, broker))
             leads[first] += 1
-            after = (first, *(node for node in after if node != first))
+            after = (first, *(broker for broker in after if broker != first))
         plan.add(tp, before, after)
 
 
@@ -311,29 +316,34 @@ def plan_leaders(
     leading: Mapping[TopicPartition, int],
     leaving: int,
 ) -> Plan:
-    """Another replica that is in sync becomes the preferred leader wherever `leaving` leads or is
-    preferred; no data moves.
+    """Make another in-sync replica the preferred leader of each partition that `leaving` leads or
+    should lead; `leaving` becomes the last replica. No data moves.
 
-    After the moves, preferred leaders are to be elected.
+    The caller must elect preferred leaders after the moves.
     """
     plan = Plan()
-    leads = Counter(nodes[0] for nodes in current.values() if nodes[0] != leaving)
+    leads = Counter(brokers[0] for brokers in current.values() if brokers[0] != leaving)
     for tp, before in sorted(current.items()):
         if leaving not in before or (leaving not in (before[0], leading.get(tp))):
             continue
-        able = [node for node in before if node != leaving and node in in_sync[tp]]
-        if not able:
+        candidates = [broker for broker in before if broker != leaving and broker in in_sync[tp]]
+        if not candidates:
             plan.impossible[tp] = (
                 "no other replica is in sync" if len(before) > 1 else "it has no other replica"
             )
             continue
-        first = before[0] if before[0] in able else min(able, key=lambda node: (leads[node], node))
+        first = (
+            before[0]
+            if before[0] in candidates
+            else min(candidates, key=lambda broker: (leads[broker], broker))
+        )
         leads[first] += before[0] != first
         plan.moves[tp] = Move(
-            before, (first, *(node for node in before if node not in (first, leaving)), leaving)
+            before,
+            (first, *(broker for broker in before if broker not in (first, leaving)), leaving),
         )
     return plan
 
 
-def _names(nodes: Iterable[int]) -> str:
-    return ", ".join(map(str, nodes))
+def _names(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers))

@@ -1,4 +1,4 @@
-"""Amounts as people write and read them: bytes and durations. Pure."""
+"""Parses and formats sizes and durations. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 def parse_bytes(text: str) -> int:
     """`1500000`, `1.5M` (1,500,000), `10MiB`, `10MB/s` as bytes.
 
-    Raises ValueError that says what is allowed.
+    Raises ValueError that lists the valid forms.
     """
     found = _BYTES.fullmatch(text.strip())
     amount = int(float(found[1]) * _FACTORS[(found[2] or "").lower()]) if found is not None else 0
@@ -48,7 +48,7 @@ def format_bytes(amount: int | float | None) -> str | None:
 def parse_duration_ms(text: str) -> int:
     """`500ms`, `90s`, `15m`, `2h`, `7d` as milliseconds.
 
-    Raises ValueError that says what is allowed.
+    Raises ValueError that lists the valid forms.
     """
     found = _DURATION.fullmatch(text.strip())
     if found is None:

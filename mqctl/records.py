@@ -1,12 +1,12 @@
-r"""Records as text: formats with % as kcat and rpk have them, and the JSON envelope that consume
-writes and produce reads. Pure.
+r"""Records as text: formats with % as in kcat and rpk, and the JSON envelope that consume writes
+and produce reads. Pure.
 
     %t topic  %p partition  %o offset  %k key  %v value (%s too)  %h headers  %T timestamp
     %K %V lengths of key and value
     %k{hex} %v{base64} %T{iso}  %%  \n \t \r \0 \\ \xNN
 
-In the envelope, bytes that are no UTF-8 stand under key_base64, value_base64 (in headers too)
-instead of key and value.
+In the envelope, keys and values that are not UTF-8 are key_base64 and value_base64, also those of
+headers.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Envelope(NamedTuple):
 
 
 def compile_format(text: str, *, inert: bool = False) -> Callable[[str, int, Record], bytes]:
-    """A function (topic, partition, record) -> bytes. `inert`: what records bring is escaped, for a
-    terminal.
+    """A function (topic, partition, record) -> bytes. With `inert`, control characters of records
+    are escaped, for a terminal.
 
     Raises ValueError for an unknown letter, modifier or escape.
     """
@@ -66,7 +66,7 @@ def compile_format(text: str, *, inert: bool = False) -> Callable[[str, int, Rec
 
 
 def unescape(text: str) -> bytes:
-    r"""The bytes of an argument in which \t, \n, \xNN and the like stand for characters.
+    r"""The bytes of an argument with escapes such as \t, \n and \xNN.
 
     Raises ValueError.
     """
@@ -162,7 +162,7 @@ def _named(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def from_envelope(line: bytes | str) -> Envelope:
-    """A line of JSON as a record to produce. Raises ValueError that says what is wrong with it."""
+    """A line of JSON as a record to produce. Raises ValueError if it is invalid."""
     try:
         data = json.loads(line)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
-"""How results are written: tables for people, JSON and YAML for programs. Pure text in, text out.
+"""Formats results as tables, JSON and YAML. Pure.
 
-Whatever came from a cluster is shown inertly: control and direction characters are written as
-escapes, so that a topic name or a record cannot move the cursor of a terminal or forge a line.
+Tables escape control and direction characters in data from the cluster: a topic name or a record
+cannot move the cursor of a terminal or forge a line.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ GAP = "  "
 
 
 class Column(NamedTuple):
-    """One column of a table: the key in each row, its title, and whether it is a number
-    (then right-aligned).
+    """One column of a table: the key in each row, its title, and whether it is right-aligned (for
+    numbers).
     """
 
     key: str
@@ -40,8 +40,8 @@ def _escape(character: str) -> str:
 
 
 def width(text: str) -> int:
-    """Cells that a terminal takes for printable text: wide characters take two, combining
-    marks none.
+    """The number of terminal cells of printable text: a wide character has two, a combining mark
+    none.
     """
     if text.isascii():
         return len(text)
@@ -53,9 +53,7 @@ def width(text: str) -> int:
 
 
 def cell(value: object) -> str:
-    """One value as a table shows it: nothing as -, yes and no, lists with commas, all on
-    one line.
-    """
+    """One value in a table: "-" for nothing, "yes" or "no", lists with commas; always one line."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -70,7 +68,7 @@ def cell(value: object) -> str:
 def table(
     columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, bold: bool = False
 ) -> str:
-    """Aligned lines under a line of titles, without trailing spaces.
+    """Aligned columns under a line of titles, without trailing spaces.
 
     The last line ends with a newline.
     """

@@ -1,6 +1,6 @@
-"""Where a group shall go on, as people say it, into an offset for each partition. Pure.
+"""Plans new committed offsets of a group. Pure.
 
-The files are those of kafka-consumer-groups.sh: lines of topic,partition,offset, or
+Files have the format of kafka-consumer-groups.sh: lines of topic,partition,offset, or
 group,topic,partition,offset.
 """
 
@@ -14,13 +14,13 @@ from typing import Literal, NamedTuple
 from mqctl.places import Place
 from mqd.types import TopicPartition
 
-Wish = Place | int | Literal["current"]
-"""A place in the log, so many records on (or back) from where it is, or where it is already."""
+Target = Place | int | Literal["current"]
+"""The new offset: a place in the log, a shift of the committed offset, or its present value."""
 
 
 class Bounds(NamedTuple):
-    """What is in a log: the first offset, the end, and the first one at or after the wanted
-    time (None: not asked, -1: nothing so late).
+    """The log start, the log end, and the first offset at or after the target's time (None: the
+    target has no time, -1: no record is that late).
     """
 
     start: int
@@ -29,9 +29,9 @@ class Bounds(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is to happen to one partition.
+    """The change of one partition.
 
-    `before` is None where nothing is committed; `note` says what is not as it was asked for.
+    `before` is None without a committed offset; `note` is why `after` differs from the target.
     """
 
     tp: TopicPartition
@@ -41,14 +41,14 @@ class Step(NamedTuple):
 
 
 def plan_seek(
-    wish: Wish, committed: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
+    target: Target, committed: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> list[Step]:
     """One step for each partition in `bounds`.
 
-    Raises ValueError where there is nothing to go from.
+    Raises ValueError for a shift without a committed offset.
     """
     return [
-        _step(tp, _wanted(tp, wish, committed.get(tp), each), committed.get(tp), each)
+        _step(tp, _new_offset(tp, target, committed.get(tp), each), committed.get(tp), each)
         for tp, each in sorted(bounds.items())
     ]
 
@@ -58,26 +58,26 @@ def plan_file(
     committed: Mapping[TopicPartition, int],
     bounds: Mapping[TopicPartition, Bounds],
 ) -> list[Step]:
-    """One step for each partition in `bounds`, to where a file says."""
+    """One step for each partition in `bounds`, to the offset of a file."""
     return [_step(tp, wanted[tp], committed.get(tp), each) for tp, each in sorted(bounds.items())]
 
 
-def _wanted(tp: TopicPartition, wish: Wish, before: int | None, bounds: Bounds) -> int:
-    if wish == "current":
+def _new_offset(tp: TopicPartition, target: Target, before: int | None, bounds: Bounds) -> int:
+    if target == "current":
         return bounds.end if before is None else before
-    if isinstance(wish, int):
+    if isinstance(target, int):
         if before is None:
             raise ValueError(
                 f"cannot shift the offset of {tp}: the group has no committed offset there"
             )
-        return before + wish
-    assert isinstance(wish, Place)
-    if wish.word is not None:
-        return bounds.start if wish.word == "beginning" else bounds.end
-    if wish.offset is not None:
-        return wish.offset
-    if wish.before_end is not None:
-        return max(bounds.end - wish.before_end, bounds.start)
+        return before + target
+    assert isinstance(target, Place)
+    if target.word is not None:
+        return bounds.start if target.word == "beginning" else bounds.end
+    if target.offset is not None:
+        return target.offset
+    if target.before_end is not None:
+        return max(bounds.end - target.before_end, bounds.start)
     return bounds.end if bounds.at_time is None or bounds.at_time < 0 else bounds.at_time
 
 
@@ -90,7 +90,7 @@ def _step(tp: TopicPartition, wanted: int, before: int | None, bounds: Bounds) -
 
 
 def parse_file(text: str, group: str) -> dict[TopicPartition, int]:
-    """Raises ValueError that names the line; lines of other groups are passed over."""
+    """The offsets of `group`; lines of other groups are skipped. Raises ValueError."""
     found: dict[TopicPartition, int] = {}
     for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
         if not row:
@@ -111,7 +111,7 @@ def parse_file(text: str, group: str) -> dict[TopicPartition, int]:
 
 
 def write_file(offsets: Mapping[TopicPartition, int]) -> str:
-    """The reverse, for one group."""
+    """The file that `parse_file` reads."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerows((tp.topic, tp.partition, offset) for tp, offset in sorted(offsets.items()))
@@ -121,14 +121,14 @@ def write_file(offsets: Mapping[TopicPartition, int]) -> str:
 def choose(
     named: Iterable[tuple[str, int | None]], counts: Mapping[str, int]
 ) -> list[TopicPartition]:
-    """`topic` and `topic:partition` as partitions, once each.
+    """The partitions that `topic` and `topic:partition` name, once each.
 
-    Raises ValueError for what does not exist.
+    `counts`: the number of partitions of each topic. Raises ValueError if one does not exist.
     """
     found: dict[TopicPartition, None] = {}
     for topic, index in named:
         if topic not in counts:
-            raise ValueError(f"topic {topic!r} does not exist")
+            raise ValueError(f"Topic {topic!r} does not exist.")
         if index is not None and index >= counts[topic]:
             raise ValueError(f"topic {topic!r} has no partition {index}")
         found.update(

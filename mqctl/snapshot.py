@@ -1,6 +1,4 @@
-"""The state of a cluster's replicas as several commands need it, asked in a few requests;
-and what is wrong with a partition.
-"""
+"""A snapshot of a cluster: its brokers, its partitions with their problems, and its moves."""
 
 from __future__ import annotations
 
@@ -29,25 +27,27 @@ LEADERLESS, OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED = (
     "under-replicated",
 )
 MIN_ISR = "min.insync.replicas"
-WANTED_SECONDS = 5.0
-"""How long a snapshot waits for what it can do without."""
+OPTIONAL_SECONDS = 5.0
+"""How long a snapshot waits for optional information."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`min_isr` by topic, where it is known."""
+    """The brokers, partitions and moves of a cluster at one time."""
 
     cluster: ClusterDescription
     partitions: Mapping[TopicPartition, PartitionState]
     moves: Mapping[TopicPartition, Reassignment] = field(default_factory=dict)
     min_isr: Mapping[str, int] = field(default_factory=dict)
-    moves_unknown: ClientError | None = None
-    """Why it is not known what moves."""
-    min_isr_unknown: ClientError | None = None
+    """min.insync.replicas of each topic whose configuration is known."""
+    moves_error: ClientError | None = None
+    """Why `moves` is unknown."""
+    min_isr_error: ClientError | None = None
+    """Why `min_isr` is unknown."""
 
     @property
     def alive(self) -> dict[int, str | None]:
-        """The racks of the nodes that are not fenced."""
+        """The brokers that are not fenced, with their racks."""
         return {
             broker.node_id: broker.rack
             for broker in self.cluster.brokers
@@ -56,25 +56,24 @@ class Snapshot:
 
     @property
     def assignments(self) -> dict[TopicPartition, tuple[int, ...]]:
-        """The replicas of each partition; of one that moves, those that it will have."""
+        """The replicas of each partition: after its move, if it is being moved."""
         return {
             tp: self.moves[tp].target if tp in self.moves else state.replicas
             for tp, state in self.partitions.items()
         }
 
-    def wrong(self, tp: TopicPartition) -> list[str]:
-        """What is wrong with a partition, the worst first."""
+    def problems_of(self, tp: TopicPartition) -> list[str]:
+        """The problems of a partition, the worst first."""
         return problems(self.partitions[tp], self.min_isr.get(tp.topic, 1), self.moves.get(tp))
 
 
 def problems(state: PartitionState, min_isr: int, move: Reassignment | None) -> list[str]:
-    """What is wrong with a partition, the worst first. Replicas that a move adds are not missed
-    yet. Pure.
+    """The problems of a partition, the worst first. Pure.
 
-    `min_isr` above the number of replicas counts as that number, as brokers count it: those that a
-    move adds are replicas.
+    Replicas that a move adds may be out of sync. A `min_isr` above the number of replicas (with
+    those that a move adds) counts as that number, as in brokers.
     """
-    expected = [node for node in state.replicas if move is None or node not in move.adding]
+    expected = [broker for broker in state.replicas if move is None or broker not in move.adding]
     found = []
     if state.leader < 0:
         found.append(LEADERLESS)
@@ -82,58 +81,67 @@ def problems(state: PartitionState, min_isr: int, move: Reassignment | None) -> 
         found.append(OFFLINE)
     if len(state.isr) < min(min_isr, len(state.replicas)):
         found.append(UNDER_MIN_ISR)
-    if any(node not in state.isr for node in expected):
+    if any(broker not in state.isr for broker in expected):
         found.append(UNDER_REPLICATED)
     return found
 
 
-async def take(
+async def take_snapshot(
     admin: Admin,
     deadline: float,
     topics: Collection[str] | None = None,
     *,
     min_isr: bool = True,
-    moves: Literal["needed", "wanted", "no"] = "needed",
+    moves: Literal["required", "optional", "no"] = "required",
 ) -> Snapshot:
-    """A snapshot of all topics or of those named, by `deadline` (Trio's clock). Raises ClientError.
+    """Read a snapshot of the named topics (default: all) by `deadline` (Trio's clock). Raises
+    ClientError.
 
-    What moves only the controller tells: it is asked last, for while there is none an answer does
-    not come, and nothing behind it. Where moves are merely `wanted` the rest is there all the same,
-    and so it is without min.insync.replicas, of which that node is asked, too.
+    The controller lists the moves. That request is the last one: without a controller it gets no
+    response, and would delay all requests behind it. If moves are `optional`, or
+    min.insync.replicas cannot be read, the snapshot has the error instead.
     """
     import trio
 
     from mqd.client.errors import ClientError
 
-    with in_time(deadline, "timed out while reading nodes and partitions"):
+    with in_time(deadline, "timed out while reading brokers and partitions"):
         cluster = await admin.describe_cluster()
         partitions = await admin.describe_partitions(topics)
-    ends = deadline if moves == "needed" else min(deadline, trio.current_time() + WANTED_SECONDS)
-    least: Mapping[str, int] = {}
-    least_unknown: ClientError | None = None
+    optional_deadline = (
+        deadline if moves == "required" else min(deadline, trio.current_time() + OPTIONAL_SECONDS)
+    )
+    min_isr_by_topic: Mapping[str, int] = {}
+    min_isr_error: ClientError | None = None
     if min_isr:
         try:
-            with in_time(ends, f"timed out while reading {MIN_ISR}"):
-                least = await _least(admin, sorted({tp.topic for tp in partitions}))
+            with in_time(optional_deadline, f"timed out while reading {MIN_ISR}"):
+                min_isr_by_topic = await _read_min_isr(
+                    admin, sorted({tp.topic for tp in partitions})
+                )
         except ClientError as error:
-            least_unknown = error
-    under_way: Mapping[TopicPartition, Reassignment] = {}
-    unknown: ClientError | None = None
+            min_isr_error = error
+    reassignments: Mapping[TopicPartition, Reassignment] = {}
+    moves_error: ClientError | None = None
     if moves != "no":
         try:
-            with in_time(ends, "timed out while waiting for the controller to list reassignments"):
-                under_way = await moves_under_way(admin)
+            with in_time(
+                optional_deadline,
+                "timed out while waiting for the controller to list reassignments",
+            ):
+                reassignments = await moves_in_progress(admin)
         except ClientError as error:
-            if moves == "needed":
+            if moves == "required":
                 raise
-            unknown = error
-    return Snapshot(cluster, partitions, under_way, least, unknown, least_unknown)
+            moves_error = error
+    return Snapshot(
+        cluster, partitions, reassignments, min_isr_by_topic, moves_error, min_isr_error
+    )
 
 
-async def _least(admin: Admin, topics: list[str]) -> dict[str, int]:
-    """min.insync.replicas of those of the topics that tell it.
-
-    Raises ClientError when nobody does in time.
+async def _read_min_isr(admin: Admin, topics: list[str]) -> dict[str, int]:
+    """min.insync.replicas of each topic, without topics whose configuration cannot be read. Raises
+    DeadlineExceeded.
     """
     from mqd.client.descriptions import Resource, ResourceType
     from mqd.client.errors import ClientError, DeadlineExceeded
@@ -152,8 +160,8 @@ async def _least(admin: Admin, topics: list[str]) -> dict[str, int]:
     return found
 
 
-async def moves_under_way(admin: Admin) -> dict[TopicPartition, Reassignment]:
-    """What moves; nothing does in a cluster that cannot move partitions."""
+async def moves_in_progress(admin: Admin) -> dict[TopicPartition, Reassignment]:
+    """The moves in progress; none if the cluster does not support reassignments."""
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
@@ -166,47 +174,49 @@ async def moves_under_way(admin: Admin) -> dict[TopicPartition, Reassignment]:
 
 
 async def disks(
-    admin: Admin, nodes: Collection[int], deadline: float = math.inf
+    admin: Admin, brokers: Collection[int], deadline: float = math.inf
 ) -> dict[int, list[LogDirectory] | ClientError]:
-    """The log directories of each node, or why they are not known by `deadline`."""
+    """The log directories of each broker, or its error. Returns by `deadline`."""
     import trio
 
     from mqd.client.errors import ClientError
 
-    told: dict[int, list[LogDirectory] | ClientError] = {}
+    log_dirs: dict[int, list[LogDirectory] | ClientError] = {}
 
-    async def ask(node: int) -> None:
+    async def describe(broker: int) -> None:
         try:
-            with in_time(deadline, f"timed out while reading the log directories of node {node}"):
-                told.update(await admin.describe_log_dirs([node]))
+            with in_time(
+                deadline, f"timed out while reading the log directories of broker {broker}"
+            ):
+                log_dirs.update(await admin.describe_log_dirs([broker]))
         except ClientError as error:
-            told[node] = error
+            log_dirs[broker] = error
 
     async with trio.open_nursery() as nursery:
-        for node in nodes:
-            nursery.start_soon(ask, node)
-    return dict(sorted(told.items()))
+        for broker in brokers:
+            nursery.start_soon(describe, broker)
+    return dict(sorted(log_dirs.items()))
 
 
 async def sizes(
-    admin: Admin, nodes: Collection[int], deadline: float = math.inf
+    admin: Admin, brokers: Collection[int], deadline: float = math.inf
 ) -> dict[int, dict[TopicPartition, int]]:
-    """Bytes of each replica on those of the nodes that answer."""
-    told = await disks(admin, nodes, deadline)
+    """The size in bytes of each replica, for the brokers that respond."""
+    log_dirs = await disks(admin, brokers, deadline)
     return {
-        node: {
+        broker: {
             replica.tp: replica.size_bytes
             for each in directories
             for replica in each.replicas
             if not replica.is_future
         }
-        for node, directories in told.items()
+        for broker, directories in log_dirs.items()
         if isinstance(directories, list)
     }
 
 
 def directory_row(each: LogDirectory) -> dict[str, Any]:
-    """One log directory, for JSON."""
+    """One log directory as a row."""
     return {
         "path": each.path,
         "replicas": len(each.replicas),

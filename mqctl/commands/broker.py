@@ -1,4 +1,4 @@
-"""mqctl broker: list, describe, empty and unregister nodes."""
+"""mqctl broker: list, describe, drain and unregister brokers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from mqctl.app import (
     LazyGroup,
     Settings,
     confirm,
-    finish,
     in_time,
     options,
+    print_message,
     run_timed,
-    say,
     write,
 )
 from mqctl.commands.move import (
@@ -28,10 +27,11 @@ from mqctl.commands.move import (
     impossible_code,
     run_watching,
 )
-from mqctl.moving import complain_of
+from mqctl.moving import print_impossible_moves
+from mqctl.outcomes import finish
 from mqctl.planning import plan_drain, plan_leaders
 from mqctl.quantities import format_bytes
-from mqctl.snapshot import Snapshot, directory_row, disks, take
+from mqctl.snapshot import Snapshot, directory_row, disks, take_snapshot
 from mqd.errors import some_of
 from mqd.types import TopicPartition
 
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
 COMMANDS = {
     "list": (
         "mqctl.commands.broker:list_",
-        "List the nodes with their leaders, replicas and disks.",
+        "List the brokers with their leaders, replicas and disks.",
     ),
     "describe": (
         "mqctl.commands.broker:describe",
-        "Describe one node: partitions, disks, configuration.",
+        "Describe one broker: partitions, disks, configuration.",
     ),
     "drain": (
         "mqctl.commands.broker:drain",
-        "Move all replicas off a node, or only its leaderships.",
+        "Move all replicas off a broker, or only its leaderships.",
     ),
     "unregister": (
         "mqctl.commands.broker:unregister",
-        "Remove the registration of a node that will not return.",
+        "Remove the registration of a broker that will not return.",
     ),
 }
 
-NODES = (
-    render.Column("node", "NODE", right=True),
+BROKERS = (
+    render.Column("broker", "BROKER", right=True),
     render.Column("host", "HOST"),
     render.Column("port", "PORT", right=True),
     render.Column("rack", "RACK"),
@@ -82,7 +82,7 @@ DIRECTORIES = (
     render.Column("error", "ERROR"),
 )
 _NAMED_AT_MOST = 5
-_ROOM = "add a node, or use --allow-fewer-replicas; for maintenance --leaders-only is enough"
+_ROOM = "add a broker, or use --allow-fewer-replicas; for maintenance --leaders-only is enough"
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
@@ -93,11 +93,11 @@ def broker() -> None:
 @click.command("list")
 @options
 def list_(settings: Settings) -> None:
-    """List the nodes with their leaders, replicas and disks.
+    """List the brokers with their leaders, replicas and disks.
 
-    PREFERRED counts the partitions of which the node is the preferred leader, NOT-IN-SYNC its
-    replicas that are not in the ISR. A fenced node is registered, but the controller receives no
-    heartbeats from it. A silent node is not fenced (yet), and did not respond to this command.
+    PREFERRED counts the partitions whose preferred leader is the broker, NOT-IN-SYNC its replicas
+    that are not in the ISR. A fenced broker is registered, but the controller receives no
+    heartbeats from it. A silent broker is not fenced (yet), but did not respond to this command.
 
     \b
     mqctl broker list
@@ -108,54 +108,58 @@ def list_(settings: Settings) -> None:
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         from mqd.client.admin import Admin
 
-        seen = await take(
+        snapshot = await take_snapshot(
             Admin(client, timeout_s=settings.timeout_s), deadline, min_isr=False, moves="no"
         )
-        told = await disks(
-            Admin(client, timeout_s=settings.timeout_s, patient=False), seen.alive, deadline
+        log_dirs = await disks(
+            Admin(client, timeout_s=settings.timeout_s, patient=False), snapshot.alive, deadline
         )
         return [
-            node_row(seen, node.node_id, told.get(node.node_id)) for node in seen.cluster.brokers
-        ], _results(told)
+            broker_row(snapshot, each.node_id, log_dirs.get(each.node_id))
+            for each in snapshot.cluster.brokers
+        ], _results(log_dirs)
 
-    rows, told = run_timed(settings, work)
+    rows, results = run_timed(settings, work)
     if settings.output == "table":
-        settings.show(NODES, [_readable(row) for row in rows])
+        settings.show(BROKERS, [_readable(row) for row in rows])
     else:
         settings.show((), rows)
-    finish(told)
+    finish(results)
 
 
-def _results(told: Mapping[int, list[LogDirectory] | ClientError]) -> dict[str, Any]:
-    """For `finish`: what the cluster knows was told in any case, disks by those that were
-    asked and did answer.
+def _results(log_dirs: Mapping[int, list[LogDirectory] | ClientError]) -> dict[str, Any]:
+    """For `finish`: the log directories of each broker, and one success for the rest of the
+    output, which is always there.
     """
-    return {"the cluster": None, **{f"node {node}": outcome for node, outcome in told.items()}}
+    return {
+        "the cluster": None,
+        **{f"broker {broker_id}": outcome for broker_id, outcome in log_dirs.items()},
+    }
 
 
-def node_row(
-    seen: Snapshot, node_id: int, told: list[LogDirectory] | ClientError | None
+def broker_row(
+    snapshot: Snapshot, broker_id: int, log_dirs: list[LogDirectory] | ClientError | None
 ) -> dict[str, Any]:
-    """What a list of nodes says of one, with its disks if they were told."""
-    rows = [directory_row(each) for each in told] if isinstance(told, list) else []
-    (info,) = (each for each in seen.cluster.brokers if each.node_id == node_id)
-    states = seen.partitions.values()
+    """One broker as a row, with the sizes of its log directories if they are known."""
+    rows = [directory_row(each) for each in log_dirs] if isinstance(log_dirs, list) else []
+    (info,) = (each for each in snapshot.cluster.brokers if each.node_id == broker_id)
+    states = snapshot.partitions.values()
     free = [each["usable_bytes"] for each in rows if each["usable_bytes"] is not None]
     return {
-        "node": node_id,
+        "broker": broker_id,
         "host": info.host,
         "port": info.port,
         "rack": info.rack,
         "state": "fenced"
-        if node_id in seen.cluster.fenced
+        if broker_id in snapshot.cluster.fenced
         else "alive"
-        if told is None or isinstance(told, list)
+        if log_dirs is None or isinstance(log_dirs, list)
         else "silent",
-        "leads": sum(state.leader == node_id for state in states),
-        "preferred": sum(state.replicas[:1] == (node_id,) for state in states),
-        "replicas": sum(node_id in state.replicas for state in states),
+        "leads": sum(state.leader == broker_id for state in states),
+        "preferred": sum(state.replicas[:1] == (broker_id,) for state in states),
+        "replicas": sum(broker_id in state.replicas for state in states),
         "not_in_sync": sum(
-            node_id in state.replicas and node_id not in state.isr for state in states
+            broker_id in state.replicas and broker_id not in state.isr for state in states
         ),
         "bytes": sum(each["bytes"] for each in rows) if rows else None,
         "usable_bytes": sum(free) if free else None,
@@ -172,10 +176,10 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("node", type=click.IntRange(min=0), metavar="ID")
+@click.argument("broker_id", type=click.IntRange(min=0), metavar="ID")
 @options
-def describe(settings: Settings, node: int) -> None:
-    """Describe one node: partitions, disks, and the options that are set on it.
+def describe(settings: Settings, broker_id: int) -> None:
+    """Describe one broker: partitions, disks, and the options that are set on it.
 
     \b
     mqctl broker describe 2
@@ -186,25 +190,27 @@ def describe(settings: Settings, node: int) -> None:
         from mqd.client.descriptions import ConfigEntry, ConfigSource, Resource, ResourceType
         from mqd.client.errors import ClientError
 
-        seen = await take(
+        snapshot = await take_snapshot(
             Admin(client, timeout_s=settings.timeout_s), deadline, min_isr=False, moves="no"
         )
-        _check_known(seen, node)
+        _check_known(snapshot, broker_id)
         admin = Admin(client, timeout_s=settings.timeout_s, patient=False)
-        alive = [node] if node in seen.alive else []
-        told = await disks(admin, alive, deadline)
+        alive = [broker_id] if broker_id in snapshot.alive else []
+        log_dirs = await disks(admin, alive, deadline)
         resources = [
             Resource(ResourceType.BROKER, str(each))
             for each in alive
-            if not isinstance(told[each], ClientError)
+            if not isinstance(log_dirs[each], ClientError)
         ]
-        results = _results(told)
+        results = _results(log_dirs)
         described: Mapping[Resource, list[ConfigEntry] | ClientError] = {}
         try:
-            with in_time(deadline, f"timed out while reading the configuration of node {node}"):
+            with in_time(
+                deadline, f"timed out while reading the configuration of broker {broker_id}"
+            ):
                 described = await admin.describe_configs(resources)
         except ClientError as error:
-            results[f"node {node}, configuration"] = error
+            results[f"broker {broker_id}, configuration"] = error
         config: dict[str, str | None] = {}
         for entries in described.values():
             for entry in entries if not isinstance(entries, ClientError) else ():
@@ -216,29 +222,29 @@ def describe(settings: Settings, node: int) -> None:
                     config[entry.name] = entry.value
         lagging = [
             str(tp)
-            for tp, state in seen.partitions.items()
-            if node in state.replicas and node not in state.isr
+            for tp, state in snapshot.partitions.items()
+            if broker_id in state.replicas and broker_id not in state.isr
         ]
         directories = [
             directory_row(each)
-            for rows in told.values()
+            for rows in log_dirs.values()
             if not isinstance(rows, ClientError)
             for each in rows
         ]
         data = {
-            **node_row(seen, node, told.get(node)),
+            **broker_row(snapshot, broker_id, log_dirs.get(broker_id)),
             "lagging": lagging,
             "config": config,
             "directories": directories,
         }
         return data, results
 
-    data, told = run_timed(settings, work)
+    data, results = run_timed(settings, work)
     if settings.output != "table":
         settings.show_data(data)
     else:
         _show(settings, data)
-    finish(told)
+    finish(results)
 
 
 def _show(settings: Settings, data: dict[str, Any]) -> None:
@@ -261,30 +267,30 @@ def _show(settings: Settings, data: dict[str, Any]) -> None:
         write("\n" + render.fields(data["config"]))
 
 
-def _check_known(seen: Snapshot, node: int) -> None:
-    if all(each.node_id != node for each in seen.cluster.brokers):
-        known = ", ".join(str(each.node_id) for each in seen.cluster.brokers)
+def _check_known(snapshot: Snapshot, broker_id: int) -> None:
+    if all(each.node_id != broker_id for each in snapshot.cluster.brokers):
+        known = ", ".join(str(each.node_id) for each in snapshot.cluster.brokers)
         raise Failure(
-            f"node {node} does not exist; the nodes are {known}",
-            remedy="list the nodes with `mqctl broker list`",
+            f"broker {broker_id} does not exist; the brokers are {known}",
+            remedy="list the brokers with `mqctl broker list`",
         )
 
 
 @click.command()
-@click.argument("node", type=click.IntRange(min=0), metavar="ID")
+@click.argument("broker_id", type=click.IntRange(min=0), metavar="ID")
 @click.option(
     "--leaders-only",
     is_flag=True,
     help="For maintenance: move leaderships only. Replicas stay where they are.",
 )
 @fewer_option(
-    "Drop replicas that no other node can take. Their partitions have one replica less then."
+    "Drop replicas that no other broker can take. Their partitions then have fewer replicas."
 )
 @execution_options
 @options
 def drain(
     settings: Settings,
-    node: int,
+    broker_id: int,
     leaders_only: bool,
     fewer: bool,
     execute: bool,
@@ -292,16 +298,16 @@ def drain(
     wait: bool,
     save_to: str | None,
 ) -> None:
-    """Move all replicas off a node, or only its leaderships.
+    """Move all replicas off a broker, or only its leaderships.
 
     Each replica moves to a rack without a replica of its partition, if possible, and there to the
-    node with the fewest replicas. Other replicas stay. The node may be down. While it runs, new
-    topics may still be placed on it: stop it when it is empty.
+    broker with the fewest replicas. Other replicas stay. The broker may be down. While it runs, it
+    may still get replicas of new topics: stop it when it is empty.
 
-    With --leaders-only the node becomes the last replica in the list of each partition that it
+    With --leaders-only the broker becomes the last replica in the list of each partition that it
     leads or should lead. To undo this, run `partition move --file` with the file from --save, then
-    `partition elect-leader --all`. A clean stop does not need this command: the node hands over its
-    leaderships by itself.
+    `partition elect-leader --all`. A clean stop does not need this command: the broker then hands
+    over its leaderships by itself.
 
     \b
     mqctl broker drain 3                               only shows the plan
@@ -318,26 +324,27 @@ def drain(
         from mqd.client.admin import Admin
 
         admin = Admin(client, timeout_s=settings.timeout_s)
-        seen = await take(admin, deadline, min_isr=False)
-        _check_known(seen, node)
+        snapshot = await take_snapshot(admin, deadline, min_isr=False)
+        _check_known(snapshot, broker_id)
         if leaders_only:
-            in_sync = {tp: state.isr for tp, state in seen.partitions.items()}
-            leading = {tp: state.leader for tp, state in seen.partitions.items()}
-            plan = plan_leaders(seen.assignments, in_sync, leading, node)
+            in_sync = {tp: state.isr for tp, state in snapshot.partitions.items()}
+            leading = {tp: state.leader for tp, state in snapshot.partitions.items()}
+            plan = plan_leaders(snapshot.assignments, in_sync, leading, broker_id)
         else:
-            plan = plan_drain(seen.assignments, seen.alive, node, fewer=fewer)
-        complain_of(plan)
+            plan = plan_drain(snapshot.assignments, snapshot.alive, broker_id, fewer=fewer)
+        print_impossible_moves(plan)
         if plan.impossible and execute and not leaders_only:
             raise Failure(
-                f"nothing was moved: {len(plan.impossible)} partitions cannot leave node {node}",
+                f"nothing was moved: {len(plan.impossible)} partitions cannot leave broker "
+                f"{broker_id}",
                 remedy=_ROOM,
             )
         if plan.impossible and not leaders_only:
-            say(_ROOM)
+            print_message(_ROOM)
         code = await carry_out(
             settings,
             admin,
-            seen,
+            snapshot,
             plan,
             deadline,
             execute=execute,
@@ -346,7 +353,7 @@ def drain(
             save_to=save_to,
         )
         if leaders_only and execute and plan.moves:
-            code = await lead_elsewhere(admin, list(plan.moves), node) or code
+            code = await elect_other_leaders(admin, list(plan.moves), broker_id) or code
         return code or impossible_code(plan)
 
     code = run_watching(settings, work, execute and wait and not leaders_only)
@@ -354,9 +361,11 @@ def drain(
         raise SystemExit(code)
 
 
-async def lead_elsewhere(admin: Admin, partitions: list[TopicPartition], node: int) -> int:
-    """Elect the new preferred leaders; the exit code."""
-    from mqctl.app import complain, failure_of
+async def elect_other_leaders(
+    admin: Admin, partitions: list[TopicPartition], broker_id: int
+) -> int:
+    """Elect the new preferred leaders; returns the exit code."""
+    from mqctl.app import failure_of, print_error
     from mqd.client.descriptions import ElectionType
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
@@ -368,21 +377,23 @@ async def lead_elsewhere(admin: Admin, partitions: list[TopicPartition], node: i
         if isinstance(error, ClientError) and error.code is not ErrorCode.ELECTION_NOT_NEEDED
     ]
     for error in errors:
-        complain(failure_of(error))
+        print_error(failure_of(error))
     states = await admin.describe_partitions({tp.topic for tp in partitions})
-    left = sum(state.leader == node for state in states.values())
-    say(f"node {node} now leads {left or 'none'} of the partitions of these topics")
+    left = sum(state.leader == broker_id for state in states.values())
+    print_message(
+        f"broker {broker_id} now leads {left or 'none'} of the partitions of these topics"
+    )
     return 3 if errors else 0
 
 
 @click.command()
-@click.argument("node", type=click.IntRange(min=0), metavar="ID")
+@click.argument("broker_id", type=click.IntRange(min=0), metavar="ID")
 @click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
-def unregister(settings: Settings, node: int, yes: bool) -> None:
-    """Remove the registration of a node that will not return.
+def unregister(settings: Settings, broker_id: int, yes: bool) -> None:
+    """Remove the registration of a broker that will not return.
 
-    The node must be fenced, and have no replicas: drain it first, which also works while it is
+    The broker must be fenced, and have no replicas: drain it first, which also works while it is
     down.
 
     \b
@@ -394,25 +405,25 @@ def unregister(settings: Settings, node: int, yes: bool) -> None:
 
         admin = Admin(client, timeout_s=settings.timeout_s)
         if not check:
-            await admin.unregister_broker(node)
+            await admin.unregister_broker(broker_id)
             return
-        seen = await take(admin, deadline, min_isr=False)
-        _check_known(seen, node)
-        if node in seen.alive:
+        snapshot = await take_snapshot(admin, deadline, min_isr=False)
+        _check_known(snapshot, broker_id)
+        if broker_id in snapshot.alive:
             raise Failure(
-                f"node {node} is still alive",
+                f"broker {broker_id} is still alive",
                 remedy="stop it, and wait until `mqctl broker list` shows it as fenced",
             )
-        held = sum(node in state.replicas for state in seen.partitions.values())
-        if held:
+        replicas = sum(broker_id in state.replicas for state in snapshot.partitions.values())
+        if replicas:
             raise Failure(
-                f"node {node} still has replicas of {held} partitions",
-                remedy=f"move them to other nodes: `mqctl broker drain {node} --execute`",
+                f"broker {broker_id} still has replicas of {replicas} partitions",
+                remedy=f"move them to other brokers: `mqctl broker drain {broker_id} --execute`",
             )
 
     run_timed(settings, lambda client, deadline: work(client, deadline, check=True))
-    confirm(f"This removes the registration of node {node}.", yes=yes)
+    confirm(f"This removes the registration of broker {broker_id}.", yes=yes)
     run_timed(settings, lambda client, deadline: work(client, deadline, check=False))
     if settings.output != "table":
-        settings.show_data({"node": node, "unregistered": True})
-    say(f"node {node} is unregistered")
+        settings.show_data({"broker": broker_id, "unregistered": True})
+    print_message(f"broker {broker_id} is unregistered")

@@ -1,4 +1,4 @@
-"""mqctl cluster: nodes and the state of the cluster."""
+"""mqctl cluster: brokers and the state of the cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import LazyGroup, Settings, finish, in_time, options, run_timed, write
+from mqctl.app import LazyGroup, Settings, in_time, options, run_timed, write
+from mqctl.outcomes import finish
 
 if TYPE_CHECKING:
     from mqd.client.admin import Admin
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from mqd.client.errors import ClientError
 
 COMMANDS = {
-    "info": ("mqctl.commands.cluster:info", "Show nodes, controller, and unhealthy partitions."),
+    "info": ("mqctl.commands.cluster:info", "Show brokers, controller, and unhealthy partitions."),
     "quorum": (
         "mqctl.commands.health:quorum",
         "Show the leader of the metadata quorum, and the lag of its voters.",
@@ -24,10 +25,10 @@ COMMANDS = {
 }
 
 QUORUM_SECONDS = 5.0
-"""How long `info` waits to hear who leads: without a majority nobody can say."""
+"""How long `info` waits for the quorum leader: without a majority there is none."""
 
-NODES = (
-    render.Column("node", "NODE", right=True),
+BROKERS = (
+    render.Column("broker", "BROKER", right=True),
     render.Column("host", "HOST"),
     render.Column("port", "PORT", right=True),
     render.Column("rack", "RACK"),
@@ -39,15 +40,15 @@ NODES = (
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def cluster() -> None:
-    """Show the nodes, the quorum and the health of the cluster."""
+    """Show the brokers, the quorum and the health of the cluster."""
 
 
 @click.command()
 @options
 def info(settings: Settings) -> None:
-    """Show nodes, controller, and unhealthy partitions, including those of internal topics.
+    """Show brokers, controller, and unhealthy partitions, including those of internal topics.
 
-    Only the controller knows which nodes are alive. Without a controller their state is unknown,
+    Only the controller knows which brokers are alive. Without a controller their state is unknown,
     and the exit code is 3.
     """
     data, unknown = run_timed(
@@ -56,22 +57,24 @@ def info(settings: Settings) -> None:
     if settings.output != "table":
         settings.show_data(data)
     else:
-        summary = {name.replace("_", " "): value for name, value in data.items() if name != "nodes"}
+        summary = {
+            name.replace("_", " "): value for name, value in data.items() if name != "brokers"
+        }
         write(render.fields(summary) + "\n")
-        settings.show(NODES, data["nodes"])
+        settings.show(BROKERS, data["brokers"])
     finish({"the cluster": None, "quorum": unknown})
 
 
 async def gather(
     client: ClusterClient, timeout_s: float, deadline: float
 ) -> tuple[dict[str, Any], ClientError | None]:
-    """Everything that `info` tells, and why it is not known who leads the quorum."""
+    """The output of `info`, and the error if the quorum leader is unknown."""
     import trio
 
     from mqd.client.admin import Admin
 
     admin = Admin(client, timeout_s=timeout_s)
-    with in_time(deadline, "timed out while reading nodes and topics"):
+    with in_time(deadline, "timed out while reading brokers and topics"):
         described = await admin.describe_cluster()
         topics = await admin.list_topics(internal=True)
     partitions = [partition for topic in topics for partition in topic.partitions]
@@ -87,9 +90,9 @@ async def gather(
         "under_replicated_partitions": sum(
             len(partition.isr) < len(partition.replicas) for partition in partitions
         ),
-        "nodes": [
+        "brokers": [
             {
-                "node": broker.node_id,
+                "broker": broker.node_id,
                 "host": broker.host,
                 "port": broker.port,
                 "rack": broker.rack,
@@ -110,13 +113,13 @@ async def gather(
 async def _leader(
     admin: Admin, otherwise: int, deadline: float
 ) -> tuple[int | None, ClientError | None]:
-    """Who leads the quorum, or why that is not known; the controller `otherwise` of a
-    cluster that does not tell about its quorum.
+    """The leader of the quorum, or the error why it is unknown. A cluster without DescribeQuorum
+    has the controller `otherwise`.
     """
     from mqd.client.errors import ClientError
     from mqd.errors import ErrorCode
 
-    nobody = ClientError(
+    no_leader = ClientError(
         ErrorCode.LEADER_NOT_AVAILABLE,
         "the metadata quorum has no leader",
         remedy="check the cluster with `mqctl cluster health`",
@@ -130,4 +133,4 @@ async def _leader(
         if error.code is not ErrorCode.UNSUPPORTED_VERSION:
             return None, error
         leader = otherwise
-    return (leader, None) if leader >= 0 else (None, nobody)
+    return (leader, None) if leader >= 0 else (None, no_leader)

@@ -186,12 +186,12 @@ async def _choose(
     ).items():
         if isinstance(described, ClientError):
             raise described
-        there = [each.partition for each in described.partitions]
-        for partition in only if only is not None else there:
-            if partition not in there:
+        existing = [each.partition for each in described.partitions]
+        for partition in only if only is not None else existing:
+            if partition not in existing:
                 raise Failure(
                     f"topic {name!r} has no partition {partition}",
-                    remedy=f"its partitions are 0 to {len(there) - 1}",
+                    remedy=f"its partitions are 0 to {len(existing) - 1}",
                 )
             tps.append(TopicPartition(name, partition))
     return tps
@@ -204,9 +204,9 @@ async def _places(
     settings: Settings,
     read_committed: bool,
 ) -> dict[TopicPartition, OffsetSpec]:
-    """The place for each partition, as the client takes it.
+    """The client's offset specification of `place` for each partition.
 
-    With `read_committed`, a log ends at its last stable offset.
+    With `read_committed`, the end is the last stable offset.
     """
     from mqd.client.offset_specs import AtTime, resolve_offsets
 
@@ -239,7 +239,7 @@ async def _pump(consumer: Consumer, printer: Printer, count: int | None) -> int:
 
 
 class Printer:
-    """Writes records to standard output as they come."""
+    """Writes records to standard output as they arrive."""
 
     def __init__(
         self, opening: str, between: str, closing: str, one: Callable[[str, int, Any], str | bytes]

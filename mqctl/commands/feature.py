@@ -1,4 +1,4 @@
-"""mqctl feature: levels that the whole cluster has agreed upon (KIP-584)."""
+"""mqctl feature: the versions of cluster-wide features (KIP-584)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from mqctl import render
-from mqctl.app import Failure, LazyGroup, Settings, confirm, options, parse_pairs, run, say
+from mqctl.app import (
+    Failure,
+    LazyGroup,
+    Settings,
+    confirm,
+    options,
+    parse_pairs,
+    print_message,
+    run,
+)
 
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
@@ -82,7 +91,7 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
         if name not in found or found[name].finalized != level
     }
     if not changes:
-        say(
+        print_message(
             "nothing to change: "
             + ", ".join(f"{name} is {level}" for name, level in levels.items())
         )
@@ -114,7 +123,7 @@ def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: boo
                 for name, level in changes.items()
             ],
         )
-    say(
+    print_message(
         ("dry run, the cluster would finalize: " if dry_run else "finalized: ")
         + ", ".join(f"{name}={level}" for name, level in changes.items())
     )

@@ -1,4 +1,4 @@
-"""mqctl group config: see and change the configuration of a group."""
+"""mqctl group config: show and change the configuration of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mqctl cluster quorum and health: who runs the cluster, and what is wrong with it."""
+"""mqctl cluster quorum and health: the metadata quorum, and a diagnosis of the cluster."""
 
 from __future__ import annotations
 
@@ -31,17 +31,15 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-QUESTION_SECONDS = 5.0
-"""For one question of `health`, which are asked at the same time, and for the one of
-`quorum`: without a majority nobody answers it.
-"""
+REQUEST_SECONDS = 5.0
+"""Timeout of each request of `health`, and of `quorum`: without a majority there is no response."""
 
 VOTERS = (
     render.Column("node", "NODE", right=True),
     render.Column("role", "ROLE"),
     render.Column("log_end_offset", "END", right=True),
     render.Column("lag", "LAG", right=True),
-    render.Column("heard", "LAST CONTACT", right=True),
+    render.Column("last_contact", "LAST CONTACT", right=True),
     render.Column("caught_up", "CAUGHT UP", right=True),
     render.Column("state", "STATE"),
 )
@@ -55,7 +53,7 @@ def quorum(settings: Settings) -> None:
     LAST CONTACT and CAUGHT UP show how long ago that was, by the leader's clock. Without a majority
     of the voters there is no leader; the command reports this within 5 seconds.
     """
-    limit_s = min(settings.timeout_s, QUESTION_SECONDS)
+    limit_s = min(settings.timeout_s, REQUEST_SECONDS)
 
     async def work(client: ClusterClient, deadline: float) -> Quorum:
         from mqd.client.admin import Admin
@@ -92,7 +90,7 @@ def quorum(settings: Settings) -> None:
         [
             {
                 **row,
-                "heard": _ago(row["last_fetch_ms"], now_ms),
+                "last_contact": _ago(row["last_fetch_ms"], now_ms),
                 "caught_up": _ago(row["last_caught_up_ms"], now_ms),
             }
             for row in rows
@@ -133,9 +131,9 @@ def _ago(then_ms: int | None, now_ms: int) -> str | None:
 def health(settings: Settings) -> None:
     """Diagnose the cluster, and show what to do. Exit code 0 if it is healthy, 1 if not.
 
-    Checks nodes, leaders, in-sync replicas, disks, moves, the controller and the quorum. It waits
-    at most 5 seconds for each, and so also works while half of the cluster is down. A cluster with
-    notes alone is healthy.
+    Checks brokers, leaders, in-sync replicas, disks, moves, the controller and the quorum. It waits
+    at most 5 seconds for each, so it also works while half of the cluster is down. A cluster with
+    only notes is healthy.
 
     \b
     mqctl cluster health
@@ -143,19 +141,19 @@ def health(settings: Settings) -> None:
     """
     from mqctl.diagnosis import diagnose
 
-    limit_s = min(settings.timeout_s, QUESTION_SECONDS)
-    asked = Settings(settings.bootstrap, settings.output, limit_s)
+    limit_s = min(settings.timeout_s, REQUEST_SECONDS)
+    limited = Settings(settings.bootstrap, settings.output, limit_s)
     try:
-        seen = run(asked, lambda client: observe(client, limit_s))
+        observed = run(limited, lambda client: observe(client, limit_s))
     except Failure as failure:
         remedy = (
-            "start the nodes, or specify others with --bootstrap; the log of each node shows "
+            "start the brokers, or specify others with --bootstrap; the log of each broker shows "
             "what it waits for"
         )
         if failure.remedy and "cluster health" not in failure.remedy:
             remedy = failure.remedy
         raise Failure(failure.message, remedy=remedy) from None
-    findings = diagnose(seen)
+    findings = diagnose(observed)
     healthy = all(each.healthy for each in findings)
     if settings.output == "table":
         write(report(findings, healthy, colour=wants_colour(sys.stdout)))
@@ -169,7 +167,7 @@ _COLOURS = {"ok": "32", "note": "36", "warning": "33", "bad": "31"}
 
 
 def report(findings: list[Finding], healthy: bool, *, colour: bool) -> str:
-    """The page that people read: the worst first, what is well last."""
+    """The report as text: the worst findings first."""
     from mqctl.diagnosis import BAD, NOTE, OK, WARNING
 
     counts = {level: sum(each.level == level for each in findings) for level in (BAD, WARNING)}
@@ -190,7 +188,7 @@ def report(findings: list[Finding], healthy: bool, *, colour: bool) -> str:
 
 
 async def observe(client: ClusterClient, limit_s: float) -> Observed:
-    """Ask everything, at the same time where one answer does not need another."""
+    """Send all requests, concurrently where one does not need the response of another."""
     import trio
 
     from mqctl.diagnosis import Observed
@@ -204,17 +202,17 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
     admin = Admin(client, timeout_s=limit_s)
     found: dict[str, Any] = {}
 
-    async def ask(name: str, question: Callable[[], Awaitable[Any]]) -> None:
+    async def read(name: str, request: Callable[[], Awaitable[Any]]) -> None:
         found[name] = ClientError(ErrorCode.REQUEST_TIMED_OUT, f"no response within {limit_s:g} s")
         with trio.move_on_after(limit_s):
             try:
-                found[name] = await question()
+                found[name] = await request()
             except ClientError as error:
                 found[name] = error
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask, "cluster", admin.describe_cluster)
-        nursery.start_soon(ask, "partitions", admin.describe_partitions)
+        nursery.start_soon(read, "cluster", admin.describe_cluster)
+        nursery.start_soon(read, "partitions", admin.describe_partitions)
     alive: list[BrokerInfo] = []
     if not isinstance(found["cluster"], ClientError):
         alive = [
@@ -237,7 +235,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
             else:
                 del unreachable[broker.node_id]
 
-    async def least() -> dict[str, int]:
+    async def min_isr() -> dict[str, int]:
         configs = await admin.describe_configs(
             [Resource(ResourceType.TOPIC, name) for name in topics], [MIN_ISR]
         )
@@ -250,12 +248,12 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
             name: int(value) for name, value in entries if value is not None and value.isdecimal()
         }
 
-    async def throttle(nodes: list[int]) -> str:
-        throttled = await find_throttle(admin, topics, nodes)
+    async def throttle(brokers: list[int]) -> str:
+        throttled = await find_throttle(admin, topics, brokers)
         return ", ".join(
             [
                 *(f"topic {name}" for name in throttled.topics),
-                *(f"node {node}" for node in throttled.nodes),
+                *(f"broker {each}" for each in throttled.nodes),
             ]
         )
 
@@ -264,14 +262,14 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
             nursery.start_soon(reach, broker)
     reached = [broker.node_id for broker in alive if broker.node_id not in unreachable]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask, "min_isr", least)
-        nursery.start_soon(ask, "throttled", lambda: throttle(reached))
-        nursery.start_soon(ask, "disks", lambda: admin.describe_log_dirs(reached))
-        nursery.start_soon(ask, "usage", lambda: admin.describe_usage(reached))
-    # last: without a controller no answer comes, nor one to what is asked behind it
+        nursery.start_soon(read, "min_isr", min_isr)
+        nursery.start_soon(read, "throttled", lambda: throttle(reached))
+        nursery.start_soon(read, "disks", lambda: admin.describe_log_dirs(reached))
+        nursery.start_soon(read, "usage", lambda: admin.describe_usage(reached))
+    # last: without a controller these get no response, nor do requests behind them
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask, "quorum", admin.describe_quorum)
-        nursery.start_soon(ask, "moves", _moves(admin))
+        nursery.start_soon(read, "quorum", admin.describe_quorum)
+        nursery.start_soon(read, "moves", _moves(admin))
     return Observed(
         cluster=found["cluster"],
         quorum=found["quorum"],
@@ -290,6 +288,6 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
 
 
 def _moves(admin: Any) -> Callable[[], Awaitable[Any]]:
-    from mqctl.snapshot import moves_under_way
+    from mqctl.snapshot import moves_in_progress
 
-    return lambda: moves_under_way(admin)
+    return lambda: moves_in_progress(admin)

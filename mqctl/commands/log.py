@@ -1,4 +1,4 @@
-"""mqctl log: read the data directory of a node that does not run. No node is asked."""
+"""mqctl log: read the data directory of a stopped node, without a connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mqctl import offline, render
-from mqctl.app import FAILED, Failure, LazyGroup, Settings, offline_options, say, write
+from mqctl.app import FAILED, Failure, LazyGroup, Settings, offline_options, print_message, write
 from mqd.errors import StorageError
 
 COMMANDS = {
@@ -87,7 +87,7 @@ def dump(settings: Settings, path: Path, records: bool) -> None:
     except OSError as error:
         raise Failure(f"cannot read {str(path)!r}: {error.strerror}") from None
     if not rows:
-        say(f"{path} has no entries")
+        print_message(f"{path} has no entries")
         if settings.output == "table":
             return
     names = list(rows[0]) if rows else []
@@ -99,23 +99,21 @@ def dump(settings: Settings, path: Path, records: bool) -> None:
 def _show_pages(
     settings: Settings, columns: tuple[render.Column, ...], rows: Iterator[dict[str, Any]]
 ) -> None:
-    """Rows as they come, where the form allows it: a segment may hold millions."""
+    """Write rows in pages if the format permits it: a segment may have millions of records."""
     if settings.output not in ("table", "jsonl"):
         settings.show_data(list(rows))
         return
     first = True
     while page := list(islice(rows, _PAGE_ROWS)):
         if settings.output == "jsonl" or first:
-            settings.show(columns, [_in_a_cell(row, settings) for row in page])
+            settings.show(columns, [_cells(row, settings) for row in page])
         else:
-            write(
-                render.table(columns, [_in_a_cell(row, settings) for row in page]).split("\n", 1)[1]
-            )
+            write(render.table(columns, [_cells(row, settings) for row in page]).split("\n", 1)[1])
         first = False
 
 
-def _in_a_cell(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Headers are a list, as they may repeat; a table shows them as name=value."""
+def _cells(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """A row for a table, with headers as name=value; unchanged for other formats."""
     if settings.output != "table" or not row.get("headers"):
         return row
     return {
@@ -146,7 +144,7 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     mqctl log verify data
     """
     if offline.in_use(path):
-        say(
+        print_message(
             f"warning: a node is running on {path}: its unfinished writes may be reported as "
             "findings; stop it first to be certain"
         )
@@ -176,13 +174,13 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
         }
         settings.show_data({"directories": [str(one) for one in directories], **summary})
     if (path / offline.METADATA_FOLDER).is_dir():
-        say(f"{path / offline.METADATA_FOLDER}: not checked, only partitions are")
+        print_message(f"{path / offline.METADATA_FOLDER}: not checked, only partitions are")
     if directories not in ([], [path]):
-        say(f"log directories: {', '.join(map(str, directories))}")
+        print_message(f"log directories: {', '.join(map(str, directories))}")
     if not verifier.partitions and not rows:
         remedy = "specify a data directory, one of its log.dirs, or the directory of a partition"
         raise Failure(f"no partitions in {str(path)!r}: nothing was verified", remedy=remedy)
-    say(
+    print_message(
         f"{verifier.partitions} partitions, {verifier.batches} batches, {verifier.size_bytes} "
         f"bytes: {len(rows)} findings"
     )
@@ -191,17 +189,17 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
 
 
 def _progress() -> Callable[[str], None]:
-    """Says which partition is being read, on a terminal and once in a while: there may be
-    thousands.
+    """A function that prints the partition being read: only on a terminal, and at most every
+    _PROGRESS_SECONDS.
     """
     if not sys.stderr.isatty():
         return lambda partition: None
-    told = time.monotonic()
+    printed_at = time.monotonic()
 
-    def tell(partition: str) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _PROGRESS_SECONDS:
-            told = time.monotonic()
-            say(f"reading {partition}")
+    def show(partition: str) -> None:
+        nonlocal printed_at
+        if time.monotonic() - printed_at >= _PROGRESS_SECONDS:
+            printed_at = time.monotonic()
+            print_message(f"reading {partition}")
 
-    return tell
+    return show

@@ -1,4 +1,4 @@
-"""mqctl partition move, move-status, move-cancel: replicas go to other nodes (KIP-455)."""
+"""mqctl partition move, move-status, move-cancel: replicas go to other brokers (KIP-455)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import FAILED, PARTIAL, Failure, Settings, finish, options, run, run_timed, say
+from mqctl.app import FAILED, PARTIAL, Failure, Settings, options, print_message, run, run_timed
 from mqctl.commands.partition import expand
 from mqctl.moving import (
     PLAN,
-    begin,
     check_done,
-    complain_of,
     plan_rows,
+    print_impossible_moves,
     reassignment_rows,
     save,
-    shown,
+    start_moves,
     throttled_by,
     unthrottle,
     watch,
+    with_readable_sizes,
 )
+from mqctl.outcomes import finish
 from mqctl.planning import (
     Assignment,
     Move,
@@ -35,7 +36,7 @@ from mqctl.planning import (
     plan_targets,
 )
 from mqctl.quantities import format_bytes, parse_bytes
-from mqctl.snapshot import Snapshot, moves_under_way, sizes, take
+from mqctl.snapshot import Snapshot, moves_in_progress, sizes, take_snapshot
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -50,18 +51,18 @@ MOVES = (
     render.Column("adding", "ADDS"),
     render.Column("removing", "REMOVES"),
     render.Column("left", "LEFT", right=True),
-    render.Column("stands_still", "STALLED"),
+    render.Column("stalled", "STALLED"),
 )
 CANCELLED = (
     render.Column("topic", "TOPIC"),
     render.Column("partition", "PARTITION", right=True),
     render.Column("cancelled", "CANCELLED"),
 )
-GOES_ON = (
+MOVES_CONTINUE = (
     "the moves continue in the cluster: show them with `mqctl partition move-status`, cancel "
     "them with `mqctl partition move-cancel`"
 )
-THROTTLE_STAYS = (
+THROTTLE_REMAINS = (
     "the throttle stays until you remove it: `mqctl partition move-status --wait` or "
     "`--clear-throttle`"
 )
@@ -80,7 +81,7 @@ class Rate(click.ParamType[int]):
 
 
 def execution_options(function: Any) -> Any:
-    """What `move` and `broker drain` have in common."""
+    """Add --execute, --throttle, --wait and --save, the options of `move` and `broker drain`."""
     for option in (
         click.option(
             "--save",
@@ -97,7 +98,7 @@ def execution_options(function: Any) -> Any:
         click.option(
             "--throttle",
             type=Rate(),
-            help="With --execute: limit of the replication rate of each node, in bytes per second, "
+            help="With --execute: limit each broker's replication to this many bytes per second, "
             "for example 50M.",
         ),
         click.option(
@@ -111,7 +112,7 @@ def execution_options(function: Any) -> Any:
 
 
 def fewer_option(text: str) -> Callable[[Any], Any]:
-    """--allow-fewer-replicas, of `move` and `broker drain`."""
+    """The option --allow-fewer-replicas of `move` and `broker drain`."""
     return click.option("--allow-fewer-replicas", "fewer", is_flag=True, help=text)
 
 
@@ -121,16 +122,16 @@ def check_options(execute: bool, throttle: int | None, wait: bool) -> None:
 
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[TOPIC:PARTITION=NODE,..]...")
+@click.argument("targets", nargs=-1, metavar="[TOPIC:PARTITION=BROKER,..]...")
 @click.option(
     "--from",
     "leaving",
     type=click.IntRange(min=0),
     metavar="ID",
-    help="Move all replicas from this node to the node of --to.",
+    help="Move all replicas from this broker to the broker of --to.",
 )
 @click.option(
-    "--to", "joining", type=click.IntRange(min=0), metavar="ID", help="The target node of --from."
+    "--to", "joining", type=click.IntRange(min=0), metavar="ID", help="The target broker of --from."
 )
 @click.option(
     "-t",
@@ -161,10 +162,10 @@ def move(
     wait: bool,
     save_to: str | None,
 ) -> None:
-    """Move partitions to other nodes.
+    """Move partitions to other brokers.
 
     A target lists all replicas of a partition, the preferred leader first. It needs at least as
-    many nodes as the partition has replicas, unless you add --allow-fewer-replicas. Clients can
+    many brokers as the partition has replicas, unless you add --allow-fewer-replicas. Clients can
     read and write during the move: old replicas are deleted only after the new ones are in sync.
 
     \b
@@ -175,10 +176,10 @@ def move(
     """
     check_options(execute, throttle, wait)
     if (leaving is None) != (joining is None) or (leaving is not None and leaving == joining):
-        raise click.UsageError("--from and --to must be used together, with two different nodes")
+        raise click.UsageError("--from and --to must be used together, with two different brokers")
     if [bool(targets), leaving is not None, file is not None].count(True) != 1:
         raise click.UsageError(
-            "specify one of TOPIC:PARTITION=NODE,.., --from ID --to ID, and --file FILE"
+            "specify one of TOPIC:PARTITION=BROKER,.., --from ID --to ID, and --file FILE"
         )
     if pattern is not None and leaving is None:
         raise click.UsageError("--topic requires --from and --to")
@@ -186,24 +187,24 @@ def move(
         raise click.UsageError("--allow-fewer-replicas has no effect with --from and --to")
     wanted = _targets(targets, file)
 
-    def plan(seen: Snapshot) -> Plan:
+    def plan(snapshot: Snapshot) -> Plan:
         if leaving is None or joining is None:
-            return plan_targets(seen.assignments, wanted, seen.alive, fewer=fewer)
-        if not any(broker.node_id == leaving for broker in seen.cluster.brokers) and not _holds(
-            seen, leaving
-        ):
+            return plan_targets(snapshot.assignments, wanted, snapshot.alive, fewer=fewer)
+        if not any(
+            broker.node_id == leaving for broker in snapshot.cluster.brokers
+        ) and not _has_replicas(snapshot, leaving):
             raise Failure(
-                f"node {leaving} is unknown, and has no replicas",
-                remedy="list the nodes with `mqctl broker list`",
+                f"broker {leaving} is unknown, and has no replicas",
+                remedy="list the brokers with `mqctl broker list`",
             )
-        if joining not in seen.alive:
+        if joining not in snapshot.alive:
             raise Failure(
-                f"node {joining} is unknown or not alive",
-                remedy="list the nodes with `mqctl broker list`",
+                f"broker {joining} is unknown or not alive",
+                remedy="list the brokers with `mqctl broker list`",
             )
         chosen = {
-            tp: nodes
-            for tp, nodes in seen.assignments.items()
+            tp: brokers
+            for tp, brokers in snapshot.assignments.items()
             if pattern is None or fnmatchcase(tp.topic, pattern)
         }
         return plan_swap(chosen, leaving, joining)
@@ -214,12 +215,12 @@ def move(
         from mqd.client.admin import Admin
 
         admin = Admin(client, timeout_s=settings.timeout_s)
-        seen = await take(admin, deadline, topics, min_isr=False)
-        made = plan(seen)
-        complain_of(made)
-        if made.impossible and not made.moves:
+        snapshot = await take_snapshot(admin, deadline, topics, min_isr=False)
+        planned = plan(snapshot)
+        print_impossible_moves(planned)
+        if planned.impossible and not planned.moves:
             raise Failure("no partition can be moved", remedy="see the reasons above")
-        if made.impossible and execute:
+        if planned.impossible and execute:
             raise Failure(
                 "nothing was moved: some of the moves are impossible",
                 remedy="remove the partitions named above from the request, then try again",
@@ -227,15 +228,15 @@ def move(
         code = await carry_out(
             settings,
             admin,
-            seen,
-            made,
+            snapshot,
+            planned,
             deadline,
             execute=execute,
             throttle=throttle,
             wait=wait,
             save_to=save_to,
         )
-        return code or impossible_code(made)
+        return code or impossible_code(planned)
 
     _end(run_watching(settings, work, execute and wait))
 
@@ -253,24 +254,24 @@ def _targets(targets: tuple[str, ...], file: IO[str] | None) -> dict[TopicPartit
     return wanted
 
 
-def _holds(seen: Snapshot, node: int) -> bool:
-    """Some clusters do not list a node that is dead: its replicas tell of it."""
-    return any(node in nodes for nodes in seen.assignments.values())
+def _has_replicas(snapshot: Snapshot, broker_id: int) -> bool:
+    """Whether the broker has replicas. Some clusters list no dead brokers."""
+    return any(broker_id in brokers for brokers in snapshot.assignments.values())
 
 
 def run_watching(settings: Settings, work: Any, watching: bool) -> int:
-    """As `run_timed`; who stops watching is told that the moves go on."""
+    """Like `run_timed`. After Ctrl-C with `watching`, print that the moves continue."""
     try:
         code: int = run_timed(settings, work)
     except KeyboardInterrupt:
         if watching:
-            say(GOES_ON)
+            print_message(MOVES_CONTINUE)
         raise
     return code
 
 
 def impossible_code(plan: Plan) -> int:
-    """The exit code for what a plan could not do."""
+    """The exit code for the impossible moves of a plan."""
     return 0 if not plan.impossible else PARTIAL if plan.moves else FAILED
 
 
@@ -282,7 +283,7 @@ def _end(code: int) -> None:
 async def carry_out(
     settings: Settings,
     admin: Admin,
-    seen: Snapshot,
+    snapshot: Snapshot,
     plan: Plan,
     deadline: float,
     *,
@@ -291,58 +292,61 @@ async def carry_out(
     wait: bool,
     save_to: str | None,
 ) -> int:
-    """Show the plan, by `deadline`, and do it if that is wanted; returns the exit code."""
-    alive = seen.alive
+    """Show the plan; with `execute`, carry it out. Returns the exit code.
+
+    Sizes of replicas that are unknown at `deadline` are not shown.
+    """
+    alive = snapshot.alive
     rows = plan_rows(plan.moves, await sizes(admin, alive, deadline))
     if rows or settings.output != "table":
-        settings.show(PLAN, shown(rows) if settings.output == "table" else rows)
+        settings.show(PLAN, with_readable_sizes(rows) if settings.output == "table" else rows)
     if not rows:
-        say("nothing to move")
+        print_message("nothing to move")
         return 0
     copied = [row["bytes_to_copy"] for row in rows]
     total = "" if None in copied else f", {format_bytes(sum(copied))} to copy"
-    busy = [tp for tp in plan.moves if tp in seen.moves]
+    busy = [tp for tp in plan.moves if tp in snapshot.moves]
     if busy:
-        say(
+        print_message(
             f"{len(busy)} of these partitions are already being moved: the new target will replace "
             "the old one"
         )
     if save_to is not None:
-        save(save_to, {tp: seen.assignments[tp] for tp in plan.moves})
+        save(save_to, {tp: snapshot.assignments[tp] for tp in plan.moves})
     if not execute:
-        say(
+        print_message(
             f"{len(rows)} partition{'s' if len(rows) > 1 else ''} to move{total}; nothing was "
             "changed; re-run with --execute to apply the plan"
         )
         return 0
-    results = await begin(admin, plan.moves, list(alive), throttle)
-    begun = {tp: plan.moves[tp] for tp, error in results.items() if error is None}
-    say(f"{len(begun)} of {len(results)} moves started{total}")
-    if wait and begun:
-        code = await _wait(admin, begun, seen, throttled=throttle is not None)
+    results = await start_moves(admin, plan.moves, list(alive), throttle)
+    started = {tp: plan.moves[tp] for tp, error in results.items() if error is None}
+    print_message(f"{len(started)} of {len(results)} moves started{total}")
+    if wait and started:
+        code = await _wait(admin, started, snapshot, throttled=throttle is not None)
     else:
         code = 0
-        if any(move.adding or move.removing for move in begun.values()):
-            say(GOES_ON)
-        if throttle is not None and throttled_by(begun, alive):
-            say(THROTTLE_STAYS)
+        if any(move.adding or move.removing for move in started.values()):
+            print_message(MOVES_CONTINUE)
+        if throttle is not None and throttled_by(started, alive):
+            print_message(THROTTLE_REMAINS)
     return _report(results) or code
 
 
 async def _wait(
-    admin: Admin, begun: Mapping[TopicPartition, Move], seen: Snapshot, *, throttled: bool
+    admin: Admin, started: Mapping[TopicPartition, Move], snapshot: Snapshot, *, throttled: bool
 ) -> int:
-    await watch(admin, begun, list(seen.alive))
+    await watch(admin, started, list(snapshot.alive))
     if throttled:
-        await unthrottle(admin, throttled_by(begun, seen.alive))
-    wrong = await check_done(admin, begun)
+        await unthrottle(admin, throttled_by(started, snapshot.alive))
+    wrong = await check_done(admin, started)
     for tp, reason in sorted(wrong.items()):
-        say(f"{tp} was not moved as planned: {reason}")
-    return 0 if not wrong else PARTIAL if len(wrong) < len(begun) else FAILED
+        print_message(f"{tp} was not moved as planned: {reason}")
+    return 0 if not wrong else PARTIAL if len(wrong) < len(started) else FAILED
 
 
 def _report(results: Mapping[TopicPartition, ClientError | None]) -> int:
-    """Complain of what was refused; the exit code."""
+    """Print the errors of rejected moves; returns the exit code."""
     try:
         finish(results)
     except SystemExit as end:
@@ -367,7 +371,7 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
     """Show the moves in progress.
 
     If a throttle is still set after all moves are done, the command reports it: it would slow down
-    the next replica that has to catch up.
+    the next replica that must catch up.
 
     \b
     mqctl partition move-status
@@ -379,11 +383,11 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
         from mqd.client.throttle import clear_throttle as clear, find_throttle
 
         admin = Admin(client, timeout_s=settings.timeout_s)
-        seen = await take(admin, deadline, min_isr=False)
+        snapshot = await take_snapshot(admin, deadline, min_isr=False)
         impatient = Admin(client, timeout_s=settings.timeout_s, patient=False)
         rows = (
-            reassignment_rows(seen, await sizes(impatient, seen.alive, deadline))
-            if seen.moves
+            reassignment_rows(snapshot, await sizes(impatient, snapshot.alive, deadline))
+            if snapshot.moves
             else []
         )
         if rows or settings.output != "table":
@@ -394,38 +398,38 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
                 else rows,
             )
         if not rows:
-            say("no moves in progress")
-        if any(row["stands_still"] for row in rows):
-            say(
-                "stalled moves continue when the node is back; to restore the old replicas "
+            print_message("no moves in progress")
+        if any(row["stalled"] for row in rows):
+            print_message(
+                "stalled moves continue when the broker is back; to restore the old replicas "
                 "instead: `mqctl partition move-cancel`"
             )
-        if wait and seen.moves:
-            await watch(admin, seen.moves, list(seen.alive))
-        if seen.moves and not wait and not clear_throttle:
+        if wait and snapshot.moves:
+            await watch(admin, snapshot.moves, list(snapshot.alive))
+        if snapshot.moves and not wait and not clear_throttle:
             return 0
         throttled = await find_throttle(
-            admin, sorted({tp.topic for tp in seen.partitions}), sorted(seen.alive)
+            admin, sorted({tp.topic for tp in snapshot.partitions}), sorted(snapshot.alive)
         )
         if not throttled:
             if clear_throttle:
-                say("no throttle is set")
+                print_message("no throttle is set")
             return 0
         what = ", ".join(
             [
                 *(f"topic {name}" for name in throttled.topics),
-                *(f"node {node}" for node in throttled.nodes),
+                *(f"broker {broker_id}" for broker_id in throttled.nodes),
             ]
         )
         if clear_throttle:
             errors = await clear(admin, throttled)
             finish({resource: errors.get(resource) for resource in errors})
-            say(f"throttle removed from {what}")
+            print_message(f"throttle removed from {what}")
         elif wait:
             if await unthrottle(admin, throttled):
-                say(f"throttle removed from {what}")
+                print_message(f"throttle removed from {what}")
         else:
-            say(f"a throttle is still set on {what}: remove it with --clear-throttle")
+            print_message(f"a throttle is still set on {what}: remove it with --clear-throttle")
         return 0
 
     _end(run_watching(settings, work, wait))
@@ -456,14 +460,14 @@ def move_cancel(settings: Settings, partitions: tuple[str, ...], everything: boo
         from mqd.client.throttle import find_throttle
 
         admin = Admin(client, timeout_s=settings.timeout_s)
-        moving = await moves_under_way(admin)
+        moving = await moves_in_progress(admin)
         chosen = list(moving)
         if not everything:
             chosen = await expand(admin, named)
             whole = {topic for topic, index in named if index is None}
             chosen = [tp for tp in chosen if tp in moving or tp.topic not in whole]
         results = await admin.alter_partition_reassignments(dict.fromkeys(chosen))
-        if any(error is None for error in results.values()) and not await moves_under_way(admin):
+        if any(error is None for error in results.values()) and not await moves_in_progress(admin):
             cluster = await admin.describe_cluster()
             alive = sorted(
                 broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced
@@ -479,7 +483,7 @@ def move_cancel(settings: Settings, partitions: tuple[str, ...], everything: boo
         for tp, error in results.items()
     ]
     if not rows:
-        say("no moves in progress")
+        print_message("no moves in progress")
     if rows or settings.output != "table":
         settings.show(CANCELLED, rows)
     finish(results)

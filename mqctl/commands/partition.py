@@ -1,4 +1,4 @@
-"""mqctl partition: list, move and lead partitions. The moves are in move.py."""
+"""mqctl partition: list partitions and elect leaders. Moves are in move.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import render
-from mqctl.app import Failure, LazyGroup, Settings, confirm, finish, options, run, run_timed, say
+from mqctl.app import Failure, LazyGroup, Settings, confirm, options, print_message, run, run_timed
+from mqctl.outcomes import finish
 from mqctl.planning import parse_partition
 from mqctl.snapshot import (
     LEADERLESS,
@@ -17,7 +18,7 @@ from mqctl.snapshot import (
     UNDER_MIN_ISR,
     UNDER_REPLICATED,
     Snapshot,
-    take,
+    take_snapshot,
 )
 from mqd.types import TopicPartition
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "list": ("mqctl.commands.partition:list_", "List partitions and their problems."),
-    "move": ("mqctl.commands.move:move", "Move partitions to other nodes."),
+    "move": ("mqctl.commands.move:move", "Move partitions to other brokers."),
     "move-status": ("mqctl.commands.move:move_status", "Show the moves in progress."),
     "move-cancel": (
         "mqctl.commands.move:move_cancel",
@@ -73,10 +74,10 @@ def partition() -> None:
 )
 @click.option(
     "--broker",
-    "node",
+    "broker_id",
     type=click.IntRange(min=0),
     metavar="ID",
-    help="Only partitions with a replica on this node.",
+    help="Only partitions with a replica on this broker.",
 )
 @click.option(
     "--under-replicated", is_flag=True, help="Partitions with a replica that is not in sync."
@@ -86,7 +87,9 @@ def partition() -> None:
     is_flag=True,
     help="Partitions with fewer in-sync replicas than min.insync.replicas: acks=all is rejected.",
 )
-@click.option("--offline", is_flag=True, help="Partitions with a replica on a failed node or disk.")
+@click.option(
+    "--offline", is_flag=True, help="Partitions with a replica on a failed broker or disk."
+)
 @click.option(
     "--leaderless",
     is_flag=True,
@@ -96,7 +99,7 @@ def partition() -> None:
 def list_(
     settings: Settings,
     pattern: str | None,
-    node: int | None,
+    broker_id: int | None,
     under_replicated: bool,
     under_min_isr: bool,
     offline: bool,
@@ -124,28 +127,34 @@ def list_(
     async def work(client: ClusterClient, deadline: float) -> Snapshot:
         from mqd.client.admin import Admin
 
-        return await take(Admin(client, timeout_s=settings.timeout_s), deadline, moves="wanted")
+        return await take_snapshot(
+            Admin(client, timeout_s=settings.timeout_s), deadline, moves="optional"
+        )
 
-    seen = run_timed(settings, work)
+    snapshot = run_timed(settings, work)
     rows = []
-    for tp, state in seen.partitions.items():
-        wrong = seen.wrong(tp)
+    for tp, state in snapshot.partitions.items():
+        wrong = snapshot.problems_of(tp)
         fits = pattern is None or fnmatchcase(tp.topic, pattern)
         if (
             fits
-            and (node is None or node in state.replicas)
+            and (broker_id is None or broker_id in state.replicas)
             and (not chosen or chosen & set(wrong))
         ):
-            rows.append(partition_row(seen, tp, wrong))
+            rows.append(partition_row(snapshot, tp, wrong))
     if not rows:
-        say("no partition matches" if chosen or pattern or node is not None else "no partitions")
+        print_message(
+            "no partition matches"
+            if chosen or pattern or broker_id is not None
+            else "no partitions"
+        )
     if rows or settings.output != "table":
         settings.show(PARTITIONS, rows)
-    finish({"partitions": None, MIN_ISR: seen.min_isr_unknown, "moves": seen.moves_unknown})
+    finish({"partitions": None, MIN_ISR: snapshot.min_isr_error, "moves": snapshot.moves_error})
 
 
-def partition_row(seen: Snapshot, tp: TopicPartition, wrong: list[str]) -> dict[str, Any]:
-    state = seen.partitions[tp]
+def partition_row(snapshot: Snapshot, tp: TopicPartition, wrong: list[str]) -> dict[str, Any]:
+    state = snapshot.partitions[tp]
     return {
         "topic": tp.topic,
         "partition": tp.partition,
@@ -156,8 +165,8 @@ def partition_row(seen: Snapshot, tp: TopicPartition, wrong: list[str]) -> dict[
         "elr": list(state.elr),
         "last_known_elr": list(state.last_known_elr),
         "offline": list(state.offline),
-        "min_isr": seen.min_isr.get(tp.topic),
-        "state": [*wrong, *(["moving"] if tp in seen.moves else [])] or ["ok"],
+        "min_isr": snapshot.min_isr.get(tp.topic),
+        "state": [*wrong, *(["moving"] if tp in snapshot.moves else [])] or ["ok"],
     }
 
 
@@ -185,7 +194,7 @@ def elect_leader(
     """Elect preferred leaders, or leaders that are not in sync.
 
     The preferred leader is the first replica of a partition; it is elected if it is in sync. Use
-    this to give a restarted node its leaderships back.
+    this to give a restarted broker its leaderships back.
 
     \b
     mqctl partition elect-leader --all
@@ -230,25 +239,24 @@ def elect_leader(
                 results[tp] = None
         rows.append({"topic": tp.topic, "partition": tp.partition, "result": result})
     if not rows:
-        say("no partition needs an election")
+        print_message("no partition needs an election")
     if rows or settings.output != "table":
         settings.show(ELECTED, rows)
     finish(results)
 
 
 async def expand(admin: Admin, named: list[tuple[str, int | None]]) -> list[TopicPartition]:
-    """`topic` and `topic:partition` as partitions that exist, once each.
-
-    Raises Failure for what does not.
+    """The partitions that `topic` and `topic:partition` name, once each. Raises Failure if one does
+    not exist.
     """
     states = await admin.describe_partitions({topic for topic, _ in named})
     found: dict[TopicPartition, None] = {}
     for topic, index in named:
         wanted = [tp for tp in states if tp.topic == topic and index in (None, tp.partition)]
         if not wanted:
-            name = repr(topic) if index is None else f"{topic!r}, partition {index},"
+            subject = f"Topic {topic!r}" if index is None else f"Partition '{topic}:{index}'"
             raise Failure(
-                f"topic {name} does not exist",
+                f"{subject} does not exist.",
                 remedy="list the partitions with `mqctl partition list`",
             )
         found.update(dict.fromkeys(wanted))

@@ -20,10 +20,10 @@ from mqctl.app import (
     PARTIAL,
     Failure,
     Settings,
-    complain,
     failure_of,
     options,
     parse_pairs,
+    print_error,
     run,
 )
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _READ_BYTES = 256 * 1024
 _OUTSTANDING_MAX = 20_000
-"""Records whose fate is not looked at yet; then the oldest is waited for."""
+"""At most this many records wait for their acknowledgements; then input is not read."""
 _ERRORS_SHOWN = 5
 
 RESULTS = (
@@ -182,7 +182,7 @@ def produce(
 
     tally = run(settings, work)
     settings.show(RESULTS, tally.rows(topic))
-    raise SystemExit(tally.complain())
+    raise SystemExit(tally.print_errors())
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,8 @@ class _Defaults:
 
 
 def _parser(form: str, delimiter: bytes | None, defaults: _Defaults) -> Parse:
-    """A function from one piece of input to a record; it raises ValueError for input that
-    is none.
+    """A function that parses one piece of input into a record. It raises ValueError for invalid
+    input.
     """
     from mqctl.records import Envelope, from_envelope
 
@@ -212,12 +212,12 @@ def _parser(form: str, delimiter: bytes | None, defaults: _Defaults) -> Parse:
         return Envelope(key, value, defaults.headers, defaults.timestamp, defaults.partition)
 
     def enveloped(piece: bytes) -> Envelope:
-        told = from_envelope(piece)
+        parsed = from_envelope(piece)
         return Envelope(
-            told.key if told.key is not None else defaults.key,
-            told.value,
-            told.headers + defaults.headers,
-            defaults.timestamp if defaults.timestamp is not None else told.timestamp,
+            parsed.key if parsed.key is not None else defaults.key,
+            parsed.value,
+            parsed.headers + defaults.headers,
+            defaults.timestamp if defaults.timestamp is not None else parsed.timestamp,
             defaults.partition,
         )
 
@@ -226,7 +226,7 @@ def _parser(form: str, delimiter: bytes | None, defaults: _Defaults) -> Parse:
 
 @dataclass(slots=True)
 class _Tally:
-    """What went where, and what did not."""
+    """Counts the acknowledged records of each partition, and the failed ones."""
 
     placed: dict[int, list[int]] = field(default_factory=dict)
     """partition -> [records, first offset, last offset]"""
@@ -258,14 +258,14 @@ class _Tally:
             for partition, (count, first, last) in sorted(self.placed.items())
         ]
 
-    def complain(self) -> int:
-        """Report the errors; returns the exit code."""
+    def print_errors(self) -> int:
+        """Print the errors; returns the exit code."""
         if not self.failed:
             return OK
         for error in self.errors:
-            complain(error)
+            print_error(error)
         sent = sum(row[0] for row in self.placed.values())
-        complain(Failure(f"{self.failed} of {self.failed + sent} records were not sent"))
+        print_error(Failure(f"{self.failed} of {self.failed + sent} records were not sent"))
         return PARTIAL if sent else max((error.exit_code for error in self.errors), default=FAILED)
 
 
@@ -304,7 +304,7 @@ async def _pump(producer: Producer, topic: str, parse: Parse, path: str, form: s
                     )
                 except ClientError as error:
                     if not tally.placed and not outstanding:
-                        raise  # nothing went out: the topic is missing, or nobody leads it
+                        raise  # nothing was sent: the topic does not exist, or has no leader
                     tally.fail(failure_of(error))
                     continue
                 outstanding.append(delivery)
@@ -319,7 +319,7 @@ async def _pump(producer: Producer, topic: str, parse: Parse, path: str, form: s
 
 
 async def _pieces(path: str, form: str) -> AsyncGenerator[list[bytes], None]:
-    """The input in pieces, as it comes: a terminal's lines are sent when they are typed."""
+    """The input in pieces, as it arrives: each line of a terminal is sent when it is complete."""
     import trio
 
     try:

@@ -16,13 +16,13 @@ from mqctl.app import (
     LazyGroup,
     Settings,
     confirm,
-    finish,
     options,
     parse_pairs,
+    print_message,
     run,
-    say,
     write,
 )
+from mqctl.outcomes import finish
 from mqd.errors import some_of
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ RESULTS = (
     render.Column("topic_id", "ID"),
 )
 TOPICS = (*RESULTS, render.Column("internal", "INTERNAL"))
-_CHOSEN_AT_MOST = 50
-"""Topics that a question names."""
+_NAMED_MAX = 50
+"""At most this many topics are named before a confirmation."""
 PARTITIONS = (
     render.Column("partition", "PARTITION", right=True),
     render.Column("leader", "LEADER", right=True),
@@ -82,7 +82,7 @@ def _described(found: TopicInfo) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @click.option(
     "-p",
     "--partitions",
@@ -154,13 +154,13 @@ def create(
                 }
             )
         elif if_not_exists and made.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-            say(f"topic {name!r} already exists")
+            print_message(f"Topic {name!r} already exists.")
             results[name] = None
     if rows or settings.output != "table":
         settings.show(RESULTS, rows)
     created = [name for name, made in results.items() if isinstance(made, CreatedTopic)]
     if dry_run:
-        say("dry run: nothing was created")
+        print_message("dry run: nothing was created")
     elif pairs and created:
         warn_of_ignored(
             run(
@@ -174,8 +174,8 @@ def create(
 async def _set_entries(
     client: ClusterClient, name: str, keys: tuple[str, ...], timeout_s: float
 ) -> list[ConfigEntry]:
-    """The options that a new topic was given, with their documentation; none where nobody
-    knows the topic yet.
+    """The keys that were set for a new topic, with their documentation; none if the broker does not
+    know the topic yet.
     """
     from mqd.client.admin import Admin
     from mqd.client.descriptions import Resource, ResourceType
@@ -208,13 +208,13 @@ def list_(settings: Settings, pattern: str | None, internal: bool) -> None:
         if pattern is None or fnmatchcase(each.name, pattern)
     ]
     if not rows:
-        say("no topics" if pattern is None else f"no topic matches {pattern!r}")
+        print_message("no topics" if pattern is None else f"no topic matches {pattern!r}")
     if rows or settings.output != "table":
         settings.show(TOPICS if internal else RESULTS, rows)
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @options
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
     """Show partitions, leaders, replicas, offsets and configuration of topics."""
@@ -293,7 +293,7 @@ async def _describe(
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME|PATTERN...")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC|PATTERN...")
 @click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @click.option(
     "--if-exists",
@@ -302,13 +302,13 @@ async def _describe(
 )
 @options
 def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
-    """Delete topics and all their records. TOPIC may be a pattern (* and ?).
+    """Delete topics and all their records. A PATTERN contains * or ?.
 
     This cannot be undone. Patterns do not match internal topics.
 
     \b
     mqctl topic delete orders
-    mqctl topic delete 'test-*'      shows the topics that match, and asks
+    mqctl topic delete 'test-*'      shows the topics that match, and asks for confirmation
     """
     chosen = run(settings, lambda client: _choose(client, names, settings.timeout_s))
     if not chosen and not if_exists:
@@ -319,7 +319,7 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     if chosen:
         confirm(
             f"This permanently deletes {len(chosen)} topic(s) and all their records: "
-            f"{some_of(chosen, _CHOSEN_AT_MOST)}",
+            f"{some_of(chosen, _NAMED_MAX)}",
             yes=yes,
         )
 
@@ -334,14 +334,14 @@ def delete(settings: Settings, names: tuple[str, ...], yes: bool, if_exists: boo
     rows = [{"topic": name, "deleted": error is None} for name, error in results.items()]
     for name, error in list(results.items()):
         if if_exists and error is not None and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            say(f"topic {name!r} does not exist")
+            print_message(f"Topic {name!r} does not exist.")
             results[name] = None
     settings.show((render.Column("topic", "TOPIC"), render.Column("deleted", "DELETED")), rows)
     finish(results)
 
 
 async def _choose(client: ClusterClient, names: tuple[str, ...], timeout_s: float) -> list[str]:
-    """The topics that are named, and those that match a pattern, in this order and once each."""
+    """The named topics, then those that match a pattern, once each."""
     from mqd.client.admin import Admin
 
     patterns = [name for name in names if "*" in name or "?" in name]
@@ -354,7 +354,7 @@ async def _choose(client: ClusterClient, names: tuple[str, ...], timeout_s: floa
 
 
 @click.command("add-partitions")
-@click.argument("name")
+@click.argument("name", metavar="TOPIC")
 @click.option("--to", "total", type=click.IntRange(min=1), help="New number of partitions.")
 @click.option("--by", "more", type=click.IntRange(min=1), help="Number of partitions to add.")
 @click.option("--dry-run", is_flag=True, help="Validate the request without adding anything.")
@@ -397,7 +397,7 @@ def add_partitions(
         render.Column("after", "AFTER", right=True),
     )
     settings.show(columns, [{"topic": name, "before": before, "after": after}])
-    say(
+    print_message(
         "dry run: nothing was changed"
         if dry_run
         else "records with a key now map to other partitions"

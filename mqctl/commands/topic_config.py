@@ -1,4 +1,4 @@
-"""mqctl topic config: see and change the configuration of a topic."""
+"""mqctl topic config: show and change the configuration of a topic."""
 
 from __future__ import annotations
 

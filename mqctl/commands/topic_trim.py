@@ -1,4 +1,4 @@
-"""mqctl topic trim: delete the oldest records of topics, which Kafka's API calls DeleteRecords."""
+"""mqctl topic trim: delete the oldest records of topics (DeleteRecords in Kafka's API)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from mqctl import places, render
-from mqctl.app import Failure, Settings, confirm, finish, options, run, say
+from mqctl.app import Failure, Settings, confirm, options, print_message, run
+from mqctl.outcomes import finish
 from mqctl.planning import parse_partition
 from mqd.types import TopicPartition
 
@@ -27,13 +28,11 @@ TRIMMED = (
 )
 
 
-_NAMED_AT_MOST = 50
+_NAMED_MAX = 50
 
 
 class Cut(NamedTuple):
-    """Where the log of a partition begins and ends, and the offset before which its records
-    are deleted.
-    """
+    """One partition: its log start and log end, and the offset before which records are deleted."""
 
     beginning: int
     target: int
@@ -41,10 +40,8 @@ class Cut(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What to delete.
-
-    Exactly one is set: before an offset, before a time (ms since 1970), or all but the last N
-    offsets.
+    """What to delete. Exactly one is set: records before an offset, records before a time (ms since
+    1970), or all but the last `keep` offsets.
     """
 
     offset: int | None = None
@@ -116,13 +113,9 @@ def trim(
     }
     if cuts and not dry_run:
         lines = [_line(tp, cut) for tp, cut in cuts.items()]
-        more = (
-            [f"and {len(lines) - _NAMED_AT_MOST} more partitions"]
-            if len(lines) > _NAMED_AT_MOST
-            else []
-        )
+        more = [f"and {len(lines) - _NAMED_MAX} more partitions"] if len(lines) > _NAMED_MAX else []
         confirm(
-            "\n  ".join(["This permanently deletes records:", *lines[:_NAMED_AT_MOST], *more]),
+            "\n  ".join(["This permanently deletes records:", *lines[:_NAMED_MAX], *more]),
             yes=yes,
         )
 
@@ -141,9 +134,9 @@ def trim(
         TRIMMED, [_row(tp, cut, results[tp]) for tp, cut in planned.items() if isinstance(cut, Cut)]
     )
     if dry_run:
-        say("dry run: nothing was deleted")
+        print_message("dry run: nothing was deleted")
     elif not cuts and any(isinstance(cut, Cut) for cut in planned.values()):
-        say("nothing to delete: the logs already start there")
+        print_message("nothing to delete: the logs already start there")
     finish(results)
 
 
@@ -175,7 +168,7 @@ def _admin(client: ClusterClient, settings: Settings) -> Admin:
 async def _plan(
     client: ClusterClient, settings: Settings, named: list[tuple[str, int | None]], limit: Limit
 ) -> dict[TopicPartition, Cut | ClientError]:
-    """The cut of each partition that is named, or why there is none."""
+    """The cut of each named partition, or its error."""
     from mqd.client.descriptions import EARLIEST, LATEST
     from mqd.client.errors import ClientError
 
@@ -186,16 +179,16 @@ async def _plan(
     ).items():
         if isinstance(described, ClientError):
             raise described
-        there = [each.partition for each in described.partitions]
+        existing = [each.partition for each in described.partitions]
         for wanted in [index for name, index in named if name == topic]:
-            if wanted is not None and wanted not in there:
+            if wanted is not None and wanted not in existing:
                 raise Failure(
                     f"topic {topic!r} has no partition {wanted}",
-                    remedy=f"its partitions are 0 to {len(there) - 1}",
+                    remedy=f"its partitions are 0 to {len(existing) - 1}",
                 )
             tps.update(
                 (TopicPartition(topic, index), None)
-                for index in (there if wanted is None else [wanted])
+                for index in (existing if wanted is None else [wanted])
             )
     beginnings = await admin.list_offsets(dict.fromkeys(tps, EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(tps, LATEST))
@@ -217,9 +210,9 @@ async def _plan(
 
 
 def _cut(tp: TopicPartition, beginning: int, end: int, since: int, limit: Limit) -> Cut:
-    """`since`: the first offset since the limit's time; -1 where there is none.
+    """`since`: the first offset at or after the limit's time; -1 if there is none.
 
-    Raises Failure for an offset behind the end.
+    Raises Failure for an offset beyond the log end.
     """
     if limit.offset is not None:
         if limit.offset > end:

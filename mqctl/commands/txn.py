@@ -1,4 +1,4 @@
-"""mqctl txn: transactions that are open, and those that nobody ends (KIP-664)."""
+"""mqctl txn: list, describe, abort and fence transactions, and find hanging ones (KIP-664)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqctl import places, render
-from mqctl.app import Failure, LazyGroup, Settings, Told, confirm, finish, options, run, say, write
+from mqctl.app import Failure, LazyGroup, Settings, confirm, options, print_message, run, write
+from mqctl.outcomes import ListsByBroker, finish
 from mqctl.planning import parse_partition
 from mqctl.quantities import format_duration, parse_duration_ms
 from mqd.types import TopicPartition
@@ -68,7 +69,7 @@ STATES = (
     "Dead",
 )
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-"""In which a transaction is open; lists narrowed by age name ids without one, too."""
+"""States with an open transaction. Brokers also list ids without one when they filter by age."""
 
 
 class Duration(click.ParamType[int]):
@@ -131,14 +132,14 @@ def list_(
     mqctl txn list --prepared
     """
 
-    async def work(client: ClusterClient) -> Told[ListedTransaction]:
-        return Told(
+    async def work(client: ClusterClient) -> ListsByBroker[ListedTransaction]:
+        return ListsByBroker(
             await _admin(client, settings, patient=False).list_transactions_by_node(
                 states, longer_than_ms=longer_than
             )
         )
 
-    told = run(settings, work)
+    listed = run(settings, work)
     rows = [
         {
             "transactional_id": each.transactional_id,
@@ -147,17 +148,17 @@ def list_(
             "prepared": each.prepared,
             "coordinator": each.node_id,
         }
-        for each in told.rows
+        for each in listed.rows
         if (pattern is None or fnmatchcase(each.transactional_id, pattern))
         and (longer_than is None or each.state in OPEN_STATES)
         and (each.prepared or not prepared)
     ]
-    if not rows and not told.silent:
+    if not rows and not listed.failed:
         narrowed = pattern is not None or states or longer_than is not None or prepared
-        say("no transactional id matches" if narrowed else "no transactional ids")
+        print_message("no transactional id matches" if narrowed else "no transactional ids")
     if rows or settings.output != "table":
         settings.show(TRANSACTIONS, rows)
-    finish(told.results)
+    finish(listed.results)
 
 
 @click.command()
@@ -208,10 +209,10 @@ def _described(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
 )
 @click.option(
     "--broker",
-    "node",
+    "broker_id",
     type=click.IntRange(min=0),
     metavar="ID",
-    help="Only partitions that this node leads.",
+    help="Only partitions that this broker leads.",
 )
 @click.option(
     "--older-than",
@@ -223,7 +224,7 @@ def _described(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
 )
 @options
 def find_hanging(
-    settings: Settings, pattern: str | None, node: int | None, older_than: int
+    settings: Settings, pattern: str | None, broker_id: int | None, older_than: int
 ) -> None:
     """Find hanging transactions: open in a partition, but unknown to their coordinator.
 
@@ -242,7 +243,7 @@ def find_hanging(
             for topic in await admin.list_topics(internal=True)
             for each in topic.partitions
             if (fnmatchcase(topic.name, pattern) if pattern is not None else True)
-            and node in (None, each.leader)
+            and broker_id in (None, each.leader)
         ]
         if not partitions:
             raise Failure(
@@ -268,7 +269,7 @@ def find_hanging(
     ]
     clear = len(partitions) - len(search.unclear)
     if not rows:
-        say(
+        print_message(
             "no hanging transactions"
             if not search.unclear
             else f"no hanging transactions in {clear} of {len(partitions)} partitions"
@@ -276,7 +277,7 @@ def find_hanging(
     if rows or settings.output != "table":
         settings.show(HANGING, rows)
     for row in rows:
-        say(
+        print_message(
             f"mqctl txn abort {row['topic']}:{row['partition']} --start-offset "
             f"{row['start_offset']}"
         )
@@ -392,7 +393,7 @@ def abort(
         "start_offset": found.transaction_start_offset,
     }
     if settings.output == "table":
-        say(f"the transaction of producer {found.producer_id} in {partition} was aborted")
+        print_message(f"the transaction of producer {found.producer_id} in {partition} was aborted")
     else:
         settings.show((), [row])
 

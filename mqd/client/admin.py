@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from mqd.client.calls import MISSING, Outcomes, by_topic, outcomes_of, raised
+from mqd.client.calls import Outcomes, by_topic, outcomes_of, raised
 from mqd.client.cluster_admin import ClusterAdmin
 from mqd.client.descriptions import (
     ConfigChange,
@@ -22,7 +22,7 @@ from mqd.client.descriptions import (
     Resource,
     ResourceType,
 )
-from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.errors import ClientError, does_not_exist, error_from_wire
 from mqd.client.group_admin import GroupAdmin
 from mqd.client.metadata import TopicInfo
 from mqd.client.txn_admin import TransactionAdmin
@@ -152,7 +152,11 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 if not code:
                     outcomes.done[name] = topic
                     continue
-                error = error_from_wire(code, f"topic {name!r}", MISSING.get(code))
+                error = (
+                    does_not_exist(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r}")
+                    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    else error_from_wire(code, f"topic {name!r}")
+                )
                 (outcomes.again if error.code is ErrorCode.LEADER_NOT_AVAILABLE else outcomes.done)[
                     name
                 ] = error

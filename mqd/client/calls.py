@@ -18,6 +18,7 @@ from mqd.client.errors import (
     ConnectionBroken,
     DeadlineExceeded,
     PeerUnreachable,
+    does_not_exist,
     error_from_wire,
 )
 from mqd.client.nurseries import joining_nursery
@@ -151,8 +152,8 @@ class Calls:
                 if leader is not None:
                     groups.setdefault(leader.node_id, []).append(tp)
                 elif view.partition(tp) is None:
-                    outcomes.done[tp] = error_from_wire(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist"
+                    outcomes.done[tp] = does_not_exist(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}"
                     )
                 else:
                     self._note(
@@ -277,8 +278,6 @@ def everything(by_node: Mapping[int, list[ItemT] | ClientError]) -> list[ItemT]:
     return [each for outcome in by_node.values() for each in raised(outcome)]
 
 
-MISSING = {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): "it does not exist"}
-
 _FINAL = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -302,11 +301,24 @@ def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:
         if not row.error_code:
             outcomes.done[key] = result
             continue
-        name = f"{key.type.name.lower()} {key.name!r}" if isinstance(key, Resource) else str(key)
-        error = error_from_wire(row.error_code, name, message or MISSING.get(row.error_code))
+        subject = _subject(key)
+        error = (
+            does_not_exist(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject)
+            if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else error_from_wire(row.error_code, subject, message)
+        )
         again = error.retriable and error.code not in _FINAL
         (outcomes.again if again else outcomes.done)[key] = error
     return outcomes
+
+
+def _subject(key: Any) -> str:
+    """The object of a request in an error message."""
+    if isinstance(key, Resource):
+        return f"{key.type.name.lower()} {key.name!r}"
+    if isinstance(key, TopicPartition):
+        return f"partition {key}"
+    return f"topic {key!r}" if isinstance(key, str) else str(key)
 
 
 def raised(outcome: ItemT | ClientError) -> ItemT:

@@ -21,6 +21,7 @@ from mqd.client.errors import (
     ClientError,
     DeadlineExceeded,
     PeerUnreachable,
+    does_not_exist,
     error_from_wire,
     invalid_type,
     invalid_value,
@@ -179,9 +180,9 @@ class ClusterClient:
         node = next((each for each in self.view.brokers.values() if each.address == address), None)
         if node is not None and isinstance(error, PeerUnreachable):
             is_silent = error.code is ErrorCode.REQUEST_TIMED_OUT
-            error.remedy = f"start node {node.node_id}, or see `mqctl cluster health`"
+            error.remedy = f"start broker {node.node_id}, or see `mqctl cluster health`"
             if is_silent:
-                why = f"node {node.node_id} is frozen, overloaded or cut off"
+                why = f"broker {node.node_id} is frozen, overloaded or cut off"
                 error.remedy = f"{why}: see its log, and `mqctl cluster health`"
         return error
 
@@ -232,7 +233,7 @@ class ClusterClient:
         codes = {error.code for error in failures}
         raise PeerUnreachable(
             codes.pop() if len(codes) == 1 else ErrorCode.NETWORK_EXCEPTION,
-            "none of the nodes can be reached: " + "; ".join(error.message for error in failures),
+            "none of the brokers can be reached: " + "; ".join(error.message for error in failures),
             remedy=failures[0].remedy,
         )
 
@@ -255,7 +256,7 @@ class ClusterClient:
             known = ", ".join(map(str, sorted(self.view.brokers)))
             raise ClientError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                f"node {node_id} is not among the live nodes {known}",
+                f"broker {node_id} is not among the live brokers {known}",
             )
         return await self.connection_to(broker.address, purpose=purpose)
 
@@ -340,8 +341,10 @@ class ClusterClient:
             topic = view.topics.get(name)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
             if topic is None or code:
-                error = error_from_wire(
-                    code, f"topic {name!r}", "it does not exist" if code == 3 else None
+                error = (
+                    does_not_exist(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r}")
+                    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    else error_from_wire(code, f"topic {name!r}")
                 )
                 if (
                     error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -375,9 +378,7 @@ class ClusterClient:
                 await self.refresh([tp.topic], seen=seen)
             if self.view.partition(tp) is None:
                 raise _Final(
-                    error_from_wire(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}", "it does not exist"
-                    )
+                    does_not_exist(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}")
                 )
             found = self.view.leader_of(tp)
             if found is None:

@@ -80,7 +80,7 @@ class ClusterAdmin(Calls):
                 return Outcomes(
                     {
                         node_id: error_from_wire(
-                            answer.error_code, f"log directories of node {node_id}"
+                            answer.error_code, f"log directories of broker {node_id}"
                         )
                     },
                     {},
@@ -105,7 +105,7 @@ class ClusterAdmin(Calls):
             )
             if answer.error_code:
                 return Outcomes(
-                    {node_id: error_from_wire(answer.error_code, f"usage of node {node_id}")}, {}
+                    {node_id: error_from_wire(answer.error_code, f"usage of broker {node_id}")}, {}
                 )
             return Outcomes(
                 {
@@ -135,10 +135,10 @@ class ClusterAdmin(Calls):
             )
             if answer.error_code:
                 raise error_from_wire(
-                    answer.error_code, f"unregistering node {node_id}", answer.error_message
+                    answer.error_code, f"unregistering broker {node_id}", answer.error_message
                 )
 
-        await self._retry(f"unregistering node {node_id}", attempt)
+        await self._retry(f"unregistering broker {node_id}", attempt)
 
     async def describe_features(self) -> list[Feature]:
         """Features by name, as the controller knows them (KIP-584)."""

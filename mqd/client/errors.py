@@ -23,7 +23,7 @@ REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
     ErrorCode.RECORD_LIST_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
     ErrorCode.INVALID_REPLICATION_FACTOR: (
-        "request fewer replicas, or start more nodes; list the nodes with `mqctl broker list`"
+        "request fewer replicas, or start more brokers; list the brokers with `mqctl broker list`"
     ),
     ErrorCode.INVALID_PARTITIONS: (
         "request at least one partition; to add partitions, request more than the topic has"
@@ -33,13 +33,13 @@ REMEDIES: dict[ErrorCode, str] = {
         "config list`"
     ),
     ErrorCode.NOT_ENOUGH_REPLICAS: (
-        "restart failed nodes (`mqctl cluster info`), or lower min.insync.replicas"
+        "restart failed brokers (`mqctl cluster info`), or lower min.insync.replicas"
     ),
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (
-        "restart failed nodes (`mqctl cluster info`); the record may have been written"
+        "restart failed brokers (`mqctl cluster info`); the record may have been written"
     ),
     ErrorCode.KAFKA_STORAGE_ERROR: (
-        "check the free disk space and the log of the node that leads the partition"
+        "check the free disk space and the log of the broker that leads the partition"
     ),
     ErrorCode.OFFSET_OUT_OF_RANGE: (
         "choose an offset between the log start and the log end of the partition"
@@ -48,7 +48,8 @@ REMEDIES: dict[ErrorCode, str] = {
         "the broker does not support this request: upgrade the broker or the client"
     ),
     ErrorCode.LEADER_NOT_AVAILABLE: (
-        "wait for a leader election, or restart the node that has the data (`mqctl topic describe`)"
+        "wait for a leader election, or restart the broker that has the data (`mqctl topic "
+        "describe`)"
     ),
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "choose another codec",
     ErrorCode.INVALID_RECORD: "set a key in every record: a compacted topic requires it",
@@ -239,8 +240,9 @@ def as_client_error(error: MqError) -> ClientError:
 
 
 def error_from_wire(code: int, subject: str, detail: str | None = None) -> ClientError:
-    """The ClientError for a non-zero code of an answer. `subject` names the object of the request,
-    `detail` is the peer's message."""
+    """The ClientError for a non-zero code of a response. `subject` names the object of the request,
+    `detail` is the peer's message. A message that begins with the subject stands alone.
+    """
     assert code != 0
     try:
         known = ErrorCode(code)
@@ -250,4 +252,10 @@ def error_from_wire(code: int, subject: str, detail: str | None = None) -> Clien
             f"{subject}: error code {code}, which this client does not know",
         )
     reason = detail or known.name.lower().removesuffix("_exception").replace("_", " ")
-    return ClientError(known, f"{subject}: {reason}")
+    is_complete = reason.lower().startswith(f"{subject.lower()} ")
+    return ClientError(known, reason if is_complete else f"{subject}: {reason}")
+
+
+def does_not_exist(code: ErrorCode, subject: str) -> ClientError:
+    """The ClientError for an object that does not exist, with the sentence of Kafka's tools."""
+    return ClientError(code, f"{subject[:1].upper()}{subject[1:]} does not exist.")

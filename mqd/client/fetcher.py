@@ -556,6 +556,6 @@ def _corrupt(tp: TopicPartition, offset: int, why: object) -> ClientError:
     return ClientError(
         ErrorCode.CORRUPT_MESSAGE,
         f"{tp} is damaged at offset {offset}: {why.message if isinstance(why, MqError) else why}",
-        remedy="check the log of the node that leads it with `mqctl log verify`, or read on "
+        remedy="check the log of the broker that leads it with `mqctl log verify`, or read on "
         "behind the damage",
     )

@@ -13,7 +13,7 @@ from mqd.client.calls import Calls, Outcomes, by_topic, everything, outcomes_of,
 from mqd.client.cluster import api
 from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
-from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.errors import ClientError, does_not_exist, error_from_wire
 from mqd.client.group_descriptions import GroupDescription, GroupMember, ListedGroup, PartitionLag
 from mqd.client.group_member import GroupMetadata
 from mqd.client.offsets import (
@@ -81,7 +81,7 @@ class GroupAdmin(Calls):
         async def ask(node_id: int) -> list[ListedGroup]:
             answer = await self._client.request_node(node_id, LIST_GROUPS, body)
             if answer.error_code:
-                raise error_from_wire(answer.error_code, f"groups of node {node_id}")
+                raise error_from_wire(answer.error_code, f"groups of broker {node_id}")
             return [
                 ListedGroup(
                     row.group_id, row.protocol_type, row.group_state, row.group_type, node_id
@@ -107,8 +107,8 @@ class GroupAdmin(Calls):
                 classic = _outcomes(answer.groups, lambda row: _classic(row, connection.peer))
                 for key, described in classic.done.items():
                     if isinstance(described, GroupDescription) and described.state == "Dead":
-                        classic.done[key] = error_from_wire(
-                            ErrorCode.GROUP_ID_NOT_FOUND, f"group {key!r}", "it does not exist"
+                        classic.done[key] = does_not_exist(
+                            ErrorCode.GROUP_ID_NOT_FOUND, f"group {key!r}"
                         )
                 found.done.update(classic.done)
                 found.again.update(classic.again)
@@ -471,10 +471,12 @@ def _outcomes(rows: Iterable[Any], result: Any) -> Outcomes:
         if not row.error_code:
             outcomes.done[row.group_id] = result(row)
             continue
-        message = getattr(row, "error_message", None)
-        if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            message = "it does not exist"
-        error = error_from_wire(row.error_code, f"group {row.group_id!r}", message)
+        subject, message = f"group {row.group_id!r}", getattr(row, "error_message", None)
+        error = (
+            does_not_exist(ErrorCode.GROUP_ID_NOT_FOUND, subject)
+            if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+            else error_from_wire(row.error_code, subject, message)
+        )
         (outcomes.again if error.retriable else outcomes.done)[row.group_id] = error
     return outcomes
 

@@ -455,7 +455,7 @@ async def start_peer(
                 raise PeerUnreachable(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"{address} accepts connections but did not answer within {timeout_s:g} s",
-                    remedy="is that the client port of a node? A stopped or overloaded node "
+                    remedy="is that the client port of a broker? A stopped or overloaded broker "
                     "behaves like this too",
                 )
     except BaseException:
@@ -506,7 +506,7 @@ def unreachable(address: str, error: OSError) -> PeerUnreachable:
     if error.errno == errno.ECONNREFUSED:
         message = f"nothing listens at {address}"
         remedy = (
-            "is the node running? Start it (for development: `mqd dev`), or name "
+            "is the broker running? Start it (for development: `mqd dev`), or name "
             "another with --bootstrap host:port"
         )
     elif isinstance(error, socket.gaierror):

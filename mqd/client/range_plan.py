@@ -249,7 +249,7 @@ class RangePlan:
         return RangeFailed(
             ErrorCode.CORRUPT_MESSAGE,
             f"{self.tp} is damaged at offset {self.fetch_offset}: {why}",
-            remedy="check the log of the node that leads it with `mqctl log verify`",
+            remedy="check the log of the broker that leads it with `mqctl log verify`",
         )
 
     def out_of_range(self, log_start: int, log_end: int) -> RangeFailed | None:

@@ -18,7 +18,13 @@ import trio
 from mqd.client.admin import Admin
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient, api
-from mqd.client.errors import ClientError, ConsumerClosed, DeadlineExceeded, error_from_wire
+from mqd.client.errors import (
+    ClientError,
+    ConsumerClosed,
+    DeadlineExceeded,
+    does_not_exist,
+    error_from_wire,
+)
 from mqd.client.metadata import BrokerInfo
 from mqd.client.nurseries import owned_nursery
 from mqd.client.offset_specs import resolve_offsets
@@ -194,8 +200,9 @@ class RangeReader:
                 if topic is None or not topic.error_code
                 else topic.error_code
             )
-            detail = "it does not exist" if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
-            raise error_from_wire(code, f"reading {tp}", detail)
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise does_not_exist(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp}")
+            raise error_from_wire(code, f"reading {tp}")
         self._plan.check_topic(topic.topic_id)
         found = client.view.leader_of(tp)
         if found is None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from mqd.client.calls import Calls, Outcomes, everything, outcomes_of, raised
 from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import ActiveProducer
-from mqd.client.errors import ClientError, DeadlineExceeded, error_from_wire
+from mqd.client.errors import ClientError, DeadlineExceeded, does_not_exist, error_from_wire
 from mqd.client.group_descriptions import (
     HangingTransactions,
     ListedTransaction,
@@ -87,7 +87,7 @@ class TransactionAdmin(Calls):
                 )
             answer = await self._client.request(connection, LIST_TRANSACTIONS, body)
             if answer.error_code:
-                raise error_from_wire(answer.error_code, f"transactions of node {node_id}")
+                raise error_from_wire(answer.error_code, f"transactions of broker {node_id}")
             if answer.unknown_state_filters:
                 unknown = ", ".join(answer.unknown_state_filters)
                 raise ClientError(
@@ -122,13 +122,11 @@ class TransactionAdmin(Calls):
                 if not row.error_code:
                     outcomes.done[row.transactional_id] = _described(row, connection.peer)
                     continue
-                missing = (
-                    "it does not exist"
+                subject = f"transactional id {row.transactional_id!r}"
+                error = (
+                    does_not_exist(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, subject)
                     if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-                    else None
-                )
-                error = error_from_wire(
-                    row.error_code, f"transactional id {row.transactional_id!r}", missing
+                    else error_from_wire(row.error_code, subject)
                 )
                 (outcomes.again if error.retriable else outcomes.done)[row.transactional_id] = error
             return outcomes
@@ -334,7 +332,7 @@ class TransactionAdmin(Calls):
             "a transaction is open, and whether its coordinator knows of it nobody can tell: "
             f"{len(leaderless)} partition(s) of"
             f" {TRANSACTION_STATE} have no leader",
-            remedy="restart the nodes that have them: `mqctl partition list --leaderless`",
+            remedy="restart the brokers that have them: `mqctl partition list --leaderless`",
         )
 
 
@@ -352,7 +350,7 @@ def _no_leader() -> ClientError:
     return ClientError(
         ErrorCode.LEADER_NOT_AVAILABLE,
         "no leader, so whether a transaction hangs there nobody can tell",
-        remedy="restart the nodes that have them: `mqctl partition list --leaderless`",
+        remedy="restart the brokers that have them: `mqctl partition list --leaderless`",
     )
 
 

@@ -60,7 +60,7 @@ async def test_nobody_answers(nursery: trio.Nursery) -> None:
             pass
     with pytest.raises(
         PeerUnreachable,
-        match="none of the nodes can be reached: nothing listens at fake:9001; nothing "
+        match="none of the brokers can be reached: nothing listens at fake:9001; nothing "
         "listens at x:1",
     ):
         async with connect("fake:9001,x:1", network=cluster):
@@ -134,11 +134,11 @@ async def test_who_waits_for_a_silent_node_waits_once(
         assert trio.current_time() - began < 11
         assert len(set(map(id, errors))) == 5 and {
             each.remedy.split(":")[0] for each in errors
-        } == {"node 2 is frozen, overloaded or cut off"}
+        } == {"broker 2 is frozen, overloaded or cut off"}
         cluster.down.add(2)
         with pytest.raises(PeerUnreachable, match="nothing listens") as caught:
             await client.connection_to(("fake", 9002))
-        assert caught.value.remedy == "start node 2, or see `mqctl cluster health`"
+        assert caught.value.remedy == "start broker 2, or see `mqctl cluster health`"
         cluster.down.clear()
         cluster.brokers[2].actions.clear()
         assert (await client.connection_to(("fake", 9002))).failure is None, (
@@ -173,9 +173,9 @@ async def test_a_leader_is_waited_for(
         assert (
             await client.leader(TopicPartition("a", 0), deadline=trio.current_time() + 10)
         ).node_id == 1
-        with pytest.raises(ClientError, match="partition a-7: it does not exist"):
+        with pytest.raises(ClientError, match="Partition a-7 does not exist"):
             await client.leader(TopicPartition("a", 7), deadline=trio.current_time() + 10)
-        with pytest.raises(ClientError, match="node 9 is not among the live nodes 1"):
+        with pytest.raises(ClientError, match="broker 9 is not among the live brokers 1"):
             await client.connection_to_node(9)
 
 

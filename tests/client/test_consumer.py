@@ -294,7 +294,7 @@ async def test_a_deleted_topic_is_told(
 
 async def test_a_topic_that_does_not_exist(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
-    with pytest.raises(ClientError, match="a-0: it does not exist"):
+    with pytest.raises(ClientError, match="Partition a-0 does not exist"):
         async with consuming(cluster, {A0: "beginning"}):
             pass
 

@@ -321,14 +321,14 @@ async def test_the_impatient_are_told_at_once_what_the_nodes_that_live_know(
         ):
             assert [isinstance(told[node], list) for node in (1, 2, 3)] == [True, False, True]
             failed = told[2]
-            assert isinstance(failed, ClientError) and "node 2" in failed.remedy
+            assert isinstance(failed, ClientError) and "broker 2" in failed.remedy
         with pytest.raises(ClientError):
             await admin.list_groups()
         found = await admin.list_offsets(places)
         assert [isinstance(each, ClientError) for each in found.values()] == [False, True, True]
         cluster.coordinator = 2
         refused = (await admin.describe_groups(["g"]))["g"]
-        assert isinstance(refused, ClientError) and "node 2" in refused.remedy
+        assert isinstance(refused, ClientError) and "broker 2" in refused.remedy
         assert trio.current_time() - began < 13, "six questions, two seconds each at the most"
 
         async def others_take_over() -> None:

@@ -426,7 +426,7 @@ async def test_unknown_topics_and_partitions_are_refused(
                 ClientError, match=f"partition a-{partition}: the topic has partitions 0 to 1"
             ):
                 await producer.send("a", Built(partition, b"x"))
-        with pytest.raises(ClientError, match="topic 'b': it does not exist"):
+        with pytest.raises(ClientError, match="Topic 'b' does not exist"):
             await producer.send("b", Built(0, b"x"))
         cluster.topics["a"].append(type(cluster.partition(A0))())
         await producer.send("a", Built(2, b"x"))  # a new partition is seen

@@ -154,7 +154,7 @@ def test_transactions_that_are_open_hang_or_do_not_exist(
         "it is looked after"
     )
     ran = mqctl("txn", "fence", typo, "-y")
-    assert ran.code == 1 and "it does not exist" in ran.err and typo not in listed()
+    assert ran.code == 1 and "does not exist." in ran.err and typo not in listed()
     assert mqctl("txn", "fence", busy, "-y").code == 0
     with pytest.raises(confluent_kafka.KafkaException):
         producer.commit_transaction(TIMEOUT_S)

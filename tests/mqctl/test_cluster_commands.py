@@ -71,7 +71,7 @@ def test_brokers_are_listed_and_described(mqctl: Mqctl, three: Loopback) -> None
     rows = mqctl("broker", "list", "-o", "json").data
     assert [
         (
-            row["node"],
+            row["broker"],
             row["state"],
             row["leads"],
             row["preferred"],
@@ -84,14 +84,14 @@ def test_brokers_are_listed_and_described(mqctl: Mqctl, three: Loopback) -> None
         (2, "alive", 1, 1, 2, 0),
         (3, "fenced", 0, 1, 2, 2),
     ]
-    assert "NODE  HOST" in mqctl("broker", "list").out
+    assert "BROKER  HOST" in mqctl("broker", "list").out
     mqctl("topic", "config", "set", "a", "retention.ms=1")
     described = mqctl("broker", "describe", "3", "-o", "json").data
     assert described["lagging"] == ["a-1", "a-2"] and described["directories"] == []
     text = mqctl("broker", "describe", "1").out
     assert "/data" in text and "/broken" in text and "50 B" in text
     ran = mqctl("broker", "describe", "7")
-    assert ran.code == 1 and "the nodes are 1, 2, 3" in ran.err
+    assert ran.code == 1 and "the brokers are 1, 2, 3" in ran.err
 
 
 def test_an_unreachable_broker_is_reported(mqctl: Mqctl, three: Loopback) -> None:
@@ -101,9 +101,11 @@ def test_an_unreachable_broker_is_reported(mqctl: Mqctl, three: Loopback) -> Non
     ran = mqctl("broker", "list", "-o", "json", "--timeout", "60")
     assert ran.code == 3 and [row["bytes"] is None for row in ran.data] == [False, False, True]
     assert [row["state"] for row in ran.data] == ["alive", "alive", "silent"]
-    assert f"node 3: nothing listens at 127.0.0.1:{port}" in ran.err and "start node 3" in ran.err
+    assert (
+        f"broker 3: nothing listens at 127.0.0.1:{port}" in ran.err and "start broker 3" in ran.err
+    )
     ran = mqctl("broker", "describe", "3", "--timeout", "60")
-    assert ran.code == 3 and "node 3: nothing listens" in ran.err and "silent" in ran.out
+    assert ran.code == 3 and "broker 3: nothing listens" in ran.err and "silent" in ran.out
     assert mqctl("broker", "describe", "1").code == 0
 
 
@@ -156,7 +158,7 @@ def test_leaders_are_elected(mqctl: Mqctl, three: Loopback) -> None:
         "not needed",
     ]
     assert mqctl("partition", "elect-leader", "--all").err == "no partition needs an election\n"
-    assert "'a', partition 9, does not exist" in mqctl("partition", "elect-leader", "a:9").err
+    assert "Partition 'a:9' does not exist." in mqctl("partition", "elect-leader", "a:9").err
     assert (
         mqctl("partition", "elect-leader").code
         == mqctl("partition", "elect-leader", "a", "--all").code
@@ -212,7 +214,7 @@ def test_a_move_is_planned_then_executed(mqctl: Mqctl, three: Loopback, tmp_path
     assert mqctl("partition", "move", "a:0=1,2").err == "nothing to move\n"
     ran = mqctl("partition", "move", "--from", "1", "--to", "3", "-o", "yaml")
     assert [row["after"] for row in yaml.safe_load(ran.out)] == [[3, 2]] and ran.code == 3
-    assert "cannot move a-2: node 3 already has a replica" in ran.err
+    assert "cannot move a-2: broker 3 already has a replica" in ran.err
 
 
 def test_moves_show_progress_and_can_be_cancelled(mqctl: Mqctl, three: Loopback) -> None:
@@ -246,8 +248,8 @@ def test_a_stalled_move_shows_the_reason(mqctl: Mqctl, three: Loopback) -> None:
     three.inside(lambda: three.cluster.fenced.add(3))
     three.inside(lambda: setattr(partition(three, 1), "leader", -1))
     ran = mqctl("partition", "move-status", "-o", "json")
-    assert [row["stands_still"] for row in ran.data] == [
-        "node 3 is fenced",
+    assert [row["stalled"] for row in ran.data] == [
+        "broker 3 is fenced",
         "no leader to copy from",
     ]
     assert (
@@ -259,7 +261,7 @@ def test_a_stalled_move_shows_the_reason(mqctl: Mqctl, three: Loopback) -> None:
 def test_a_remaining_throttle_is_reported_and_removed(mqctl: Mqctl, three: Loopback) -> None:
     assert mqctl("partition", "move", "a:0=1,3", "--execute", "--throttle", "1M").code == 0
     ran = mqctl("partition", "move-status")
-    assert "a throttle is still set on topic a, node 1, node 2, node 3" in ran.err
+    assert "a throttle is still set on topic a, broker 1, broker 2, broker 3" in ran.err
     ran = mqctl("cluster", "health")
     assert ran.code == 1 and "a replication throttle is still set on topic a" in ran.out
     assert mqctl("partition", "move-status", "--clear-throttle").code == 0
@@ -287,7 +289,7 @@ def test_impossible_moves_are_rejected_with_a_reason(
     ran = mqctl("partition", "move", "a:0=1,9", "b:0=1", "--execute")
     assert (
         ran.code == 1
-        and "cannot move a-0: node 9" in ran.err
+        and "cannot move a-0: broker 9" in ran.err
         and "cannot move b-0: the partition does not exist" in ran.err
     )
     ran = mqctl("partition", "move", "a:0=1,9", "a:1=1,2", "--execute")
@@ -309,15 +311,15 @@ def test_impossible_moves_are_rejected_with_a_reason(
         ran = mqctl("partition", "move", *arguments)
         assert ran.code == 2 and "Error:" in ran.err, arguments
     assert (
-        "node 9 is unknown or not alive"
+        "broker 9 is unknown or not alive"
         in mqctl("partition", "move", "--from", "1", "--to", "9").err
     )
     ran = mqctl("partition", "move", "--from", "9", "--to", "1")
-    assert ran.code == 1 and "node 9 is unknown" in ran.err and "mqctl broker list" in ran.err
+    assert ran.code == 1 and "broker 9 is unknown" in ran.err and "mqctl broker list" in ran.err
 
 
-def test_replicas_move_off_an_unregistered_node(mqctl: Mqctl, three: Loopback) -> None:
-    """As Apache Kafka without fenced nodes in its answer does with a dead one."""
+def test_replicas_move_off_an_unregistered_broker(mqctl: Mqctl, three: Loopback) -> None:
+    """Apache Kafka may omit dead brokers from its response."""
     three.inside(lambda: three.cluster.addresses.pop(3))
     ran = mqctl("partition", "move", "--from", "3", "--to", "1", "-o", "json")
     assert ran.code == 3 and [row["after"] for row in ran.data] == [[2, 1]]
@@ -344,7 +346,7 @@ def test_a_move_drops_replicas_only_with_the_option(
     )
 
 
-def test_a_node_is_drained(mqctl: Mqctl, three: Loopback) -> None:
+def test_a_broker_is_drained(mqctl: Mqctl, three: Loopback) -> None:
     ran = mqctl("broker", "drain", "3")
     assert ran.code == 0 and "nothing was changed" in ran.err
     ran = mqctl("broker", "drain", "3", "--execute", "--wait")
@@ -354,14 +356,14 @@ def test_a_node_is_drained(mqctl: Mqctl, three: Loopback) -> None:
     assert ran.code == 0 and all(2 not in each.held for each in three.cluster.topics["a"])
 
 
-def test_a_drain_without_another_node_needs_allow_fewer_replicas(
+def test_a_drain_without_another_broker_needs_allow_fewer_replicas(
     mqctl: Mqctl, three: Loopback
 ) -> None:
     three.inside(lambda: lose(three, 3))
     ran = mqctl("broker", "drain", "2", "--execute")
     assert (
         ran.code == 1
-        and "cannot move a-0: 2 replicas need 2 other nodes; alive: 1" in ran.err
+        and "cannot move a-0: 2 replicas need 2 other brokers; alive: 1" in ran.err
         and "--allow-fewer-replicas" in ran.err
     )
     ran = mqctl("broker", "drain", "2", "--execute", "--allow-fewer-replicas")
@@ -376,7 +378,7 @@ def test_leaders_only_moves_leaderships_and_no_replicas(mqctl: Mqctl, three: Loo
     ran = mqctl("broker", "drain", "3", "--leaders-only", "--execute")
     assert (
         ran.code == 0
-        and "node 3 now leads none" in ran.err
+        and "broker 3 now leads none" in ran.err
         and "continue in the cluster" not in ran.err
     )
     assert [sorted(each.held) for each in three.cluster.topics["a"]] == [[1, 2], [2, 3], [1, 3]]
@@ -391,14 +393,14 @@ def test_leaders_only_moves_leaderships_and_no_replicas(mqctl: Mqctl, three: Loo
     assert ran.code == 3 and "cannot move a-2: no other replica is in sync" in ran.err
 
 
-def test_only_a_fenced_and_empty_node_is_unregistered(mqctl: Mqctl, three: Loopback) -> None:
-    assert "node 3 is still alive" in mqctl("broker", "unregister", "3", "-y").err
+def test_only_a_fenced_and_empty_broker_is_unregistered(mqctl: Mqctl, three: Loopback) -> None:
+    assert "broker 3 is still alive" in mqctl("broker", "unregister", "3", "-y").err
     three.inside(lambda: lose(three, 3))
     assert "still has replicas of 2 partitions" in mqctl("broker", "unregister", "3", "-y").err
     assert mqctl("broker", "drain", "3", "--execute").code == 0
     assert mqctl("broker", "unregister", "3").code == 2
     assert mqctl("broker", "unregister", "3", "-y").code == 0
-    assert [row["node"] for row in mqctl("broker", "list", "-o", "json").data] == [1, 2]
+    assert [row["broker"] for row in mqctl("broker", "list", "-o", "json").data] == [1, 2]
 
 
 def test_the_quorum_is_shown(mqctl: Mqctl, three: Loopback) -> None:
@@ -427,12 +429,13 @@ def test_health(mqctl: Mqctl, three: Loopback) -> None:
     ran = mqctl("cluster", "health")
     assert ran.code == 1 and ran.out.startswith("NOT HEALTHY ")
     assert (
-        f"node 3 at 127.0.0.1:{three.port} is fenced" in ran.out and "-> restart node 3" in ran.out
+        f"broker 3 at 127.0.0.1:{three.port} is fenced" in ran.out
+        and "-> restart broker 3" in ran.out
     )
     data = mqctl("cluster", "health", "-o", "json").data
     assert data["healthy"] is False
     assert {(each["check"], each["level"]) for each in data["findings"]} >= {
-        ("nodes", "bad"),
+        ("brokers", "bad"),
         ("replication", "warning"),
         ("disks", "bad"),
     }
@@ -447,13 +450,13 @@ def test_health(mqctl: Mqctl, three: Loopback) -> None:
 def test_without_a_controller_the_other_information_is_shown(
     mqctl: Mqctl, three: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What only it knows is not answered while there is none, nor anything that is asked
-    behind it on the same connection.
+    """Requests that only the controller can answer get no response, nor do requests behind them on
+    the same connection.
     """
     for name in (
-        "snapshot.WANTED_SECONDS",
+        "snapshot.OPTIONAL_SECONDS",
         "commands.cluster.QUORUM_SECONDS",
-        "commands.health.QUESTION_SECONDS",
+        "commands.health.REQUEST_SECONDS",
     ):
         monkeypatch.setattr(f"mqctl.{name}", 0.5)
     for key in (DESCRIBE_QUORUM, LIST_REASSIGNMENTS):
@@ -473,7 +476,7 @@ def test_without_a_controller_the_other_information_is_shown(
         and ran.data["partitions"] == 3
         and "mqctl cluster health" in ran.err
     )
-    assert [row["state"] for row in ran.data["nodes"]] == ["unknown", "unknown", "fenced"]
+    assert [row["state"] for row in ran.data["brokers"]] == ["unknown", "unknown", "fenced"]
     ran = mqctl("partition", "list", "--under-replicated", "-o", "json")
     assert ran.code == 3 and len(ran.data) == 2
     assert (
@@ -493,7 +496,7 @@ def test_info_exits_with_3_if_the_quorum_has_no_leader_but_not_if_it_is_not_repo
         assert (
             ran.code == 3
             and ran.data["controller"] is None
-            and {row["state"] for row in ran.data["nodes"]} == {"unknown"}
+            and {row["state"] for row in ran.data["brokers"]} == {"unknown"}
         )
         assert why in ran.err
 
@@ -506,14 +509,14 @@ def test_info_exits_with_3_if_the_quorum_has_no_leader_but_not_if_it_is_not_repo
     three.inside(lambda: three.cluster.quorum.update(leader_id=-1))
     leaderless("the metadata quorum has no leader")
     ran = mqctl("cluster", "info")
-    assert ran.code == 3 and "NODE  HOST" in ran.out
+    assert ran.code == 3 and "BROKER  HOST" in ran.out
     three.inside(lambda: three.cluster.one.versions.pop(DESCRIBE_QUORUM))
     ran = mqctl("cluster", "info", "-o", "json")
     assert (
         ran.code == 0
         and not ran.err
         and ran.data["controller"] == 1
-        and ran.data["nodes"][0]["state"] == "alive"
+        and ran.data["brokers"][0]["state"] == "alive"
     )
     three.inside(lambda: setattr(three.cluster, "controller", -1))
     assert mqctl("cluster", "info").code == 3

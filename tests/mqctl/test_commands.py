@@ -26,8 +26,8 @@ def test_cluster_info(mqctl: Callable[..., Ran], served: Loopback) -> None:
         and ran.data["partitions"] == 2
         and ran.data["leaderless_partitions"] == 0
     )
-    assert ran.data["nodes"][0] | {"port": 0} == {
-        "node": 1,
+    assert ran.data["brokers"][0] | {"port": 0} == {
+        "broker": 1,
         "host": "127.0.0.1",
         "port": 0,
         "rack": None,
@@ -36,7 +36,7 @@ def test_cluster_info(mqctl: Callable[..., Ran], served: Loopback) -> None:
         "replicas": 2,
     }
     table = mqctl("cluster", "info").out
-    assert "cluster id" in table and "\x1b" not in table and "NODE  HOST" in table
+    assert "cluster id" in table and "\x1b" not in table and "BROKER  HOST" in table
 
 
 def test_a_mistyped_command_gets_a_suggestion(mqctl: Callable[..., Ran]) -> None:
@@ -62,7 +62,7 @@ def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
     ran = mqctl("topic", "create", "b", "c")
     assert (
         ran.code == 3
-        and "error: b: topic already exists" in ran.err
+        and "error: topic 'b': topic already exists" in ran.err
         and ran.out.splitlines()[1].startswith("c ")
     )
     assert mqctl("topic", "create", "b").code == 1
@@ -76,7 +76,7 @@ def test_topic_life(mqctl: Callable[..., Ran], served: Loopback) -> None:
     assert len(described["partitions"]) == 3 and described["partitions"][0]["end"] == 0
     assert "PARTITION  LEADER  EPOCH" in mqctl("topic", "describe", "a", "b").out
     ran = mqctl("topic", "describe", "a", "nope")
-    assert ran.code == 3 and "'nope': it does not exist" in ran.err
+    assert ran.code == 3 and "'nope' does not exist." in ran.err
     ran = mqctl("topic", "add-partitions", "a", "--by", "2", "-o", "json")
     assert (
         ran.data == [{"topic": "a", "before": 3, "after": 5}]
@@ -136,7 +136,7 @@ def test_topic_trim(mqctl: Callable[..., Ran], served: Loopback, tmp_path: Path)
         "offset 11 is beyond the log end of a-0, which is 10"
         in mqctl("topic", "trim", "a:0", "--before-offset", "11").err
     )
-    assert "'nope': it does not exist" in mqctl("topic", "trim", "nope", "--keep", "0").err
+    assert "'nope' does not exist." in mqctl("topic", "trim", "nope", "--keep", "0").err
 
     ran = mqctl("topic", "trim", "a", "--before-offset", "0", "--dry-run", "-o", "json")
     assert [(row["partition"], row["offsets"]) for row in ran.data] == [(0, 0), (1, 0)]
@@ -315,7 +315,7 @@ def test_consume_reports_errors(mqctl: Callable[..., Ran], served: Loopback) -> 
     )
     ran = mqctl("consume", "a", "--from", "5")
     assert ran.code == 1 and "a-0 has no offset 5: it goes from 0 to 0" in ran.err
-    assert "'nope': it does not exist" in mqctl("consume", "nope").err
+    assert "'nope' does not exist." in mqctl("consume", "nope").err
 
 
 def test_produce_reports_errors(
@@ -353,7 +353,7 @@ def test_failures_have_exit_codes_and_remedies(mqctl: Callable[..., Ran], served
     ran = mqctl("topic", "list", "-b", "127.0.0.1:1")
     assert ran.code == 1 and ran.out == ""
     assert ran.err.startswith(
-        "error: nothing listens at 127.0.0.1:1\n  is the node running? Start it (for "
+        "error: nothing listens at 127.0.0.1:1\n  is the broker running? Start it (for "
         "development: `mqd dev`)"
     )
     assert mqctl("topic", "list", "-b", "nonsense:port").code == 2

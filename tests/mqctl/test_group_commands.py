@@ -82,9 +82,7 @@ def test_groups_and_their_lag(mqctl: Mqctl, filled: Loopback) -> None:
     ran = mqctl("group", "lag", "--all", "--total")
     assert ran.out.splitlines()[1].split() == ["g", "2", "0", "0", ran.out.split()[-1]]
     ran = mqctl("group", "describe", "g", "none")
-    assert (
-        ran.code == 3 and "'none': it does not exist" in ran.err and "mqctl group list" in ran.err
-    )
+    assert ran.code == 3 and "'none' does not exist." in ran.err and "mqctl group list" in ran.err
     assert mqctl("group", "lag").code == 2
     assert (
         mqctl("group", "list", "--state", "Merry").code == 2
@@ -306,7 +304,7 @@ def test_a_rebalancing_group_shows_awaited_members_and_continues_without_them(
         assert mqctl("group", "remove-member", "g", "--instance", "one", "-y").code == 0
         assert filled.inside(lambda: filled.cluster.groups["g"].members) == {}
     ran = mqctl("group", "remove-member", "none", "--instance", "one", "-y")
-    assert ran.code == 1 and "'none': it does not exist" in ran.err
+    assert ran.code == 1 and "'none' does not exist." in ran.err
 
 
 def test_group_config(mqctl: Mqctl, served: Loopback) -> None:
@@ -379,7 +377,7 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
         )
         assert mqctl("txn", "fence", "t; rm").code == 2
         ran = mqctl("txn", "fence", "t; rm", "typo", "-y", "-o", "json")
-        assert ran.code == 3 and "'typo': it does not exist" in ran.err
+        assert ran.code == 3 and "'typo' does not exist." in ran.err
         assert list(filled.inside(lambda: filled.cluster.transactions)) == ["t; rm"], (
             "to fence it would have made it"
         )
@@ -391,7 +389,7 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
         ["list", "--state", "Merry"],
     ):
         assert mqctl("txn", *arguments).code == 2, arguments
-    assert "'none': it does not exist" in mqctl("txn", "describe", "none").err
+    assert "'none' does not exist." in mqctl("txn", "describe", "none").err
 
 
 def test_find_hanging_names_the_nodes_that_it_could_not_reach(
@@ -449,7 +447,7 @@ def test_a_transaction_of_an_unreachable_coordinator_is_not_hanging(
         filled.inside(lambda: filled.cluster.transactions.update(t=known))
         filled.inside(lambda: filled.cluster.one.script(66, {"error_code": 31}))
         ran = mqctl("txn", "find-hanging", "--topic", "a")
-        assert ran.code == 3 and "transactions of node 1" in ran.err
+        assert ran.code == 3 and "transactions of broker 1" in ran.err
 
 
 @pytest.mark.parametrize("how", ["refuses", "silent"])
@@ -470,7 +468,7 @@ def test_lists_contain_the_answers_of_live_nodes(
         def told(*arguments: str) -> Ran:
             began = time.monotonic()
             ran = mqctl(*arguments, "-o", "json", "--timeout", "60")
-            assert ran.code == 3 and f"127.0.0.1:{port}" in ran.err and "node 2" in ran.err, (
+            assert ran.code == 3 and f"127.0.0.1:{port}" in ran.err and "broker 2" in ran.err, (
                 arguments,
                 ran,
             )
@@ -486,7 +484,7 @@ def test_lists_contain_the_answers_of_live_nodes(
         assert told("group", "describe", "none*").data == []
         assert "no transactional ids" not in told("txn", "list").err
         ran = mqctl("group", "delete", "g*")
-        assert ran.code == 2 and "It skips the groups of unreachable nodes: node 2" in ran.err
+        assert ran.code == 2 and "It skips the groups of unreachable brokers: broker 2" in ran.err
         assert told("group", "delete", "g*", "-y").data == [{"group": "g", "deleted": True}]
 
 
@@ -511,7 +509,7 @@ def test_seek_plans_the_partitions_that_have_leaders(
     assert ran.code == 3 and [(row["partition"], row["after"]) for row in ran.data] == [(0, 0)]
     assert (
         "a-1: it has no leader" in ran.err
-        and "restart the node" in ran.err
+        and "restart the broker" in ran.err
         and "re-run with --execute" in ran.err
     )
     assert saved.read_text() == "a,0,5\na,1,20\n", "what is saved needs no leader"

@@ -29,7 +29,7 @@ Clusters = tuple[dict[int, str | None], dict[TopicPartition, Assignment], int]
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Clusters:
-    """Racks of the nodes that live, replicas (some on nodes that do not live), and the node
+    """Racks of the live brokers, replicas (some on dead brokers), and the broker
     that is to be emptied.
     """
     nodes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=8, unique=True))
@@ -121,9 +121,9 @@ def test_a_partition_without_a_live_replica_is_not_moved() -> None:
         plan_drain(current, {1: None, 2: None}, 3),
         plan_targets(current, {lost: (2,), kept: (2, 1)}, [1, 2]),
     ):
-        assert list(plan.moves) == [kept] and "restart node 3 first" in plan.impossible[lost]
+        assert list(plan.moves) == [kept] and "restart broker 3 first" in plan.impossible[lost]
     assert plan_drain(current, {1: None, 2: None, 3: None}, 3).impossible == {}, (
-        "it leaves a node that lives"
+        "it leaves a live broker"
     )
 
 
@@ -144,14 +144,14 @@ def test_without_another_node_a_replica_stays_or_is_dropped() -> None:
     current = {A0: (1, 2, 3), B0: (3,)}
     racks = {1: None, 2: None, 3: None}
     plan = plan_drain(current, racks, 3)
-    assert plan.impossible == {A0: "3 replicas need 3 other nodes; alive: 2"} and plan.moves[
+    assert plan.impossible == {A0: "3 replicas need 3 other brokers; alive: 2"} and plan.moves[
         B0
     ] == Move((3,), (1,))
     assert plan_drain(current, racks, 3, fewer=True).moves[A0] == Move((1, 2, 3), (1, 2))
     assert plan_drain({A0: (3, 9)}, {3: None}, 3, fewer=True).impossible == {
         A0: "no other replica is alive"
     }
-    assert plan_drain({A0: (3,)}, {3: None}, 3).impossible == {A0: "no other node is alive"}
+    assert plan_drain({A0: (3,)}, {3: None}, 3).impossible == {A0: "no other broker is alive"}
 
 
 @settings(max_examples=200, deadline=None)
@@ -178,7 +178,7 @@ def test_leaders_go_to_replicas_in_sync_and_no_replica_moves(
 def test_a_swap_keeps_the_order() -> None:
     plan = plan_swap({A0: (1, 2, 3), A1: (4, 1), B0: (2, 3)}, 1, 4)
     assert plan.moves == {A0: Move((1, 2, 3), (4, 2, 3))} and plan.impossible == {
-        A1: "node 4 already has a replica"
+        A1: "broker 4 already has a replica"
     }
     assert plan.moves[A0].adding == (4,) and plan.moves[A0].removing == (1,)
 
@@ -195,11 +195,11 @@ def test_targets_are_checked() -> None:
     # the order changes; no replica is new, so that 9 need not live
     assert plan.moves == {A1: Move((1, 9), (9, 1))}
     assert plan.impossible == {
-        B0: "duplicate node in 3, 3",
+        B0: "duplicate broker in 3, 3",
         TopicPartition("c", 0): "the partition does not exist",
     }
     assert plan_targets(current, {A0: (1, 7), A1: ()}, {1, 2}).impossible == {
-        A0: "node 7 is unknown or not alive",
+        A0: "broker 7 is unknown or not alive",
         A1: "a partition needs at least one replica",
     }
 

@@ -61,8 +61,8 @@ def test_bytes_left_are_those_that_new_replicas_lack() -> None:
 
 def test_the_rate_is_that_of_the_last_half_minute() -> None:
     meter = Meter()
-    assert meter.note(0.0, 1000) is None and meter.note(10.0, 900) == 10.0
-    assert meter.note(40.0, 600) == 10.0 and meter.note(50.0, 100) == pytest.approx(50.0)
+    assert meter.add(0.0, 1000) is None and meter.add(10.0, 900) == 10.0
+    assert meter.add(40.0, 600) == 10.0 and meter.add(50.0, 100) == pytest.approx(50.0)
     assert Meter().note(5.0, 5) is None
     assert (
         str(Progress(1, 3, 2 << 20, 1 << 20))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from mqctl.places import Place
-from mqctl.seeking import Bounds, Step, Wish, choose, parse_file, plan_file, plan_seek, write_file
+from mqctl.seeking import Bounds, Step, Target, choose, parse_file, plan_file, plan_seek, write_file
 from mqd.types import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
 @pytest.mark.parametrize(
-    ("wish", "after", "note"),
+    ("target", "after", "note"),
     [
         (Place(word="beginning"), 10, None),
         (Place(word="end"), 90, None),
@@ -28,8 +28,8 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
         (100, 90, "150 is beyond the log end"),
     ],
 )
-def test_places_and_shifts_within_the_log(wish: Wish, after: int, note: str | None) -> None:
-    assert plan_seek(wish, {A0: 50}, {A0: Bounds(10, 90, 44)}) == [Step(A0, 50, after, note)]
+def test_places_and_shifts_within_the_log(target: Target, after: int, note: str | None) -> None:
+    assert plan_seek(target, {A0: 50}, {A0: Bounds(10, 90, 44)}) == [Step(A0, 50, after, note)]
 
 
 def test_without_a_committed_offset_shift_fails_and_current_is_the_log_end() -> None:

@@ -1,4 +1,4 @@
-"""Snapshots of a cluster whose nodes respond late or not at all."""
+"""Snapshots of a cluster whose brokers respond late or not at all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from mqctl.commands.cluster import gather
-from mqctl.moving import HEARD_SECONDS, check_done
+from mqctl.moving import PROPAGATION_SECONDS, check_done
 from mqctl.planning import Move
-from mqctl.snapshot import WANTED_SECONDS, disks, sizes, take
+from mqctl.snapshot import OPTIONAL_SECONDS, disks, sizes, take_snapshot
 from mqd.client.admin import Admin
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.errors import ClientError, DeadlineExceeded
@@ -37,7 +37,7 @@ async def client_of(
 
 
 def without_controller(nursery: trio.Nursery) -> FakeCluster:
-    """The node that everybody calls controller has died."""
+    """The broker that all others name as controller is down."""
     cluster = FakeCluster(nursery, nodes=2)
     cluster.add_topic("a", 2)
     cluster.controller, cluster.down = 2, {2}
@@ -50,13 +50,15 @@ async def test_optional_information_delays_a_snapshot_only_briefly(
 ) -> None:
     async with client_of(without_controller(nursery), timeout_s) as client:
         began = trio.current_time()
-        seen = await take(Admin(client, timeout_s=timeout_s), began + timeout_s, moves="wanted")
-        assert trio.current_time() - began <= min(timeout_s, WANTED_SECONDS) + 0.001
+        seen = await take_snapshot(
+            Admin(client, timeout_s=timeout_s), began + timeout_s, moves="optional"
+        )
+        assert trio.current_time() - began <= min(timeout_s, OPTIONAL_SECONDS) + 0.001
     assert len(seen.partitions) == 2 and seen.min_isr == {}
-    assert seen.min_isr_unknown is not None
+    assert seen.min_isr_error is not None
     assert (
-        seen.moves_unknown is not None
-        and "timed out while waiting for the controller" in seen.moves_unknown.message
+        seen.moves_error is not None
+        and "timed out while waiting for the controller" in seen.moves_error.message
     )
 
 
@@ -70,7 +72,7 @@ async def test_all_calls_of_a_snapshot_have_one_deadline(
     async with client_of(cluster) as client:
         began = trio.current_time()
         with pytest.raises(DeadlineExceeded, match=r"timed out while"):
-            await take(Admin(client, timeout_s=TIMEOUT), began + TIMEOUT)
+            await take_snapshot(Admin(client, timeout_s=TIMEOUT), began + TIMEOUT)
         assert trio.current_time() - began <= TIMEOUT + 0.001
 
 
@@ -98,7 +100,7 @@ async def test_a_finished_move_is_checked_after_all_nodes_know_it(
         assert await check_done(admin, {tp: Move((9,), tuple(cluster.partition(tp).held))}) == {}
         began = trio.current_time()
         assert "replaced by another one" in (await check_done(admin, {tp: Move((1,), (7,))}))[tp]
-        assert HEARD_SECONDS <= trio.current_time() - began < HEARD_SECONDS + 1
+        assert PROPAGATION_SECONDS <= trio.current_time() - began < PROPAGATION_SECONDS + 1
 
 
 async def test_a_silent_node_does_not_delay_the_disks_of_others(
@@ -108,12 +110,12 @@ async def test_a_silent_node_does_not_delay_the_disks_of_others(
     cluster.brokers[2].script(DESCRIBE_LOG_DIRS, *[Hang()] * 9)
     async with client_of(cluster) as client:
         began = trio.current_time()
-        told = await disks(Admin(client, timeout_s=TIMEOUT), [2, 1], began + 3)
+        log_dirs = await disks(Admin(client, timeout_s=TIMEOUT), [2, 1], began + 3)
         assert trio.current_time() - began <= 3.001
-        assert list(told) == [1, 2] and isinstance(told[1], list)
+        assert list(log_dirs) == [1, 2] and isinstance(log_dirs[1], list)
         assert (
-            isinstance(told[2], ClientError)
-            and told[2].message == "timed out while reading the log directories of node 2"
+            isinstance(log_dirs[2], ClientError)
+            and log_dirs[2].message == "timed out while reading the log directories of broker 2"
         )
         assert list(
             await sizes(Admin(client, timeout_s=TIMEOUT), [1, 2], trio.current_time() + 3)
@@ -130,7 +132,7 @@ async def test_info_waits_for_the_quorum_leader_within_its_timeout(
             began = trio.current_time()
             data, unknown = await gather(client, timeout_s, began + timeout_s)
             assert trio.current_time() - began <= limit + 0.1
-            assert data["controller"] is None and {row["state"] for row in data["nodes"]} == {
+            assert data["controller"] is None and {row["state"] for row in data["brokers"]} == {
                 "unknown"
             }
             assert unknown is not None

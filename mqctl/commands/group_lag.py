@@ -1,0 +1,145 @@
+"""mqctl group lag: committed offsets and consumer lag."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqctl import render
+from mqctl.app import Settings, options, print_message, run
+from mqctl.groups import admin_of, list_groups
+from mqctl.outcomes import ListsByBroker, finish
+from mqd.errors import some_of
+
+if TYPE_CHECKING:
+    from mqd.client.cluster import ClusterClient
+    from mqd.client.group_descriptions import ListedGroup, PartitionLag
+
+
+LAGS = (
+    render.Column("group", "GROUP"),
+    render.Column("topic", "TOPIC"),
+    render.Column("partition", "PARTITION", right=True),
+    render.Column("committed", "COMMITTED", right=True),
+    render.Column("end", "END", right=True),
+    render.Column("lag", "LAG", right=True),
+    render.Column("client", "CLIENT"),
+    render.Column("host", "HOST"),
+)
+TOTALS = (
+    render.Column("group", "GROUP"),
+    render.Column("partitions", "PARTITIONS", right=True),
+    render.Column("uncommitted", "UNCOMMITTED", right=True),
+    render.Column("unknown", "UNKNOWN", right=True),
+    render.Column("lag", "LAG", right=True),
+)
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@click.option("--all", "everything", is_flag=True, help="All groups.")
+@click.option(
+    "-t",
+    "--topic",
+    "pattern",
+    metavar="PATTERN",
+    help="Only topics that match this pattern (* and ?).",
+)
+@click.option("--total", is_flag=True, help="One line for each group.")
+@click.option(
+    "--read-committed",
+    is_flag=True,
+    help="Compute lag up to the last stable offset, not to the high watermark.",
+)
+@options
+def lag(
+    settings: Settings,
+    names: tuple[str, ...],
+    everything: bool,
+    pattern: str | None,
+    total: bool,
+    read_committed: bool,
+) -> None:
+    """Show the committed offsets and the lag of groups.
+
+    An assigned partition without a committed offset has no lag; --total counts it as uncommitted.
+    --all omits groups without any such partition.
+
+    \b
+    mqctl group lag billing
+    mqctl group lag --all --total -o json
+    """
+    if everything == bool(names):
+        raise click.UsageError("specify groups, or --all")
+
+    async def work(client: ClusterClient) -> tuple[dict[str, Any], ListsByBroker[ListedGroup]]:
+        listed = await list_groups(client, settings) if everything else ListsByBroker({})
+        wanted = [
+            *names,
+            *(each.group_id for each in listed.rows if each.type in ("", "classic", "consumer")),
+        ]
+        return dict(
+            await admin_of(client, settings, patient=not everything).group_lags(
+                wanted, read_committed=read_committed
+            )
+        ), listed
+
+    results, listed = run(settings, work)
+    rows: list[dict[str, Any]] = []
+    unknown: list[str] = []
+    for name, outcome in results.items():
+        if isinstance(outcome, list):
+            lags = [
+                each for each in outcome if pattern is None or fnmatchcase(each.tp.topic, pattern)
+            ]
+            if everything and not lags:
+                continue
+            rows += [_total(name, lags)] if total else [_lag_row(name, each) for each in lags]
+            unknown += [f"{each.tp} (group {name!r})" for each in lags if each.end is None]
+            if not lags:
+                print_message(
+                    f"group {name!r} has no committed offsets"
+                    + ("" if pattern is None else " for such topics")
+                )
+    if everything and not rows and not listed.failed:
+        print_message(
+            "no group has assigned partitions or committed offsets"
+            if pattern is None
+            else "no group reads matching topics"
+        )
+    if rows or settings.output != "table":
+        settings.show(TOTALS if total else LAGS, rows)
+    if unknown:
+        print_message(
+            "lag is unknown where a partition was deleted, has no leader, or its leader does not "
+            f"respond: {some_of(unknown, 5)}"
+        )
+    finish(listed.with_failures(results))
+
+
+def _total(name: str, lags: list[PartitionLag]) -> dict[str, Any]:
+    return {
+        "group": name,
+        "partitions": len(lags),
+        "uncommitted": sum(each.committed is None for each in lags),
+        "unknown": sum(each.committed is not None and each.end is None for each in lags),
+        "lag": sum(each.lag for each in lags if each.lag is not None),
+    }
+
+
+def _lag_row(name: str, each: PartitionLag) -> dict[str, Any]:
+    return {
+        "group": name,
+        "topic": each.tp.topic,
+        "partition": each.tp.partition,
+        "committed": None if each.committed is None else each.committed.offset,
+        "metadata": None if each.committed is None else each.committed.metadata or None,
+        "start": each.start,
+        "end": each.end,
+        "lag": each.lag,
+        "member": None if each.member is None else each.member.member_id,
+        "client": None if each.member is None else each.member.client_id,
+        "host": None if each.member is None else each.member.host,
+    }
