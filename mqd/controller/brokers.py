@@ -75,12 +75,13 @@ def decide_register(
         if len(text.encode()) > BROKER_TEXT_BYTES_MAX:
             raise MqError(
                 ErrorCode.INVALID_REGISTRATION,
-                f"The {what} of node {op.node_id} has more than {BROKER_TEXT_BYTES_MAX} bytes.",
+                f"The {what} of broker {op.node_id} has more than {BROKER_TEXT_BYTES_MAX} bytes.",
             )
     if image.cluster_id not in ("", op.cluster_id):
         raise MqError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"This cluster is {image.cluster_id}, the node belongs to {op.cluster_id}.",
+            f"The cluster id is {image.cluster_id!r}, but broker {op.node_id} has "
+            f"{op.cluster_id!r}.",
         )
     formatting = () if image.cluster_id else (FormatCluster(op.cluster_id, FEATURES),)
     record = RegisterBroker(op.node_id, op.incarnation, op.host, op.port, op.rack)
@@ -189,7 +190,7 @@ def registered_broker(image: MetadataImage, node_id: NodeId, broker_epoch: int) 
     if broker.epoch != broker_epoch:
         raise MqError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"Broker {node_id} has epoch {broker.epoch} now, not {broker_epoch}.",
+            f"The broker epoch of broker {node_id} is now {broker.epoch}, not {broker_epoch}.",
         )
     return broker
 

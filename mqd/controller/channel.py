@@ -68,4 +68,4 @@ class ControllerChannel:
                         raise
                 await trio.sleep(pause)
                 pause = min(2 * pause, _LEADER_POLL_MAX_S)
-        raise MqError(ErrorCode.REQUEST_TIMED_OUT, "No controller answered in time.")
+        raise MqError(ErrorCode.REQUEST_TIMED_OUT, "No controller responded in time.")

@@ -122,7 +122,7 @@ def decide_alter_configs(
     if len(op.resources) > CONFIG_RESOURCES_MAX:
         raise MqError(
             ErrorCode.INVALID_REQUEST,
-            f"A request alters at most {CONFIG_RESOURCES_MAX} resources: send several.",
+            f"A request alters at most {CONFIG_RESOURCES_MAX} resources: split the request.",
         )
     counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
     room = Room(image, options.image_bytes_max)
@@ -134,7 +134,7 @@ def decide_alter_configs(
         try:
             if counts[number, name] > 1:
                 raise MqError(
-                    ErrorCode.INVALID_REQUEST, "A resource is named at most once in a request."
+                    ErrorCode.INVALID_REQUEST, "The request names a resource more than once."
                 )
             record = _alter(image, op, resource)
             changed = {name: value for name, value in record.changes if value is not None}
@@ -161,13 +161,14 @@ def check_overrides_fit(overrides: Mapping[str, str | None]) -> None:
         if size > CONFIG_VALUE_BYTES_MAX:
             raise MqError(
                 ErrorCode.INVALID_CONFIG,
-                f"{name} has {size} bytes; a value has at most {CONFIG_VALUE_BYTES_MAX}.",
+                f"The value of {name} has {size} bytes; at most {CONFIG_VALUE_BYTES_MAX} are "
+                "allowed.",
             )
         total += len(name.encode()) + size
     if total > CONFIG_RESOURCE_BYTES_MAX:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
-            f"Names and values take {total} bytes; a resource has at most "
+            f"Names and values have {total} bytes; a resource may have at most "
             f"{CONFIG_RESOURCE_BYTES_MAX}.",
         )
 
@@ -191,8 +192,8 @@ class _Groups:
         if self._configured >= CONFIGURED_GROUPS_MAX:
             raise MqError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{CONFIGURED_GROUPS_MAX} groups have config overrides, which is the most. "
-                "Delete those of groups that are not used.",
+                f"{CONFIGURED_GROUPS_MAX} groups have config overrides, which is the maximum: "
+                "delete the overrides of unused groups.",
             )
         self._configured += 1
 
@@ -220,15 +221,16 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
         if not name:
             raise MqError(
                 ErrorCode.INVALID_REQUEST,
-                "There are no defaults of topics to alter: name a topic, or alter the nodes.",
+                "Default topic resources are not allowed: name a topic, or alter the defaults of "
+                "brokers.",
             )
         validate_topic_name(name)
         if name not in image.topics:
-            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}.")
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
         return TOPIC
     if number == ResourceType.BROKER:
         if name and node_id_of(name) not in image.brokers:
-            raise MqError(ErrorCode.INVALID_REQUEST, f"Node {name} is not registered.")
+            raise MqError(ErrorCode.INVALID_REQUEST, f"Broker {name} is not registered.")
         return NODE
     if number == ResourceType.GROUP:
         if not name:
@@ -237,11 +239,13 @@ def _kind(image: MetadataImage, resource: ResourceChanges) -> str:
             size = len(name.encode())
             raise MqError(
                 ErrorCode.INVALID_REQUEST,
-                f"The group's name has {size} bytes; a group has at most "
-                f"{COORDINATOR_KEY_BYTES_MAX}.",
+                f"The group id has {size} bytes; at most {COORDINATOR_KEY_BYTES_MAX} are allowed.",
             )
         return GROUP
-    raise MqError(ErrorCode.INVALID_REQUEST, f"Resources of type {number} cannot be altered here.")
+    raise MqError(
+        ErrorCode.INVALID_REQUEST,
+        f"Resources of type {number} cannot be altered with this request.",
+    )
 
 
 def node_id_of(name: str) -> NodeId:
@@ -252,7 +256,7 @@ def node_id_of(name: str) -> NodeId:
     if not _NODE_NAME.fullmatch(name) or int(name) > _NODE_ID_MAX:
         raise MqError(
             ErrorCode.INVALID_REQUEST,
-            f"A node is named by its id, a whole number, not by {name[:_NAME_SHOWN]!r}.",
+            f"{name[:_NAME_SHOWN]!r} is not a broker id: expected a whole number.",
         )
     return NodeId(int(name))
 
@@ -260,7 +264,9 @@ def node_id_of(name: str) -> NodeId:
 def _check_changes(changes: Iterable[Change]) -> None:
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
-        raise MqError(ErrorCode.INVALID_REQUEST, "A key is named at most once for a resource.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST, "The request names a key more than once for a resource."
+        )
     nulls = [
         change.name
         for change in changes
@@ -281,12 +287,12 @@ def _wanted(
     if operation == Operation.SET:
         return value
     if operation not in (Operation.APPEND, Operation.SUBTRACT):
-        raise MqError(ErrorCode.INVALID_REQUEST, f"There is no config operation {operation}.")
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation}.")
     option = _OPTIONS[key[0]].get(name)
     if option is None or option.type is not OptionType.LIST:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
-            f"{name} is not a list: {Operation(operation).name} is for lists only.",
+            f"{Operation(operation).name} requires a key of type list; {name} is not one.",
         )
     elements = dict.fromkeys(_current_list(image, op.config, key, name))
     given = dict.fromkeys(element.strip() for element in value.split(",") if element.strip())
@@ -328,18 +334,19 @@ def _validate(
             continue
         option = NODE_OPTIONS.get(name)
         if option is None:
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not a key of nodes.")
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not a key of brokers.")
         if not option.dynamic:
             raise MqError(
                 ErrorCode.INVALID_REQUEST,
-                f"{name} cannot change while a node runs: change it in the file and restart.",
+                f"{name} cannot be changed dynamically: change it in the configuration file, and "
+                "restart the broker.",
             )
         try:
             parsed = option.parse(value)
         except ValueError as error:
             raise MqError(ErrorCode.INVALID_REQUEST, f"{name}: {error}") from error
         if option.status is Status.REFUSED and parsed != option.default:
-            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is refused: {option.note}")
+            raise MqError(ErrorCode.INVALID_CONFIG, f"{name} is not supported: {option.note}")
 
 
 def effective_node_config(

@@ -71,7 +71,7 @@ def decide_create_partitions(
         try:
             if counts[wish.name] > 1:
                 raise MqError(
-                    ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request."
+                    ErrorCode.INVALID_REQUEST, "The request names a topic more than once."
                 )
             record = _add_partitions(image, wish, partitions_left, load)
             check_descriptors(options, load, record.partitions)
@@ -92,22 +92,23 @@ def _add_partitions(
 ) -> AddPartitions:
     topic = image.topics.get(wish.name)
     if topic is None:
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {wish.name!r} does not exist.")
     if topic.internal:
         raise MqError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{wish.name} keeps its partitions: which of them keeps a group or a "
-            "transactional id goes by how many there are.",
+            f"The internal topic {wish.name!r} cannot get more partitions: their number determines "
+            "the coordinator of each key.",
         )
     present = len(topic.partitions)
     if wish.total == present:
         raise MqError(
-            ErrorCode.INVALID_PARTITIONS, f"The topic has {present} partition(s) already."
+            ErrorCode.INVALID_PARTITIONS, f"Topic {wish.name!r} already has {present} partition(s)."
         )
     if wish.total < present:
         raise MqError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic has {present} partition(s); a topic never shrinks to {wish.total}.",
+            f"Topic {wish.name!r} has {present} partition(s), which cannot be reduced to "
+            f"{wish.total}.",
         )
     added = wish.total - present
     if added > partitions_left:
@@ -121,7 +122,8 @@ def _add_partitions(
         if len(wish.assignments) != added:
             raise MqError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{added} partition(s) are added, but {len(wish.assignments)} are assigned.",
+                f"The request adds {added} partition(s), but has {len(wish.assignments)} "
+                "assignments.",
             )
         for replicas in wish.assignments:
             check_assignment(image, replicas, factor)

@@ -128,7 +128,7 @@ def decide_create_topics(
         try:
             if counts[topic.name] > 1:
                 raise MqError(
-                    ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request."
+                    ErrorCode.INVALID_REQUEST, "The request names a topic more than once."
                 )
             if total > PARTITIONS_PER_REQUEST_MAX:
                 raise MqError(
@@ -167,15 +167,16 @@ def _create_topic(
     image: MetadataImage, op: CreateTopics, topic: NewTopic, load: Mapping[NodeId, Load]
 ) -> CreateTopic:
     if topic.name == RESERVED_TOPIC:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"{RESERVED_TOPIC} is reserved.")
+        raise MqError(ErrorCode.INVALID_REQUEST, f"The topic name {RESERVED_TOPIC!r} is reserved.")
     validate_topic_name(topic.name)
     if topic.name in image.topics:
-        raise MqError(ErrorCode.TOPIC_ALREADY_EXISTS, f"There is a topic {topic.name} already.")
+        raise MqError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
     collision = image.colliding_topic(topic.name)
     if collision is not None:
         raise MqError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{topic.name} differs from the topic {collision} only in '.' and '_'.",
+            f"Topic {topic.name!r} collides with existing topic {collision!r}: the names differ "
+            "only in '.' and '_'.",
         )
     configs = _checked_configs(topic.configs)
     if topic.assignments:
@@ -189,7 +190,7 @@ def _create_topic(
         if partitions <= 0:
             raise MqError(
                 ErrorCode.INVALID_PARTITIONS,
-                "A topic has at least one partition; -1 asks for the default.",
+                "Number of partitions must be larger than 0, or -1 for the default.",
             )
         replica_lists = place_on(image, partitions, factor, load=load)
     return CreateTopic(topic.name, topic.topic_id, placements_of(image, replica_lists), configs)
@@ -202,7 +203,7 @@ def _checked_configs(configs: tuple[tuple[str, str | None], ...]) -> tuple[tuple
     """
     nulls = sorted(name for name, value in configs if value is None)
     if nulls:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"These configs need a value: {', '.join(nulls)}.")
+        raise MqError(ErrorCode.INVALID_CONFIG, f"These keys need a value: {', '.join(nulls)}.")
     checked = {name: value for name, value in configs if value is not None}
     check_overrides_fit(checked)
     validate_topic_configs(checked)
@@ -218,7 +219,7 @@ def _assigned(image: MetadataImage, topic: NewTopic) -> list[tuple[NodeId, ...]]
         if value != USE_DEFAULT:
             raise MqError(
                 ErrorCode.INVALID_REQUEST,
-                f"With assignments, the {what} must be -1: the assignments say it.",
+                f"With assignments, the {what} must be -1.",
             )
     by_partition: dict[int, tuple[NodeId, ...]] = {}
     for partition, replicas in topic.assignments:
@@ -234,6 +235,6 @@ def _assigned(image: MetadataImage, topic: NewTopic) -> list[tuple[NodeId, ...]]
     if sorted(by_partition) != list(range(len(by_partition))):
         raise MqError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Assigned partitions must be numbered 0, 1, 2 and so on without a gap.",
+            "Partitions must be a consecutive 0-based integer sequence.",
         )
     return [by_partition[partition] for partition in range(len(by_partition))]

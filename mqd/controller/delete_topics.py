@@ -79,16 +79,21 @@ def _topic_to_delete(image: MetadataImage, wish: TopicName, times: int) -> Topic
     name, topic_id = wish
     if name is None:
         if topic_id == ZERO_UUID:
-            raise MqError(ErrorCode.INVALID_REQUEST, "Neither a topic's name nor its id was given.")
+            raise MqError(
+                ErrorCode.INVALID_REQUEST, "The request has neither the name nor the id of a topic."
+            )
         if times > 1:
-            raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
+            raise MqError(ErrorCode.INVALID_REQUEST, "The request names a topic more than once.")
         if topic_id not in image.topics_by_id:
-            raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+            raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {topic_id}.")
         return image.topics_by_id[topic_id]
     if topic_id != ZERO_UUID:
-        raise MqError(ErrorCode.INVALID_REQUEST, "Give a topic's name or its id, not both.")
+        raise MqError(
+            ErrorCode.INVALID_REQUEST,
+            "The request has both the name and the id of a topic: send one of them.",
+        )
     if times > 1:
-        raise MqError(ErrorCode.INVALID_REQUEST, "A topic is named at most once in a request.")
+        raise MqError(ErrorCode.INVALID_REQUEST, "The request names a topic more than once.")
     if name not in image.topics:
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
     return image.topics[name]

@@ -56,7 +56,7 @@ def decide_elect_leaders(
         kind = ElectionType(op.election_type)
     except ValueError:
         raise MqError(
-            ErrorCode.INVALID_REQUEST, f"There is no election type {op.election_type}."
+            ErrorCode.INVALID_REQUEST, f"Unknown election type {op.election_type}."
         ) from None
     check_partition_count(len(op.partitions or ()))
     may_lead = image.may_lead()
@@ -92,12 +92,12 @@ def _elect(
     topic = image.topics.get(topic_partition.topic)
     if topic is None:
         raise MqError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic_partition.topic}."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic_partition.topic!r} does not exist."
         )
     partition = image.partition(*topic_partition)
     if partition is None:
         raise MqError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic_partition}."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Partition {topic_partition} does not exist."
         )
     preferred = kind is ElectionType.PREFERRED
     if partition.leader == partition.replicas[0] if preferred else partition.leader != NO_NODE:

@@ -69,7 +69,8 @@ def decide_update_features(
     for update in op.updates:
         if counts[update.name] > 1:
             raise MqError(
-                ErrorCode.INVALID_REQUEST, f"The feature {update.name} is named more than once."
+                ErrorCode.INVALID_REQUEST,
+                f"The request names feature {update.name!r} more than once.",
             )
         _check(image, update)
         if update.name == METADATA_VERSION:
@@ -119,14 +120,13 @@ def _check_metadata_version(
     if update.level < present:
         raise MqError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"{wrong} It cannot be lowered from {present}: the metadata log may hold what "
-            "earlier releases cannot read.",
+            f"{wrong} It cannot be downgraded from {present}: the metadata log may contain records "
+            "that earlier releases cannot read.",
         )
     if update.level > present and behind:
         nodes = ", ".join(map(str, behind))
         raise MqError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"{wrong} The controller has not met a release that supports it on node {nodes}: "
-            "start it with this release, or unregister"
-            " it if it will not come back.",
+            f"{wrong} No connection to the controller shows that node {nodes} runs a release that "
+            "supports it: start it with this release, or unregister it if it will not return.",
         )

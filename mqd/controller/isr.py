@@ -176,7 +176,10 @@ def decide_alter_partitions(
             # A replaced leader changes nothing (I24).
             _check_epochs(op, wish, partition)
             if wish.partition in updates.get(topic.name, ()):
-                raise MqError(ErrorCode.INVALID_UPDATE_VERSION, "The partition is named twice.")
+                raise MqError(
+                    ErrorCode.INVALID_UPDATE_VERSION,
+                    "The request names the partition more than once.",
+                )
             isr = _checked_isr(image, op, wish, partition)
         except MqError as error:
             results.append(IsrAltered(wish.topic_id, wish.partition, error.code))
@@ -215,10 +218,11 @@ def decide_alter_partitions(
 def _partition(image: MetadataImage, wish: IsrChangeRequest) -> tuple[TopicImage, PartitionImage]:
     topic = image.topics_by_id.get(wish.topic_id)
     if topic is None:
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {wish.topic_id}.")
     if not 0 <= wish.partition < len(topic.partitions):
         raise MqError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {wish.partition}."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"Topic {topic.name!r} has no partition {wish.partition}.",
         )
     return topic, topic.partitions[wish.partition]
 
@@ -228,17 +232,19 @@ def _check_epochs(op: AlterPartitions, wish: IsrChangeRequest, partition: Partit
         wish.leader_epoch > partition.leader_epoch
         or wish.partition_epoch > partition.partition_epoch
     ):
-        raise MqError(ErrorCode.NOT_CONTROLLER, "The leader has seen more than this controller.")
+        raise MqError(
+            ErrorCode.NOT_CONTROLLER, "The leader has newer metadata than this controller."
+        )
     if wish.leader_epoch < partition.leader_epoch:
         raise MqError(
-            ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {partition.leader_epoch} now."
+            ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is now {partition.leader_epoch}."
         )
     if op.node_id != partition.leader:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"The leader is node {partition.leader}.")
+        raise MqError(ErrorCode.INVALID_REQUEST, f"The leader is broker {partition.leader}.")
     if wish.partition_epoch < partition.partition_epoch:
         raise MqError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"The partition epoch is {partition.partition_epoch} now.",
+            f"The partition epoch is now {partition.partition_epoch}.",
         )
 
 
@@ -248,10 +254,11 @@ def _checked_isr(
     isr = tuple(node_id for node_id, _ in wish.isr)
     if len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):
         raise MqError(
-            ErrorCode.INVALID_REQUEST, f"{isr} are not different replicas of {partition.replicas}."
+            ErrorCode.INVALID_REQUEST,
+            f"{isr} must be distinct replicas out of {partition.replicas}.",
         )
     if op.node_id not in isr:
-        raise MqError(ErrorCode.INVALID_REQUEST, "A leader is in sync with itself.")
+        raise MqError(ErrorCode.INVALID_REQUEST, "The ISR must contain the leader.")
     for node_id, broker_epoch in wish.isr:
         broker = image.brokers.get(node_id)
         if (
@@ -262,7 +269,7 @@ def _checked_isr(
         ):
             raise MqError(
                 ErrorCode.INELIGIBLE_REPLICA,
-                f"Node {node_id} is not alive, stops, or was registered anew.",
+                f"Broker {node_id} is fenced, is shutting down, or has a newer registration.",
             )
     return isr
 

@@ -203,7 +203,9 @@ class BrokerLifecycle:
                 return int(response["broker_epoch"])
             code = ErrorCode(response["error_code"])
             if not code.retriable:
-                raise MqError(code, f"The controller refuses to register node {self._node_id}.")
+                raise MqError(
+                    code, f"The controller rejected the registration of broker {self._node_id}."
+                )
             await trio.sleep(self._heartbeat_s)
 
     async def _beat(self, epoch: int) -> bool:

@@ -227,11 +227,14 @@ class Operations:
                 raise self.not_controller() from error
             raise MqError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                "The controller changed or was too slow; the change may have happened.",
+                "The controller changed or was too slow. The change may have been made.",
             ) from error
         return True
 
     def not_controller(self) -> MqError:
         controller_id = self.controller_id
         known = "unknown" if controller_id is None else f"node {controller_id}"
-        return MqError(ErrorCode.NOT_CONTROLLER, f"This node is not the controller; it is {known}.")
+        return MqError(
+            ErrorCode.NOT_CONTROLLER,
+            f"This node is not the controller; the controller is {known}.",
+        )

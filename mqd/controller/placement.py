@@ -27,12 +27,13 @@ def check_replication_factor(factor: int, brokers: int) -> None:
     if factor <= 0:
         raise MqError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            "A partition has at least one replica; -1 asks for the default.",
+            "Replication factor must be larger than 0, or -1 for the default.",
         )
     if factor > brokers:
         raise MqError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{factor} replicas need as many brokers: only {brokers} broker(s) are registered.",
+            f"Unable to replicate the partition {factor} time(s): only {brokers} broker(s) are "
+            "registered.",
         )
 
 

@@ -64,11 +64,11 @@ class ProducerIdManager:
             )
         except MqError as error:
             raise MqError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"No producer ids: {error}"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"Cannot allocate producer ids: {error}"
             ) from error
         if response["error_code"]:
             raise MqError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"No producer ids: error {response['error_code']}",
+                f"Cannot allocate producer ids: error code {response['error_code']}",
             )
         return ProducerIdBlock(response["producer_id_start"], response["producer_id_len"])

@@ -41,7 +41,9 @@ def decide_allocate_producer_ids(
     registered_broker(image, op.node_id, op.broker_epoch)
     first = image.next_producer_id
     if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
-        raise MqError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids of this cluster are spent.")
+        raise MqError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids of this cluster are used up."
+        )
     return ControllerResult(
         (SetNextProducerId(first + PRODUCER_IDS_PER_BLOCK),),
         ProducerIdBlock(first, PRODUCER_IDS_PER_BLOCK),

@@ -77,7 +77,7 @@ def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[
     return portions, refused
 
 
-_NAMED_TWICE = "A partition is named at most once in a request."
+_NAMED_TWICE = "The request names a partition more than once."
 
 
 def decide_alter_reassignments(
@@ -94,13 +94,13 @@ def decide_alter_reassignments(
             if topic is None:
                 raise MqError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"There is no topic {topic_partition.topic}.",
+                    f"Topic {topic_partition.topic!r} does not exist.",
                 )
             index = topic_partition.partition
             if not 0 <= index < len(topic.partitions):
                 raise MqError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"There is no partition {topic_partition}.",
+                    f"Partition {topic_partition} does not exist.",
                 )
             if index in updates.get(topic.name, ()):
                 raise MqError(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
@@ -155,15 +155,15 @@ def _check_a_leader_stays(before: PartitionImage, reassigned: PartitionImage) ->
     ):
         raise MqError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Only replicas that would go are in sync: records would be lost.",
+            "All in-sync replicas would be removed: records would be lost.",
         )
     if before.last_known_elr and not (
         reassigned.isr or reassigned.elr or reassigned.last_known_elr
     ):
         raise MqError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Node {before.last_known_elr[0]} led last and would go: records would be lost. "
-            "Bring it back, or elect another (unclean).",
+            f"Broker {before.last_known_elr[0]}, the last leader, would be removed: records "
+            "would be lost. Restart it, or elect another leader (unclean).",
         )
 
 

@@ -12,7 +12,7 @@ def check_topic_count(topics: Sized, most: int) -> None:
     """Raise POLICY_VIOLATION if a request names too many topics."""
     if len(topics) > most:
         raise MqError(
-            ErrorCode.POLICY_VIOLATION, f"A request names at most {most} topics here: send several."
+            ErrorCode.POLICY_VIOLATION, f"A request names at most {most} topics: split the request."
         )
 
 
@@ -21,5 +21,5 @@ def check_partition_count(partitions: int) -> None:
     if partitions > PARTITIONS_PER_REQUEST_MAX:
         raise MqError(
             ErrorCode.POLICY_VIOLATION,
-            f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: send several.",
+            f"A request names at most {PARTITIONS_PER_REQUEST_MAX} partitions: split the request.",
         )

@@ -12,7 +12,7 @@ def check_response(response: Mapping[str, Any]) -> None:
     """Raise MqError if the response rejects the whole request."""
     if response["error_code"]:
         code = ErrorCode(response["error_code"])
-        raise MqError(code, f"The controller refuses: {code.name}.")
+        raise MqError(code, f"The controller rejected the request with {code.name}.")
 
 
 def names_not_controller(response: Mapping[str, Any]) -> bool:

@@ -81,7 +81,7 @@ class SessionWatch:
         if broker.incarnation != op.incarnation:
             raise MqError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"Another process registered as broker {op.node_id} meanwhile.",
+                f"Another process has registered as broker {op.node_id} in the meantime.",
             )
         self._sessions.touch(op.node_id, self._clock.monotonic())
         return broker.epoch

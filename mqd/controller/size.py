@@ -78,7 +78,7 @@ class Room:
                     ErrorCode.POLICY_VIOLATION,
                     f"Config overrides of groups take {self._image.groups_size} bytes, and "
                     f"this change needs {more} more: together they"
-                    f" take at most a quarter of metadata.image.max.bytes={self._bytes_max}. "
+                    f" may take at most a quarter of metadata.image.max.bytes={self._bytes_max}. "
                     "Delete those of groups that are not used.",
                 )
             self._left_to_groups -= more
