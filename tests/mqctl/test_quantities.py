@@ -63,7 +63,7 @@ def test_the_rate_is_that_of_the_last_half_minute() -> None:
     meter = Meter()
     assert meter.add(0.0, 1000) is None and meter.add(10.0, 900) == 10.0
     assert meter.add(40.0, 600) == 10.0 and meter.add(50.0, 100) == pytest.approx(50.0)
-    assert Meter().note(5.0, 5) is None
+    assert Meter().add(5.0, 5) is None
     assert (
         str(Progress(1, 3, 2 << 20, 1 << 20))
         == "1 of 3 partitions moved, 2.0 MiB left at 1.0 MiB/s, about 2.0s"
