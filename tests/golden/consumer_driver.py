@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from mqd.coordinator.group.member import LEAVING
+from mqd.coordinator.group.consumer_member import LEAVING
 from tests.coordinator.group.consumer_support import Group, places
 
 

@@ -20,8 +20,8 @@ from mqd.coordinator.group import consumer_steps
 from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.member import reconcile
 from mqd.coordinator.group.offset_store import OffsetStore
+from mqd.coordinator.group.reconciliation import reconcile
 from mqd.coordinator.service import CoordinatorService
 from mqd.coordinator.txn import ending
 from mqd.coordinator.txn.marker_sender import MarkerSender

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mqd.coordinator.group.classic_answers import leave_answer, leaving_members, synced
 from mqd.coordinator.group.classic_group import (
     COMPLETING_REBALANCE,
     PREPARING_REBALANCE,
@@ -37,6 +36,7 @@ from mqd.coordinator.group.classic_group import (
 )
 from mqd.coordinator.group.classic_join import Joins
 from mqd.coordinator.group.classic_rebalance import JOIN, MEMBER, SLOW, SYNC, Rebalance
+from mqd.coordinator.group.classic_responses import leave_response, leaving_members, sync_response
 from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.state import Draft, Expire, Group, Part, Replay, State, TimerKey
@@ -118,7 +118,7 @@ class Classic(Part):
         if not group.members.not_synced:
             self.state.timers.cancel((SYNC, group.group_id))
         if group.state is STABLE:
-            draft.answer(ticket, synced(group, member.assignment))
+            draft.answer(ticket, sync_response(group, member.assignment))
             return draft.decision()
         self.rebalance.end_wait(group, member, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_ticket = ticket
@@ -150,7 +150,10 @@ class Classic(Part):
         )
         if self.rebalance.write(draft, group, value):
             self.rebalance.answer_syncs(
-                group, draft, now, lambda member: synced(group, assignments[member.member_id])
+                group,
+                draft,
+                now,
+                lambda member: sync_response(group, assignments[member.member_id]),
             )
         else:
             self.rebalance.answer_syncs(
@@ -257,7 +260,7 @@ class Classic(Part):
                 )
             else:
                 self.rebalance.complete_if_all_joined(group, draft, now)
-        draft.answer(ticket, leave_answer(call, rows))
+        draft.answer(ticket, leave_response(call, rows))
         return draft.decision()
 
     def _leave(

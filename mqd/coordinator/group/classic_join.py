@@ -5,13 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from mqd.coordinator.group.classic_answers import (
-    is_refusal,
-    join_refusal,
-    joined,
-    member_rows,
-    refuse_join,
-)
 from mqd.coordinator.group.classic_group import (
     COMPLETING_REBALANCE,
     EMPTY,
@@ -21,6 +14,13 @@ from mqd.coordinator.group.classic_group import (
 )
 from mqd.coordinator.group.classic_member import ClassicGroupMember, Protocols, protocols_size
 from mqd.coordinator.group.classic_rebalance import MEMBER, Rebalance
+from mqd.coordinator.group.classic_responses import (
+    is_refusal,
+    join_error,
+    join_response,
+    member_rows,
+    refuse_join,
+)
 from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.records import GroupMetadata
 from mqd.coordinator.group.state import Draft, State
@@ -107,13 +107,13 @@ class Joins:
             group.members.remove(join.request.member_id)
         elif group.state is PREPARING_REBALANCE:
             self._rebalance.remove(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
-        draft.answer(join.ticket, join_refusal(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        draft.answer(join.ticket, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))
         self._rebalance.complete_if_all_joined(group, draft, join.now)
 
     def _join_as_new(self, group: ClassicGroup, join: _Join, draft: Draft) -> None:
         request = join.request
         if not group.accepts(request.protocol_type, join.protocols):
-            draft.answer(join.ticket, join_refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            draft.answer(join.ticket, join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
         instance_id = request.group_instance_id
         prefix = join.call.client_id if instance_id is None else instance_id
@@ -130,7 +130,7 @@ class Joins:
                 (MEMBER, group.group_id, member_id),
                 join.now.seconds + request.session_timeout_ms / 1000,
             )
-            draft.answer(join.ticket, join_refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            draft.answer(join.ticket, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add_member(group, member_id, join, draft)
 
@@ -139,9 +139,7 @@ class Joins:
         request = join.request
         member_id, instance_id = request.member_id, request.group_instance_id
         if not group.accepts(request.protocol_type, join.protocols):
-            draft.answer(
-                join.ticket, join_refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
-            )
+            draft.answer(join.ticket, join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
             return
         if member_id in group.members.pending and instance_id is None:
             self._add_member(group, member_id, join, draft)
@@ -149,15 +147,15 @@ class Joins:
         try:
             member = group.members.check(member_id, instance_id)
         except MqError as error:
-            draft.answer(join.ticket, join_refusal(error.code, member_id))
+            draft.answer(join.ticket, join_error(error.code, member_id))
             return
         same = member.protocols == join.protocols
         if group.state is PREPARING_REBALANCE:
             self._update_member(group, member, join, draft, "a member joins again")
         elif group.state is COMPLETING_REBALANCE and same:  # a repeated request
-            draft.answer(join.ticket, joined(group, member))
+            draft.answer(join.ticket, join_response(group, member))
         elif group.state is STABLE and same and group.members.leader != member_id:
-            draft.answer(join.ticket, {**joined(group, member), "members": []})
+            draft.answer(join.ticket, {**join_response(group, member), "members": []})
         else:
             reason = (
                 "its leader joins again"
@@ -267,11 +265,11 @@ class Joins:
             leader=leader,
         )
         if not self._rebalance.write(draft, group, value):
-            draft.answer(join.ticket, join_refusal(ErrorCode.UNKNOWN_SERVER_ERROR))
+            draft.answer(join.ticket, join_error(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         # The record has only one of them. The replay passes them on to the new member id.
         group.members.set_protocols(old, new.protocols)
-        answer = {**joined(group, new), "leader": group.members.leader, "members": []}
+        answer = {**join_response(group, new), "leader": group.members.leader, "members": []}
         if join.call.version >= _SKIP_ASSIGNMENT_FROM:
             answer["leader"] = leader
             answer["skip_assignment"] = was_leader

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from mqd.coordinator.group.classic_answers import join_refusal, joined
 from mqd.coordinator.group.classic_group import (
     COMPLETING_REBALANCE,
     EMPTY,
@@ -20,6 +19,7 @@ from mqd.coordinator.group.classic_group import (
     InitialDelay,
 )
 from mqd.coordinator.group.classic_member import ClassicGroupMember
+from mqd.coordinator.group.classic_responses import join_error, join_response
 from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.record_codec import encode
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
@@ -206,7 +206,7 @@ class Rebalance:
         for member in group.members.values():
             ticket = group.members.take_join_ticket(member)
             if ticket is not None:
-                draft.answer(ticket, joined(group, member))
+                draft.answer(ticket, join_response(group, member))
             self.expect_heartbeat(group, member, now)
             member.is_new = False
             group.members.not_synced[member.member_id] = None
@@ -294,7 +294,7 @@ class Rebalance:
         ticket = group.members.take_join_ticket(member)
         if ticket is not None:
             member_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            draft.answer(ticket, join_refusal(error, member_id))
+            draft.answer(ticket, join_error(error, member_id))
         if member.sync_ticket is not None:
             draft.answer(member.sync_ticket, {"error_code": error})
             member.sync_ticket = None

@@ -1,43 +1,44 @@
-"""Members of a consumer group that still speak the classic protocol (KIP-848, online migration).
+"""Members of a consumer group that use the classic protocol (KIP-848, online migration).
 
-To such a member the group looks like a classic one in which it alone rebalances: it is told to join
-again when there is a step for it to take, JoinGroup takes the step, SyncGroup tells what it has
-now. Its subscription and what it owns come out of the embedded protocol; the generation is its
-member epoch.
+To such a member the group looks like a classic group in which it alone rebalances. Its heartbeats
+get REBALANCE_IN_PROGRESS when it must take a step. JoinGroup takes the step, and SyncGroup returns
+its partitions. Its subscription and its partitions are in the embedded protocol. The generation is
+its member epoch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.classic_answers import join_refusal
+from mqd.coordinator.group.classic_responses import join_error
 from mqd.coordinator.group.consumer_group import ConsumerGroup, check_static
-from mqd.coordinator.group.consumer_steps import JOIN, SYNC, Steps, Wish
-from mqd.coordinator.group.member import Member, MemberState
-from mqd.coordinator.group.migration import NEITHER, embedded_assignment, may_downgrade, policy
+from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberState
+from mqd.coordinator.group.consumer_removals import Removals
+from mqd.coordinator.group.consumer_steps import Steps
+from mqd.coordinator.group.consumer_timers import JOIN, SYNC
+from mqd.coordinator.group.consumer_updates import MemberChange
+from mqd.coordinator.group.migration import DISABLED, embedded_assignment, may_downgrade, policy
 from mqd.coordinator.group.state import Draft, State
 from mqd.coordinator.shard import Call, Decision, Moment, Ticket
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_subscription
 
-_REQUIRES_KNOWN_ID_VERSION = 4
-"""From this version of JoinGroup on a dynamic member joins twice, the second time with the
-id that it was given (KIP-394).
-"""
+_MEMBER_ID_REQUIRED_VERSION: Final = 4
+"""From this version of JoinGroup on, a dynamic member joins again with the id that it gets
+(KIP-394)."""
 
 
 class ClassicMembers:
-    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup where the group is of the consumer protocol.
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup in consumer groups. All raise MqError."""
 
-    All raise MqError.
-    """
-
-    def __init__(self, state: State, steps: Steps) -> None:
+    def __init__(self, state: State, steps: Steps, removals: Removals) -> None:
         self._state = state
         self._steps = steps
+        self._removals = removals
 
     # -- JoinGroup
 
@@ -46,7 +47,7 @@ class ClassicMembers:
         FENCED_INSTANCE_ID.
         """
         request = call.request
-        if policy(self._state) == NEITHER:
+        if policy(self._state) == DISABLED:
             raise MqError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"Cannot join the consumer group {group.group_id} with the classic protocol "
@@ -58,7 +59,7 @@ class ClassicMembers:
             records.ClassicProtocol(row.name, bytes(row.metadata)) for row in request.protocols
         )
         self._steps.check_room(group, member_id)
-        if not group.accepts(request.protocol_type, [one.name for one in protocols]):
+        if not _accepts(group, request.protocol_type, [one.name for one in protocols]):
             raise MqError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"Member {member_id}'s protocols are not supported.",
@@ -66,21 +67,19 @@ class ClassicMembers:
         if (
             unknown
             and request.group_instance_id is None
-            and call.version >= _REQUIRES_KNOWN_ID_VERSION
+            and call.version >= _MEMBER_ID_REQUIRED_VERSION
         ):
-            return Decision(
-                replies=[(ticket, join_refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))]
-            )
+            return Decision(replies=[(ticket, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))])
         if len(protocols[0].metadata) > self._state.options.node("message.max.bytes"):
             raise MqError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                "What the member says of itself takes more than message.max.bytes.",
+                "The metadata of the member takes more than message.max.bytes.",
             )
         subscription = _decoded(protocols[0].metadata)
         draft = Draft()
-        wish = self._wish(group, member_id, request, subscription, unknown, draft)
-        wish = replace(wish, updated=_updated(wish.member, call, subscription, protocols))
-        member = self._step(group, wish, draft, now)
+        change = self._change(group, member_id, request, subscription, unknown, draft)
+        change = replace(change, updated=_updated(change.member, call, subscription, protocols))
+        member = self._step(group, change, draft, now)
         first = protocols[0].name
         draft.answer(
             ticket,
@@ -96,7 +95,7 @@ class ClassicMembers:
         )
         return draft.decision()
 
-    def _wish(
+    def _change(
         self,
         group: ConsumerGroup,
         member_id: str,
@@ -104,7 +103,7 @@ class ClassicMembers:
         subscription: Subscription,
         unknown: bool,
         draft: Draft,
-    ) -> Wish:
+    ) -> MemberChange:
         reported: dict[UUID, set[int]] = {}
         for topic, partition in subscription.owned:
             topic_id = self._state.topics.topic_id(topic)
@@ -113,44 +112,44 @@ class ClassicMembers:
         instance_id = request.group_instance_id
         present = None if instance_id is None else group.static_member(instance_id)
         if instance_id is None or (present is None and unknown):
-            member = group.members.get(member_id) or Member(member_id)
-            return Wish(member, member, reported)
+            member = group.members.get(member_id) or ConsumerGroupMember(member_id)
+            return MemberChange(member, member, reported)
         if not unknown:
             member = check_static(present, member_id, instance_id)
-            return Wish(member, member, reported)
+            return MemberChange(member, member, reported)
         assert present is not None
-        return self._steps.take_place(group, present, member_id, reported, draft)
+        return self._steps.replace_static(group, present, member_id, reported, draft)
 
-    def _step(self, group: ConsumerGroup, wish: Wish, draft: Draft, now: Moment) -> Member:
-        """Bring the member forward.
-
-        A static one that was the last to speak the consumer protocol turns the group classic.
-        """
-        replaced = group.static_member(wish.updated.instance_id or "")
-        turns = (
+    def _step(
+        self, group: ConsumerGroup, change: MemberChange, draft: Draft, now: Moment
+    ) -> ConsumerGroupMember:
+        """Take the steps of the member. If a static member was the last one of the consumer
+        protocol, the group becomes a classic group."""
+        replaced = group.static_member(change.updated.instance_id or "")
+        becomes_classic = (
             replaced is not None
             and not replaced.uses_classic
             and may_downgrade(self._state, group, (), besides=replaced.member_id)
         )
-        if not turns:
-            member = self._steps.bring_forward(group, wish, draft, now)
-            self._steps.expect(group, member, now)
+        if not becomes_classic:
+            member = self._steps.advance(group, change, draft, now)
+            self._steps.timers.expect_heartbeat(group, member, now)
             self._state.timers.cancel((JOIN, group.group_id, member.member_id))
             self._state.timers.set(
                 (SYNC, group.group_id, member.member_id),
                 now.seconds + member.rebalance_timeout_ms / 1000,
             )
             return member
-        done = self._steps.update_member(group, wish, draft, now)
-        member = wish.updated
-        if not done.subscription_changed:
+        update = self._steps.updates.update(group, change, draft, now)
+        member = change.updated
+        if not update.subscription_changed:
             assert replaced is not None
             target = group.targets.get(replaced.member_id, {})
             member = self._steps.reconcile_member(
-                group, wish, done, group.assignment_epoch, target, draft, now
+                group, change, update, group.assignment_epoch, target, draft, now
             )
-        self._steps.become_classic(
-            group, (), draft, now, member, rebalance=done.subscription_changed
+        self._removals.become_classic(
+            group, (), draft, now, member, rebalance=update.subscription_changed
         )
         return member
 
@@ -161,8 +160,8 @@ class ClassicMembers:
         INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS.
         """
         request = call.request
-        member, said = self._member(group, request)
-        protocol = said.supported_protocols[0]
+        member, metadata = self._member(group, request)
+        protocol = metadata.supported_protocols[0]
         if request.protocol_type is not None and request.protocol_type != PROTOCOL_TYPE:
             raise MqError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -171,17 +170,17 @@ class ClassicMembers:
         if request.protocol_name is not None and request.protocol_name != protocol.name:
             raise MqError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"The protocol that was told is {protocol.name}.",
+                f"The protocol of the member is {protocol.name}.",
             )
         if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._call_to_join(group, member, now)
+            self._expect_join(group, member, now)
             raise MqError(
                 ErrorCode.REBALANCE_IN_PROGRESS,
                 f"A new rebalance is triggered in group {group.group_id} and member "
                 f"{member.member_id} should rejoin to catch up.",
             )
         self._state.timers.cancel((SYNC, group.group_id, member.member_id))
-        self._steps.expect(group, member, now)
+        self._steps.timers.expect_heartbeat(group, member, now)
         answer = {
             "error_code": ErrorCode.NONE,
             "protocol_type": request.protocol_type,
@@ -193,12 +192,10 @@ class ClassicMembers:
         return Decision(replies=[(ticket, answer)])
 
     def heartbeat(self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup) -> Decision:
-        """MqError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
-
-        REBALANCE_IN_PROGRESS is an answer.
-        """
+        """MqError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. The response may have
+        REBALANCE_IN_PROGRESS."""
         member, _ = self._member(group, call.request)
-        self._steps.expect(group, member, now)
+        self._steps.timers.expect_heartbeat(group, member, now)
         error = ErrorCode.NONE
         released = member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(
             member
@@ -209,12 +206,12 @@ class ClassicMembers:
             or released
         ):
             error = ErrorCode.REBALANCE_IN_PROGRESS
-            self._call_to_join(group, member, now)
+            self._expect_join(group, member, now)
         return Decision(replies=[(ticket, {"error_code": error})])
 
     def _member(
         self, group: ConsumerGroup, request: Any
-    ) -> tuple[Member, records.ClassicMemberMetadata]:
+    ) -> tuple[ConsumerGroupMember, records.ClassicMemberMetadata]:
         instance_id = request.group_instance_id
         if instance_id is None:
             member = group.member(request.member_id)
@@ -234,10 +231,9 @@ class ClassicMembers:
             )
         return member, member.classic
 
-    def _call_to_join(self, group: ConsumerGroup, member: Member, now: Moment) -> None:
-        """It has been told to join again, and has its rebalance timeout to do so, from the
-        first time that it was told.
-        """
+    def _expect_join(self, group: ConsumerGroup, member: ConsumerGroupMember, now: Moment) -> None:
+        """The member must join again within its rebalance timeout, from the first response with
+        REBALANCE_IN_PROGRESS."""
         key = JOIN, group.group_id, member.member_id
         if key not in self._state.timers:
             self._state.timers.set(key, now.seconds + member.rebalance_timeout_ms / 1000)
@@ -247,10 +243,9 @@ class ClassicMembers:
     def leave(
         self, group: ConsumerGroup, leaving: list[tuple[str, str | None]], draft: Draft, now: Moment
     ) -> list[ErrorCode]:
-        """Remove members by (member id, instance id); without a member id, whoever has the
-        instance id. One code each.
-        """
-        gone: dict[str, Member] = {}
+        """Remove members by (member id, instance id); without a member id, the member with the
+        instance id. Returns one code each."""
+        removed: dict[str, ConsumerGroupMember] = {}
         codes = []
         for member_id, instance_id in leaving:
             try:
@@ -264,10 +259,25 @@ class ClassicMembers:
             except MqError as error:
                 codes.append(error.code)
             else:
-                gone[member.member_id] = member
+                removed[member.member_id] = member
                 codes.append(ErrorCode.NONE)
-        self._steps.fence(group, list(gone.values()), draft, now, "left")
+        self._removals.remove(group, list(removed.values()), draft, now, "left")
         return codes
+
+
+def _accepts(group: ConsumerGroup, protocol_type: str, protocols: Iterable[str]) -> bool:
+    """Whether all classic members, and a new one with these protocols, have one in common."""
+    names = list(protocols)
+    if protocol_type != PROTOCOL_TYPE:
+        return False
+    if not group.members:
+        return bool(names)
+    supported = [
+        {one.name for one in member.classic.supported_protocols}
+        for member in group.members.values()
+        if member.classic is not None
+    ]
+    return any(all(name in some for some in supported) for name in names)
 
 
 def _decoded(metadata: bytes) -> Subscription:
@@ -281,11 +291,11 @@ def _decoded(metadata: bytes) -> Subscription:
 
 
 def _updated(
-    member: Member,
+    member: ConsumerGroupMember,
     call: Call,
     subscription: Subscription,
     protocols: tuple[records.ClassicProtocol, ...],
-) -> Member:
+) -> ConsumerGroupMember:
     request = call.request
     rebalance_ms = (
         request.session_timeout_ms

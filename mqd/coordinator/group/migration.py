@@ -1,16 +1,16 @@
-"""A live group from the classic protocol to the consumer protocol and back (KIP-848), as
+"""Online migration of a group between the classic and the consumer protocol (KIP-848), as
 `group.consumer.migration.policy` allows.
 
-Up: the first member that heartbeats in a classic group turns it into a consumer group. The classic
-members stay in it as they are: what they had is their assignment and their target, the generation
-is the epoch. They learn of it when they are told to join again. What a member had when it joined,
-and the leader gave to nobody, is still its own: it may not have asked yet for what it is to let go
-of.
+Upgrade: the first ConsumerGroupHeartbeat makes a classic group a consumer group. The classic
+members stay in it: their assignment is also their target, and the generation is the epoch. They
+notice when a heartbeat makes them join again. A partition that a member had when it joined, and
+that the leader assigned to no member, is still its own, to be revoked: the member may not have sent
+SyncGroup yet.
 
-Down: when the last member that spoke the consumer protocol is gone, the rest is a classic group
-again, with what each has as its assignment. Apache Kafka takes the targets; but who has not heard
-of his still reads what he has, and if the next heartbeat turns the group back, that must not belong
-to another.
+Downgrade: when the last member of the consumer protocol has left, the others are a classic group
+again. Each is assigned the partitions that it has. Apache Kafka assigns the targets. But a member
+that does not know its target yet still reads its former partitions. If the next heartbeat upgrades
+the group again, no other member may own them (I33).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqd.coordinator.group import records
 from mqd.coordinator.group.classic_group import STABLE, ClassicGroup
 from mqd.coordinator.group.classic_member import ClassicGroupMember
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.member import Member, MemberState, Owned
+from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberState, Owned
 from mqd.coordinator.group.state import Draft, State
 from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import Moment, TopicsView
@@ -35,23 +35,22 @@ from mqd.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-BOTH_WAYS, UP, DOWN, NEITHER = "bidirectional", "upgrade", "downgrade", "disabled"
-"""Policies; any other word is the last."""
+BIDIRECTIONAL, UPGRADE, DOWNGRADE, DISABLED = "bidirectional", "upgrade", "downgrade", "disabled"
+"""Policies. Any other value counts as the last."""
 
 
 def policy(state: State) -> str:
-    word: str = state.options.node("group.consumer.migration.policy").lower()
-    return word if word in (BOTH_WAYS, UP, DOWN) else NEITHER
+    found: str = state.options.node("group.consumer.migration.policy").lower()
+    return found if found in (BIDIRECTIONAL, UPGRADE, DOWNGRADE) else DISABLED
 
 
-# -- up
+# -- upgrade
 
 
 def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
-    """The classic group as one of the consumer protocol; the draft deletes the one and writes the
-    other.
+    """The classic group as a consumer group. The draft deletes the one and writes the other.
 
-    MqError GROUP_ID_NOT_FOUND where that may not be.
+    MqError GROUP_ID_NOT_FOUND if that is not possible.
     """
     group_id = classic.group_id
 
@@ -61,17 +60,17 @@ def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
             f"Cannot upgrade classic group {group_id} to consumer group because {why}.",
         )
 
-    if policy(state) not in (BOTH_WAYS, UP):
+    if policy(state) not in (BIDIRECTIONAL, UPGRADE):
         raise refuse("online upgrade is disabled")
     if classic.protocol_type != consumer_protocol.PROTOCOL_TYPE:
         raise refuse("the group does not use the consumer embedded protocol")
     if len(classic.members) > state.options.node("group.consumer.max.size"):
         raise refuse("the group size exceeds the consumer group maximum size")
     try:
-        told = [_consumer_member(classic, member, state) for member in classic.members.values()]
-    except _SaysTooMuch:
+        joined = [_consumer_member(classic, member, state) for member in classic.members.values()]
+    except _TooMuchMetadata:
         raise refuse(
-            "a member says more than message.max.bytes, or subscribes to more than "
+            "the metadata of a member exceeds message.max.bytes, or names more than "
             f"{SUBSCRIBED_NAMES_MAX} topics"
         ) from None
     except ProtocolError:
@@ -82,36 +81,34 @@ def upgrade(state: State, classic: ClassicGroup, draft: Draft) -> ConsumerGroup:
             "switch to a default assignor before "
             "re-attempting the upgrade"
         ) from None
-    places = [place for member, _ in told for place in member.places()]
+    places = [place for member, _ in joined for place in member.owned_partitions()]
     if len(places) > len(set(places)):
         raise refuse("its leader has assigned a partition to several members")
-    members = _with_what_they_had(told, set(places), state.topics)
+    members = _with_partitions_to_revoke(joined, set(places), state.topics)
     draft.records.extend(classic.tombstones())
     group = ConsumerGroup(group_id)
     for key, value in _records_of(group_id, classic.generation, members, state.topics):
         draft.write(key, value)
-        group.apply(key, value)
+        group.replay(key, value)
     logger.info(
         "a classic group becomes a consumer group group=%s members=%d", group_id, len(members)
     )
     return group
 
 
-class _SaysTooMuch(Exception):
-    """For one record, or for a consumer group."""
+class _TooMuchMetadata(Exception):
+    """More than one record, or a consumer group, may have."""
 
 
 class _CustomAssignor(Exception):
-    """An assignment that says more than which partitions: what it says would be lost."""
+    """The assignment has user data, which a consumer group would lose."""
 
 
 def _consumer_member(
     group: ClassicGroup, member: ClassicGroupMember, state: State
-) -> tuple[Member, consumer_protocol.Subscription]:
-    """The member, and what it said when it joined.
-
-    ProtocolError for bytes that are none of the embedded protocol.
-    """
+) -> tuple[ConsumerGroupMember, consumer_protocol.Subscription]:
+    """The member, and its subscription when it joined. ProtocolError for bytes that are not of the
+    embedded protocol."""
     owned: dict[UUID, dict[int, int]] = {}
     if member.assignment:
         if consumer_protocol.assignment_user_data(member.assignment):
@@ -121,14 +118,14 @@ def _consumer_member(
             if topic_id is not None:
                 owned.setdefault(topic_id, {})[partition] = group.generation
     protocols = dict(member.protocols)
-    # it need not have what was chosen before it joined (again)
-    said = protocols.get(group.protocol or "", member.protocols[0][1])
-    if len(said) > state.options.node("message.max.bytes"):
-        raise _SaysTooMuch
-    subscription = consumer_protocol.decode_subscription(said)
+    # a member that has just joined may lack the selected protocol
+    metadata = protocols.get(group.protocol or "", member.protocols[0][1])
+    if len(metadata) > state.options.node("message.max.bytes"):
+        raise _TooMuchMetadata
+    subscription = consumer_protocol.decode_subscription(metadata)
     if len(subscription.topics) > SUBSCRIBED_NAMES_MAX:
-        raise _SaysTooMuch
-    known = Member(
+        raise _TooMuchMetadata
+    found = ConsumerGroupMember(
         member.member_id,
         epoch=group.generation,
         previous_epoch=group.generation,
@@ -142,22 +139,21 @@ def _consumer_member(
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         classic=records.ClassicMemberMetadata(
             member.session_timeout_ms,
-            tuple(records.ClassicProtocol(name, metadata) for name, metadata in member.protocols),
+            tuple(records.ClassicProtocol(name, data) for name, data in member.protocols),
         ),
     )
-    return known, subscription
+    return found, subscription
 
 
-def _with_what_they_had(
-    told: Collection[tuple[Member, consumer_protocol.Subscription]],
+def _with_partitions_to_revoke(
+    joined: Collection[tuple[ConsumerGroupMember, consumer_protocol.Subscription]],
     taken: set[tuple[UUID, int]],
     topics: TopicsView,
-) -> list[Member]:
-    """Members that are to let go of what they had when they joined and is not `taken`: the
-    newest word counts where two had the same.
-    """
+) -> list[ConsumerGroupMember]:
+    """The members, to revoke partitions that they had when they joined and that are not `taken`.
+    If two members had the same partition, the later generation counts."""
     revoking: dict[str, dict[UUID, dict[int, int]]] = {}
-    for member, subscription in sorted(told, key=lambda one: -one[1].generation):
+    for member, subscription in sorted(joined, key=lambda one: -one[1].generation):
         for topic, partition in subscription.owned:
             topic_id = topics.topic_id(topic)
             if (
@@ -173,14 +169,14 @@ def _with_what_they_had(
         member
         if (had := revoking.get(member.member_id)) is None
         else replace(member, state=MemberState.UNREVOKED_PARTITIONS, revoking=had)
-        for member, _ in told
+        for member, _ in joined
     ]
 
 
 def _records_of(
-    group_id: str, generation: int, members: Collection[Member], topics: TopicsView
+    group_id: str, generation: int, members: Collection[ConsumerGroupMember], topics: TopicsView
 ) -> Iterator[tuple[records.Key, records.Value]]:
-    """A consumer group in which everybody has what is meant for him."""
+    """A consumer group whose members have reached their target."""
     for member in members:
         yield records.MemberMetadataKey(group_id, member.member_id), member.metadata()
     metadata_hash = topics_hash(topics, {name for member in members for name in member.topic_names})
@@ -205,21 +201,24 @@ def _records_of(
         yield records.CurrentMemberAssignmentKey(group_id, member.member_id), member.assignment()
 
 
-# -- down
+# -- downgrade
 
 
 def may_downgrade(
     state: State, group: ConsumerGroup, leaving: Collection[str], *, besides: str = ""
 ) -> bool:
-    """Whether what is left when these are gone is a classic group.
+    """Whether the group becomes a classic group when these members leave.
 
-    `besides`: who does not leave, but will speak that protocol too.
+    `besides`: a member that stays and changes to the classic protocol.
     """
     staying = len(group.members) - len(leaving)
+    others = {*leaving, besides}
     return (
         staying > 0
-        and group.all_classic_without({*leaving, besides})
-        and policy(state) in (BOTH_WAYS, DOWN)
+        and all(
+            member.uses_classic or member.member_id in others for member in group.members.values()
+        )
+        and policy(state) in (BIDIRECTIONAL, DOWNGRADE)
         and staying <= state.options.node("group.max.size")
     )
 
@@ -230,16 +229,15 @@ def downgrade(
     leaving: Collection[str],
     draft: Draft,
     now: Moment,
-    joining: Member | None = None,
+    joining: ConsumerGroupMember | None = None,
     *,
     rebalance: bool = True,
 ) -> tuple[ClassicGroup, bool]:
-    """The group as a classic one of those who stay, and whether it is to rebalance; the draft
-    deletes the one of the consumer protocol.
+    """The members that stay as a classic group, and whether it must rebalance. The draft deletes
+    the consumer group.
 
-    `joining` stands in the place of the static member with its instance id, whose records the draft
-    has replaced already. Without `rebalance`, everybody goes on with what he has, if that is what
-    is meant for him.
+    `joining` replaces the static member with its instance id; the draft has replaced that member's
+    records already. Without `rebalance`, the members continue if they have reached their targets.
     """
     replaced = None if joining is None else group.static_member(joining.instance_id or "")
     renamed = {} if joining is None or replaced is None else {replaced.member_id: joining.member_id}
@@ -266,11 +264,11 @@ def downgrade(
             consumer_protocol.PROTOCOL_TYPE,
         )
         has = owned[staying.member_id] = {}
-        for topic_id, partition in staying.places():
+        for topic_id, partition in staying.owned_partitions():
             has.setdefault(topic_id, []).append(partition)
-        meant = group.targets.get(member.member_id, {})
-        rebalance = rebalance or set(staying.places()) != {
-            (topic_id, one) for topic_id, some in meant.items() for one in some
+        target = group.targets.get(member.member_id, {})
+        rebalance = rebalance or set(staying.owned_partitions()) != {
+            (topic_id, one) for topic_id, some in target.items() for one in some
         }
     classic.protocol = classic.members.selected_protocol()
     for member_id, one in classic.members.items():

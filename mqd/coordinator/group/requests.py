@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from mqd.coordinator.group.member import JOINING, LEAVING, LEAVING_FOR_NOW
+from mqd.coordinator.group.consumer_member import JOINING, LEAVING, LEAVING_FOR_NOW
 from mqd.coordinator.shard import Call, GroupOptions
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import SUBSCRIBED_NAMES_MAX

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.member import JOINING, LEAVING
+from mqd.coordinator.group.consumer_member import JOINING, LEAVING
 from mqd.coordinator.group.shard import GroupShard
 from mqd.errors import ErrorCode, MqError
 from tests.coordinator.group.support import Options, Topics, group_harness

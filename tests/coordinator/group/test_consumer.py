@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.member import LEAVING, LEAVING_FOR_NOW
+from mqd.coordinator.group.consumer_member import LEAVING, LEAVING_FOR_NOW
 from mqd.coordinator.group.record_codec import encode, tombstone
 from mqd.coordinator.shard import NO_PRODUCER, CoordinatorRecord
 from mqd.errors import ErrorCode, MqError
@@ -410,12 +410,14 @@ def test_an_expression_goes_with_its_last_member() -> None:
     group.join("m2", None, subscribed_topic_regex="r.*")
     group.join("m3", None, subscribed_topic_regex="b.*")
     group.leave("m1")
-    assert sorted(group.state.expressions) == ["b.*", "r.*"]
+    assert sorted(group.state.subscriptions.expressions) == ["b.*", "r.*"]
     group.leave("m2")
-    assert sorted(group.state.expressions) == ["b.*"]
+    assert sorted(group.state.subscriptions.expressions) == ["b.*"]
     group.later()
     group.beat("m3", 2, subscribed_topic_regex="", subscribed_topic_names=["red"])
-    assert group.state.expressions == {} and dict(group.state.names) == {"red": 1}
+    assert group.state.subscriptions.expressions == {} and dict(
+        group.state.subscriptions.names
+    ) == {"red": 1}
 
 
 @pytest.mark.parametrize("wrong", ["(", "a{2000}", "(?=x)", "\\1", "[", "x" * 30_000])
@@ -435,9 +437,9 @@ def test_a_long_search_goes_on_in_slices_while_others_are_answered(
     assert group.assigned(group.join("m1", None, subscribed_topic_regex="t[0-4]")) == []
     group.beat("m1", 1)
     group.later(0.1)
-    assert group.state.expressions == {}
+    assert group.state.subscriptions.expressions == {}
     group.later(0.5)
-    assert group.state.expressions["t[0-4]"].topics == ("t0", "t1", "t2", "t3", "t4")
+    assert group.state.subscriptions.expressions["t[0-4]"].topics == ("t0", "t1", "t2", "t3", "t4")
     assert group.assigned(group.beat("m1", 1)) == [0] * 5
 
 
@@ -575,7 +577,7 @@ def test_members_that_have_the_same_partition_begin_anew(caplog: pytest.LogCaptu
                 ]
                 group.beat(one.member_id, one.epoch, owned=kept)
     before = dict(group.state.members)
-    assert [len(list(one.places())) for one in before.values()] == [2, 2, 2]
+    assert [len(list(one.owned_partitions())) for one in before.values()] == [2, 2, 2]
     same = replace(before["m2"], assigned=before["m1"].assigned)
     group.harness.log.append(
         (

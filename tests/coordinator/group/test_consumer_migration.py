@@ -10,7 +10,7 @@ import pytest
 
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.member import LEAVING_FOR_NOW
+from mqd.coordinator.group.consumer_member import LEAVING_FOR_NOW
 from mqd.coordinator.group.record_codec import decode
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.consumer_protocol import (

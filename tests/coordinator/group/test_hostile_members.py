@@ -10,7 +10,7 @@ import pytest
 
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.member import Member
+from mqd.coordinator.group.consumer_member import ConsumerGroupMember
 from mqd.coordinator.group.records import MemberMetadataKey
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import SUBSCRIBED_NAMES_MAX
@@ -113,14 +113,19 @@ def test_who_subscribes_to_more_topics_than_there_may_be_is_refused() -> None:
     with pytest.raises(MqError, match="at most") as refused:
         group.harness.answer(group.ask_to_join("m1", topics=tuple(MANY)))
     assert refused.value.code is ErrorCode.INVALID_REQUEST
-    assert list(group.state.members) == ["m1"] and len(group.state.names) == SUBSCRIBED_NAMES_MAX
+    assert (
+        list(group.state.members) == ["m1"]
+        and len(group.state.subscriptions.names) == SUBSCRIBED_NAMES_MAX
+    )
 
 
 @pytest.mark.parametrize("topics", [tuple(MANY), tuple("y" * 1000 + name for name in MANY[:2000])])
 def test_a_group_whose_members_say_too_much_is_not_upgraded(topics: tuple[str, ...]) -> None:
     group = Mixed()
     group.join_classic(topics=topics)
-    with pytest.raises(MqError, match="a member says more than") as refused:
+    with pytest.raises(
+        MqError, match="the metadata of a member exceeds"
+    ) as refused:
         group.join("m1")
     assert (
         refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND and group.type_of_group() is ClassicGroup
@@ -135,7 +140,7 @@ def test_a_classic_member_that_says_too_much_does_not_come_into_a_consumer_group
 
 
 def test_what_members_of_one_consumer_group_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqd.coordinator.group.consumer_steps.CONSUMER_GROUP_BYTES_MAX", 100_000)
+    monkeypatch.setattr("mqd.coordinator.group.consumer_updates.CONSUMER_GROUP_BYTES_MAX", 100_000)
     group = Mixed()
     group.join("m1", MANY[:1000])
     assert (
@@ -154,14 +159,14 @@ def test_of_the_topics_that_are_there_each_is_wanted_that_somebody_names() -> No
     names = "abcdef"
     for text in ("", "a", "ab", "bcx", "xyz", "abcdefxyz"):
         for number, own in enumerate((text, "", "ax")):
-            member = Member(f"m{number}", topic_names=tuple(own))
-            group.apply(MemberMetadataKey("g", member.member_id), member.metadata())
+            member = ConsumerGroupMember(f"m{number}", topic_names=tuple(own))
+            group.replay(MemberMetadataKey("g", member.member_id), member.metadata())
         present = list(group.members.values())
         for known in ("", "a", "abx", names, names + "uvwxyz"):
             for leaving in ([], present[:1], present):
-                for joining in (None, Member("j", topic_names=("b", "x"))):
+                for joining in (None, ConsumerGroupMember("j", topic_names=("b", "x"))):
                     staying = [one for one in present if one not in leaving] + (
                         [joining] if joining else []
                     )
                     wanted = {name for one in staying for name in one.topic_names if name in known}
-                    assert group.subscribed_names(known, leaving, joining) == wanted
+                    assert group.subscriptions.subscribed_names(known, leaving, joining) == wanted

@@ -181,9 +181,8 @@ class Caller:
             assigned = [
                 (topic, index) for topic, indexes in member.assigned.items() for index in indexes
             ]
-            owned = rows(
-                self.topics, list(member.places()) if self.random.random() < 0.3 else assigned
-            )
+            present = list(member.owned_partitions())
+            owned = rows(self.topics, present if self.random.random() < 0.3 else assigned)
             self.ask(
                 "ConsumerGroupHeartbeat", 1, member_id=member.member_id, member_epoch=member.epoch,
                 instance_id=member.instance_id, topic_partitions=owned,
@@ -358,7 +357,7 @@ def written(shard: GroupShard) -> dict[str, Any]:
                 group.assignment_epoch,
                 dict(group.members),
                 targets,
-                dict(group.expressions),
+                dict(group.subscriptions.expressions),
                 dict(group.static),
             )
         else:

@@ -13,19 +13,19 @@ from mqd.errors import ErrorCode
 _BATCH_LEAVE_FROM: Final = 3
 
 
-def join_refusal(error: ErrorCode, member_id: str = "") -> dict[str, Any]:
+def join_error(error: ErrorCode, member_id: str = "") -> dict[str, Any]:
     return {"error_code": error, "member_id": member_id, "protocol_name": None}
 
 
 def refuse_join(ticket: Ticket, error: ErrorCode, member_id: str) -> Decision:
-    return Decision(replies=((ticket, join_refusal(error, member_id)),))
+    return Decision(replies=((ticket, join_error(error, member_id)),))
 
 
 def is_refusal(reply: Mapping[str, Any]) -> bool:
     return reply["error_code"] not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
 
 
-def joined(group: ClassicGroup, member: ClassicGroupMember) -> dict[str, Any]:
+def join_response(group: ClassicGroup, member: ClassicGroupMember) -> dict[str, Any]:
     """The JoinGroup response. The leader also gets the metadata of all members."""
     return {
         "error_code": ErrorCode.NONE,
@@ -54,7 +54,7 @@ def member_rows(
     ]
 
 
-def synced(group: ClassicGroup, assignment: bytes) -> dict[str, Any]:
+def sync_response(group: ClassicGroup, assignment: bytes) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE,
         "protocol_type": group.protocol_type,
@@ -70,7 +70,7 @@ def leaving_members(call: Call) -> list[tuple[str, str | None]]:
     return [(call.request.member_id, None)]
 
 
-def leave_answer(call: Call, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def leave_response(call: Call, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """LeaveGroup's answer; where it has one member only, that member's error is the error
     of the whole.
     """

@@ -1,0 +1,105 @@
+"""What the members of one consumer group are subscribed to: topic names, and regular expressions
+with the topics that they match."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from mqd.coordinator.group.consumer_member import ConsumerGroupMember
+from mqd.coordinator.group.records import RegularExpression
+from mqd.coordinator.group.subscriptions import Resolution
+
+MATCHED_TOPIC_BYTES: Final = 256
+"""Memory of a topic that an expression matches, without its name."""
+
+
+class GroupSubscriptions:
+    """Changed by the replay of records only, but for the soft state, which the next coordinator
+    finds out again."""
+
+    def __init__(self) -> None:
+        self.names: Counter[str] = Counter()
+        """Members that subscribe to a topic by its name."""
+        self.regexes: Counter[str] = Counter()
+        """Members that subscribe by an expression."""
+        self.expressions: dict[str, RegularExpression] = {}
+        """The topics that expressions match, as records have them."""
+        self._resolved: dict[str, frozenset[str]] = {}
+        # Soft state:
+        self.checked_version: int | None = None
+        """Version of the metadata at which the group's `metadata_hash` was found to be right."""
+        self.resolved_at: dict[str, int] = {}
+        """Versions of the metadata at which this node resolved expressions."""
+        self.resolution: Resolution | None = None
+        """A search that takes more than one slice of time."""
+
+    def replay_expression(self, text: str, value: RegularExpression | None) -> None:
+        if value is None:
+            self.expressions.pop(text, None)
+            self._resolved.pop(text, None)
+            self.resolved_at.pop(text, None)
+        else:
+            self.expressions[text] = value
+            self._resolved[text] = frozenset(value.topics)
+
+    def replay_member(
+        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
+    ) -> None:
+        """A member changes, comes or goes."""
+        if old is None or new is None or not old.has_same_subscription(new):
+            _count(self.names, () if old is None else old.topic_names, -1)
+            _count(self.names, () if new is None else new.topic_names, 1)
+        _count(self.regexes, (old.topic_regex,) if old is not None and old.topic_regex else (), -1)
+        _count(self.regexes, (new.topic_regex,) if new is not None and new.topic_regex else (), 1)
+
+    def resolved(self) -> dict[str, frozenset[str]]:
+        """The topics of each resolved expression."""
+        return dict(self._resolved)
+
+    def subscribed_names(
+        self,
+        known: Collection[str],
+        leaving: Iterable[ConsumerGroupMember] = (),
+        joining: ConsumerGroupMember | None = None,
+    ) -> set[str]:
+        """The `known` topics that a member subscribes to by name, as if some members had left and
+        one had joined. Members may name many other topics.
+        """
+        added = frozenset(() if joining is None else joining.topic_names)
+        removed = Counter(
+            name for member in leaving for name in member.topic_names if name in known
+        )
+        names = self.names
+        if len(known) > len(names):
+            return {
+                name
+                for name in names.keys() | added
+                if name in known and (name in added or names[name] > removed[name])
+            }
+        return {
+            name
+            for name in known
+            if name in added or (name in names and names[name] > removed[name])
+        }
+
+    def includes(self, topic: str) -> bool:
+        return topic in self.names or any(topic in names for names in self._resolved.values())
+
+    @property
+    def matched_bytes(self) -> int:
+        """Memory of the topics that expressions match."""
+        return sum(
+            MATCHED_TOPIC_BYTES * len(one.topics) + sum(map(len, one.topics))
+            for one in self.expressions.values()
+        )
+
+
+def _count(counter: Counter[str], names: Iterable[str], by: int) -> None:
+    for name in names:
+        number = counter.get(name, 0) + by
+        if number:
+            counter[name] = number
+        else:
+            del counter[name]
