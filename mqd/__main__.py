@@ -1,11 +1,7 @@
-"""The command line of the daemon: arguments in, an exit code out (0 ok, 1 failure, 2 usage).
+"""The command line of the daemon: `mqd start`, `dev`, `config list` and `force-voters`.
 
-    mqd start --peers peers.toml --node 1 --data DIR [--config FILE] [--insecure-peers] [-o
-    key=value]... mqd dev [--nodes N] [--port P] [--data DIR] [-o key=value]... mqd config list [-o
-    table|json|yaml] mqd force-voters --peers peers.toml --node 1 --data DIR --yes
-
-Nothing heavy is imported before the arguments are understood: what a command needs, it imports
-itself.
+Exit codes: 0 success, 1 failure, 2 usage error. Each command imports its modules itself, after the
+arguments are parsed: usage errors and --help appear without delay.
 """
 
 from __future__ import annotations
@@ -20,13 +16,12 @@ if TYPE_CHECKING:
 
 OK, FAILURE, USAGE = 0, 1, 2
 NODES_MAX = 9
-"""Of `mqd dev`, on one machine."""
+"""The largest cluster of `mqd dev`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    For errors that the user can fix: one line on standard error, and the exit code.
+    """Run one command; returns the exit code. An error that the user can fix is printed as one
+    line.
     """
     if not __debug__:
         print(
@@ -72,13 +67,15 @@ def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
     command = commands.add_parser(
         "start",
         help="run one node in the foreground",
-        description="Run one node until SIGTERM or SIGINT.",
+        description="Run one node of a cluster until SIGTERM or Ctrl-C. For a local cluster "
+        "without any configuration, use `mqd dev`.",
     )
     _add_node(command)
     command.add_argument(
         "--config",
         metavar="FILE",
-        help="configuration with Kafka's keys, in the format of server.properties or TOML (.toml)",
+        help="configuration file with Kafka's keys: TOML if it ends in .toml, else the format of "
+        "server.properties",
     )
     what = "permit a node without a cluster secret, even if other machines can reach its peer port"
     command.add_argument("--insecure-peers", action="store_true", help=what)
@@ -89,20 +86,22 @@ def _add_start(commands: _SubParsersAction[ArgumentParser]) -> None:
 def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
     command = commands.add_parser(
         "dev",
-        help="run a local cluster on loopback",
-        description="Run nodes on loopback until Ctrl-C.",
+        help="run a local cluster for development",
+        description="Run a cluster on 127.0.0.1 until Ctrl-C. When all nodes are ready, it prints "
+        "commands for a first test. A second run with the same DIR continues the same cluster.",
     )
     command.add_argument(
         "--nodes",
         type=_node_count,
         metavar="N",
-        help="number of nodes [default: as in the peers file in DIR, else 1]",
+        help=f"number of nodes, 1 to {NODES_MAX} [default: that of the cluster in DIR, else 1]",
     )
     command.add_argument(
         "--port",
         type=_port,
         metavar="P",
-        help="first of the 2 * N ports [default: 9092, or the next free block]",
+        help="first of 2 * N consecutive ports: N for clients, N between nodes [default: those of "
+        "the cluster in DIR, else the first free block from 9092]",
     )
     command.add_argument(
         "--data",
@@ -117,7 +116,11 @@ def _add_dev(commands: _SubParsersAction[ArgumentParser]) -> None:
 def _add_config(commands: _SubParsersAction[ArgumentParser]) -> None:
     command = commands.add_parser("config", help="show configuration keys")
     listing = command.add_subparsers(metavar="command", required=True).add_parser(
-        "list", help="list all configuration keys with type, default and meaning"
+        "list",
+        help="list all configuration keys with type, default and meaning",
+        description="List all configuration keys. STATUS: an implemented key has its meaning from "
+        "Kafka, an ignored key is accepted with a warning, a refused key prevents the "
+        "start of a node. DYNAMIC: the key can be changed while the node runs, with Kafka's tools.",
     )
     listing.add_argument(
         "-o",
@@ -131,8 +134,8 @@ def _add_config(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 def _add_force_voters(commands: _SubParsersAction[ArgumentParser]) -> None:
     what = (
-        "replace the voter set with the voters of the peers file, after a permanent loss of the "
-        "majority"
+        "recover a quorum whose majority is permanently lost: make the voters of the peers file "
+        "the voter set"
     )
     description = (
         f"{what[0].upper()}{what[1:]}. Stop all nodes first. Run it on every remaining "
@@ -143,20 +146,30 @@ def _add_force_voters(commands: _SubParsersAction[ArgumentParser]) -> None:
     command.add_argument(
         "--yes",
         action="store_true",
-        help="confirm that metadata which only the lost voters have is lost",
+        help="confirm: metadata that only the lost voters have is lost",
     )
     command.set_defaults(run=_force_voters)
 
 
 def _add_node(command: ArgumentParser) -> None:
     command.add_argument(
-        "--peers", required=True, metavar="FILE", help="the peers file, the same on every node"
+        "--peers",
+        required=True,
+        metavar="FILE",
+        help="TOML file with the addresses of all nodes, the same on every node",
     )
     command.add_argument(
-        "--node", required=True, type=int, metavar="ID", help="id of this node in the peers file"
+        "--node",
+        required=True,
+        type=int,
+        metavar="ID",
+        help="id of this node, one of the peers file",
     )
     command.add_argument(
-        "--data", required=True, metavar="DIR", help="data directory; created if it does not exist"
+        "--data",
+        required=True,
+        metavar="DIR",
+        help="data directory of this node; created if it does not exist",
     )
 
 
@@ -203,8 +216,8 @@ def _usage(message: str) -> Exception:
 def _start(options: Namespace) -> int:
     import signal
 
-    # The node takes half a second to come to its signal handlers. Until then, signals wait: the
-    # handlers unblock them (node/signals.py).
+    # A node installs its signal handlers after about half a second. Until then signals are
+    # blocked; the handlers unblock them (node/signals.py).
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
         return _run_node(options)
@@ -247,10 +260,8 @@ def _run_node(options: Namespace) -> int:
 
 
 def _check_advertised_host(host: str) -> Thread:
-    """Warn where this machine cannot resolve the name that clients get for this node. A DNS may be
-    slow: a thread, that no start waits for.
-
-    It is no error: clients may have another DNS.
+    """Warn if this machine cannot resolve the advertised host. It is not an error: clients may use
+    another DNS. The check runs in a thread, so that a slow DNS does not delay the start.
     """
     import socket
     from threading import Thread
@@ -280,12 +291,12 @@ _OS_REMEDIES = {
     23: "the machine has too many open files: raise fs.file-max",
     28: "free some space on the disk",
 }
-"""By number of Linux's error: EMFILE, ENFILE, ENOSPC."""
+"""By error number: EMFILE, ENFILE, ENOSPC."""
 
 
 def _user_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """An error that the operator can fix, a disk error or an interrupt, without its
-    nurseries' groups; bugs stay in their groups.
+    """The single error inside of an exception group, if the operator can fix it or has interrupted
+    the node. Otherwise the group: it is a bug.
     """
     from mqd.errors import QuorumBroken, StorageError
     from mqd.options import StartError

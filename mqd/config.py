@@ -1,13 +1,13 @@
-"""Configuration: what a node was told, from defaults, a file, the environment and the command line,
-later ones first.
+"""The configuration of a node. Each source overrides the ones before it:
 
-    defaults < --config FILE < MQD_* environment (MQD_LOG_RETENTION_MS is log.retention.ms) < -o
-    key=value
+1. the defaults
+2. the file of --config
+3. the environment: MQD_LOG_RETENTION_MS sets log.retention.ms
+4. the command line: -o key=value
 
-The keys are Kafka's dotted names and stand in one table (`OPTIONS`, re-exported from
-`option_table.py`). A `NodeConfig` is an immutable mapping from every node key to its typed value; a
-topic's values are made of it by `topic_options`. Nothing here prints or logs: what an operator
-should hear is in `NodeConfig.warnings`, what he must mend is a ConfigError.
+The keys are Kafka's (`OPTIONS`, from `option_table.py`). A `NodeConfig` is an immutable mapping
+from every node key to its typed value; `topic_options` derives the values of a topic. This module
+does not log: warnings are in `NodeConfig.warnings`, and errors are raised as ConfigError.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ ENVIRONMENT_PREFIX = "MQD_"
 
 
 class Source(Enum):
-    """Where a value came from.
-
-    The number is DescribeConfigs' `config_source`, which knows fewer places.
+    """The source of a value, with its number in DescribeConfigs, which distinguishes fewer
+    sources.
     """
 
     TOPIC = "topic", 1
@@ -75,18 +74,18 @@ class Source(Enum):
         return self.value[1]
 
 
-_REPLICATION_OF_NODES: dict[int, dict[str, Value]] = {
+_REPLICATION_DEFAULTS: dict[int, dict[str, Value]] = {
     2: {"default.replication.factor": 2},
     3: {"default.replication.factor": 3, "min.insync.replicas": 2},
 }
-"""What a cluster of so many nodes (3: or more) does where nobody says otherwise: one node may be
-lost, and no acknowledged record with it. Apache Kafka keeps one replica of a topic unless it is
-told to keep more.
+"""Replication defaults by the number of nodes in the peers file (3: or more), for keys that are not
+set. With them, the loss of one node loses no acknowledged record. Apache Kafka's default is one
+replica.
 """
 
 
 class NodeConfig(Mapping[str, Value]):
-    """Every node key with its typed value. Immutable; `replaced` makes another."""
+    """Every node key with its typed value. Immutable; `replaced` returns a changed copy."""
 
     __slots__ = ("_sources", "_values", "warnings")
 
@@ -96,9 +95,7 @@ class NodeConfig(Mapping[str, Value]):
         sources: Mapping[str, Source],
         warnings: Iterable[str] = (),
     ) -> None:
-        """`values` and `sources` hold what differs from the defaults in origin, not
-        necessarily in value.
-        """
+        """`values` and `sources` contain the keys that are set, even to their default value."""
         assert values.keys() == sources.keys()
         assert values.keys() <= NODE_OPTIONS.keys()
         self._values = dict(values)
@@ -112,9 +109,8 @@ class NodeConfig(Mapping[str, Value]):
         environment: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> NodeConfig:
-        """Read all three places.
-
-        Raises ConfigError for a bad value, a refused key or an unreadable file.
+        """Read all sources. Raises ConfigError for an invalid value, a refused key or an unreadable
+        file.
         """
         reader = _Reader()
         if file is not None:
@@ -134,9 +130,7 @@ class NodeConfig(Mapping[str, Value]):
         return config
 
     def replaced(self, changes: Mapping[str, Value], source: Source) -> NodeConfig:
-        """The same with some typed values from another place: the peers file, or a dynamic
-        change.
-        """
+        """A copy with changed values, from the peers file or a dynamic change."""
         return NodeConfig(
             {**self._values, **changes},
             {**self._sources, **dict.fromkeys(changes, source)},
@@ -144,8 +138,8 @@ class NodeConfig(Mapping[str, Value]):
         )
 
     def of_node(self, peers: Peers, node_id: int) -> NodeConfig:
-        """The same with the keys that come from the peers file, so that whoever asks for
-        them hears the truth.
+        """A copy with the keys that the peers file determines, so that DescribeConfigs returns
+        their actual values.
         """
         node = peers.nodes[node_id]
         changes: dict[str, Value] = {
@@ -158,13 +152,13 @@ class NodeConfig(Mapping[str, Value]):
                 f"{voter.id}@{voter.host}:{voter.peer_port}" for voter in peers.voters.values()
             ),
         }
-        for key, value in _REPLICATION_OF_NODES.get(min(len(peers.nodes), 3), {}).items():
+        for key, value in _REPLICATION_DEFAULTS.get(min(len(peers.nodes), 3), {}).items():
             if self.source(key) is Source.DEFAULT:
                 changes[key] = value
         return self.replaced(changes, Source.PEERS)
 
     def source(self, name: str) -> Source:
-        """Where the value of a node key came from; KeyError when there is no such key."""
+        """The source of a node key's value. Raises KeyError for an unknown key."""
         if name in self._sources:
             return self._sources[name]
         NODE_OPTIONS[name]
@@ -188,8 +182,7 @@ class NodeConfig(Mapping[str, Value]):
         }
         return f"NodeConfig({shown})"
 
-    # The typed readings below are for callers that know the type of their key; a wrong one is our
-    # own mistake.
+    # Typed access, for callers that know the type of a key; another type is a bug.
 
     def boolean(self, name: str) -> bool:
         value = self[name]
@@ -221,7 +214,7 @@ class NodeConfig(Mapping[str, Value]):
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What `mqd start` was asked to do: everything that the daemon needs to know."""
+    """The options of `mqd start`, as the daemon needs them."""
 
     peers: Peers
     node_id: int
@@ -230,9 +223,7 @@ class StartOptions:
 
 
 class _Reader:
-    """Collects settings in order of precedence; a later one replaces an earlier one of the
-    same key.
-    """
+    """Collects settings in rising precedence: a later value of a key replaces an earlier one."""
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
@@ -240,12 +231,10 @@ class _Reader:
         self.warnings: list[str] = []
 
     def set(self, key: str, text: str, source: Source, where: str) -> None:
-        """`where` stands before the key in what is told of it: "server.properties, line 3:
-        " or "-o ".
-        """
+        """Set a key. `where` precedes it in messages: "server.properties, line 3: " or "-o "."""
         option = NODE_OPTIONS.get(key)
         if option is None:
-            option = self._of_listener(key)
+            option = self._listener_option(key)
         if option is None:
             self.warnings.append(f"{where}{_unknown(key)}")
             return
@@ -253,7 +242,7 @@ class _Reader:
             value = option.parse(text)
         except ValueError as error:
             raise ConfigError(
-                f"{where}{key}: {_told(option, error)}; `mqd config list` shows its type"
+                f"{where}{key}: {_reason(option, error)}; `mqd config list` shows its type"
             ) from None
         if option.status is Status.REFUSED and value != option.default:
             raise ConfigError(
@@ -267,7 +256,7 @@ class _Reader:
             self.values[key] = value
             self.sources[key] = source
 
-    def _of_listener(self, key: str) -> Option | None:
+    def _listener_option(self, key: str) -> Option | None:
         """The option that `listener.name.NAME.KEY` sets for one listener."""
         parts = key.split(".", 3)
         if len(parts) < 4 or parts[:2] != ["listener", "name"]:
@@ -276,18 +265,16 @@ class _Reader:
 
 
 def topic_options(config: NodeConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Every topic key with the value in force: the topic's own, else the node's synonym, else the
-    default.
+    """Every topic key with its effective value: the topic's, else that of the node's synonym, else
+    the default.
 
-    `overrides` are the topic's configs as text, validated when they were set.
+    `overrides`: the topic's configs as text, which were validated when they were set.
     """
     return {name: resolve_topic_option(name, config, overrides)[0].value for name in TOPIC_OPTIONS}
 
 
 class Candidate(NamedTuple):
-    """One place that has a value for a key of a topic or a group, under the name that the
-    key has there.
-    """
+    """A value for a key of a topic or group, with its source and the key's name there."""
 
     name: str
     value: Value
@@ -297,18 +284,15 @@ class Candidate(NamedTuple):
 def resolve_topic_option(
     name: str, config: NodeConfig, overrides: Mapping[str, str]
 ) -> list[Candidate]:
-    """Every candidate for a topic key, the one in force first: what DescribeConfigs calls
-    its synonyms.
-    """
+    """All values for a topic key, the effective one first (the synonyms of DescribeConfigs)."""
     return _candidates(TOPIC_OPTIONS[name], config, overrides, Source.TOPIC)
 
 
 def resolve_group_option(
     name: str, config: NodeConfig, overrides: Mapping[str, str]
 ) -> list[Candidate]:
-    """The same for a key of consumer groups (KIP-848).
-
-    What is in force lies within bounds besides: `group_option`.
+    """The same for a key of consumer groups (KIP-848). `group_option` also applies the bounds of
+    the node.
     """
     return _candidates(GROUP_OPTIONS[name], config, overrides, Source.GROUP)
 
@@ -333,10 +317,7 @@ def _candidates(
 
 
 def validate_topic_config(name: str, value: str | None) -> Value:
-    """The typed value of one topic config as a client sent it.
-
-    MqError with INVALID_CONFIG for anything mqd would not keep.
-    """
+    """The typed value of a topic config that a client has sent. Raises MqError INVALID_CONFIG."""
     option = TOPIC_OPTIONS.get(name)
     if option is None:
         raise MqError(ErrorCode.INVALID_CONFIG, _unknown(name, TOPIC_OPTIONS))
@@ -352,7 +333,7 @@ def validate_topic_config(name: str, value: str | None) -> Value:
 
 
 def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Value]:
-    """All configs of one topic, each by itself and in relation. MqError with INVALID_CONFIG."""
+    """The typed values of a topic's configs, checked together. Raises MqError INVALID_CONFIG."""
     values = {name: validate_topic_config(name, value) for name, value in overrides.items()}
     least = values.get("min.compaction.lag.ms", TOPIC_OPTIONS["min.compaction.lag.ms"].default)
     most = values.get("max.compaction.lag.ms", TOPIC_OPTIONS["max.compaction.lag.ms"].default)
@@ -368,10 +349,8 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Val
 
 
 def without_effect(options: Mapping[str, Option], overrides: Mapping[str, str]) -> str | None:
-    """The message that goes with keys that were accepted and have no effect; None where there are
-    none. Defaults are no wish.
-
-    `overrides` were validated.
+    """A message that names the keys without effect whose value is not the default; None if there
+    are none. `overrides` must be valid.
     """
     ignored = []
     for name, text in sorted(overrides.items()):
@@ -381,40 +360,39 @@ def without_effect(options: Mapping[str, Option], overrides: Mapping[str, str]) 
     return f"Accepted without effect: {', '.join(ignored)}." if ignored else None
 
 
-class _OfNode(NamedTuple):
-    """The node keys behind a key of groups: what stands in for it, and between what it must lie."""
+class _NodeKeys(NamedTuple):
+    """The node keys for a group key: its default, and its bounds."""
 
     default: str
     least: str
     most: str
 
 
-_OF_NODE = {
-    "consumer.assignment.interval.ms": _OfNode(
+_NODE_KEYS = {
+    "consumer.assignment.interval.ms": _NodeKeys(
         "group.consumer.assignment.interval.ms",
         "group.consumer.min.assignment.interval.ms",
         "group.consumer.max.assignment.interval.ms",
     ),
-    "consumer.heartbeat.interval.ms": _OfNode(
+    "consumer.heartbeat.interval.ms": _NodeKeys(
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.min.heartbeat.interval.ms",
         "group.consumer.max.heartbeat.interval.ms",
     ),
-    "consumer.session.timeout.ms": _OfNode(
+    "consumer.session.timeout.ms": _NodeKeys(
         "group.consumer.session.timeout.ms",
         "group.consumer.min.session.timeout.ms",
         "group.consumer.max.session.timeout.ms",
     ),
 }
-assert _OF_NODE.keys() == GROUP_OPTIONS.keys()
+assert _NODE_KEYS.keys() == GROUP_OPTIONS.keys()
 
 
 def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> None:
-    """All configs of one group, each by itself, within the node's bounds, and in relation.
-
-    MqError with INVALID_CONFIG.
+    """Check the configs of a group: each alone, within the node's bounds, and together. Raises
+    MqError INVALID_CONFIG.
     """
-    values = {name: config.integer(keys.default) for name, keys in _OF_NODE.items()}
+    values = {name: config.integer(keys.default) for name, keys in _NODE_KEYS.items()}
     for name, text in overrides.items():
         if name not in GROUP_OPTIONS:
             raise MqError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
@@ -423,7 +401,7 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
         except ValueError as error:
             raise MqError(ErrorCode.INVALID_CONFIG, f"{name}: {error}") from None
         assert isinstance(value, int), name
-        keys = _OF_NODE[name]
+        keys = _NODE_KEYS[name]
         if value < config.integer(keys.least):
             raise MqError(
                 ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {keys.least}"
@@ -441,10 +419,8 @@ def validate_group_configs(overrides: Mapping[str, str], config: NodeConfig) -> 
 
 
 def group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) -> int:
-    """The value in force: the group's own, within the bounds that the node has now; else
-    the node's.
-    """
-    keys = _OF_NODE[name]
+    """The effective value: the group's, limited to the node's present bounds; else the node's."""
+    keys = _NODE_KEYS[name]
     if name not in overrides:
         return config.integer(keys.default)
     value = GROUP_OPTIONS[name].parse(overrides[name])
@@ -453,7 +429,7 @@ def group_option(name: str, config: NodeConfig, overrides: Mapping[str, str]) ->
 
 
 def nearest(key: str, names: Iterable[str]) -> str | None:
-    """The known name that looks most like `key`, or None when none does."""
+    """The name that is most similar to `key`; None if none is similar."""
     import difflib
 
     found = difflib.get_close_matches(key, list(names), n=1, cutoff=0.6)
@@ -475,13 +451,14 @@ def _unknown(key: str, names: Iterable[str] = NODE_OPTIONS) -> str:
     )
 
 
-def _told(option: Option, error: ValueError) -> str:
+def _reason(option: Option, error: ValueError) -> str:
+    """Why a value is invalid, without the value of a sensitive option."""
     return "the value is not permitted" if option.sensitive else str(error)
 
 
 def _scaled(value: Value, factor: int) -> Value:
-    """A value in the unit of its topic key: hours to milliseconds, where any negative
-    number means "without end".
+    """A value in the unit of its topic key, such as hours in milliseconds. -1 for a negative
+    value, which means no limit.
     """
     if factor == 1 or value is None:
         return value

@@ -1,12 +1,14 @@
-"""`mqd dev`: a cluster on loopback for whoever develops against it. Writes a peers file, starts a
-process a node, and minds them.
+"""`mqd dev`: a cluster on loopback for development. Writes a peers file, starts a process for each
+node, and supervises them.
 
-Each child is an ordinary `mqd start`, in a process group of its own, so that Ctrl-C in the terminal
-reaches it once, through here. One thread a child passes its lines on; everything else happens in
-the main thread, which takes events (ready, ended, signal) from one queue and sleeps on a pipe: a
-wait for the queue itself could miss a signal. With three or more nodes a child that dies is started
-again a second later, and the others go on: a `kill -9` shows what a failover is like. One that
-keeps dying, or any of fewer than three, takes the others with it.
+Each child is an `mqd start` in its own process group: Ctrl-C in the terminal reaches only the
+supervisor, which signals the children. A thread for each child forwards its output. The main thread
+takes events (ready, ended, signal) from a queue. It waits on a pipe, because a wait for the queue
+could miss a signal.
+
+With three or more nodes, a child that dies is restarted after a second, while the others continue:
+`kill -9` demonstrates a failover. If a child dies repeatedly, or one of fewer than three dies, all
+stop.
 """
 
 from __future__ import annotations
@@ -42,19 +44,20 @@ FIRST_PORT = 9092
 PORT_STEP = 10
 PORT_BLOCKS_TRIED = 100
 STOP_TIMEOUT_S = 30.0
-"""How long a child may take to end after it was told to; then it is killed."""
+"""How long a child may take to stop after SIGTERM; then it is killed."""
 NODES_FOR_FAILOVER = 3
-"""With as many, one that dies leaves a majority."""
+"""The smallest cluster in which a majority remains when one node dies."""
 RESTART_AFTER_S = 1.0
 DEATHS_MAX, DEATHS_WITHIN_S = 3, 10.0
-"""A child that dies so often, each time within so long of its start, is not started again."""
+"""A child is not restarted after this many deaths in a row, each within DEATHS_WITHIN_S of its
+start.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """What was asked for.
-
-    None: as many nodes as the peers file has, or one; the ports of the peers file, or free ones.
+    """The options of `mqd dev`. `nodes` and `port` default to those of the peers file; without
+    one, to one node and free ports.
     """
 
     nodes: int | None
@@ -64,9 +67,8 @@ class DevOptions:
 
 
 def run(options: DevOptions) -> int:
-    """Run the cluster until it is interrupted (0) or one of its nodes ends by itself (1).
-
-    Raises StartError before that.
+    """Run the cluster. Returns 0 after an interrupt, 1 after a node has failed. Raises StartError
+    if it cannot start.
     """
     try:
         options.data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,8 +83,8 @@ def run(options: DevOptions) -> int:
 
 
 def prepare_peers(options: DevOptions) -> Peers:
-    """The peers file of the data directory: the one that is there if it fits, else a new
-    one; same cluster id for ever.
+    """The peers file of the data directory. Written if it does not exist, or if its ports are not
+    usable; the cluster id never changes.
     """
     path = options.data_directory / "peers.toml"
     if not path.exists():
@@ -98,13 +100,13 @@ def prepare_peers(options: DevOptions) -> Peers:
             "or another directory with --data"
         )
     if any(node.host != LOOPBACK for node in peers.nodes.values()):
-        return peers  # edited by hand: whoever did that knows the addresses
+        return peers  # edited by hand: keep its addresses
     taken = [port for port in _ports(peers.nodes) if not _is_free(port)]
     wants_others = options.port not in (None, next(iter(peers.nodes.values())).port)
     if not taken and not wants_others:
         return peers
     nodes = _block(count, options.port)
-    # voters and racks stay what they were; only the addresses move
+    # only the addresses change
     moved = [
         PeerNode(old.id, LOOPBACK, new.port, new.peer_port, old.rack, old.voter, LOOPBACK, new.port)
         for old, new in zip(peers.nodes.values(), nodes)
@@ -113,7 +115,7 @@ def prepare_peers(options: DevOptions) -> Peers:
 
 
 def start_command(options: DevOptions, peers: Peers, node_id: int) -> list[str]:
-    """What starts one node of the cluster."""
+    """The command line that starts one node."""
     command = [
         sys.executable,
         "-m",
@@ -131,14 +133,14 @@ def start_command(options: DevOptions, peers: Peers, node_id: int) -> list[str]:
 
 
 def new_cluster_id() -> str:
-    """128 random bits as Kafka writes them: 22 characters, none of them a dash in front."""
+    """128 random bits in Kafka's format: 22 characters, the first one not a dash."""
     while (text := urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")).startswith("-"):
         pass
     return text
 
 
 def _write(path: Path, cluster_id: str, nodes: list[PeerNode], secret: bytes | None) -> Peers:
-    """The peers file, and beside it the secret, which nobody else on this machine may read."""
+    """Write the peers file, and the secret to a file that only its owner can read."""
     peers = Peers(cluster_id, {node.id: node for node in nodes}, path, secret)
     if secret is not None:
         part = path.with_name(SECRET_NAME + ".part")
@@ -157,7 +159,7 @@ def _write(path: Path, cluster_id: str, nodes: list[PeerNode], secret: bytes | N
 
 
 def _block(count: int, port: int | None) -> list[PeerNode]:
-    """`count` nodes on one block of free ports: first those for clients, then those for peers."""
+    """`count` nodes on a block of free ports: first the ports for clients, then those for peers."""
     if port is not None:
         nodes = _nodes_from(count, port)
         for number in _ports({node.id: node for node in nodes}):
@@ -199,7 +201,7 @@ def _ports(nodes: Mapping[int, PeerNode]) -> list[int]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # as the daemon will: an old connection in TIME_WAIT is no obstacle
+        # as the daemon does: a connection in TIME_WAIT does not block the port
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -211,7 +213,7 @@ def _is_free(port: int) -> bool:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Two clusters must not share a directory: the second would move the ports of the first."""
+    """Lock the directory: a second cluster there would change the ports of the first."""
     with (directory / "dev.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -224,7 +226,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 class _Supervisor:
-    """Starts the children, passes their lines on, and ends when they all have."""
+    """Starts the children, forwards their output, and ends when all have ended."""
 
     def __init__(self, options: DevOptions, peers: Peers) -> None:
         self._options = options
@@ -235,12 +237,12 @@ class _Supervisor:
         os.set_blocking(self._wake_write, False)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._threads: dict[int, Thread] = {}
-        """The one that passes the lines of the present child on."""
+        """The thread that forwards the output of a node's present child."""
         self._started_at: dict[int, float] = {}
         self._early_deaths = dict.fromkeys(peers.nodes, 0)
-        """One after another."""
+        """The number of early deaths in a row, by node."""
         self._restarts: dict[int, float] = {}
-        """Nodes that are down, and when to start them again; monotonic seconds."""
+        """Nodes that are down, with the time of their restart (monotonic seconds)."""
         self._stopping = False
         self._exit_code = 0
 
@@ -251,7 +253,7 @@ class _Supervisor:
         try:
             for node_id in self._peers.nodes:
                 self._start(node_id)
-            self._mind()
+            self._supervise()
         finally:
             for child in self._children.values():
                 if child.poll() is None:
@@ -277,11 +279,11 @@ class _Supervisor:
         self._children[node_id] = child
         self._started_at[node_id] = time.monotonic()
         thread = self._threads[node_id] = Thread(
-            target=self._pass_lines_on, args=(node_id, child), name=f"node-{node_id}"
+            target=self._forward_output, args=(node_id, child), name=f"node-{node_id}"
         )
         thread.start()
 
-    def _pass_lines_on(self, node_id: int, child: subprocess.Popen[bytes]) -> None:
+    def _forward_output(self, node_id: int, child: subprocess.Popen[bytes]) -> None:
         assert child.stdout is not None
         ready = f"mqd node {node_id} ready on "
         with child.stdout as lines:
@@ -289,21 +291,21 @@ class _Supervisor:
                 line = raw.decode(errors="replace").rstrip("\n")
                 write_line(f"node {node_id} | {line}")
                 if line.startswith(ready):
-                    self._tell("ready", node_id)
+                    self._send_event("ready", node_id)
         child.wait()
-        self._tell("ended", node_id)
+        self._send_event("ended", node_id)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
-        self._events.put(("signal", number))  # the interpreter has written to the pipe already
+        self._events.put(("signal", number))  # the interpreter has already written to the pipe
 
-    def _tell(self, event: str, node_id: int) -> None:
+    def _send_event(self, event: str, node_id: int) -> None:
         self._events.put((event, node_id))
-        with suppress(BlockingIOError):  # a full pipe wakes as well
+        with suppress(BlockingIOError):  # a full pipe also wakes the main thread
             os.write(self._wake_write, b"\0")
 
     def _next_event(self) -> tuple[str, int] | None:
-        """The next event, or None when the children take longer to stop than they may, or
-        one is to be started again.
+        """Wait for the next event. None if the children have not stopped in time, or a restart is
+        due.
         """
         while True:
             with suppress(Empty):
@@ -316,10 +318,10 @@ class _Supervisor:
                 return None
             os.read(self._wake_read, 4096)
 
-    def _mind(self) -> None:
+    def _supervise(self) -> None:
         running = set(self._children)
         ready: set[int] = set()
-        guided = False
+        guide_printed = False
         while running or self._restarts:
             next_event = self._next_event()
             if next_event is None and self._restarts:
@@ -341,22 +343,22 @@ class _Supervisor:
             event, number = next_event
             if event == "ready":
                 ready.add(number)
-                if ready == set(self._children) and not self._stopping and not guided:
-                    guided = True
+                if ready == set(self._children) and not self._stopping and not guide_printed:
+                    guide_printed = True
                     write_line(guide(self._peers, self._options.data_directory), sys.stdout)
             elif event == "ended":
                 running.discard(number)
                 ready.discard(number)
                 self._on_ended(number)
             elif self._stopping:
-                self._signal_all(signal.SIGKILL)  # asked a second time
+                self._signal_all(signal.SIGKILL)  # the second signal
             else:
                 self._stop()
 
     def _on_ended(self, node_id: int) -> None:
         code = self._children[node_id].returncode
         if self._stopping and code in (0, -signal.SIGTERM):
-            return  # the latter when it was not yet up enough to stop by itself
+            return  # -SIGTERM: it had not yet installed its signal handlers
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         ended = f"mqd dev: node {node_id} ended with {how}"
         now = time.monotonic()
@@ -384,11 +386,11 @@ class _Supervisor:
 
     def _signal_all(self, number: int) -> None:
         for child in self._children.values():
-            child.send_signal(number)  # quiet for those that have ended
+            child.send_signal(number)  # no effect on children that have ended
 
 
 def guide(peers: Peers, data_directory: Path) -> str:
-    """Lines to copy and paste once every node is ready: produce and consume with three clients."""
+    """Commands to copy, which produce and consume with three clients. Printed at the start."""
     servers = ",".join(
         f"{node.advertised_host}:{node.advertised_port}" for node in peers.nodes.values()
     )
@@ -415,7 +417,7 @@ c.assign([TopicPartition("demo", 0, 0)]); print(c.poll(10).value()); c.close()'
 
 
 def _command(name: str) -> str:
-    """The program beside this Python, as short as a shell here understands it."""
+    """The program next to this Python, as its shortest name for a shell in this directory."""
     beside = Path(sys.executable).with_name(name)
     found = shutil.which(name)
     if not beside.exists() or (found is not None and os.path.dirname(found) == str(beside.parent)):

@@ -1,10 +1,9 @@
-"""What the daemon says on standard error: one line an event, `time level event key=value ...`,
-repeats held back.
+"""Logging to standard error: one line for each event, `time level event key=value ...`.
 
-Loggers are the standard library's; `logging.getLogger(__name__).info("segment.rolled partition=%s",
-partition)` is a whole event. This module decides the shape of the line and how often the same
-complaint may be repeated: a client that sends rubbish in a loop, or a full disk, must not fill
-another disk with log lines.
+Modules use the standard library's loggers:
+`logging.getLogger(__name__).info("segment.rolled partition=%s", partition)`. This module formats
+the lines and suppresses repeats: a client that sends invalid requests in a loop, or a full disk,
+must not fill a disk with log lines.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from collections.abc import Callable, Iterable
 from typing import Final, TextIO
 
 REPEATS_MAX: Final = 10
-"""Lines from the same place in the code that may be written in one window."""
+"""The maximum number of lines from one log statement in one window."""
 REPEATS_WINDOW_S: Final = 10.0
-PLACES_MAX: Final = 1_000
-"""Places that are told apart; above it, the count starts anew for all."""
+STATEMENTS_MAX: Final = 1_000
+"""The maximum number of log statements that are counted; then all counts restart at 0."""
 
 
 def set_up(level: str = "INFO") -> None:
-    """Send every logger's lines to standard error.
+    """Send the lines of all loggers to standard error, and replace all other handlers.
 
-    Replaces what was set up before; `level` is a `logging.level` of the option table.
+    `level` is a value of the option `logging.level`.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter())
@@ -37,8 +36,9 @@ def set_up(level: str = "INFO") -> None:
 
 
 def write_line(line: str, stream: TextIO | None = None) -> None:
-    """One line, whole though several threads write, on standard error or `stream`. Whoever read
-    there may have gone: what is written from then on goes nowhere, and nobody stops for that.
+    """Write one line to standard error or `stream`. Lines of several threads do not mix.
+
+    If the reader of the stream has gone, this and all later output is discarded without an error.
     """
     stream = sys.stderr if stream is None else stream
     try:
@@ -46,26 +46,26 @@ def write_line(line: str, stream: TextIO | None = None) -> None:
         stream.flush()
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())  # the interpreter would try once more at its end
+        os.dup2(nowhere, stream.fileno())  # the interpreter flushes once more at its end
         os.close(nowhere)
 
 
 def warn_all(warnings: Iterable[str]) -> None:
-    """What an operator should hear about his configuration: each line, however many there are."""
+    """Log warnings about the configuration. They are never suppressed."""
     for warning in warnings:
         logging.getLogger("mqd.config").warning("%s", warning, extra={"always": True})
 
 
 class LineFormatter(logging.Formatter):
     """`2026-03-01T12:00:00.123Z INFO mqd.log segment.rolled partition=t-0`; a traceback
-    follows on lines of its own.
+    follows on further lines.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         message = record.message.replace("\r", "\\r").replace("\n", "\\n")
-        repeats = getattr(record, "held_back", 0)
-        more = f" held_back={repeats}" if repeats else ""
+        repeats = getattr(record, "suppressed", 0)
+        more = f" suppressed={repeats}" if repeats else ""
         return f"{seconds}.{int(record.msecs):03}Z {record.levelname} {record.name} {message}{more}"
 
     def usesTime(self) -> bool:  # noqa: N802
@@ -73,41 +73,40 @@ class LineFormatter(logging.Formatter):
 
 
 class RepeatFilter(logging.Filter):
-    """Holds back a line whose place in the code has written `REPEATS_MAX` of them in this window.
+    """Suppresses lines of a log statement that has written `REPEATS_MAX` lines in this window.
 
-    The first line of the next window says how many were held back. Errors with a traceback always
-    pass.
+    Its first line in a later window has their number. Errors with a traceback are never suppressed.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._statements: dict[tuple[str, int], _Statement] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info or getattr(record, "always", False):
             return True
         now = self._now()
         key = (record.pathname, record.lineno)
-        place = self._places.get(key)
-        if place is None:
-            if len(self._places) >= PLACES_MAX:
-                self._places.clear()
-            place = self._places[key] = _Place(now)
-        if now - place.window_start >= REPEATS_WINDOW_S:
-            record.held_back = place.held_back
-            place.window_start, place.written, place.held_back = now, 0, 0
-        if place.written >= REPEATS_MAX:
-            place.held_back += 1
+        statement = self._statements.get(key)
+        if statement is None:
+            if len(self._statements) >= STATEMENTS_MAX:
+                self._statements.clear()
+            statement = self._statements[key] = _Statement(now)
+        if now - statement.window_start >= REPEATS_WINDOW_S:
+            record.suppressed = statement.suppressed
+            statement.window_start, statement.written, statement.suppressed = now, 0, 0
+        if statement.written >= REPEATS_MAX:
+            statement.suppressed += 1
             return False
-        place.written += 1
+        statement.written += 1
         return True
 
 
-class _Place:
-    __slots__ = ("held_back", "window_start", "written")
+class _Statement:
+    __slots__ = ("suppressed", "window_start", "written")
 
     def __init__(self, now: float) -> None:
         self.window_start = now
         self.written = 0
-        self.held_back = 0
+        self.suppressed = 0

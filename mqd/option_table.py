@@ -122,7 +122,7 @@ _TABLE: Final = (
         INT,
         20,
         DONE,
-        "Pause between these retries",
+        "Pause between retries that add partitions to a transaction",
         minimum=1,
     ),
     _node("advertised.listeners", LIST, None, PEERS, "Addresses that clients connect to"),
@@ -153,7 +153,7 @@ _TABLE: Final = (
         INT,
         1,
         QUOTAS,
-        "Length of each of these samples",
+        "Length of each sample of this quota",
         minimum=1,
     ),
     _node("authorizer.class.name", STRING, "", OPEN, "Class that authorizes requests"),
@@ -162,7 +162,7 @@ _TABLE: Final = (
         BOOLEAN,
         True,
         DONE,
-        "Create a topic when a client asks for the metadata of one that does not exist",
+        "Create a topic when a client requests its metadata and it does not exist",
     ),
     _node(
         "auto.leader.rebalance.enable", BOOLEAN, True, DONE, "Elect preferred leaders periodically"
@@ -357,7 +357,7 @@ _TABLE: Final = (
         INT,
         20,
         RAFT,
-        "Pause between such requests",
+        "Pause between requests within the metadata quorum",
         minimum=0,
     ),
     _node(
@@ -376,7 +376,7 @@ _TABLE: Final = (
         INT,
         1,
         QUOTAS,
-        "Length of each of these samples",
+        "Length of each sample of this quota",
         minimum=1,
     ),
     _node(
@@ -1620,7 +1620,12 @@ _TABLE: Final = (
     ),
     _node("quota.window.num", INT, 11, QUOTAS, "Samples kept for client quotas", minimum=1),
     _node(
-        "quota.window.size.seconds", INT, 1, QUOTAS, "Length of each of these samples", minimum=1
+        "quota.window.size.seconds",
+        INT,
+        1,
+        QUOTAS,
+        "Length of each sample of this quota",
+        minimum=1,
     ),
     _node(
         "remote.fetch.max.wait.ms",
@@ -1680,7 +1685,7 @@ _TABLE: Final = (
         INT,
         1,
         TIERED,
-        "Length of each of these samples",
+        "Length of each sample of this quota",
         minimum=1,
     ),
     _node(
@@ -1714,7 +1719,7 @@ _TABLE: Final = (
         INT,
         1,
         TIERED,
-        "Length of each of these samples",
+        "Length of each sample of this quota",
         minimum=1,
     ),
     _node(
@@ -1886,7 +1891,7 @@ _TABLE: Final = (
         INT,
         1,
         QUOTAS,
-        "Length of each of these samples",
+        "Length of each sample of this quota",
         minimum=1,
     ),
     _node("request.timeout.ms", INT, 30000, NODES, "Timeout of requests between nodes"),
@@ -2101,7 +2106,7 @@ _TABLE: Final = (
         PASSWORD,
         None,
         NO_SECURITY,
-        "Passphrase of that key",
+        "Passphrase of the key that signs client assertions",
     ),
     _node(
         "sasl.oauthbearer.assertion.template.file",
@@ -2421,8 +2426,8 @@ _TABLE: Final = (
         "File with the private key and certificate of this node",
         dynamic=True,
     ),
-    _node("ssl.keystore.password", PASSWORD, None, OPEN, "Password of this file", dynamic=True),
-    _node("ssl.keystore.type", STRING, "JKS", NO_SECURITY, "Format of this file", dynamic=True),
+    _node("ssl.keystore.password", PASSWORD, None, OPEN, "Password of the key store", dynamic=True),
+    _node("ssl.keystore.type", STRING, "JKS", NO_SECURITY, "Format of the key store", dynamic=True),
     _node(
         "ssl.principal.mapping.rules",
         STRING,
@@ -2461,8 +2466,12 @@ _TABLE: Final = (
         "File with the trusted certificates",
         dynamic=True,
     ),
-    _node("ssl.truststore.password", PASSWORD, None, OPEN, "Password of this file", dynamic=True),
-    _node("ssl.truststore.type", STRING, "JKS", NO_SECURITY, "Format of this file", dynamic=True),
+    _node(
+        "ssl.truststore.password", PASSWORD, None, OPEN, "Password of the trust store", dynamic=True
+    ),
+    _node(
+        "ssl.truststore.type", STRING, "JKS", NO_SECURITY, "Format of the trust store", dynamic=True
+    ),
     _node("super.users", STRING, "", OPEN, "Principals that may do everything"),
     _node(
         "telemetry.max.bytes",

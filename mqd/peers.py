@@ -1,5 +1,5 @@
-"""The peers file: who is in the cluster, where each node listens, and which of them vote. The same
-file on every node.
+"""The peers file: the nodes of the cluster, their addresses, and which of them are voters. Every
+node has the same file.
 
     cluster_id = "Nk018hRAQFytWskYqtQduw"
 
@@ -9,14 +9,13 @@ file on every node.
     port = 9092          # clients
     peer_port = 9192     # the other nodes
 
-Optional for the file: cluster_secret = "...", which every node must know to be heard by the others
-(16 to 1024 characters, best random ones), or cluster_secret_file = "name", a file that holds it and
-nothing else, found from where the peers file is. Whichever file holds it, only its owner should be
-able to read it: else there is a warning.
+Optional for the file: cluster_secret = "...", with which nodes authenticate to each other (16 to
+1024 random characters), or cluster_secret_file = "name", a file with only the secret, relative to
+the peers file. A warning is logged if users other than the owner can read the secret.
 
-Optional for a node: rack, voter (true for the first five), advertised_host and advertised_port
-(what clients are told to connect to). Every refusal names the file, the line or key, and the
-remedy; tomllib gives no lines, so `_Lines` finds them by scanning the text.
+Optional for a node: rack, voter (default: true for the first five), advertised_host and
+advertised_port (the address for clients). Errors name the file, the line or key, and the remedy.
+tomllib does not report lines of keys, so `_Lines` finds them in the text.
 """
 
 from __future__ import annotations
@@ -32,13 +31,11 @@ from typing import Any
 from mqd.options import ConfigError
 
 VOTERS_BY_DEFAULT = 5
-"""Nodes after this many do not vote unless they say so: a larger quorum is slower and
-hardly safer.
-"""
+"""This many nodes are voters by default: a larger quorum is slower, and hardly safer."""
 
 _FILE_KEYS = ("cluster_id", "cluster_secret", "cluster_secret_file", "node")
 _SECRET_LENGTHS = range(16, 1025)
-"""Shorter ones could be tried out by whoever poses as a node and is called."""
+"""A shorter secret could be guessed by an attacker that poses as a node."""
 _SECRET_REMEDY = "use 16 to 1024 random characters (openssl rand -base64 32)"
 _NODE_KEYS = (
     "id",
@@ -54,16 +51,13 @@ _NODE_KEYS_NEEDED = ("id", "host", "port", "peer_port")
 _NODE_ID_MAX = 2**31 - 1
 _WILDCARDS = ("0.0.0.0", "::", "[::]")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""Names of one machine: a port of one is taken on the others, too."""
+"""Names of the same host: they share their ports."""
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class PeerNode:
-    """One node of the cluster.
-
-    `advertised_*` are filled in from `host` and `port` where the file leaves them out.
-    """
+    """One node of the cluster. `advertised_*` default to `host` and `port`."""
 
     id: int
     host: str
@@ -77,25 +71,25 @@ class PeerNode:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The whole file. `nodes` is in the file's order, by id."""
+    """The contents of a peers file. `nodes` is keyed by id, in the order of the file."""
 
     cluster_id: str
     nodes: dict[int, PeerNode]
     path: Path
     secret: bytes | None = field(default=None, repr=False)
-    """The cluster secret; None where there is none. Never to be written anywhere."""
+    """The cluster secret, if there is one. It must never be logged."""
     secret_path: Path | None = field(default=None, compare=False)
-    """The file that holds it: this one, or that of cluster_secret_file."""
+    """The file that contains the secret: the peers file, or that of cluster_secret_file."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """What an operator should hear about the files, a line each."""
+    """Warnings about the files, one line each."""
 
     @property
     def voters(self) -> dict[int, PeerNode]:
         return {node_id: node for node_id, node in self.nodes.items() if node.voter}
 
     def require_secret(self, node_id: int) -> None:
-        """ConfigError where the peer port of this node is open to other machines and there
-        is no cluster secret.
+        """Raise ConfigError if other machines can reach this node's peer port, and there is no
+        cluster secret.
         """
         node = self.require(node_id)
         if self.secret is None and not is_loopback(node.host):
@@ -108,7 +102,7 @@ class Peers:
             )
 
     def require(self, node_id: int) -> PeerNode:
-        """The node of that id; ConfigError names those that there are."""
+        """The node with this id. Raises ConfigError, which lists the existing ids."""
         if node_id not in self.nodes:
             known = ", ".join(map(str, self.nodes))
             raise ConfigError(
@@ -119,8 +113,8 @@ class Peers:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a listener at `host`; a name other than localhost
-    may be any address.
+    """Whether only this machine can reach a listener at `host`. False for names other than
+    localhost, which may have any address.
     """
     import ipaddress
 
@@ -169,24 +163,24 @@ def _warnings(secret_path: Path) -> tuple[str, ...]:
 
 
 def parse_peers(text: str, path: Path) -> Peers:
-    """The checked content of a peers file; `path` is for messages. Raises ConfigError."""
+    """Parse and check a peers file; `path` is for messages. Raises ConfigError."""
     import tomllib
 
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    return _Checker(path, _Lines(text)).peers(document)
+    return _Parser(path, _Lines(text)).peers(document)
 
 
 def format_peers(
     cluster_id: str, nodes: Mapping[int, PeerNode], *, secret_file: str | None = None
 ) -> str:
-    """A peers file that `parse_peers` reads back to the same values.
+    """The text of a peers file, from which `parse_peers` returns the same values.
 
-    `secret_file`: where it says that the cluster secret is.
+    `secret_file`: the value of cluster_secret_file.
     """
-    from json import dumps  # whose strings are TOML's too
+    from json import dumps  # JSON strings are also valid in TOML
 
     lines = [f'cluster_id = "{cluster_id}"']
     if secret_file is not None:
@@ -211,16 +205,13 @@ def format_peers(
 
 
 def _machine(host: str) -> str:
-    """The same text for hosts that are the same by any resolver."""
+    """A name of a host that is equal for equal hosts: lower case, and one name for loopback."""
     host = host.lower()
     return _LOOPBACK[0] if host in _LOOPBACK else host
 
 
 class _Lines:
-    """Where keys stand: the lines of `[[node]]` headers and of the keys below each.
-
-    Inline tables have no lines.
-    """
+    """The line numbers of `[[node]]` headers and of the keys below each; none for inline tables."""
 
     _HEADER = re.compile(r"\s*\[\[\s*node\s*\]\]")
     _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
@@ -236,14 +227,14 @@ class _Lines:
                 self._lines.setdefault((node, key[1]), number)
 
     def find(self, node: int | None, key: str | None) -> int | None:
-        """The line of a key of the `node`-th table (None: of the file), else of the table
-        itself, else None.
+        """The line of a key in the `node`-th table (None: on the top level); else the line of the
+        table; else None.
         """
         return self._lines.get((node, key)) or self._lines.get((node, None))
 
 
-class _Checker:
-    """Turns a parsed document into Peers, or into the first thing that is wrong with it."""
+class _Parser:
+    """Turns a parsed document into Peers. Raises ConfigError for its first mistake."""
 
     def __init__(self, path: Path, lines: _Lines) -> None:
         self._path = path
@@ -252,17 +243,17 @@ class _Checker:
     def peers(self, document: dict[str, Any]) -> Peers:
         for key in document:
             if key not in _FILE_KEYS:
-                raise self._wrong(
+                raise self._error(
                     None, key, f"unknown key {key}", self._remedy_for_key(key, _FILE_KEYS)
                 )
         cluster_id = document.get("cluster_id")
         if cluster_id is None:
-            raise self._wrong(
+            raise self._error(
                 None, None, "cluster_id is missing", 'add a line cluster_id = "..." at the top'
             )
         if not isinstance(cluster_id, str) or not _CLUSTER_ID.fullmatch(cluster_id):
             problem = f"invalid cluster_id {cluster_id!r}"
-            raise self._wrong(
+            raise self._error(
                 None, "cluster_id", problem, "use 1 to 64 letters, digits, '.', '_' and '-'"
             )
         tables = document.get("node")
@@ -271,7 +262,7 @@ class _Checker:
             or not tables
             or not all(isinstance(table, dict) for table in tables)
         ):
-            raise self._wrong(
+            raise self._error(
                 None,
                 "node",
                 "the file has no nodes",
@@ -286,20 +277,20 @@ class _Checker:
                     f"id {node.id} is already the id of the node "
                     f"{self._named(index_by_id[node.id])}"
                 )
-                raise self._wrong(index, "id", problem, "use a different id for each node")
+                raise self._error(index, "id", problem, "use a different id for each node")
             nodes[node.id] = node
             index_by_id[node.id] = index
         self._check_addresses(nodes, index_by_id)
         if not any(node.voter for node in nodes.values()):
-            raise self._wrong(
+            raise self._error(
                 None, None, "the cluster has no voters", "set voter = true for 1, 3 or 5 nodes"
             )
         return Peers(cluster_id, nodes, self._path, *self._secret(document))
 
     def _secret(self, document: dict[str, Any]) -> tuple[bytes | None, Path | None]:
-        """It, and the file that holds it."""
+        """The cluster secret, and the file that contains it."""
         if "cluster_secret" in document and "cluster_secret_file" in document:
-            raise self._wrong(
+            raise self._error(
                 None,
                 "cluster_secret_file",
                 "cluster_secret and cluster_secret_file are both set",
@@ -308,7 +299,7 @@ class _Checker:
         if "cluster_secret" in document:
             secret = document["cluster_secret"]
             if not isinstance(secret, str) or len(secret) not in _SECRET_LENGTHS:
-                raise self._wrong(
+                raise self._error(
                     None,
                     "cluster_secret",
                     "cluster_secret is not a string of 16 to 1024 characters",
@@ -319,7 +310,7 @@ class _Checker:
             return None, None
         name = document["cluster_secret_file"]
         if not isinstance(name, str) or not name:
-            raise self._wrong(
+            raise self._error(
                 None,
                 "cluster_secret_file",
                 f"cluster_secret_file {name!r} is not a file name",
@@ -333,25 +324,25 @@ class _Checker:
         except OSError as error:
             problem = f"the cluster secret in {path} cannot be read ({error.strerror})"
             remedy = "create the file with the same content on every node, readable by this user"
-            raise self._wrong(None, "cluster_secret_file", problem, remedy) from None
+            raise self._error(None, "cluster_secret_file", problem, remedy) from None
         except UnicodeDecodeError:
-            raise self._wrong(
+            raise self._error(
                 None, "cluster_secret_file", f"{path} is not UTF-8 text", _SECRET_REMEDY
             ) from None
         if len(secret) not in _SECRET_LENGTHS:
             problem = f"{path} does not contain 16 to 1024 characters"
-            raise self._wrong(None, "cluster_secret_file", problem, _SECRET_REMEDY)
+            raise self._error(None, "cluster_secret_file", problem, _SECRET_REMEDY)
         return secret.encode(), path
 
     def _node(self, index: int, table: dict[str, Any]) -> PeerNode:
         for key in table:
             if key not in _NODE_KEYS:
-                raise self._wrong(
+                raise self._error(
                     index, key, f"unknown key {key}", self._remedy_for_key(key, _NODE_KEYS)
                 )
         for key in _NODE_KEYS_NEEDED:
             if key not in table:
-                raise self._wrong(
+                raise self._error(
                     index,
                     None,
                     f"the node {self._named(index)} has no {key}",
@@ -361,7 +352,7 @@ class _Checker:
         host, port = self._host(index, table, "host"), self._integer(index, table, "port", 1, 65535)
         rack = table.get("rack")
         if rack is not None and not (isinstance(rack, str) and rack):
-            raise self._wrong(
+            raise self._error(
                 index,
                 "rack",
                 f"rack {rack!r} is not a name",
@@ -369,7 +360,7 @@ class _Checker:
             )
         voter = table.get("voter", index < VOTERS_BY_DEFAULT)
         if not isinstance(voter, bool):
-            raise self._wrong(
+            raise self._error(
                 index,
                 "voter",
                 f"voter {voter!r} is not true or false",
@@ -392,7 +383,7 @@ class _Checker:
         if node.advertised_host in _WILDCARDS:
             key = "advertised_host" if "advertised_host" in table else "host"
             problem = f"clients cannot connect to {node.advertised_host}"
-            raise self._wrong(
+            raise self._error(
                 index,
                 key,
                 problem,
@@ -412,7 +403,7 @@ class _Checker:
                 )
                 if taken != f"{key} of node {node.id}":
                     problem = f"{node.host}:{port} is already the {taken}"
-                    raise self._wrong(
+                    raise self._error(
                         index_by_id[node.id],
                         key,
                         problem,
@@ -426,7 +417,7 @@ class _Checker:
                     f"{node.advertised_host}:{node.advertised_port} is already the "
                     f"advertised address of node {taken_by}"
                 )
-                raise self._wrong(
+                raise self._error(
                     index_by_id[node.id],
                     "advertised_port",
                     problem,
@@ -441,10 +432,10 @@ class _Checker:
             or any(character.isspace() or character == "/" for character in host)
         ):
             problem = f"{key} {host!r} is not a host name or an IP address"
-            raise self._wrong(index, key, problem, f'write {key} = "name", without scheme or port')
+            raise self._error(index, key, problem, f'write {key} = "name", without scheme or port')
         if host.startswith("[") or (host.count(":") == 1):
             problem = f"{key} {host!r} has a port or brackets"
-            raise self._wrong(
+            raise self._error(
                 index,
                 key,
                 problem,
@@ -455,14 +446,14 @@ class _Checker:
     def _integer(self, index: int, table: dict[str, Any], key: str, least: int, most: int) -> int:
         value = table[key]
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self._wrong(
+            raise self._error(
                 index,
                 key,
                 f"{key} {value!r} is not a whole number",
                 f"use a number from {least} to {most}",
             )
         if not least <= value <= most:
-            raise self._wrong(
+            raise self._error(
                 index, key, f"{key} {value} is out of range", f"use a number from {least} to {most}"
             )
         return value
@@ -477,7 +468,7 @@ class _Checker:
         close = difflib.get_close_matches(key, known, n=1)
         return f"did you mean {close[0]}?" if close else f"the keys are {', '.join(known)}"
 
-    def _wrong(self, node: int | None, key: str | None, problem: str, remedy: str) -> ConfigError:
+    def _error(self, node: int | None, key: str | None, problem: str, remedy: str) -> ConfigError:
         line = self._lines.find(node, key)
         place = "" if line is None else f", line {line}"
         return ConfigError(f"{self._path}{place}: {problem}; {remedy}")

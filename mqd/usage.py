@@ -1,16 +1,14 @@
-"""How much of a bound is used, and when an operator must know: at a half, at three quarters and at
-nine tenths.
-"""
+"""The usage of a memory bound, and when to report it: at 50, 75 and 90 percent."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 THRESHOLDS: Final = (0.5, 0.75, 0.9)
-"""Shares of a bound that are reported, each once while it is passed."""
+"""Shares of a bound. Usage is reported once when it reaches one of them."""
 _HYSTERESIS: Final = 0.05
-"""A threshold counts as left when usage is this share below it: usage that swings around it is
-reported once.
+"""A threshold is reported again only after usage was this share below it: usage that oscillates
+around a threshold is reported once.
 """
 
 
@@ -22,19 +20,19 @@ class Usage(NamedTuple):
 
     @property
     def share(self) -> float:
-        """0.0 is empty, 1.0 is full; more than 1.0 where the bound was lowered."""
+        """0.0 is empty, 1.0 is full; above 1.0 if the bound was lowered."""
         return self.used / self.most if self.most else 1.0
 
 
 class UsageWatch:
-    """Remembers which thresholds were reported."""
+    """Determines which thresholds to report."""
 
     def __init__(self) -> None:
         self._passed = 0.0
 
     def passed(self, usage: Usage) -> float | None:
-        """The highest threshold that usage has passed since the last call; None where there is
-        nothing new to report.
+        """The highest threshold that usage has reached since the last call; None if there is
+        nothing to report.
         """
         share = usage.share
         reached = max((threshold for threshold in THRESHOLDS if share >= threshold), default=0.0)

@@ -51,7 +51,7 @@ def test_a_traceback_follows_its_line() -> None:
     assert text.endswith("RuntimeError: why")
 
 
-def test_repeats_are_held_back_and_counted() -> None:
+def test_repeats_are_suppressed_and_counted() -> None:
     now = 0.0
     repeats = RepeatFilter(lambda: now)
     passed = [repeats.filter(record("bad.frame client=%s", i)) for i in range(REPEATS_MAX + 5)]
@@ -60,10 +60,10 @@ def test_repeats_are_held_back_and_counted() -> None:
     now = REPEATS_WINDOW_S
     first = record("bad.frame client=%s", "x")
     assert repeats.filter(first)
-    assert LineFormatter().format(first).endswith("bad.frame client=x held_back=5")
+    assert LineFormatter().format(first).endswith("bad.frame client=x suppressed=5")
     second = record("bad.frame client=%s", "x")
     assert repeats.filter(second)
-    assert "held_back" not in LineFormatter().format(second)
+    assert "suppressed" not in LineFormatter().format(second)
 
 
 def test_tracebacks_and_configuration_warnings_always_pass() -> None:
@@ -77,12 +77,12 @@ def test_tracebacks_and_configuration_warnings_always_pass() -> None:
     assert all(repeats.filter(always) for _ in range(3 * REPEATS_MAX))
 
 
-def test_the_places_it_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "PLACES_MAX", 3)
+def test_the_statements_it_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "STATEMENTS_MAX", 3)
     repeats = RepeatFilter(lambda: 0.0)
     for line in range(100):
         assert repeats.filter(record("x", line=line))
-        assert len(repeats._places) <= 3
+        assert len(repeats._statements) <= 3
 
 
 def test_set_up_writes_to_standard_error_once(

@@ -83,7 +83,7 @@ def test_the_metadata_version_goes_up_once_every_node_supports_it_and_never_down
     assert "cannot be lowered from 2" in refusal(replica, 1, UpgradeType.UNSAFE_DOWNGRADE, name)
     replica.image.features[name] = 1
     wish = UpdateFeatures((FeatureUpdate(name, 2, UpgradeType.UPGRADE),), behind=(NodeId(2),))
-    with pytest.raises(MqError, match="on node 2: start it with this release, or unregister it"):
+    with pytest.raises(MqError, match="node 2 runs a release that supports it: start it"):
         replica.run(decide_update_features, wish)
     assert replica.image.features[name] == 1
     update(replica, 1, name=name)  # nothing to do, whoever is behind

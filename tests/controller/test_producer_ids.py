@@ -47,5 +47,5 @@ def test_the_last_block_is_the_last() -> None:
     replica = with_brokers(1)
     replica.commit([SetNextProducerId(2**63 - 1001)])
     assert allocate(replica) == (2**63 - 1001, 1000)
-    with pytest.raises(MqError, match="spent"):
+    with pytest.raises(MqError, match="used up"):
         allocate(replica)
