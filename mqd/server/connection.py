@@ -20,10 +20,11 @@ import math
 import mmap
 from collections import deque
 from struct import Struct
+from typing import Protocol
 
 from mqd.errors import ProtocolError
 from mqd.io.disk import FileRange
-from mqd.io.net import HANG_UP, READABLE, WRITABLE, Socket
+from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Socket
 from mqd.limits import (
     FRAME_BYTES_MIN,
     IN_FLIGHT_REQUESTS_MAX,
@@ -36,11 +37,10 @@ from mqd.limits import (
 )
 from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.server.bugs import raised_in_core
-from mqd.server.connection_owner import Cancellable, Freeable, Owner
 from mqd.server.context import PEER
+from mqd.server.memory import Answers, FramePool
 from mqd.server.other_protocols import other_protocol
-from mqd.server.receive_buffers import Buffer, new_buffer
-from mqd.server.slots import Part, QueuedResponse, Slot
+from mqd.server.receive_buffers import Arena, Buffer, new_buffer
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,114 @@ RESUME = 0
 """Instead of events: the connection used up its slice of an earlier turn, and gets one in
 this turn.
 """
+
+
+Part = bytes | bytearray | memoryview | FileRange
+
+
+class QueuedResponse(Protocol):
+    """A place in a connection's queue of responses. Code that sets `parts` calls
+    `Connection.answered`.
+    """
+
+    parts: list[Part] | None
+
+
+class Slot:
+    """A queued response that is completed once, in the same turn or later."""
+
+    __slots__ = ("connection", "parts")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.parts: list[Part] | None = None
+
+    def complete(self, parts: list[Part]) -> None:
+        """`parts`: the response with its length and header. Empty if none is sent (acks=0)."""
+        assert self.parts is None, "a request is answered once"
+        self.parts = parts
+        self.connection.answered()
+
+
+class Freeable(Protocol):
+    """A parked request that can be woken (replica/waiters.py)."""
+
+    def free(self) -> None: ...
+
+
+class Cancellable(Protocol):
+    """The scope of a task's work."""
+
+    def cancel(self) -> None: ...
+
+
+class Dispatcher(Protocol):
+    """Handles frames and makes the responses (server/dispatch.py)."""
+
+    def dispatch(
+        self, connection: Connection, buffer: Buffer, view: memoryview, start: int, end: int
+    ) -> bool:
+        """Take up the request in buffer[start:end]. False if it must wait for an earlier response.
+
+        Raises ProtocolError where the connection must be closed.
+        """
+        ...
+
+    def bug(self, connection: Connection, api: str) -> None:
+        """Log the exception that is being handled, and close the connection."""
+        ...
+
+
+class Owner(Protocol):
+    """The server, as a connection sees it (server/service.py)."""
+
+    arena: Arena
+    request_bytes_max: int
+    now: float
+    """Monotonic seconds at which this turn began."""
+    now_ms: int
+    """The same moment in milliseconds since the Unix epoch."""
+    turns: int
+    """Turns that have ended."""
+
+    @property
+    def poller(self) -> Poller: ...
+
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+
+    def dirty(self, connection: Connection) -> None:
+        """This connection has responses to send when the turn ends."""
+        ...
+
+    def pool(self, listener: str) -> FramePool:
+        """Memory of the unfinished frames of one listener."""
+        ...
+
+    def answers(self, listener: str) -> Answers:
+        """Memory of the unsent responses of one listener."""
+        ...
+
+    def memory_wanted(self, connection: Connection, size: int, frame_bytes: int) -> None:
+        """`connection` is not read until its pool has room for `size` more bytes, for a frame of
+        `frame_bytes`.
+        """
+        ...
+
+    @property
+    def slice_is_over(self) -> bool:
+        """Whether the connection that is served now has had its share of this turn."""
+        ...
+
+    def resume_later(self, connection: Connection) -> None:
+        """Call `resume` after other connections had a turn."""
+        ...
+
+    def introduced(self, connection: Connection) -> None:
+        """It is a node of the cluster from now on. Raises ProtocolError where it has no room."""
+        ...
+
+    def closed(self, connection: Connection) -> None: ...
 
 
 class Connection:

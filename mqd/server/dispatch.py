@@ -38,14 +38,13 @@ from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, UnsupportedApi, encode_response_header
 from mqd.protocol.slices import all_slices
 from mqd.server import hello, unstable
-from mqd.server.connection import Connection
+from mqd.server.connection import Connection, Slot
 from mqd.server.context import CLIENT, PEER, Context, Node
 from mqd.server.handlers import fetch, produce
 from mqd.server.places import Places, until_closed
 from mqd.server.receive_buffers import Buffer
 from mqd.server.served_apis import SERVED, SERVED_TO_PEERS, Handler
 from mqd.server.slices import finished_in_slices
-from mqd.server.slots import Slot
 
 logger = logging.getLogger(__name__)
 

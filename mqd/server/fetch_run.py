@@ -29,11 +29,11 @@ from mqd.protocol.slices import WHOLE_SLICE, Slices, all_slices
 from mqd.replica.fetch_session import NO_SESSION
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import FetchWaiter
+from mqd.server.connection import Slot
 from mqd.server.context import Node
 from mqd.server.fetch_tasks import FetchTasks
 from mqd.server.partitions import FetchRow, endpoints, fetch_topics
 from mqd.server.slices import finished_in_slices
-from mqd.server.slots import Slot
 
 BY_ID_FROM_VERSION = 13
 READ_COMMITTED = 1

@@ -14,10 +14,9 @@ from mqd.protocol.hot_produce import (
 )
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket
-from mqd.server.connection import Connection
+from mqd.server.connection import Connection, Part
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints
-from mqd.server.slots import Part
 
 NONE: Final = -1
 

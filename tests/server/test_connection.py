@@ -17,11 +17,9 @@ from mqd.errors import ProtocolError
 from mqd.io.disk import FileRange, OsDisk
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Ready, Socket
 from mqd.limits import IN_FLIGHT_REQUESTS_MAX, MIB, RECEIVE_ARENA_BYTES, SENDFILE_BYTES_MIN
-from mqd.server.connection import Connection
-from mqd.server.connection_owner import Dispatcher
+from mqd.server.connection import Connection, Dispatcher, Slot
 from mqd.server.memory import Answers, FramePool
 from mqd.server.receive_buffers import Arena, Buffer
-from mqd.server.slots import Slot
 
 TRIES = 3
 FRAME_SECONDS_MAX = 0.02

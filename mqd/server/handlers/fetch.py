@@ -22,7 +22,7 @@ from mqd.protocol.hot_fetch_request import (
 )
 from mqd.protocol.hot_fetch_response import FetchResponseTopic
 from mqd.replica.fetch_session import FINAL_EPOCH, NO_SESSION
-from mqd.server.connection import Connection
+from mqd.server.connection import Connection, Slot
 from mqd.server.consumer_fetch import ConsumerFetch, PendingConsumerFetch
 from mqd.server.context import PEER, Node
 from mqd.server.fetch_run import PendingFetch, reject
@@ -30,7 +30,6 @@ from mqd.server.fetch_tasks import FetchTasks
 from mqd.server.follower_fetch import FollowerFetch, PendingFollowerFetch
 from mqd.server.partitions import empty_fetch_row
 from mqd.server.slices import finished_in_slices
-from mqd.server.slots import Slot
 
 _ERROR_CODE_FROM_VERSION = 7
 
