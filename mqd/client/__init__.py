@@ -179,7 +179,7 @@ _MODULES = {
     "TransactionalProducer": "mqd.client.transactional",
     "open_transactional_producer": "mqd.client.transactional",
     "ErrorCode": "mqd.errors",
-    "Record": "mqd.protocol.batch",
+    "Record": "mqd.protocol.record_reader",
     "Codec": "mqd.protocol.compression",
     "TopicPartition": "mqd.types",
 }

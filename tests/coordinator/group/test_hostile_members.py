@@ -123,9 +123,7 @@ def test_who_subscribes_to_more_topics_than_there_may_be_is_refused() -> None:
 def test_a_group_whose_members_say_too_much_is_not_upgraded(topics: tuple[str, ...]) -> None:
     group = Mixed()
     group.join_classic(topics=topics)
-    with pytest.raises(
-        MqError, match="the metadata of a member exceeds"
-    ) as refused:
+    with pytest.raises(MqError, match="the metadata of a member exceeds") as refused:
         group.join("m1")
     assert (
         refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND and group.type_of_group() is ClassicGroup
