@@ -218,13 +218,13 @@ def test_secrets_are_not_shown() -> None:
         ("listener.name.client.num.io.threads=8", ["ignored"]),
     ],
 )
-def test_what_has_no_effect_is_told(setting: str, words: list[str]) -> None:
+def test_a_key_without_effect_gives_a_warning(setting: str, words: list[str]) -> None:
     (warning,) = load(setting).warnings
     for word in words:
         assert word in warning
 
 
-def test_an_unknown_variable_is_told_with_its_own_name() -> None:
+def test_a_warning_of_an_unknown_variable_has_its_name() -> None:
     (warning,) = NodeConfig.load(environment={"MQD_NUM_PARTITION": "1"}).warnings
     assert "MQD_NUM_PARTITION" in warning
     assert "num.partitions" in warning

@@ -175,7 +175,7 @@ def test_a_node_that_is_killed_is_named_with_the_signal(tmp_path: Path) -> None:
     assert "mqd dev: node 1 ended with signal SIGKILL" in errors
 
 
-def test_a_node_that_stops_badly_is_told(tmp_path: Path) -> None:
+def test_a_node_that_fails_during_the_stop_is_reported(tmp_path: Path) -> None:
     with supervisor(tmp_path, nodes=2, codes=(0, 3)) as process:
         wait_for_guide(process)
         process.send_signal(signal.SIGTERM)

@@ -96,7 +96,7 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_1(
         BaseExceptionGroup("nursery", [StorageError("port 1 is in use")]),
     ],
 )
-def test_the_daemon_gets_its_options_and_its_refusals_are_told(
+def test_the_daemon_gets_its_options_and_its_start_errors_are_printed(
     raised: BaseException,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -140,7 +140,7 @@ def test_the_daemon_gets_its_options_and_its_refusals_are_told(
     ) == (False, 4, 1)
 
 
-def test_a_broken_quorum_is_told_in_one_line_with_what_may_have_broken_it() -> None:
+def test_a_broken_quorum_is_printed_in_one_line_with_possible_causes() -> None:
     told = command_line._user_error(
         BaseExceptionGroup(
             "nursery", [BaseExceptionGroup("nursery", [QuorumBroken("two lead term 3")])]
@@ -159,7 +159,7 @@ def test_a_fault_of_ours_keeps_its_traceback() -> None:
     assert command_line._user_error(BaseExceptionGroup("nursery", [interrupted])) is interrupted
 
 
-def test_the_systems_refusals_are_told_in_one_line(
+def test_errors_of_the_operating_system_are_printed_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "peers.toml").write_text(PEERS)
@@ -223,7 +223,7 @@ def test_output_that_nobody_reads_to_the_end_is_no_traceback() -> None:
     assert process.returncode == OK
 
 
-def test_a_secret_that_others_can_read_is_told_at_the_start(
+def test_a_secret_that_others_can_read_gives_a_warning_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from mqd import daemon

@@ -235,7 +235,7 @@ def test_a_cluster_secret_may_stand_in_a_file_of_its_own_beside_the_peers_file(
     ("mode", "told"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o644, True)]
 )
 @pytest.mark.parametrize("holder", ["peers of mqd.toml", "secret"])
-def test_a_secret_that_others_can_read_is_told(
+def test_a_secret_that_others_can_read_gives_a_warning(
     tmp_path: Path, holder: str, mode: int, told: bool
 ) -> None:
     path, secret = tmp_path / "peers of mqd.toml", tmp_path / "secret"

@@ -58,7 +58,7 @@ class Register:
     previous_broker_epoch: int = NO_EPOCH
     """The registration since which no record that this node wrote can be lost (I25)."""
     disk_serial: int = 0
-    """What its disks said when it started (log/disk/log_end_checkpoint.py)."""
+    """The state of its disks at the start, from log/disk/log_end_checkpoint.py."""
 
 
 def decide_register(
@@ -125,7 +125,7 @@ class Heartbeat:
     disk_serial: int = 0
     """The present serial of all its disks."""
     partitions_max: int = NOT_KNOWN
-    """How many partitions its file descriptors allow. A node of an earlier release does not say."""
+    """The partitions that its limit of open files allows. Earlier releases do not report it."""
 
 
 class HeartbeatReply(NamedTuple):

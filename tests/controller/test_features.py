@@ -80,7 +80,7 @@ def test_what_is_refused_is_refused_whole() -> None:
 def test_the_metadata_version_goes_up_once_every_node_supports_it_and_never_down() -> None:
     replica = with_brokers(1, 2)
     name = "mqd.metadata.version"
-    assert "cannot be lowered from 2" in refusal(replica, 1, UpgradeType.UNSAFE_DOWNGRADE, name)
+    assert "cannot be downgraded from 2" in refusal(replica, 1, UpgradeType.UNSAFE_DOWNGRADE, name)
     replica.image.features[name] = 1
     wish = UpdateFeatures((FeatureUpdate(name, 2, UpgradeType.UPGRADE),), behind=(NodeId(2),))
     with pytest.raises(MqError, match="node 2 runs a release that supports it: start it"):
