@@ -209,7 +209,7 @@ async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None
             )
             assert (
                 answer.error_code == 95
-                and "on node 1: start it with this release, or unregister it"
+                and "that node 1 runs a release that supports it: start it with this release"
                 in answer.error_message
             )
         node.raft.runs_newest = lambda _node_id: True

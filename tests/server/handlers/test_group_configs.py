@@ -108,7 +108,7 @@ async def test_a_group_has_its_own_value_or_the_nodes() -> None:
         (
             (SESSION, 2, "50000"),
             ErrorCode.INVALID_CONFIG,
-            f"{SESSION} is not a list: APPEND is for lists only.",
+            f"APPEND requires a key of type list; {SESSION} is not one.",
         ),
         ((SESSION, 0, None), ErrorCode.INVALID_REQUEST, f"These keys need a value: {SESSION}."),
     ],
