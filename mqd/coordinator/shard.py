@@ -1,20 +1,21 @@
-"""What a coordinator is made of: one state machine for each partition of its internal topic.
+"""The contract of a coordinator: one state machine (shard) for each partition of its topic.
 
 A shard decides, and the runtime (service.py) carries out. `handle` reads the state and returns a
-`Decision`. The runtime appends its records to the partition and calls `replay` with each of them,
-without awaits. It answers when the high watermark covers everything that the shard had replayed. A
-new leader of the partition reads the log and calls the same `replay`.
+`CoordinatorResult`. The runtime appends its records to the partition and calls `replay` with each
+of them, without awaits. It responds when the high watermark covers everything that the shard had
+replayed. A new leader of the partition reads the log and calls the same `replay`.
 
-State that a restart may lose (waiting calls, ends of sessions) may change in `handle`. State in
-records changes in `replay` only, so a refused decision leaves it unchanged. When a write fails
-after `replay`, the shard is dropped and loaded again: no change is ever undone.
+Soft state, which no record holds and a failover loses, may change in `handle`: waiting calls,
+timers, sessions, rebalances. State in records changes in `replay` only, so a refused append leaves
+it unchanged (I32). When a write fails after `replay`, the shard is dropped and loaded again: no
+change is ever undone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from mqd.coordinator.account import Account
@@ -22,23 +23,24 @@ from mqd.errors import MqError
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
 Ticket = int
-"""The number of a call that waits for its answer. Each is answered once, by the decision on the
-call or by a later one.
-"""
+"""The number of a waiting call. Each is answered once, by its own result or by a later one."""
+
+Response: TypeAlias = Mapping[str, Any] | MqError
+"""The fields of a response, or the error of the whole request."""
 
 INTERNAL: Ticket = 0
-"""The ticket of what nobody waits for."""
+"""The ticket of results without a call."""
 
 
 class Moment(NamedTuple):
-    """Both times of one instant: deadlines are monotonic, what is written down is wall time."""
+    """Both times of one instant: monotonic for deadlines, wall time for records."""
 
     seconds: float
     wall_ms: int
 
 
 class Call(NamedTuple):
-    """A decoded request of a client. The answer has the fields of the API's response."""
+    """A decoded request of a client. The response has the fields of the API's response."""
 
     api: str
     """As `Api.name`, such as JoinGroup."""
@@ -59,7 +61,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """In whose transaction records are written."""
+    """The producer whose transaction the records are part of."""
 
     producer_id: int
     producer_epoch: int
@@ -69,21 +71,21 @@ NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What the runtime is to do, in this order: append and replay the records, wait for their
-    commit, send the replies, carry out the effects."""
+class CoordinatorResult:
+    """Kafka's name. The runtime carries it out in this order: append and replay the records, wait
+    for their commit, send the responses, carry out the effects."""
 
     records: Sequence[CoordinatorRecord] = ()
     """Appended as one batch: all of them or none."""
-    replies: Sequence[tuple[Ticket, Mapping[str, Any] | MqError]] = ()
-    """Also of tickets that earlier decisions left waiting."""
+    responses: Sequence[tuple[Ticket, Response]] = ()
+    """Also to tickets that earlier results left waiting."""
     producer: Producer = NO_PRODUCER
     """Records are part of this producer's transaction (TxnOffsetCommit)."""
     effects: Sequence[Hashable] = ()
     """For `perform` of the runtime, when the records are committed."""
 
 
-NOTHING = Decision()
+NOTHING = CoordinatorResult()
 
 
 class Shard(Protocol):
@@ -91,12 +93,12 @@ class Shard(Protocol):
 
     @property
     def account(self) -> Account:
-        """What it takes in memory."""
+        """Its use of memory."""
         ...
 
-    def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
-        """Decide on a `Call`, or on an operation of the node itself. MqError answers the ticket and
-        changes nothing."""
+    def handle(self, ticket: Ticket, op: Any, now: Moment) -> CoordinatorResult:
+        """Handle a `Call`, or an operation of the node itself. MqError is the response to the
+        ticket, and changes nothing."""
         ...
 
     def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
@@ -109,35 +111,34 @@ class Shard(Protocol):
         """The marker that ends this producer's transaction is in the log."""
         ...
 
-    def on_loaded(self, now: Moment) -> Decision:
+    def on_loaded(self, now: Moment) -> CoordinatorResult:
         """The whole log was replayed, and this node leads: set deadlines, resume open work."""
         ...
 
-    def on_metadata(self, now: Moment) -> Decision:
+    def on_metadata(self, now: Moment) -> CoordinatorResult:
         """Topics or their partitions have changed since the last call."""
         ...
 
     def on_absence(self, seconds: float) -> None:
-        """This node had no contact with the controller for `seconds`, refused clients meanwhile,
-        and still leads: deadlines of clients move by as much.
-        """
+        """This node had no contact with the controller for `seconds`, refused clients in that time,
+        and still leads: deadlines of clients move by as much."""
         ...
 
     def next_deadline(self) -> float | None:
         """Monotonic seconds at which `on_deadline` is wanted; None for never."""
         ...
 
-    def on_deadline(self, now: Moment) -> Decision:
-        """Its time has come. Called again at once while the next deadline is not after `now`."""
+    def on_deadline(self, now: Moment) -> CoordinatorResult:
+        """Called at `next_deadline`, and again while the next deadline is not after `now`."""
         ...
 
     def abandoned(self, tickets: Collection[Ticket]) -> None:
-        """Nobody waits for these any more: they were answered by the runtime."""
+        """These calls no longer wait: the runtime has answered them."""
         ...
 
 
 class TopicsView(Protocol):
-    """What coordinators know of the cluster's topics; the daemon plugs it in."""
+    """The cluster's topics, as coordinators see them."""
 
     @property
     def version(self) -> int:
@@ -159,7 +160,7 @@ class TopicsView(Protocol):
         ...
 
     def racks(self, name: str) -> Sequence[frozenset[str]]:
-        """Of each partition: of the nodes that hold a replica and tell their rack."""
+        """The racks of the replicas of each partition, as far as nodes have one."""
         ...
 
     def digest(self, name: str) -> bytes:

@@ -10,7 +10,15 @@ from collections.abc import Callable, Hashable, Mapping
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from mqd.coordinator.shard import Call, CoordinatorRecord, Decision, Moment, Producer, Shard, Ticket
+from mqd.coordinator.shard import (
+    Call,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Moment,
+    Producer,
+    Shard,
+    Ticket,
+)
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol import apis
 
@@ -88,11 +96,11 @@ class Harness(Generic[ShardT]):
 
     # -- what the runtime does
 
-    def carry_out(self, decision: Decision) -> None:
+    def carry_out(self, decision: CoordinatorResult) -> None:
         for record in decision.records:
             self.log.append((record, decision.producer))
             self.shard.replay(record, decision.producer)
-        for ticket, outcome in decision.replies:
+        for ticket, outcome in decision.responses:
             self._answer(ticket, outcome)
         self.effects.extend(decision.effects)
 

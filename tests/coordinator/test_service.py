@@ -22,7 +22,7 @@ from mqd.coordinator.shard import (
     NO_PRODUCER,
     NOTHING,
     CoordinatorRecord,
-    Decision,
+    CoordinatorResult,
     Moment,
     Producer,
     Ticket,
@@ -56,27 +56,27 @@ class Registers:
         self.breaks_at_marker = False
         self.refuses_life = False
 
-    def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
+    def handle(self, ticket: Ticket, op: Any, now: Moment) -> CoordinatorResult:
         match op:
             case ("get", key):
-                return Decision(replies=((ticket, {"value": self.values.get(key)}),))
+                return CoordinatorResult(responses=((ticket, {"value": self.values.get(key)}),))
             case ("put", key, value):
-                return Decision(
+                return CoordinatorResult(
                     (CoordinatorRecord(key, value),),
                     ((ticket, {"before": self.values.get(key)}),),
                     effects=(f"put {key!r}",),
                 )
             case ("put-with", producer, key, value):
-                return Decision(
+                return CoordinatorResult(
                     (CoordinatorRecord(key, value),), ((ticket, {}),), producer=producer
                 )
             case ("put-and-wait", key, value):
-                return Decision((CoordinatorRecord(key, value),))
+                return CoordinatorResult((CoordinatorRecord(key, value),))
             case ("wait",):
                 return NOTHING
             case ("wake", at):
                 self.deadline = at
-                return Decision(replies=((ticket, {}),))
+                return CoordinatorResult(responses=((ticket, {}),))
             case ("refuse",):
                 raise MqError(ErrorCode.INVALID_GROUP_ID)
             case _:
@@ -100,7 +100,7 @@ class Registers:
         if committed:
             self.values.update(pending)
 
-    def on_loaded(self, now: Moment) -> Decision:
+    def on_loaded(self, now: Moment) -> CoordinatorResult:
         if self.refuses_life:
             raise ValueError("what was loaded makes no sense")
         self.loaded += 1
@@ -111,14 +111,14 @@ class Registers:
         assert self.deadline is not None
         self.deadline += seconds
 
-    def on_metadata(self, now: Moment) -> Decision:
+    def on_metadata(self, now: Moment) -> CoordinatorResult:
         self.metadata += 1
         return NOTHING
 
     def next_deadline(self) -> float | None:
         return self.deadline
 
-    def on_deadline(self, now: Moment) -> Decision:
+    def on_deadline(self, now: Moment) -> CoordinatorResult:
         self.woken.append(now.seconds)
         self.deadline = None
         return NOTHING
@@ -368,7 +368,7 @@ async def test_records_that_cannot_be_decoded_are_skipped_and_nothing_else_is(
 async def test_a_shard_whose_replay_has_a_bug_is_not_served_and_the_others_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqd.coordinator.service.RELOAD_AFTER_BUG_SECONDS", 0.05)
+    monkeypatch.setattr("mqd.coordinator.loader.RELOAD_AFTER_BUG_SECONDS", 0.05)
     async with running(tmp_path) as (runtime, _):
         for index in range(2):
             runtime.held(TOPIC, index, epoch=1)
@@ -449,7 +449,7 @@ async def test_what_cannot_be_read_of_a_damaged_batch_is_skipped(
 async def test_a_shard_that_cannot_begin_is_tried_again_with_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqd.coordinator.service.RELOAD_AFTER_BUG_SECONDS", 0.2)
+    monkeypatch.setattr("mqd.coordinator.loader.RELOAD_AFTER_BUG_SECONDS", 0.2)
     async with running(tmp_path) as (runtime, _):
         runtime.refuses_life = True
         began = trio.current_time()
@@ -581,7 +581,7 @@ async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_m
         first, second = runtime.shards
         at = runtime.clock.monotonic() + 30
 
-        def elected_again(now: Moment) -> Decision:
+        def elected_again(now: Moment) -> CoordinatorResult:
             first.deadline = None
             # as if it came while the loop looks at one shard after the other
             runtime.held(TOPIC, 1, epoch=1)

@@ -22,7 +22,7 @@ from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.offset_store import OffsetStore
 from mqd.coordinator.group.reconciliation import reconcile
-from mqd.coordinator.service import CoordinatorService
+from mqd.coordinator.results import Results
 from mqd.coordinator.txn import ending
 from mqd.coordinator.txn.marker_sender import MarkerSender
 from mqd.coordinator.txn.operations import SealPartitions
@@ -343,12 +343,12 @@ def revoked_partition_handed_out_early() -> Patches:
 
 @bug("coordinators answer before their records are committed", load="groups")
 def coordinator_answers_before_the_commit() -> Patches:
-    def answer(self: CoordinatorService, held: Any, replies: Any) -> None:
-        self._answer(held, replies)
-        original(self, held, ())
+    def respond(self: Results, context: Any, responses: Any) -> None:
+        context.answer(responses)
+        original(self, context, ())
 
-    original = CoordinatorService._answer_when_committed
-    yield CoordinatorService, "_answer_when_committed", answer
+    original = Results.respond_when_committed
+    yield Results, "respond_when_committed", respond
 
 
 @bug("offsets count although their transaction was aborted", load="copy")

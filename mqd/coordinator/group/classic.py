@@ -40,7 +40,7 @@ from mqd.coordinator.group.classic_responses import leave_response, leaving_memb
 from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.state import Draft, Expire, Group, Part, Replay, State, TimerKey
-from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Ticket
+from mqd.coordinator.shard import NOTHING, Call, CoordinatorResult, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
 
 
@@ -82,7 +82,7 @@ class Classic(Part):
         assert group_id not in self.state.by_id
         self.state.by_id[group_id] = ClassicGroup(group_id, None)
 
-    def on_loaded(self, now: Moment) -> Decision:
+    def on_loaded(self, now: Moment) -> CoordinatorResult:
         """Start all sessions. A group that exceeds `group.max.size` rebalances, and the
         last members to join are refused."""
         draft = Draft()
@@ -95,11 +95,11 @@ class Classic(Part):
                 self.rebalance.prepare_rebalance(
                     group, draft, now, "it was loaded with more members than group.max.size"
                 )
-        return draft.decision()
+        return draft.result()
 
     # -- SyncGroup
 
-    def handle_sync_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_sync_group(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         request = call.request
         group = self.state.get(request.group_id)
         draft = Draft()
@@ -119,12 +119,12 @@ class Classic(Part):
             self.state.timers.cancel((SYNC, group.group_id))
         if group.state is STABLE:
             draft.answer(ticket, sync_response(group, member.assignment))
-            return draft.decision()
+            return draft.result()
         self.rebalance.end_wait(group, member, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_ticket = ticket
         if group.members.leader == member.member_id:
             self._write_assignments(group, request.assignments, draft, now)
-        return draft.decision()
+        return draft.result()
 
     def _write_assignments(self, group: ClassicGroup, rows: Any, draft: Draft, now: Moment) -> None:
         """Write the leader's assignments. Members without a row get an empty assignment."""
@@ -163,7 +163,7 @@ class Classic(Part):
                 group, draft, now, "its assignments are too large to be written"
             )
 
-    def _sync_expired(self, key: TimerKey, now: Moment) -> Decision:
+    def _sync_expired(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         """Remove the members that sent no SyncGroup in time."""
         group = self.state.get(key[1])
         draft = Draft()
@@ -181,11 +181,11 @@ class Classic(Part):
                 now,
                 f"members sent no SyncGroup in time, {named(late)}",
             )
-        return draft.decision()
+        return draft.result()
 
     # -- Heartbeat and LeaveGroup
 
-    def handle_heartbeat(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_heartbeat(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         request = call.request
         group = self.state.get(request.group_id)
         if not isinstance(group, ClassicGroup):
@@ -199,7 +199,7 @@ class Classic(Part):
             if group.state is PREPARING_REBALANCE
             else ErrorCode.NONE
         )
-        return Decision(replies=((ticket, {"error_code": error}),))
+        return CoordinatorResult(responses=((ticket, {"error_code": error}),))
 
     def extend_session(self, group: Group, member_id: str, now: Moment) -> None:
         """A commit extends the session of its member, as a heartbeat does."""
@@ -210,7 +210,7 @@ class Classic(Part):
         ):
             self.rebalance.expect_heartbeat(group, group.members[member_id], now)
 
-    def _member_expired(self, key: TimerKey, now: Moment) -> Decision:
+    def _member_expired(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         _, group_id, member_id = key
         group = self.state.get(group_id)
         if not isinstance(group, ClassicGroup):
@@ -223,16 +223,16 @@ class Classic(Part):
                 self.rebalance.prepare_rebalance(
                     group, draft, now, f"member {member_id} sent no heartbeat in time"
                 )
-                return draft.decision()
+                return draft.result()
         elif member_id in group.members.pending:
             group.members.remove(member_id)
         else:
             return NOTHING
         if group.state is PREPARING_REBALANCE and group.members.all_joined:
             self.rebalance.complete_join(group, draft, now)
-        return draft.decision()
+        return draft.result()
 
-    def handle_leave_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_leave_group(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         request = call.request
         found = self.state.get(request.group_id)
         group = found if isinstance(found, ClassicGroup) else None
@@ -261,7 +261,7 @@ class Classic(Part):
             else:
                 self.rebalance.complete_if_all_joined(group, draft, now)
         draft.answer(ticket, leave_response(call, rows))
-        return draft.decision()
+        return draft.result()
 
     def _leave(
         self, group: ClassicGroup, member_id: str, instance_id: str | None, draft: Draft

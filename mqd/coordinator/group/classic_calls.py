@@ -12,7 +12,7 @@ from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.consumer import ConsumerGroups
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.state import Handler, Part, State
-from mqd.coordinator.shard import Call, Decision, Moment, Ticket
+from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 
 
 class ClassicCalls(Part):
@@ -33,7 +33,7 @@ class ClassicCalls(Part):
         }
 
     def _by_type(self, classic: Handler, consumer: Handler) -> Handler:
-        def handle(ticket: Ticket, call: Call, now: Moment) -> Decision:
+        def handle(ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
             group = self.state.get(call.request.group_id)
             if isinstance(group, ConsumerGroup) and not group.is_empty:
                 return consumer(ticket, call, now)

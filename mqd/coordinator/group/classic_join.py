@@ -24,7 +24,7 @@ from mqd.coordinator.group.classic_responses import (
 from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.records import GroupMetadata
 from mqd.coordinator.group.state import Draft, State
-from mqd.coordinator.shard import Call, Decision, Moment, Ticket
+from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES
 
@@ -47,7 +47,7 @@ class Joins:
         self.state = state
         self._rebalance = rebalance
 
-    def handle(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         request = call.request
         draft = Draft()
         group = self.state.get(request.group_id)
@@ -71,14 +71,16 @@ class Joins:
         else:
             self._join_again(group, join, draft)
         if is_new_group:
-            if any(isinstance(reply, Mapping) and is_refusal(reply) for _, reply in draft.replies):
+            if any(
+                isinstance(reply, Mapping) and is_refusal(reply) for _, reply in draft.responses
+            ):
                 self._rebalance.cancel_timers(group)
-                return Decision(replies=draft.replies)
+                return CoordinatorResult(responses=draft.responses)
             empty = GroupMetadata(
                 "", generation, protocol=None, leader=None, current_state_timestamp=now.wall_ms
             )
             self._rebalance.write_new(draft, group, empty)
-        return draft.decision()
+        return draft.result()
 
     def _has_room(self, group: ClassicGroup, join: _Join) -> bool:
         """MqError COORDINATOR_NOT_AVAILABLE where all groups together have none."""

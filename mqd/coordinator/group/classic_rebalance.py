@@ -24,7 +24,7 @@ from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.record_codec import encode
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.state import Draft, State, TimerKey
-from mqd.coordinator.shard import NOTHING, Decision, Moment
+from mqd.coordinator.shard import NOTHING, CoordinatorResult, Moment
 from mqd.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Rebalance:
         )
         self.state.timers.set((SLOW, group.group_id), now.seconds + _SLOW_SECONDS)
 
-    def log_awaited_members(self, key: TimerKey, now: Moment) -> Decision:
+    def log_awaited_members(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         group = self.state.get(key[1])
         if isinstance(group, ClassicGroup) and group.is_rebalancing:
             logger.info(
@@ -221,7 +221,7 @@ class Rebalance:
         self.write(draft, group, group.record(generation, (), now.wall_ms))
         logger.info("group is empty group=%s generation=%d", group.group_id, generation)
 
-    def join_expired(self, key: TimerKey, now: Moment) -> Decision:
+    def join_expired(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         group = self.state.get(key[1])
         draft = Draft()
         if isinstance(group, ClassicGroup) and group.state is PREPARING_REBALANCE:
@@ -236,7 +236,7 @@ class Rebalance:
                 self.state.timers.set(key, now.seconds + delay_ms / 1000)
             else:
                 self.complete_join(group, draft, now)
-        return draft.decision()
+        return draft.result()
 
     def downgrade(
         self, group: ClassicGroup, draft: Draft, now: Moment, reason: str, *, rebalance: bool

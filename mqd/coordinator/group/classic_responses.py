@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.classic_member import ClassicGroupMember
-from mqd.coordinator.shard import Call, Decision, Ticket
+from mqd.coordinator.shard import Call, CoordinatorResult, Ticket
 from mqd.errors import ErrorCode
 
 _BATCH_LEAVE_FROM: Final = 3
@@ -17,8 +17,8 @@ def join_error(error: ErrorCode, member_id: str = "") -> dict[str, Any]:
     return {"error_code": error, "member_id": member_id, "protocol_name": None}
 
 
-def refuse_join(ticket: Ticket, error: ErrorCode, member_id: str) -> Decision:
-    return Decision(replies=((ticket, join_error(error, member_id)),))
+def refuse_join(ticket: Ticket, error: ErrorCode, member_id: str) -> CoordinatorResult:
+    return CoordinatorResult(responses=((ticket, join_error(error, member_id)),))
 
 
 def is_refusal(reply: Mapping[str, Any]) -> bool:

@@ -38,7 +38,7 @@ from mqd.coordinator.group.consumer_updates import topics_of
 from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.state import Draft, Expire, Handler, Part, Replay, State, TimerKey
 from mqd.coordinator.group.subscriptions import topics_hash
-from mqd.coordinator.shard import NOTHING, Call, Decision, Moment, Producer, Ticket
+from mqd.coordinator.shard import NOTHING, Call, CoordinatorResult, Moment, Producer, Ticket
 from mqd.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class ConsumerGroups(Part):
         else:
             group.replay(key, value)
 
-    def on_loaded(self, now: Moment) -> Decision:
+    def on_loaded(self, now: Moment) -> CoordinatorResult:
         self._names = frozenset(self.state.topics.names())
         self._steps.updates.names_version = self.state.topics.version
         for group in self._groups():
@@ -122,7 +122,7 @@ class ConsumerGroups(Part):
                 self._steps.timers.expect_target(group, now)
         return NOTHING
 
-    def on_metadata(self, now: Moment) -> Decision:
+    def on_metadata(self, now: Moment) -> CoordinatorResult:
         """Find out whether any topic is new. Groups use the new metadata with their next
         heartbeat."""
         if any(group.subscriptions.regexes for group in self._groups()):
@@ -145,7 +145,7 @@ class ConsumerGroups(Part):
             return None
         return group, group.members[key[2]]
 
-    def _member_expired(self, key: TimerKey, now: Moment) -> Decision:
+    def _member_expired(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         found = self._member_of(key)
         if found is None:
             return NOTHING
@@ -154,23 +154,23 @@ class ConsumerGroups(Part):
         # The append may be refused, for lack of replicas.
         self.state.timers.set((SESSION, *key[1:]), now.seconds + RETRY_SECONDS)
         self._removals.remove(group, [member], draft, now, f"{key[0]} expired")
-        return draft.decision()
+        return draft.result()
 
-    def _rebalance_expired(self, key: TimerKey, now: Moment) -> Decision:
+    def _rebalance_expired(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         """The member did not revoke partitions in time."""
         found = self._member_of(key)
         if found is None or found[1].state is not MemberState.UNREVOKED_PARTITIONS:
             return NOTHING
         return self._member_expired(key, now)
 
-    def _classic_expired(self, key: TimerKey, now: Moment) -> Decision:
+    def _classic_expired(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         """The member sent no JoinGroup or SyncGroup in time."""
         found = self._member_of(key)
         if found is None or not found[1].uses_classic:
             return NOTHING
         return self._member_expired(key, now)
 
-    def _log_awaited_members(self, key: TimerKey, now: Moment) -> Decision:
+    def _log_awaited_members(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         group = self.state.get(key[1])
         awaited = group.awaited() if isinstance(group, ConsumerGroup) else []
         if isinstance(group, ConsumerGroup) and awaited:
@@ -183,7 +183,7 @@ class ConsumerGroups(Part):
             )
         return NOTHING
 
-    def _continue_search(self, key: TimerKey, now: Moment) -> Decision:
+    def _continue_search(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         """One more slice of a search for the topics of expressions."""
         group = self.state.get(key[1])
         if not isinstance(group, ConsumerGroup):
@@ -208,11 +208,13 @@ class ConsumerGroups(Part):
                 records.ConsumerGroupMetadataKey(group.group_id),
                 records.ConsumerGroupMetadata(group.epoch + 1, metadata_hash),
             )
-        return draft.decision()
+        return draft.result()
 
     # -- ConsumerGroupDescribe ---------------------------------------------------------------------
 
-    def handle_consumer_group_describe(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_consumer_group_describe(
+        self, ticket: Ticket, call: Call, now: Moment
+    ) -> CoordinatorResult:
         """A row for each group id, with GROUP_ID_NOT_FOUND if it is not a consumer group."""
         rows = []
         for group_id in call.request.group_ids:
@@ -233,26 +235,26 @@ class ConsumerGroups(Part):
                         "error_message": message,
                     }
                 )
-        return Decision(replies=[(ticket, {"groups": rows})])
+        return CoordinatorResult(responses=[(ticket, {"groups": rows})])
 
     # -- members of the classic protocol -----------------------------------------------------------
 
-    def handle_join_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_join_group(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         return self._classic_members.join(
             ticket, call, now, consumer_group(self.state, call.request.group_id)
         )
 
-    def handle_sync_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_sync_group(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         return self._classic_members.sync(
             ticket, call, now, consumer_group(self.state, call.request.group_id)
         )
 
-    def handle_heartbeat(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_heartbeat(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         return self._classic_members.heartbeat(
             ticket, call, now, consumer_group(self.state, call.request.group_id)
         )
 
-    def handle_leave_group(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_leave_group(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         group = consumer_group(self.state, call.request.group_id)
         draft = Draft()
         leaving = leaving_members(call)
@@ -262,4 +264,4 @@ class ConsumerGroups(Part):
             for (member_id, instance_id), code in zip(leaving, codes)
         ]
         draft.answer(ticket, leave_response(call, rows))
-        return draft.decision()
+        return draft.result()

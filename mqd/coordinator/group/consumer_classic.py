@@ -23,7 +23,7 @@ from mqd.coordinator.group.consumer_timers import JOIN, SYNC
 from mqd.coordinator.group.consumer_updates import MemberChange
 from mqd.coordinator.group.migration import DISABLED, embedded_assignment, may_downgrade, policy
 from mqd.coordinator.group.state import Draft, State
-from mqd.coordinator.shard import Call, Decision, Moment, Ticket
+from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_subscription
 
@@ -42,7 +42,9 @@ class ClassicMembers:
 
     # -- JoinGroup
 
-    def join(self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup) -> Decision:
+    def join(
+        self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup
+    ) -> CoordinatorResult:
         """MqError: INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
         FENCED_INSTANCE_ID.
         """
@@ -69,7 +71,9 @@ class ClassicMembers:
             and request.group_instance_id is None
             and call.version >= _MEMBER_ID_REQUIRED_VERSION
         ):
-            return Decision(replies=[(ticket, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))])
+            return CoordinatorResult(
+                responses=[(ticket, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))]
+            )
         if len(protocols[0].metadata) > self._state.options.node("message.max.bytes"):
             raise MqError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -93,7 +97,7 @@ class ClassicMembers:
                 "members": [],
             },
         )
-        return draft.decision()
+        return draft.result()
 
     def _change(
         self,
@@ -155,7 +159,9 @@ class ClassicMembers:
 
     # -- SyncGroup, Heartbeat
 
-    def sync(self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup) -> Decision:
+    def sync(
+        self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup
+    ) -> CoordinatorResult:
         """MqError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
         INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS.
         """
@@ -189,9 +195,11 @@ class ClassicMembers:
                 member.assigned, self._state.topics, protocol.metadata
             ),
         }
-        return Decision(replies=[(ticket, answer)])
+        return CoordinatorResult(responses=[(ticket, answer)])
 
-    def heartbeat(self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup) -> Decision:
+    def heartbeat(
+        self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup
+    ) -> CoordinatorResult:
         """MqError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. The response may have
         REBALANCE_IN_PROGRESS."""
         member, _ = self._member(group, call.request)
@@ -207,7 +215,7 @@ class ClassicMembers:
         ):
             error = ErrorCode.REBALANCE_IN_PROGRESS
             self._expect_join(group, member, now)
-        return Decision(replies=[(ticket, {"error_code": error})])
+        return CoordinatorResult(responses=[(ticket, {"error_code": error})])
 
     def _member(
         self, group: ConsumerGroup, request: Any

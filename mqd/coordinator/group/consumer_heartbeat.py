@@ -25,7 +25,7 @@ from mqd.coordinator.group.consumer_steps import Steps
 from mqd.coordinator.group.consumer_updates import MemberChange
 from mqd.coordinator.group.migration import upgrade
 from mqd.coordinator.group.state import Draft, State
-from mqd.coordinator.shard import Call, Decision, Moment, Ticket
+from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
 
 
@@ -40,7 +40,7 @@ class Heartbeats:
         self._removals = removals
         self._rebalance = rebalance
 
-    def handle(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         """MqError: UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND,
         GROUP_MAX_SIZE_REACHED, UNSUPPORTED_ASSIGNOR, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID,
         INVALID_REGULAR_EXPRESSION, INVALID_REQUEST.
@@ -49,7 +49,7 @@ class Heartbeats:
         draft = Draft()
         if request.member_epoch in (LEAVING, LEAVING_FOR_NOW):
             draft.answer(ticket, self._leave(request, draft, now))
-            return draft.decision()
+            return draft.result()
         joining = request.member_epoch == JOINING
         group = self._group_for(request.group_id, joining, draft, now)
         self._steps.check_room(group, request.member_id)
@@ -84,7 +84,7 @@ class Heartbeats:
             ]
             response["assignment"] = {"topic_partitions": rows}
         draft.answer(ticket, response)
-        return draft.decision()
+        return draft.result()
 
     def _group_for(self, group_id: str, joining: bool, draft: Draft, now: Moment) -> ConsumerGroup:
         """The group of the heartbeat. A joining member may create a group, or upgrade a classic

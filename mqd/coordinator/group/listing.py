@@ -10,7 +10,7 @@ from typing import Any
 from mqd.coordinator.group.classic_group import DEAD, ClassicGroup
 from mqd.coordinator.group.offset_deletion import OffsetDeletion, Portion
 from mqd.coordinator.group.state import Handler, Part, State
-from mqd.coordinator.shard import Call, Decision, Moment, Ticket
+from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
 
 _NOT_FOUND_FROM = 6
@@ -33,7 +33,7 @@ class Listing(Part):
             "DeleteGroups": self.handle_delete_groups,
         }
 
-    def handle_list_groups(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_list_groups(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         """The filters hold names in any case; an empty one lets everything pass, and one
         that is not known nothing.
         """
@@ -50,11 +50,11 @@ class Listing(Part):
             if (not states or group.state_name().lower() in states)
             and (not types or group.type_name in types)
         ]
-        return Decision(replies=((ticket, {"groups": rows}),))
+        return CoordinatorResult(responses=((ticket, {"groups": rows}),))
 
-    def handle_describe_groups(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_describe_groups(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         rows = [self._described(group_id, call.version) for group_id in call.request.groups]
-        return Decision(replies=((ticket, {"groups": rows}),))
+        return CoordinatorResult(responses=((ticket, {"groups": rows}),))
 
     def _described(self, group_id: str, version: int) -> dict[str, Any]:
         group = self.state.get(group_id)
@@ -74,7 +74,7 @@ class Listing(Part):
             )
         return row
 
-    def handle_delete_groups(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_delete_groups(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         """The offsets of a group go with it: first they, a portion at a time. The row of a group
         that has some left is `unfinished`: its handler asks again.
         """
@@ -93,4 +93,4 @@ class Listing(Part):
                 portion.extend(group.tombstones())
             else:
                 row["unfinished"] = True
-        return Decision(portion.records, ((ticket, {"results": rows}),))
+        return CoordinatorResult(portion.records, ((ticket, {"results": rows}),))

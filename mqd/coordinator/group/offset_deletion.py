@@ -17,7 +17,7 @@ from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore
 from mqd.coordinator.group.record_codec import tombstone
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 from mqd.coordinator.group.state import Expire, Group, Part, State, TimerKey
-from mqd.coordinator.shard import NOTHING, CoordinatorRecord, Decision, Moment
+from mqd.coordinator.shard import NOTHING, CoordinatorRecord, CoordinatorResult, Moment
 from mqd.types import NO_TIMESTAMP, ZERO_UUID
 
 _RETENTION: TimerKey = ("retention",)
@@ -52,8 +52,8 @@ class Portion:
             self.records.append(record)
             self.bytes += len(record.key)
 
-    def decision(self) -> Decision:
-        return Decision(self.records) if self.records else NOTHING
+    def result(self) -> CoordinatorResult:
+        return CoordinatorResult(self.records) if self.records else NOTHING
 
 
 class OffsetDeletion(Part):
@@ -85,7 +85,7 @@ class OffsetDeletion(Part):
 
     # -- retention
 
-    def on_loaded(self, now: Moment) -> Decision:
+    def on_loaded(self, now: Moment) -> CoordinatorResult:
         self._set_retention(now)
         return self.on_metadata(now)
 
@@ -95,7 +95,7 @@ class OffsetDeletion(Part):
             now.seconds + self.state.options.node("offsets.retention.check.interval.ms") / 1000,
         )
 
-    def _on_retention(self, key: TimerKey, now: Moment) -> Decision:
+    def _on_retention(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         """A portion of the search for expired offsets, and for empty groups without offsets."""
         if not self._groups_to_look_at:
             self._groups_to_look_at.extend(self.state.by_id)
@@ -108,7 +108,7 @@ class OffsetDeletion(Part):
             self.state.timers.set(_RETENTION, now.seconds + _PAUSE_SECONDS)
         else:
             self._set_retention(now)
-        return portion.decision()
+        return portion.result()
 
     def _expire(self, group: Group, wall_ms: int, portion: Portion) -> bool:
         """False where the portion did not suffice for the whole group."""
@@ -137,7 +137,7 @@ class OffsetDeletion(Part):
 
     # -- deleted topics
 
-    def on_metadata(self, now: Moment) -> Decision:
+    def on_metadata(self, now: Moment) -> CoordinatorResult:
         view = self.state.topics
         if view.version == self._topics_version:
             return NOTHING
@@ -151,7 +151,7 @@ class OffsetDeletion(Part):
         self._looked_at = ids
         return self._on_topics(_TOPICS, now)
 
-    def _on_topics(self, key: TimerKey, now: Moment) -> Decision:
+    def _on_topics(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         """A portion of the search for offsets of deleted topics, also of topics that were created
         again under the same name.
 
@@ -170,7 +170,7 @@ class OffsetDeletion(Part):
                 _TOPICS, now.seconds + (_PAUSE_SECONDS if self._to_look_at else _LOOK_AGAIN_SECONDS)
             )
         self._to_look_at.extend(again)
-        return portion.decision()
+        return portion.result()
 
     def _delete_stale(
         self, group_id: str, topic: str, topic_id: UUID | None, portion: Portion

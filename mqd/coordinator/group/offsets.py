@@ -29,7 +29,7 @@ from mqd.coordinator.shard import (
     NO_PRODUCER,
     Call,
     CoordinatorRecord,
-    Decision,
+    CoordinatorResult,
     Moment,
     Producer,
     Ticket,
@@ -130,7 +130,7 @@ class Offsets(Part):
 
     # -- OffsetCommit and TxnOffsetCommit
 
-    def handle_offset_commit(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_offset_commit(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         request = call.request
         rows = _Rows(by_id=call.version >= _BY_ID_SINCE)
         wanted = self._existing(request.topics, rows, by_id=call.version >= _BY_ID_SINCE)
@@ -146,9 +146,11 @@ class Offsets(Part):
                 )
             except MqError as error:
                 _refuse(wanted, rows, error.code)
-        return Decision(records, ((ticket, rows.answer()),))
+        return CoordinatorResult(records, ((ticket, rows.answer()),))
 
-    def handle_txn_offset_commit(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_txn_offset_commit(
+        self, ticket: Ticket, call: Call, now: Moment
+    ) -> CoordinatorResult:
         """The offsets are written now and stand when the transaction's marker says so."""
         request = call.request
         if request.producer_id < 0:
@@ -167,7 +169,7 @@ class Offsets(Part):
             except MqError as error:
                 stale = error.code is ErrorCode.STALE_MEMBER_EPOCH  # which this API does not know
                 _refuse(wanted, rows, ErrorCode.ILLEGAL_GENERATION if stale else error.code)
-        return Decision(
+        return CoordinatorResult(
             records,
             ((ticket, rows.answer()),),
             Producer(request.producer_id, request.producer_epoch),
@@ -296,7 +298,7 @@ class Offsets(Part):
 
     # -- OffsetFetch
 
-    def handle_offset_fetch(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_offset_fetch(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         """`call.request` is a FetchOffsets."""
         request: FetchOffsets = call.request
         by_id = call.version >= _BY_ID_SINCE
@@ -308,7 +310,7 @@ class Offsets(Part):
             topics = list(self._all_of(offsets, request.require_stable, by_id))
         else:
             topics = self._requested(request.topics, offsets, request.require_stable, by_id)
-        return Decision(
+        return CoordinatorResult(
             (), ((ticket, {"group_id": request.group_id, "topics": topics, "error_code": 0}),)
         )
 
@@ -348,7 +350,7 @@ class Offsets(Part):
 
     # -- OffsetDelete
 
-    def handle_offset_delete(self, ticket: Ticket, call: Call, now: Moment) -> Decision:
+    def handle_offset_delete(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         request = call.request
         group = self.state.group(request.group_id)
         group.check_offset_delete()
@@ -363,7 +365,7 @@ class Offsets(Part):
             rows.add(topic, topic_id, partition, ErrorCode.NONE)
             if offsets.get(topic, partition) is not None or offsets.is_unstable(topic, partition):
                 records.append(tombstone(OffsetCommitKey(request.group_id, topic, partition)))
-        return Decision(records, ((ticket, {"error_code": 0, **rows.answer()}),))
+        return CoordinatorResult(records, ((ticket, {"error_code": 0, **rows.answer()}),))
 
 
 class _ShardRoom:

@@ -32,7 +32,7 @@ from mqd.coordinator.shard import (
     NO_PRODUCER,
     Call,
     CoordinatorRecord,
-    Decision,
+    CoordinatorResult,
     GroupOptions,
     Moment,
     Producer,
@@ -87,7 +87,7 @@ class GroupShard:
             _add(self._replays, part.replays())
             _add(self._timers, part.timers())
 
-    def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
+    def handle(self, ticket: Ticket, op: Any, now: Moment) -> CoordinatorResult:
         assert isinstance(op, Call), op
         check(op, self.state.options)
         return self._handlers[op.api](ticket, op, now)
@@ -114,12 +114,12 @@ class GroupShard:
     def groups(self) -> Collection[Group]:
         return self.state.by_id.values()
 
-    def on_loaded(self, now: Moment) -> Decision:
+    def on_loaded(self, now: Moment) -> CoordinatorResult:
         self.state.memory.groups_were_loaded()
         self.account.was_loaded()
         return _joined(part.on_loaded(now) for part in self.parts)
 
-    def on_metadata(self, now: Moment) -> Decision:
+    def on_metadata(self, now: Moment) -> CoordinatorResult:
         return _joined(part.on_metadata(now) for part in self.parts)
 
     def on_absence(self, seconds: float) -> None:
@@ -128,7 +128,7 @@ class GroupShard:
     def next_deadline(self) -> float | None:
         return self.state.timers.next()
 
-    def on_deadline(self, now: Moment) -> Decision:
+    def on_deadline(self, now: Moment) -> CoordinatorResult:
         heard = []
         for _ in range(_EXPIRIES_MAX):
             key = self.state.timers.take_expired(now.seconds)
@@ -149,14 +149,14 @@ def _add(table: dict[Any, Any], rows: Mapping[Any, Any]) -> None:
     table.update(rows)
 
 
-def _joined(decisions: Iterable[Decision]) -> Decision:
+def _joined(decisions: Iterable[CoordinatorResult]) -> CoordinatorResult:
     """Several decisions, none of which needs to see the records of another, as one.
 
     Not of transactions, and without effects.
     """
     all_of = list(decisions)
     assert all(one.producer == NO_PRODUCER and not one.effects for one in all_of)
-    return Decision(
+    return CoordinatorResult(
         records=[record for one in all_of for record in one.records],
-        replies=[reply for one in all_of for reply in one.replies],
+        responses=[reply for one in all_of for reply in one.responses],
     )

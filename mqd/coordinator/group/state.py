@@ -23,10 +23,11 @@ from mqd.coordinator.shard import (
     NOTHING,
     Call,
     CoordinatorRecord,
-    Decision,
+    CoordinatorResult,
     GroupOptions,
     Moment,
     Producer,
+    Response,
     Ticket,
     TopicsView,
 )
@@ -36,12 +37,12 @@ TimerKey: TypeAlias = tuple[str, ...]
 """A kind, which names the part that hears of it, and then whose deadline it is, such as a
 group and a member.
 """
-Handler: TypeAlias = Callable[[Ticket, Call, Moment], Decision]
+Handler: TypeAlias = Callable[[Ticket, Call, Moment], CoordinatorResult]
 Replay: TypeAlias = Callable[[Any, Any, Producer], None]
 """(key, value or None for a tombstone, whose transaction): takes what a record says into memory."""
 CheckPartition: TypeAlias = Callable[[str, UUID, int], None]
 """(topic, topic id, partition): MqError where this partition may not be committed."""
-Expire: TypeAlias = Callable[[TimerKey, Moment], Decision]
+Expire: TypeAlias = Callable[[TimerKey, Moment], CoordinatorResult]
 
 
 class Timers:
@@ -202,10 +203,10 @@ class Group(Protocol):
 
 @dataclass(slots=True)
 class Draft:
-    """A decision while it is made."""
+    """A result while it is made."""
 
     records: list[CoordinatorRecord] = field(default_factory=list)
-    replies: list[tuple[Ticket, Mapping[str, Any] | MqError]] = field(default_factory=list)
+    responses: list[tuple[Ticket, Response]] = field(default_factory=list)
 
     def write(self, key: Key, value: Value) -> None:
         self.records.append(encode(key, value))
@@ -213,13 +214,13 @@ class Draft:
     def delete(self, key: Key) -> None:
         self.records.append(tombstone(key))
 
-    def answer(self, ticket: Ticket, reply: Mapping[str, Any] | MqError) -> None:
-        self.replies.append((ticket, reply))
+    def answer(self, ticket: Ticket, response: Response) -> None:
+        self.responses.append((ticket, response))
 
-    def decision(self) -> Decision:
-        if not self.records and not self.replies:
+    def result(self) -> CoordinatorResult:
+        if not self.records and not self.responses:
             return NOTHING
-        return Decision(self.records, self.replies)
+        return CoordinatorResult(self.records, self.responses)
 
 
 GROUP_BYTES: Final = 1536
@@ -306,11 +307,11 @@ class Part:
     def replay_end(self, producer: Producer, committed: bool) -> None:
         """As Shard.replay_end."""
 
-    def on_loaded(self, now: Moment) -> Decision:
+    def on_loaded(self, now: Moment) -> CoordinatorResult:
         """As Shard.on_loaded; the other parts' decisions are joined with it."""
         return NOTHING
 
-    def on_metadata(self, now: Moment) -> Decision:
+    def on_metadata(self, now: Moment) -> CoordinatorResult:
         """As Shard.on_metadata; the other parts' decisions are joined with it."""
         return NOTHING
 

@@ -15,7 +15,7 @@ from mqd.coordinator.shard import (
     INTERNAL,
     NOTHING,
     CoordinatorRecord,
-    Decision,
+    CoordinatorResult,
     GroupOptions,
     Moment,
 )
@@ -57,7 +57,7 @@ class Expiration:
             wanted.append(self._expiry_search_at)
         return min(wanted, default=None)
 
-    def on_deadline(self, now: Moment) -> Decision:
+    def on_deadline(self, now: Moment) -> CoordinatorResult:
         if (
             self._store.open
             and self._abort_search_at is not None
@@ -82,7 +82,7 @@ class Expiration:
             round((now.seconds - seen_at) * 1000),
         )
 
-    def _abort_timed_out(self, now: Moment) -> Decision:
+    def _abort_timed_out(self, now: Moment) -> CoordinatorResult:
         overdue = (name for name in self._store.open if self.timed_out(name, now))
         found = list(islice(overdue, TRANSACTIONS_PER_SEARCH + 1))
         self._abort_search_at = now.seconds + self._pause(found, ABORT_INTERVAL)
@@ -103,9 +103,9 @@ class Expiration:
             decision = self._outcomes.decide(INTERNAL, {}, transactional_id, aborted, now)
             written.extend(decision.records)
             effects.extend(decision.effects)
-        return Decision(records=written, effects=effects)
+        return CoordinatorResult(records=written, effects=effects)
 
-    def _delete_unused(self, now: Moment) -> Decision:
+    def _delete_unused(self, now: Moment) -> CoordinatorResult:
         """Delete ids that nobody used for `transactional.id.expiration.ms`."""
         limit_ms = now.wall_ms - self._options.node("transactional.id.expiration.ms")
         unused = (
@@ -115,7 +115,7 @@ class Expiration:
         )
         found = list(islice(unused, TRANSACTIONS_PER_SEARCH + 1))
         self._expiry_search_at = now.seconds + self._pause(found, EXPIRY_INTERVAL)
-        return Decision(
+        return CoordinatorResult(
             records=[records.tombstone(name) for name in found[:TRANSACTIONS_PER_SEARCH]]
         )
 

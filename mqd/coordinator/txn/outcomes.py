@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from mqd.coordinator.shard import INTERNAL, CoordinatorRecord, Decision, Moment, Ticket
+from mqd.coordinator.shard import INTERNAL, CoordinatorRecord, CoordinatorResult, Moment, Ticket
 from mqd.coordinator.txn import ending, records
 from mqd.coordinator.txn.operations import SealPartitions, WriteMarkers
 from mqd.coordinator.txn.transaction import PREPARE_COMMIT, Transaction
@@ -44,7 +44,7 @@ class Outcomes:
         transactional_id: str,
         decided: Transaction,
         now: Moment,
-    ) -> Decision:
+    ) -> CoordinatorResult:
         """Write the outcome, and after its commit the markers. A transaction without partitions is
         complete at once."""
         written = [self.record(transactional_id, decided)]
@@ -53,9 +53,9 @@ class Outcomes:
             effects = (markers(transactional_id, decided),)
         else:
             written.append(self.record(transactional_id, ending.complete(decided, now.wall_ms)))
-        return Decision(
+        return CoordinatorResult(
             records=written,
-            replies=((ticket, answer),) if ticket != INTERNAL else (),
+            responses=((ticket, answer),) if ticket != INTERNAL else (),
             effects=effects,
         )
 

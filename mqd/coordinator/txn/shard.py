@@ -22,7 +22,7 @@ from mqd.coordinator.shard import (
     NO_PRODUCER,
     NOTHING,
     CoordinatorRecord,
-    Decision,
+    CoordinatorResult,
     GroupOptions,
     Moment,
     Producer,
@@ -80,7 +80,7 @@ class TransactionShard:
 
     # -- the contract ------------------------------------------------------------------------------
 
-    def handle(self, ticket: Ticket, op: Any, now: Moment) -> Decision:
+    def handle(self, ticket: Ticket, op: Any, now: Moment) -> CoordinatorResult:
         check(op, self._options)
         match op:
             case AddPartitions():
@@ -117,24 +117,24 @@ class TransactionShard:
     def replay_end(self, producer: Producer, committed: bool) -> None:
         """No record of this topic is part of a transaction."""
 
-    def on_loaded(self, now: Moment) -> Decision:
+    def on_loaded(self, now: Moment) -> CoordinatorResult:
         self._expiration.begin(now)
         # No records: if they were refused, no markers would be written.
         transactions = self.store.transactions
         effects: list[Hashable] = [markers(one, transactions[one]) for one in self.store.unmarked]
         effects += [seals(one, transactions[one]) for one in self.store.unsealed]
-        return Decision(effects=effects)
+        return CoordinatorResult(effects=effects)
 
     def on_absence(self, seconds: float) -> None:
         """A transaction times out nevertheless: it holds back the last stable offset."""
 
-    def on_metadata(self, now: Moment) -> Decision:
+    def on_metadata(self, now: Moment) -> CoordinatorResult:
         return NOTHING
 
     def next_deadline(self) -> float | None:
         return self._expiration.next_deadline()
 
-    def on_deadline(self, now: Moment) -> Decision:
+    def on_deadline(self, now: Moment) -> CoordinatorResult:
         return self._expiration.on_deadline(now)
 
     def abandoned(self, tickets: Collection[Ticket]) -> None:
@@ -142,7 +142,7 @@ class TransactionShard:
 
     # -- InitProducerId ----------------------------------------------------------------------------
 
-    def _initialize(self, ticket: Ticket, op: InitializeProducer, now: Moment) -> Decision:
+    def _initialize(self, ticket: Ticket, op: InitializeProducer, now: Moment) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
         if current is not None and current.state is ONGOING:
             if op.keep_prepared:
@@ -165,11 +165,13 @@ class TransactionShard:
         )
         record = self._outcomes.record(op.transactional_id, initialized)
         self.store.note_initialized(record, initialized.last_producer_epoch)
-        return Decision(records=(record,), replies=((ticket, initialized.producer._asdict()),))
+        return CoordinatorResult(
+            records=(record,), responses=((ticket, initialized.producer._asdict()),)
+        )
 
     def _prepare(
         self, ticket: Ticket, op: InitializeProducer, current: Transaction, now: Moment
-    ) -> Decision:
+    ) -> CoordinatorResult:
         """Keep the open transaction for its next owner, who is returned when all partitions are
         sealed."""
         prepared = initialization.prepare(
@@ -187,9 +189,9 @@ class TransactionShard:
             raise retry
         record = (self._outcomes.record(op.transactional_id, prepared),)
         if not current.is_prepared:
-            return Decision(
+            return CoordinatorResult(
                 records=record,
-                replies=((ticket, retry),),
+                responses=((ticket, retry),),
                 effects=(seals(op.transactional_id, prepared),),
             )
         answer = {
@@ -200,12 +202,12 @@ class TransactionShard:
         return (
             _answer(ticket, answer)
             if prepared is current
-            else Decision(records=record, replies=((ticket, answer),))
+            else CoordinatorResult(records=record, responses=((ticket, answer),))
         )
 
     # -- partitions and EndTxn ---------------------------------------------------------------------
 
-    def _add_partitions(self, ticket: Ticket, op: AddPartitions, now: Moment) -> Decision:
+    def _add_partitions(self, ticket: Ticket, op: AddPartitions, now: Moment) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
         added = partitions.add_partitions(
             current,
@@ -220,11 +222,11 @@ class TransactionShard:
         self.account.make_room(
             more, f"partitions of transactional id {op.transactional_id}", now.seconds
         )
-        return Decision(
-            records=(self._outcomes.record(op.transactional_id, added),), replies=((ticket, {}),)
+        return CoordinatorResult(
+            records=(self._outcomes.record(op.transactional_id, added),), responses=((ticket, {}),)
         )
 
-    def _end(self, ticket: Ticket, op: EndTransaction, now: Moment) -> Decision:
+    def _end(self, ticket: Ticket, op: EndTransaction, now: Moment) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
         bumps_epoch = op.client_version >= EPOCH_BUMP_VERSION
         ended = ending.end(
@@ -243,7 +245,9 @@ class TransactionShard:
 
     # -- reports of the node -----------------------------------------------------------------------
 
-    def _markers_written(self, ticket: Ticket, op: MarkersWritten, now: Moment) -> Decision:
+    def _markers_written(
+        self, ticket: Ticket, op: MarkersWritten, now: Moment
+    ) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
         is_present = (
             current is not None
@@ -257,12 +261,12 @@ class TransactionShard:
             self.store.unmarked[op.transactional_id] = unmarked
             return _answer(ticket, {"pending": True})
         completed = ending.complete(current, now.wall_ms)
-        return Decision(
+        return CoordinatorResult(
             records=(self._outcomes.record(op.transactional_id, completed),),
-            replies=((ticket, {"pending": False}),),
+            responses=((ticket, {"pending": False}),),
         )
 
-    def _partitions_sealed(self, ticket: Ticket, op: PartitionsSealed) -> Decision:
+    def _partitions_sealed(self, ticket: Ticket, op: PartitionsSealed) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
         if current is None or not current.is_prepared or current.seal != op.producer:
             return _answer(ticket, {"pending": False})  # of an earlier transaction, or decided
@@ -270,7 +274,7 @@ class TransactionShard:
         unsealed.difference_update(op.partitions)
         return _answer(ticket, {"pending": bool(unsealed)})
 
-    def _abort_timed_out(self, ticket: Ticket, op: AbortTimedOut, now: Moment) -> Decision:
+    def _abort_timed_out(self, ticket: Ticket, op: AbortTimedOut, now: Moment) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
         if (
             current is None
@@ -283,5 +287,5 @@ class TransactionShard:
         return self._outcomes.decide(ticket, {}, op.transactional_id, aborted, now)
 
 
-def _answer(ticket: Ticket, answer: Mapping[str, Any]) -> Decision:
-    return Decision(replies=((ticket, answer),))
+def _answer(ticket: Ticket, answer: Mapping[str, Any]) -> CoordinatorResult:
+    return CoordinatorResult(responses=((ticket, answer),))

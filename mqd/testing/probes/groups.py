@@ -45,8 +45,8 @@ class GroupProbe:
 
         `newest(topic id, partition)`: its newest image.
         """
-        for index, held in daemon.coordinators.groups._held.items():
-            if held.loading:
+        for index, held in daemon.coordinators.groups._contexts.items():
+            if not held.is_active:
                 continue
             known = self._seen.get((node_id, index))
             if known is not None and known[0] is held and known[1] == held.end:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
 from mqd.coordinator.group.records import GroupMetadata
 from mqd.coordinator.group.shard import GroupShard
-from mqd.coordinator.shard import Decision
+from mqd.coordinator.shard import CoordinatorResult
 from mqd.errors import ErrorCode, MqError
 from tests.coordinator.group.classic_support import GROUP, Groups, subscribed
 from tests.coordinator.group.support import Topics
@@ -124,8 +124,8 @@ def test_versions_of_the_record_without_rebalance_timeouts_take_the_session(grou
 def refuse(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the log takes nothing: whoever is answered in the same decision is told so."""
 
-    def carry_out(decision: Decision) -> None:
-        for ticket, outcome in decision.replies:
+    def carry_out(decision: CoordinatorResult) -> None:
+        for ticket, outcome in decision.responses:
             groups._answer(
                 ticket,
                 MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE) if decision.records else outcome,

@@ -21,7 +21,7 @@ import pytest
 from mqd.coordinator.group.classic_group import EMPTY, ClassicGroup
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.shard import GroupShard
-from mqd.coordinator.shard import Decision, Producer, Ticket
+from mqd.coordinator.shard import CoordinatorResult, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.consumer_protocol import Subscription, encode_assignment, encode_subscription
 from mqd.types import TopicPartition
@@ -44,10 +44,10 @@ class Refusing(Harness[GroupShard]):
     random: Random
     refused_part = 0.0
 
-    def carry_out(self, decision: Decision) -> None:
+    def carry_out(self, decision: CoordinatorResult) -> None:
         if decision.records and self.refused_part and self.random.random() < self.refused_part:
             for ticket in dict.fromkeys(
-                (*self.askers, *(ticket for ticket, _ in decision.replies))
+                (*self.askers, *(ticket for ticket, _ in decision.responses))
             ):
                 self._answer(ticket, MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
