@@ -35,9 +35,9 @@ class Cardboard:
         )
         partition = SimpleNamespace(log=SimpleNamespace(topic_id=GROUPS))
         shard = SimpleNamespace(state=SimpleNamespace(by_id={"g": self.group}))
-        self.held = Held(loading=False, end=0, leader_epoch=5, partition=partition, shard=shard)
+        self.held = Held(is_active=True, end=0, leader_epoch=5, partition=partition, shard=shard)
         self.daemon = SimpleNamespace(
-            coordinators=SimpleNamespace(groups=SimpleNamespace(_held={0: self.held})),
+            coordinators=SimpleNamespace(groups=SimpleNamespace(_contexts={0: self.held})),
             machine=SimpleNamespace(
                 image=SimpleNamespace(topics={"t": SimpleNamespace(topic_id=TOPIC)})
             ),
