@@ -317,7 +317,14 @@ class Offsets(Part):
     def _all_of(
         self, offsets: GroupOffsets, require_stable: bool, by_id: bool
     ) -> Iterator[dict[str, Any]]:
-        for name, partitions in offsets.committed.items():
+        """All partitions with a committed offset. With `require_stable` also those whose first
+        offset waits for the end of its transaction: they are UNSTABLE_OFFSET_COMMIT.
+        """
+        listed: dict[str, Iterable[int]] = dict(offsets.committed)
+        if require_stable:
+            for name, waiting in offsets.pending.items():
+                listed[name] = dict.fromkeys((*listed.get(name, ()), *waiting))
+        for name, partitions in listed.items():
             topic_id = self.state.topics.topic_id(name) if by_id else ZERO_UUID
             if topic_id is not None:  # else the version has no way to name it
                 rows = [
