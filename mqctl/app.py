@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Raises UsageError that suggests the command with the most similar name."""
         name = args[0]
-        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+        if self._without_alias(name) not in self._lazy and not ctx.resilient_parsing:
             close = difflib.get_close_matches(name, self._lazy, n=1)
             hint = f" Did you mean '{close[0]}'?" if close else ""
             raise click.UsageError(f"No such command '{name}'.{hint}", ctx)

@@ -320,10 +320,10 @@ class Offsets(Part):
         """All partitions with a committed offset. With `require_stable` also those whose first
         offset waits for the end of its transaction: they are UNSTABLE_OFFSET_COMMIT.
         """
-        listed: dict[str, Iterable[int]] = dict(offsets.committed)
-        if require_stable:
-            for name, waiting in offsets.pending.items():
-                listed[name] = dict.fromkeys((*listed.get(name, ()), *waiting))
+        listed: dict[str, list[int]] = {}
+        for name, partition in offsets.partitions():
+            if require_stable or offsets.get(name, partition) is not None:
+                listed.setdefault(name, []).append(partition)
         for name, partitions in listed.items():
             topic_id = self.state.topics.topic_id(name) if by_id else ZERO_UUID
             if topic_id is not None:  # else the version has no way to name it

@@ -50,6 +50,19 @@ def batches_from(
                     yield header, view
 
 
+def _batches_between(
+    disk: Disk, path: Path, segments: list[Segment], start: Offset, end: Offset, config: LogConfig
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """(header, bytes) of each batch whose base offset is in [start, end). Reads nothing behind
+    `end`, beside the batch there. OSError; BadBatch.
+    """
+    for header, view in batches_from(disk, path, segments, start, config):
+        if header.base_offset >= end:
+            break
+        if header.base_offset >= start:
+            yield header, view
+
+
 def replay_batch(
     producers: Producers, header: BatchHeader, view: memoryview
 ) -> AbortedTransaction | None:
@@ -169,11 +182,8 @@ def producers_at(disk: Disk, log: PartitionLog, end: Offset) -> Producers:
     note_unreplicated(
         disk, log.path, log.segments, log.config, producers, start, log.checkpointed_high_watermark
     )
-    for header, view in batches_from(disk, log.path, log.segments, start, log.config):
-        if header.base_offset >= end:
-            break
-        if header.base_offset >= start:
-            replay_batch(producers, header, view)
+    for header, view in _batches_between(disk, log.path, log.segments, start, end, log.config):
+        replay_batch(producers, header, view)
     return producers
 
 
@@ -193,16 +203,10 @@ def note_unreplicated(
     """
     if snapshot_offset <= high_watermark or not producers.have_ended_transactions:
         return
-    behind = batches_from(disk, path, segments, high_watermark, config)
-    if not any(
-        header.is_control and high_watermark <= header.base_offset < snapshot_offset
-        for header, _ in behind
-    ):
+    behind = _batches_between(disk, path, segments, high_watermark, snapshot_offset, config)
+    if not any(header.is_control for header, _ in behind):
         return
     older, start = newest_snapshot(disk, path, high_watermark)
-    for header, view in batches_from(disk, path, segments, start, config):
-        if header.base_offset >= snapshot_offset:
-            break
-        if header.base_offset >= start:
-            replay_batch(older, header, view)
+    for header, view in _batches_between(disk, path, segments, start, snapshot_offset, config):
+        replay_batch(older, header, view)
     producers.take_unreplicated(older)
