@@ -1,14 +1,13 @@
-"""What the state of one shard takes in memory, and its share of what the coordinator of a node may
-take.
+"""The memory of one shard, and its share of the bound of the node's coordinator.
 
 The bound of a topic's coordinator (`group.coordinator.memory.bytes`,
 `transaction.coordinator.memory.bytes`) is divided by the number of partitions of the topic. So a
-node that comes to lead all of them, and replays all of their logs, needs no more than the bound. A
-log is always loaded. Only growth is refused: a record in place of another one of its size is none.
+node that leads all of them, and replays all of their logs, needs no more than the bound (I46). A
+log is always loaded. Only growth is rejected: a record that replaces another of its size is none.
 
-Part of the state is exact at any time. The rest, which a count over all groups finds, is an
-estimate in between: what was let in is added up, and counted anew where nothing else could be let
-in, not more often than every `_COUNT_SECONDS`.
+One part of the state is exact at any time. The other part is an estimate: reserved bytes are added
+up, and a count over all groups corrects the sum. The count runs only if a request would be
+rejected, and not more often than every `_COUNT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _COUNT_SECONDS: Final = 1.0
 UNBOUNDED: Final = 2**62
 
 TEXT_BYTES: Final = 64
-"""A text, without its characters."""
+"""Memory of a text, without its characters."""
 
 
 def text_bytes(text: str) -> int:
@@ -45,8 +44,7 @@ class Account:
         count: Callable[[], int] = lambda: 0,
     ) -> None:
         """`name`: of the shard's partition, for the log. `share()`: bytes that it may take.
-        `exact()`, `count()`: bytes that it takes, as above; the first is called often, the second
-        seldom.
+        `exact()`, `count()`: bytes of the two parts; the first is called often, the second seldom.
         """
         self.name = name
         self._share = share
@@ -58,24 +56,24 @@ class Account:
         self._watch = UsageWatch()
 
     def usage(self) -> Usage:
-        """Bytes that the shard takes, about, and those that it may take."""
+        """About how many bytes the shard takes, and how many it may take."""
         return Usage(self._exact() + self._estimated, self._share())
 
     @property
     def exact(self) -> int:
-        """The bytes that are known at any time."""
+        """Bytes of the exact part."""
         return self._exact()
 
     def was_loaded(self) -> None:
-        """The state is another: count it before anything is let in."""
+        """Count again before the next request: another state was loaded."""
         self._is_known = False
 
-    def let_in(self, size: int) -> None:
-        """So many bytes more are in the part that is counted seldom."""
+    def reserve(self, size: int) -> None:
+        """Add to the estimate."""
         self._estimated += size
 
-    def left(self, wanted: int, now_seconds: float) -> int:
-        """Bytes that may be added; counted anew where `wanted` are more than that.
+    def available(self, wanted: int, now_seconds: float) -> int:
+        """Bytes that may be added. If `wanted` are more, they are counted again.
 
         `now_seconds`: monotonic."""
         used, most = self.usage()
@@ -99,11 +97,9 @@ class Account:
         return most - used
 
     def make_room(self, wanted: int, what: str, now_seconds: float) -> None:
-        """Raise COORDINATOR_NOT_AVAILABLE, upon which clients try again until their own time is
-        over, where so much cannot be added.
-        """
+        """MqError COORDINATOR_NOT_AVAILABLE, which clients retry, if so much cannot be added."""
         # Only growth is refused: what is in the log is always loaded (I46).
-        if wanted > 0 and wanted > self.left(wanted, now_seconds):
+        if wanted > 0 and wanted > self.available(wanted, now_seconds):
             logger.warning(
                 "the memory bound of a coordinator is reached partition=%s for=%s bytes=%d "
                 "bytes_max=%d",
@@ -114,7 +110,8 @@ class Account:
             )
             raise MqError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"The state of {self.name} takes all the memory that it may have.",
+                f"The state of {self.name} uses all its memory. Retry later, or raise the memory "
+                "bound of the coordinator.",
             )
 
 

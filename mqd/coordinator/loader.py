@@ -1,4 +1,4 @@
-"""Loads the shards of partitions that this node comes to lead: replays their logs."""
+"""Loads the shards of partitions that this node leads: replays their logs."""
 
 from __future__ import annotations
 

@@ -81,8 +81,7 @@ class CoordinatorService:
         )
 
     async def run(self) -> None:
-        """Load the shards that this node comes to lead, and wake them at their deadlines; until
-        cancelled."""
+        """Load the shards that are led here, and wake them at their deadlines; until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deadlines.run, self._decide, self._results.perform_due)
             await self._loader.run(nursery)

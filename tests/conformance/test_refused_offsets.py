@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from chaos.node import LOOPBACK, Node, free_port
-from mqd.coordinator.group.offsets import FetchOffsets
+from mqd.coordinator.group.offset_fetch import FetchOffsets
 from mqd.errors import ErrorCode
 from mqd.protocol.apis.offset_fetch import API
 from mqd.protocol.request_header import decode_request_header

@@ -518,7 +518,7 @@ def test_what_is_counted_is_what_it_takes(kind: str) -> None:
     finally:
         tracemalloc.stop()
     shard.account.was_loaded()
-    shard.account.left(0, 1_000.0)
+    shard.account.available(0, 1_000.0)
     counted = shard.account.usage().used
     assert 0.25 * counted < taken < 1.05 * counted, (kind, taken, counted, taken / counted)
 
@@ -530,16 +530,16 @@ def test_an_estimate_is_counted_anew_where_nothing_else_could_be_let_in() -> Non
     counted = [0]
     account = Account("a", lambda: 1_000, lambda: 100, lambda: counted[0])
     now = Moment(10.0, 0)
-    assert account.left(0, now.seconds) == 900
+    assert account.available(0, now.seconds) == 900
     account.make_room(500, "x", now.seconds)
-    account.let_in(800)
+    account.reserve(800)
     with pytest.raises(MqError) as refused:
         account.make_room(500, "x", now.seconds)
     assert refused.value.code is FULL, "it was counted a moment ago"
     account.make_room(500, "x", 12.0)
     counted[0] = 700
     account.was_loaded()
-    assert account.left(0, 14.0) == 200
+    assert account.available(0, 14.0) == 200
 
 
 def test_a_shard_that_fills_up_is_reported_once_a_threshold(

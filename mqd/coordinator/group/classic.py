@@ -1,21 +1,21 @@
 """Classic groups: the leader of the group assigns partitions, the coordinator runs the rebalances.
 
-JoinGroup is in classic_join.py, the way from one generation to the next in classic_rebalance.py.
-Here are records, SyncGroup, Heartbeat, LeaveGroup, and the end of sessions.
+JoinGroup is in classic_join.py, rebalances are in classic_rebalance.py.
+Here are SyncGroup, Heartbeat, LeaveGroup, and the end of sessions.
 
-One GroupMetadata record of the whole group is written, and changes the group in memory, for:
+One GroupMetadata record of the whole group is written, and replayed, for:
 
     an empty group       a JoinGroup for a group that does not exist
-    its assignments      the leader sent them: the group is Stable
-    its emptiness        the last member left
+    assignments          the leader sent them: the group is Stable
+    no members           the last member left: the group is Empty
     a member's new id    a static member of a Stable group returned and needs no rebalance
                          (KIP-345, KIP-814)
 
-All other state (members that join or wait, sessions) is lost in a failover. Members of the last
-written generation continue with heartbeats, and the others join again.
+All other state is soft (members that join or wait, sessions), and lost in a failover. Members of
+the last written generation continue with heartbeats, and the others join again.
 
 Differences from Apache Kafka:
-- A refused call creates no group.
+- A refused request creates no group.
 - A group that replaces an empty group of the consumer protocol continues its generations. Kafka
   starts again at 0.
 - When a member repeats a JoinGroup or SyncGroup, its first one ends with REBALANCE_IN_PROGRESS.
@@ -38,14 +38,16 @@ from mqd.coordinator.group.classic_join import Joins
 from mqd.coordinator.group.classic_rebalance import JOIN, MEMBER, SLOW, SYNC, Rebalance
 from mqd.coordinator.group.classic_responses import leave_response, leaving_members, sync_response
 from mqd.coordinator.group.log_names import named
+from mqd.coordinator.group.part import Draft, Expire, Part, Replay
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
-from mqd.coordinator.group.state import Draft, Expire, Group, Part, Replay, State, TimerKey
+from mqd.coordinator.group.state import Group, State
+from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import NOTHING, Call, CoordinatorResult, Moment, Producer, Ticket
 from mqd.errors import ErrorCode, MqError
 
 
 class Classic(Part):
-    """The classic groups of a shard. Calls come by way of classic_calls.py."""
+    """The classic groups of a shard. classic_calls.py passes calls to it."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
@@ -134,7 +136,7 @@ class Classic(Part):
                 assignments[row.member_id] = bytes(row.assignment)
 
         more = sum(map(len, assignments.values())) - group.assigned_memory
-        if more > 0 and more > self.state.account.left(more, now.seconds):
+        if more > 0 and more > self.state.account.available(more, now.seconds):
             self.rebalance.answer_syncs(
                 group, draft, now, lambda _: {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
             )
@@ -142,7 +144,7 @@ class Classic(Part):
                 group, draft, now, "there is no room for its assignments"
             )
             return
-        self.state.account.let_in(max(0, more))
+        self.state.account.reserve(max(0, more))
         value = group.record(
             group.generation,
             [(member, assignments[member.member_id]) for member in group.members.values()],

@@ -1,7 +1,7 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup go to the part that has the group.
+"""Passes JoinGroup, SyncGroup, Heartbeat and LeaveGroup to the part that has the group.
 
-Members of the classic protocol are in groups of either type: KIP-848 lets a group change its type
-while they are in it. An empty group of the consumer protocol gives way to a classic one.
+Members of the classic protocol are in groups of either type: a group may change its type while they
+are in it (KIP-848). An empty consumer group is replaced by a classic group.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.consumer import ConsumerGroups
 from mqd.coordinator.group.consumer_group import ConsumerGroup
-from mqd.coordinator.group.state import Handler, Part, State
+from mqd.coordinator.group.part import Handler, Part
+from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 
 
 class ClassicCalls(Part):
-    """The calls of members that speak the classic protocol."""
+    """The calls of members of the classic protocol."""
 
     def __init__(self, state: State, classic: Classic, consumer: ConsumerGroups) -> None:
         super().__init__(state)

@@ -22,8 +22,9 @@ from mqd.coordinator.group.classic_responses import (
     refuse_join,
 )
 from mqd.coordinator.group.log_names import named
+from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.records import GroupMetadata
-from mqd.coordinator.group.state import Draft, State
+from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES
@@ -32,7 +33,7 @@ MEMBER_ID_REQUIRED_FROM: Final = 4
 """JoinGroup versions in which a new member joins again with the id that it gets (KIP-394)."""
 _REBALANCE_TIMEOUT_FROM: Final = 1
 _SKIP_ASSIGNMENT_FROM: Final = 9
-"""SyncGroup versions that must say which protocol they mean (KIP-559)."""
+"""JoinGroup versions whose response may say that the leader assigns nothing (KIP-814)."""
 _MEMBER_ID_PREFIX_MAX: Final = 1_000
 """Characters of the client id or instance id at the start of a member id: a member id must fit in a
 string of the protocol."""
@@ -83,7 +84,7 @@ class Joins:
         return draft.result()
 
     def _has_room(self, group: ClassicGroup, join: _Join) -> bool:
-        """MqError COORDINATOR_NOT_AVAILABLE where all groups together have none."""
+        """Whether the group has room. MqError COORDINATOR_NOT_AVAILABLE if the node has none."""
         member = group.members.get(join.request.member_id)
         size = (
             protocols_size(join.protocols)

@@ -1,4 +1,4 @@
-"""A member of a classic group: what its record says of it, and what only the coordinator knows."""
+"""A member of a classic group: fields of the group's record, and soft state."""
 
 from __future__ import annotations
 

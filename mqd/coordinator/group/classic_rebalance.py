@@ -21,9 +21,11 @@ from mqd.coordinator.group.classic_group import (
 from mqd.coordinator.group.classic_member import ClassicGroupMember
 from mqd.coordinator.group.classic_responses import join_error, join_response
 from mqd.coordinator.group.log_names import named
+from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.record_codec import encode
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
-from mqd.coordinator.group.state import Draft, State, TimerKey
+from mqd.coordinator.group.state import State
+from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import NOTHING, CoordinatorResult, Moment
 from mqd.errors import ErrorCode
 

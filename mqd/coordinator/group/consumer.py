@@ -36,8 +36,10 @@ from mqd.coordinator.group.consumer_steps import Steps
 from mqd.coordinator.group.consumer_timers import JOIN, REBALANCE, RESOLVE, SESSION, SLOW, SYNC
 from mqd.coordinator.group.consumer_updates import topics_of
 from mqd.coordinator.group.log_names import named
-from mqd.coordinator.group.state import Draft, Expire, Handler, Part, Replay, State, TimerKey
+from mqd.coordinator.group.part import Draft, Expire, Handler, Part, Replay
+from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import topics_hash
+from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import NOTHING, Call, CoordinatorResult, Moment, Producer, Ticket
 from mqd.errors import ErrorCode
 

@@ -22,7 +22,8 @@ from mqd.coordinator.group.consumer_steps import Steps
 from mqd.coordinator.group.consumer_timers import JOIN, SYNC
 from mqd.coordinator.group.consumer_updates import MemberChange
 from mqd.coordinator.group.migration import DISABLED, embedded_assignment, may_downgrade, policy
-from mqd.coordinator.group.state import Draft, State
+from mqd.coordinator.group.part import Draft
+from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_subscription

@@ -19,11 +19,12 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from mqd.coordinator.group import consumer_commits, records
-from mqd.coordinator.group.assignors import Assignment
+from mqd.coordinator.group.assignment import Assignment
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberState
 from mqd.coordinator.group.consumer_subscriptions import GroupSubscriptions
+from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.record_codec import tombstone
-from mqd.coordinator.group.state import CheckPartition, Draft
+from mqd.coordinator.group.state import CheckPartition
 from mqd.coordinator.shard import CoordinatorRecord
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.consumer_protocol import PROTOCOL_TYPE

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.assignors import Partitions
+from mqd.coordinator.group.assignment import Partitions
 from mqd.coordinator.group.classic_group import ClassicGroup
 from mqd.coordinator.group.classic_rebalance import Rebalance
 from mqd.coordinator.group.consumer_group import ConsumerGroup, check_static
@@ -24,7 +24,8 @@ from mqd.coordinator.group.consumer_removals import Removals
 from mqd.coordinator.group.consumer_steps import Steps
 from mqd.coordinator.group.consumer_updates import MemberChange
 from mqd.coordinator.group.migration import upgrade
-from mqd.coordinator.group.state import Draft, State
+from mqd.coordinator.group.part import Draft
+from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
 

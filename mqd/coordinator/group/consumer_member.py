@@ -19,7 +19,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.assignors import Partitions
+from mqd.coordinator.group.assignment import Partitions
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import GROUP_MEMBER_BYTES
 

@@ -12,7 +12,8 @@ from mqd.coordinator.group.consumer_group import ConsumerGroup, remove_member
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember
 from mqd.coordinator.group.consumer_updates import MemberUpdates, topics_of
 from mqd.coordinator.group.migration import downgrade, may_downgrade
-from mqd.coordinator.group.state import Draft, State
+from mqd.coordinator.group.part import Draft
+from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import Moment
 

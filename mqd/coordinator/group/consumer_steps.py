@@ -10,13 +10,14 @@ They read the group and write into a draft. Timers change at once.
 from __future__ import annotations
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.assignors import Assignment, Partitions
+from mqd.coordinator.group.assignment import Assignment, Partitions
 from mqd.coordinator.group.consumer_group import ConsumerGroup, remove_member, renamed_copy
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberState
 from mqd.coordinator.group.consumer_timers import ConsumerTimers
 from mqd.coordinator.group.consumer_updates import GroupUpdate, MemberChange, MemberUpdates
+from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.reconciliation import reconcile
-from mqd.coordinator.group.state import Draft, State
+from mqd.coordinator.group.state import State
 from mqd.coordinator.group.target_assignment import TargetAssignments, target_record
 from mqd.coordinator.shard import Moment
 from mqd.errors import ErrorCode, MqError

@@ -47,7 +47,7 @@ class GroupSubscriptions:
     def replay_member(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
     ) -> None:
-        """A member changes, comes or goes."""
+        """A member changes, joins or leaves."""
         if old is None or new is None or not old.has_same_subscription(new):
             _count(self.names, () if old is None else old.topic_names, -1)
             _count(self.names, () if new is None else new.topic_names, 1)

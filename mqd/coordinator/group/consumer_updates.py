@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.assignors import Partitions
+from mqd.coordinator.group.assignment import Partitions
 from mqd.coordinator.group.consumer_group import ASSIGNED_PARTITION_BYTES, ConsumerGroup
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember
 from mqd.coordinator.group.consumer_subscriptions import MATCHED_TOPIC_BYTES
 from mqd.coordinator.group.consumer_timers import ConsumerTimers
-from mqd.coordinator.group.state import Draft, State
+from mqd.coordinator.group.part import Draft
+from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import Resolution, compile_expression, topics_hash
 from mqd.coordinator.shard import Moment
 from mqd.errors import ErrorCode, MqError
@@ -23,8 +24,8 @@ from mqd.limits import CONSUMER_GROUP_BYTES_MAX, SUBSCRIBED_NAMES_MAX
 
 _REFRESH_MS_MIN: Final = 10_000
 _REFRESH_MS_MAX: Final = 600_000
-"""Expressions are matched again not more often than the first, and at least as often as the second
-says."""
+"""Expressions are matched again after the first time at the earliest, and after the second at the
+latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +144,9 @@ class MemberUpdates:
                 self.state.account.make_room(
                     more, f"the assignment of group {group.group_id}", now.seconds
                 )
-            elif more > self.state.account.left(more, now.seconds):
+            elif more > self.state.account.available(more, now.seconds):
                 return False
-            self.state.account.let_in(more)
+            self.state.account.reserve(more)
         return True
 
     def _update_expressions(
@@ -214,7 +215,7 @@ class MemberUpdates:
             )
             resolved[text] = frozenset(names)
             group.subscriptions.resolved_at[text] = resolution.version
-            self.state.account.let_in(MATCHED_TOPIC_BYTES * len(names))
+            self.state.account.reserve(MATCHED_TOPIC_BYTES * len(names))
             value = records.RegularExpression(tuple(names), resolution.version, now.wall_ms)
             draft.write(records.RegularExpressionKey(group.group_id, text), value)
         return changed

@@ -1,6 +1,4 @@
-"""What is told of groups, whatever their type, and their deletion: ListGroups,
-DescribeGroups, DeleteGroups.
-"""
+"""ListGroups, DescribeGroups and DeleteGroups, for groups of every type."""
 
 from __future__ import annotations
 
@@ -9,18 +7,18 @@ from typing import Any
 
 from mqd.coordinator.group.classic_group import DEAD, ClassicGroup
 from mqd.coordinator.group.offset_deletion import OffsetDeletion, Portion
-from mqd.coordinator.group.state import Handler, Part, State
+from mqd.coordinator.group.part import Handler, Part
+from mqd.coordinator.group.state import State
 from mqd.coordinator.shard import Call, CoordinatorResult, Moment, Ticket
 from mqd.errors import ErrorCode, MqError
 
 _NOT_FOUND_FROM = 6
-"""DescribeGroups versions that tell that a group does not exist (KIP-1043); earlier ones
-call it dead.
-"""
+"""DescribeGroups versions with an error for a group that does not exist (KIP-1043). Earlier ones
+return the state Dead."""
 
 
 class Listing(Part):
-    """Of one shard: requests for several groups are split up by their handlers."""
+    """For the groups of one shard. Handlers split requests for groups of several shards."""
 
     def __init__(self, state: State, offsets: OffsetDeletion) -> None:
         super().__init__(state)
@@ -34,9 +32,7 @@ class Listing(Part):
         }
 
     def handle_list_groups(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
-        """The filters hold names in any case; an empty one lets everything pass, and one
-        that is not known nothing.
-        """
+        """Filters ignore case. An empty filter matches all groups, an unknown name none."""
         states = {state.strip().lower() for state in call.request.states_filter}
         types = {name.lower() for name in call.request.types_filter}
         rows = [
@@ -75,9 +71,8 @@ class Listing(Part):
         return row
 
     def handle_delete_groups(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
-        """The offsets of a group go with it: first they, a portion at a time. The row of a group
-        that has some left is `unfinished`: its handler asks again.
-        """
+        """The offsets of a group are deleted first, a portion at a time. The row of a group with
+        more offsets is `unfinished`: its handler calls again."""
         portion = Portion()
         rows: list[dict[str, Any]] = []
         for group_id in dict.fromkeys(call.request.groups_names):

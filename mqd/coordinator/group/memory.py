@@ -1,9 +1,8 @@
-"""How much all members of a node's groups may say of themselves together, in memory:
-`group.members.memory.bytes`.
+"""The bound on the memory of all members of a node's groups: `group.members.memory.bytes`.
 
-What was let in is added up; what has gone since is found by counting the groups, which is done only
-where nobody else could be let in, and not more often than once a second. Who is already there may
-always come again with as much as before.
+Accepted members are added up. A count over all groups finds those that have left. It runs only if a
+member would be rejected, and not more often than once a second. A present member may always join
+again with metadata of the same size.
 """
 
 from __future__ import annotations
@@ -29,22 +28,19 @@ class Memory:
     """Shared by all shards of a node."""
 
     def __init__(self, groups: Callable[[], Iterable[_Sized]]) -> None:
-        """`groups()`: all that there are, of all shards."""
+        """`groups()`: the groups of all shards."""
         self._groups = groups
         self._used = 0
-        """At least what the groups take, but for those that were loaded since the last count."""
+        """An upper bound, without groups that were loaded since the last count."""
         self._is_known = False
         self._counted_at = -_COUNT_SECONDS
 
     def groups_were_loaded(self) -> None:
-        """There are more than what was let in."""
+        """Count again: groups were loaded."""
         self._is_known = False
 
     def make_room(self, group_id: str, size: int, options: GroupOptions, now: Moment) -> None:
-        """For so many bytes more.
-
-        MqError COORDINATOR_NOT_AVAILABLE, upon which clients try again, where there is none.
-        """
+        """For `size` more bytes. MqError COORDINATOR_NOT_AVAILABLE, which clients retry."""
         most = options.node("group.members.memory.bytes")
         if (
             self._used + size > most or not self._is_known
@@ -62,6 +58,7 @@ class Memory:
             )
             raise MqError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                "The members of all groups here take all the memory that they may have.",
+                "The members of all groups of this node use group.members.memory.bytes. Retry "
+                "later, or raise that option.",
             )
         self._used += size

@@ -25,7 +25,8 @@ from mqd.coordinator.group.classic_group import STABLE, ClassicGroup
 from mqd.coordinator.group.classic_member import ClassicGroupMember
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberState, Owned
-from mqd.coordinator.group.state import Draft, State
+from mqd.coordinator.group.part import Draft
+from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import topics_hash
 from mqd.coordinator.shard import Moment, TopicsView
 from mqd.errors import ErrorCode, MqError, ProtocolError

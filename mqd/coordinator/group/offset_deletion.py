@@ -1,7 +1,7 @@
 """Deletion of committed offsets: retention, deleted topics, whole groups.
 
 An offset is deleted when its retention is over (`offsets.retention.minutes`, counted from the time
-that its group says: KIP-211), when its topic is deleted, or with its group. An empty group is
+of its group: KIP-211), when its topic is deleted, or with its group. An empty group is
 deleted with its last offset. The work is done in portions: each is one batch, and takes a few
 milliseconds.
 """
@@ -14,26 +14,28 @@ from typing import Final
 from uuid import UUID
 
 from mqd.coordinator.group.offset_store import GroupOffsets, OffsetStore
+from mqd.coordinator.group.part import Expire, Part
 from mqd.coordinator.group.record_codec import tombstone
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
-from mqd.coordinator.group.state import Expire, Group, Part, State, TimerKey
+from mqd.coordinator.group.state import Group, State
+from mqd.coordinator.group.timers import TimerKey
 from mqd.coordinator.shard import NOTHING, CoordinatorRecord, CoordinatorResult, Moment
 from mqd.types import NO_TIMESTAMP, ZERO_UUID
 
 _RETENTION: TimerKey = ("retention",)
 _TOPICS: TimerKey = ("deleted topics",)
 _PAUSE_SECONDS: Final = 0.005
-"""Between two portions, for everybody else."""
-_LOOK_AGAIN_SECONDS: Final = 0.25
-"""Until it is looked whether the last portion was written."""
+"""Between two portions, for other requests."""
+_CHECK_AGAIN_SECONDS: Final = 0.25
+"""Until the next check whether the last portion was written."""
 _PORTION_BYTES: Final = 256 * 1024
 """Of tombstones."""
 _PORTION_ROWS: Final = 5_000
-"""Offsets and groups that are looked at."""
+"""Offsets and groups that one portion checks."""
 
 
 class Portion:
-    """The records of one stretch of work that has no end of its own."""
+    """The tombstones of one portion of a search."""
 
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
@@ -57,16 +59,16 @@ class Portion:
 
 
 class OffsetDeletion(Part):
-    """Of all groups of a shard."""
+    """For all groups of a shard."""
 
     def __init__(self, state: State, store: OffsetStore) -> None:
         super().__init__(state)
         self._store = store
-        self._groups_to_look_at: deque[str] = deque()
-        """What is left of a search for expired offsets."""
-        self._to_look_at: deque[tuple[str, str]] = deque()
-        """(topic, group): what is left of a search for offsets of deleted topics."""
-        self._looked_at: dict[str, UUID | None] = {}
+        self._groups_to_check: deque[str] = deque()
+        """The rest of a search for expired offsets."""
+        self._to_check: deque[tuple[str, str]] = deque()
+        """(topic, group): the rest of a search for offsets of deleted topics."""
+        self._checked: dict[str, UUID | None] = {}
         """The topic id of each name at the last search. No offsets of another topic were committed
         under the name since."""
         self._topics_version: int | None = None
@@ -97,28 +99,28 @@ class OffsetDeletion(Part):
 
     def _on_retention(self, key: TimerKey, now: Moment) -> CoordinatorResult:
         """A portion of the search for expired offsets, and for empty groups without offsets."""
-        if not self._groups_to_look_at:
-            self._groups_to_look_at.extend(self.state.by_id)
+        if not self._groups_to_check:
+            self._groups_to_check.extend(self.state.by_id)
         portion = Portion()
-        while self._groups_to_look_at and not portion.is_full:
-            group = self.state.get(self._groups_to_look_at[0])
+        while self._groups_to_check and not portion.is_full:
+            group = self.state.get(self._groups_to_check[0])
             if group is None or self._expire(group, now.wall_ms, portion):
-                self._groups_to_look_at.popleft()
-        if self._groups_to_look_at:
+                self._groups_to_check.popleft()
+        if self._groups_to_check:
             self.state.timers.set(_RETENTION, now.seconds + _PAUSE_SECONDS)
         else:
             self._set_retention(now)
         return portion.result()
 
     def _expire(self, group: Group, wall_ms: int, portion: Portion) -> bool:
-        """False where the portion did not suffice for the whole group."""
+        """False if the portion was full before the end of the group."""
         retention_ms = self.state.options.node("offsets.retention.minutes") * 60_000
         offsets = self._store.group(group.group_id)
         portion.rows += 1
-        kept = False
+        has_offsets = False
         for topic, partitions in offsets.committed.items() if offsets else ():
             if group.is_subscribed(topic):
-                kept = True
+                has_offsets = True
                 continue
             for partition, stored in partitions.items():
                 portion.rows += 1
@@ -126,12 +128,12 @@ class OffsetDeletion(Part):
                 if not _is_expired(
                     group, stored.commit, wall_ms, retention_ms
                 ) or offsets.is_unstable(topic, partition):
-                    kept = True
+                    has_offsets = True
                 elif portion.bytes >= _PORTION_BYTES:
                     return False
                 else:
                     portion.delete(OffsetCommitKey(group.group_id, topic, partition))
-        if not kept and group.is_empty and not (offsets and offsets.pending):
+        if not has_offsets and group.is_empty and not (offsets and offsets.pending):
             portion.extend(group.tombstones())
         return True
 
@@ -144,11 +146,11 @@ class OffsetDeletion(Part):
         self._topics_version = view.version
         ids = {topic: view.topic_id(topic) for topic in self._store.topics()}
         for topic, topic_id in ids.items():
-            if self._looked_at.get(topic, ZERO_UUID) != topic_id:
-                self._to_look_at.extend(
+            if self._checked.get(topic, ZERO_UUID) != topic_id:
+                self._to_check.extend(
                     (topic, group_id) for group_id in self._store.groups_of(topic)
                 )
-        self._looked_at = ids
+        self._checked = ids
         return self._on_topics(_TOPICS, now)
 
     def _on_topics(self, key: TimerKey, now: Moment) -> CoordinatorResult:
@@ -161,15 +163,15 @@ class OffsetDeletion(Part):
         refused."""
         portion = Portion()
         again = []
-        while self._to_look_at and not portion.is_full:
-            topic, group_id = self._to_look_at.popleft()
+        while self._to_check and not portion.is_full:
+            topic, group_id = self._to_check.popleft()
             if self._delete_stale(group_id, topic, self.state.topics.topic_id(topic), portion):
                 again.append((topic, group_id))
-        if self._to_look_at or again:
+        if self._to_check or again:
             self.state.timers.set(
-                _TOPICS, now.seconds + (_PAUSE_SECONDS if self._to_look_at else _LOOK_AGAIN_SECONDS)
+                _TOPICS, now.seconds + (_PAUSE_SECONDS if self._to_check else _CHECK_AGAIN_SECONDS)
             )
-        self._to_look_at.extend(again)
+        self._to_check.extend(again)
         return portion.result()
 
     def _delete_stale(

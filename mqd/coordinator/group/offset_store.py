@@ -1,10 +1,9 @@
-"""Committed offsets in memory: those that stand, and those that open transactions will set if they
-commit.
+"""Committed offsets in memory, and offsets in open transactions, which wait for a marker.
 
-All that changes it is in the log, in this order: a commit sets an offset, or waits for its
-transaction's marker; a tombstone removes what stands and what waits; a marker lets what waits
-stand, or drops it. What was written later wins: an offset that waited does not replace one that was
-committed while it waited, for a commit counts from where it stands in the log, not from its marker.
+Only the log changes them. A commit sets an offset, or waits for the marker of its transaction. A
+tombstone removes the committed offset and the waiting ones. A marker commits the waiting offsets,
+or drops them. The order of the commits in the log counts, not that of the markers: an offset of a
+transaction does not replace one that was committed after it (I34).
 """
 
 from __future__ import annotations
@@ -17,21 +16,18 @@ from mqd.coordinator.account import text_bytes
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
 
 OFFSET_BYTES: Final = 320
-"""What one offset costs in memory, besides its metadata."""
+"""Memory of one offset, without its metadata."""
 WAITING_BYTES: Final = 640
-"""What it costs besides while it waits for its transaction's marker: entries of two
-dictionaries, and one dictionary.
-"""
+"""Further memory of an offset that waits for a marker: entries of two dictionaries, and one
+dictionary."""
 TOPIC_BYTES: Final = 512
-"""What a topic costs in each group that has offsets of it: two dictionaries, and entries of
-three.
-"""
+"""Memory of a topic in each group with offsets of it: two dictionaries, and entries of three."""
 
 
 class Stored(NamedTuple):
     commit: OffsetCommit
     place: int
-    """Grows with the place in the log."""
+    """Grows with the offset in the log."""
 
 
 @dataclass(slots=True)
@@ -40,20 +36,19 @@ class GroupOffsets:
 
     committed: dict[str, dict[int, Stored]] = field(default_factory=dict)
     pending: dict[str, dict[int, dict[int, Stored]]] = field(default_factory=dict)
-    """Of open transactions, by producer id at last."""
+    """Of open transactions: by topic, partition and producer id."""
     bytes: int = 0
 
     def get(self, topic: str, partition: int) -> OffsetCommit | None:
-        """What was committed last."""
+        """The committed offset."""
         stored = self.committed.get(topic, _NONE).get(partition)
         return None if stored is None else stored.commit
 
     def replaced_by(
         self, topic: str, partition: int, producer_id: int | None
     ) -> OffsetCommit | None:
-        """What a commit takes the place of at once; one of a transaction, only of what
-        waits in the same.
-        """
+        """The offset that a commit replaces at once. In a transaction, that is only an offset of
+        the same transaction."""
         if producer_id is None:
             return self.get(topic, partition)
         stored = self.pending.get(topic, _NOBODY).get(partition, _NONE).get(producer_id)
@@ -64,7 +59,7 @@ class GroupOffsets:
         return partition in self.pending.get(topic, _NOBODY)
 
     def partitions(self) -> Iterator[tuple[str, int]]:
-        """Every partition of which anything is known: first those with a committed offset."""
+        """All partitions with offsets: first those with a committed offset."""
         for topic, partitions in self.committed.items():
             for partition in partitions:
                 yield topic, partition
@@ -79,12 +74,12 @@ _NOBODY: Final[dict[int, dict[int, Stored]]] = {}
 
 
 def weight(commit: OffsetCommit) -> int:
-    """What it costs in memory, about, in bytes."""
+    """About how many bytes it takes in memory."""
     return OFFSET_BYTES + text_bytes(commit.metadata)
 
 
 def topic_weight(topic: str) -> int:
-    """What a topic costs in a group that has offsets of it, without them."""
+    """Bytes that a topic takes in a group, without its offsets."""
     return TOPIC_BYTES + len(topic)
 
 
@@ -94,12 +89,12 @@ class OffsetStore:
     def __init__(self) -> None:
         self._groups: dict[str, GroupOffsets] = {}
         self._of_topic: dict[str, dict[str, None]] = {}
-        """The groups that have offsets of a topic, waiting ones included."""
+        """The groups that have offsets of a topic, also waiting ones."""
         self._of_producer: dict[int, dict[OffsetCommitKey, None]] = {}
-        """What waits for this producer's marker."""
+        """The offsets that wait for this producer's marker."""
         self._places = 0
         self.bytes = 0
-        """What all of them cost in memory."""
+        """Bytes in memory."""
 
     def group(self, group_id: str) -> GroupOffsets | None:
         """None for a group without any."""
@@ -131,7 +126,7 @@ class OffsetStore:
             found += sum(WAITING_BYTES + weight(one.commit) for one in waiting)
         return found
 
-    # -- what the log says
+    # -- replay
 
     def put(self, key: OffsetCommitKey, commit: OffsetCommit, producer_id: int | None) -> None:
         """A commit. With a producer id it waits for the end of that producer's transaction."""
@@ -181,8 +176,8 @@ class OffsetStore:
             stored = self._take_waiting(group, key, producer_id)
             # Only with the commit, and never over a later offset (I34).
             if committed:
-                standing = group.committed.get(key.topic, _NONE).get(key.partition)
-                if standing is None or standing.place < stored.place:
+                present = group.committed.get(key.topic, _NONE).get(key.partition)
+                if present is None or present.place < stored.place:
                     self._commit(group, key, stored)
             self._tidy(group, key)
 

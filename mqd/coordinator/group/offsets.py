@@ -1,7 +1,7 @@
-"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete and TxnOffsetCommit.
+"""Changes of committed offsets: OffsetCommit, TxnOffsetCommit and OffsetDelete.
 
 The group decides whether a member may commit (state.py `Group`). The first offset under an unknown
-group id creates an empty classic group, as for clients that assign partitions to themselves.
+group id creates an empty classic group: its client assigns partitions to itself.
 
 offset_deletion.py deletes offsets whose retention is over, and those of deleted topics.
 """
@@ -9,22 +9,23 @@ offset_deletion.py deletes offsets whose retention is over, and those of deleted
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from mqd import limits
 from mqd.coordinator.group.classic import Classic
+from mqd.coordinator.group.offset_fetch import BY_ID_SINCE
+from mqd.coordinator.group.offset_room import ShardRoom
 from mqd.coordinator.group.offset_store import (
-    WAITING_BYTES,
     GroupOffsets,
     OffsetStore,
-    topic_weight,
     weight,
 )
+from mqd.coordinator.group.part import Handler, Part, Replay
 from mqd.coordinator.group.record_codec import encode, tombstone
 from mqd.coordinator.group.records import OffsetCommit, OffsetCommitKey
-from mqd.coordinator.group.state import CheckPartition, Handler, Part, Replay, State, group_bytes
+from mqd.coordinator.group.state import CheckPartition, State
 from mqd.coordinator.shard import (
     NO_PRODUCER,
     Call,
@@ -35,28 +36,13 @@ from mqd.coordinator.shard import (
     Ticket,
 )
 from mqd.errors import ErrorCode, MqError
-from mqd.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, ZERO_UUID
+from mqd.types import NO_TIMESTAMP, ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
 _TIMESTAMP_MAX: Final = 2**63 - 1
-_BY_ID_SINCE: Final = 10
-"""OffsetCommit and OffsetFetch from this version on name topics by their ids."""
 _NO_SUCH_GROUP_SINCE: Final = 9
 """OffsetCommit from this version on can return GROUP_ID_NOT_FOUND."""
-
-
-class FetchOffsets(NamedTuple):
-    """One group of an OffsetFetch, as the request of a `Call`; the answer is one row of the
-    response's `groups`.
-    """
-
-    group_id: str
-    topics: Sequence[Any] | None
-    """With a name or a topic id, and partition_indexes; None: all that the group has."""
-    require_stable: bool = False
-    member_id: str | None = None
-    member_epoch: int = -1
 
 
 class _Wanted(NamedTuple):
@@ -68,10 +54,7 @@ class _Wanted(NamedTuple):
 
 
 class _Rows:
-    """Error codes by topic and partition.
-
-    A topic that is named twice has one row; those come first that were refused first.
-    """
+    """Error codes by topic and partition. A topic that is named twice has one row."""
 
     def __init__(self, *, by_id: bool = False) -> None:
         self._by_id = by_id
@@ -89,7 +72,7 @@ class _Rows:
 
 
 class Offsets(Part):
-    """Those of all groups of a shard."""
+    """The offsets of all groups of a shard."""
 
     def __init__(self, state: State, classic: Classic) -> None:
         super().__init__(state)
@@ -99,7 +82,6 @@ class Offsets(Part):
     def handlers(self) -> Mapping[str, Handler]:
         return {
             "OffsetCommit": self.handle_offset_commit,
-            "OffsetFetch": self.handle_offset_fetch,
             "OffsetDelete": self.handle_offset_delete,
             "TxnOffsetCommit": self.handle_txn_offset_commit,
         }
@@ -110,7 +92,7 @@ class Offsets(Part):
     # -- for the other parts
 
     def has_offsets(self, group_id: str) -> bool:
-        """Also such as only wait for a transaction to end."""
+        """Also offsets that wait for the end of a transaction."""
         return self.store.group(group_id) is not None
 
     # -- replay
@@ -132,8 +114,8 @@ class Offsets(Part):
 
     def handle_offset_commit(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
         request = call.request
-        rows = _Rows(by_id=call.version >= _BY_ID_SINCE)
-        wanted = self._existing(request.topics, rows, by_id=call.version >= _BY_ID_SINCE)
+        rows = _Rows(by_id=call.version >= BY_ID_SINCE)
+        wanted = self._existing(request.topics, rows, by_id=call.version >= BY_ID_SINCE)
         expire_timestamp = NO_TIMESTAMP
         if request.retention_time_ms != -1:
             expire_timestamp = min(now.wall_ms + request.retention_time_ms, _TIMESTAMP_MAX)
@@ -151,7 +133,7 @@ class Offsets(Part):
     def handle_txn_offset_commit(
         self, ticket: Ticket, call: Call, now: Moment
     ) -> CoordinatorResult:
-        """The offsets are written now and stand when the transaction's marker says so."""
+        """The offsets are written now, and take effect if the transaction commits (I34)."""
         request = call.request
         if request.producer_id < 0:
             raise MqError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -167,7 +149,7 @@ class Offsets(Part):
                     request.group_id, wanted, rows, now, check, producer_id=request.producer_id
                 )
             except MqError as error:
-                stale = error.code is ErrorCode.STALE_MEMBER_EPOCH  # which this API does not know
+                stale = error.code is ErrorCode.STALE_MEMBER_EPOCH  # which this API does not have
                 _refuse(wanted, rows, ErrorCode.ILLEGAL_GENERATION if stale else error.code)
         return CoordinatorResult(
             records,
@@ -252,15 +234,17 @@ class Offsets(Part):
         expire_timestamp: int = NO_TIMESTAMP,
         producer_id: int | None = None,
     ) -> list[CoordinatorRecord]:
-        """The records of what may be committed; the rows tell of each partition.
+        """The records of the accepted offsets; `rows` gets the error of each partition.
 
-        MqError refuses all of them.
+        MqError is the error of all partitions.
         """
         if len(wanted) > limits.COMMITTED_PARTITIONS_MAX:
             raise MqError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         group = self.store.group(group_id)
         room = limits.GROUP_OFFSETS_BYTES_MAX - (group.bytes if group else 0)
-        shard_room = _ShardRoom(self, group_id, transactional=producer_id is not None, now=now)
+        shard_room = ShardRoom(
+            self.state, self.store, group_id, transactional=producer_id is not None, now=now
+        )
         metadata_max = self.state.options.node("offset.metadata.max.bytes")
         records = []
         codes = []
@@ -296,65 +280,6 @@ class Offsets(Part):
             rows.add(one.topic, one.topic_id, one.row.partition_index, code)
         return records
 
-    # -- OffsetFetch
-
-    def handle_offset_fetch(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
-        """`call.request` is a FetchOffsets."""
-        request: FetchOffsets = call.request
-        by_id = call.version >= _BY_ID_SINCE
-        group = self.state.get(request.group_id)
-        if group is not None:
-            group.check_fetch(request.member_id, request.member_epoch)
-        offsets = self.store.group(request.group_id) or GroupOffsets()
-        if request.topics is None:
-            topics = list(self._all_of(offsets, request.require_stable, by_id))
-        else:
-            topics = self._requested(request.topics, offsets, request.require_stable, by_id)
-        return CoordinatorResult(
-            (), ((ticket, {"group_id": request.group_id, "topics": topics, "error_code": 0}),)
-        )
-
-    def _all_of(
-        self, offsets: GroupOffsets, require_stable: bool, by_id: bool
-    ) -> Iterator[dict[str, Any]]:
-        """All partitions with a committed offset. With `require_stable` also those whose first
-        offset waits for the end of its transaction: they are UNSTABLE_OFFSET_COMMIT.
-        """
-        listed: dict[str, list[int]] = {}
-        for name, partition in offsets.partitions():
-            if require_stable or offsets.get(name, partition) is not None:
-                listed.setdefault(name, []).append(partition)
-        for name, partitions in listed.items():
-            topic_id = self.state.topics.topic_id(name) if by_id else ZERO_UUID
-            if topic_id is not None:  # else the version has no way to name it
-                rows = [
-                    _fetched(offsets, name, partition, topic_id, require_stable)
-                    for partition in partitions
-                ]
-                yield {"name": name, "topic_id": topic_id, "partitions": rows}
-
-    def _requested(
-        self, topics: Iterable[Any], offsets: GroupOffsets, require_stable: bool, by_id: bool
-    ) -> list[dict[str, Any]]:
-        found = []
-        unknown = []
-        for topic in topics:
-            name = self.state.topics.topic_name(topic.topic_id) if by_id else topic.name
-            topic_id = topic.topic_id if by_id else ZERO_UUID
-            if name is None:
-                rows = [
-                    _row(partition, ErrorCode.UNKNOWN_TOPIC_ID)
-                    for partition in topic.partition_indexes
-                ]
-                unknown.append({"name": "", "topic_id": topic_id, "partitions": rows})
-            else:
-                rows = [
-                    _fetched(offsets, name, partition, topic_id, require_stable)
-                    for partition in topic.partition_indexes
-                ]
-                found.append({"name": name, "topic_id": topic_id, "partitions": rows})
-        return found + unknown
-
     # -- OffsetDelete
 
     def handle_offset_delete(self, ticket: Ticket, call: Call, now: Moment) -> CoordinatorResult:
@@ -375,85 +300,11 @@ class Offsets(Part):
         return CoordinatorResult(records, ((ticket, {"error_code": 0, **rows.answer()}),))
 
 
-class _ShardRoom:
-    """What one commit may add to the shard (account.py): the offset, and where they are new
-    its topic in the group and the group.
-    """
-
-    def __init__(
-        self, offsets: Offsets, group_id: str, *, transactional: bool, now: Moment
-    ) -> None:
-        self._state = offsets.state
-        self._store = offsets.store
-        self._group_id = group_id
-        self._transactional = transactional
-        self._now = now
-        self._topics: set[str] = set()
-        self._taken = 0
-
-    def take(self, topic: str, more: int, *, is_new: bool) -> ErrorCode:
-        """NONE, or the code of the refusal: a transaction is tried again, as any other code
-        would be the end of its producer.
-        """
-        if more <= 0:
-            return ErrorCode.NONE
-        if is_new and self._transactional:
-            more += WAITING_BYTES
-        if topic not in self._topics and self._group_id not in self._store.groups_of(topic):
-            more += topic_weight(topic)
-        if not self._taken and self._group_id not in self._state.by_id:
-            more += group_bytes(self._group_id)
-        if self._taken + more > self._state.account.left(self._taken + more, self._now.seconds):
-            logger.warning(
-                "offset rejected, the memory bound is reached group=%s topic=%s",
-                self._group_id,
-                topic,
-            )
-            return (
-                ErrorCode.COORDINATOR_NOT_AVAILABLE
-                if self._transactional
-                else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-            )
-        self._taken += more
-        self._topics.add(topic)
-        return ErrorCode.NONE
-
-
 def _refuse(wanted: Iterable[_Wanted], rows: _Rows, code: ErrorCode) -> None:
     for one in wanted:
         rows.add(one.topic, one.topic_id, one.row.partition_index, code)
 
 
-def _fetched(
-    offsets: GroupOffsets, topic: str, partition: int, topic_id: UUID, require_stable: bool
-) -> dict[str, Any]:
-    if require_stable and offsets.is_unstable(topic, partition):
-        return _row(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    commit = offsets.get(topic, partition)
-    if commit is None or (
-        ZERO_UUID not in (commit.topic_id, topic_id) and commit.topic_id != topic_id
-    ):
-        return _row(partition, ErrorCode.NONE)
-    return {
-        "partition_index": partition,
-        "committed_offset": commit.offset,
-        "committed_leader_epoch": commit.leader_epoch,
-        "metadata": commit.metadata,
-        "error_code": 0,
-    }
-
-
-def _row(partition: int, code: ErrorCode) -> dict[str, Any]:
-    """No offset: because there is none, or because of an error."""
-    return {
-        "partition_index": partition,
-        "committed_offset": NO_OFFSET,
-        "committed_leader_epoch": NO_EPOCH,
-        "metadata": "",
-        "error_code": int(code),
-    }
-
-
 def _java_length(text: str) -> int:
-    """In UTF-16 code units, as Kafka counts what `offset.metadata.max.bytes` limits."""
+    """In UTF-16 code units, as Kafka counts for `offset.metadata.max.bytes`."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2

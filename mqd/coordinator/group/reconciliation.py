@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from uuid import UUID
 
-from mqd.coordinator.group.assignors import Partitions
+from mqd.coordinator.group.assignment import Partitions
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberState, Owned
 from mqd.errors import ErrorCode, MqError
 

@@ -140,7 +140,7 @@ class TopicMetadata(_Fields):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata(_Fields):
-    """Kafka 4.0 wrote it; since then the hash in ConsumerGroupMetadata stands in its place."""
+    """Kafka 4.0 wrote it; since then the hash in ConsumerGroupMetadata replaces it."""
 
     topics: tuple[TopicMetadata, ...]
 

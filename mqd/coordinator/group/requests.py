@@ -1,6 +1,5 @@
-"""What is wrong with a request of a group in itself: the node that is asked says so, also
-where another coordinates the group.
-"""
+"""Validates requests of groups without their state: any node does it, also for a group that another
+node coordinates."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from mqd.coordinator.shard import Call, GroupOptions
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import SUBSCRIBED_NAMES_MAX
 
-_PROTOCOL_TOLD_FROM: Final = 5
+_PROTOCOL_NAMED_FROM: Final = 5
 """Version of SyncGroup from which a member names its protocol."""
 
 
@@ -41,7 +40,7 @@ def _check_join(call: Call, options: GroupOptions) -> None:
 
 
 def _check_sync(call: Call, options: GroupOptions) -> None:
-    if call.version >= _PROTOCOL_TOLD_FROM and (
+    if call.version >= _PROTOCOL_NAMED_FROM and (
         call.request.protocol_type is None or call.request.protocol_name is None
     ):
         raise MqError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

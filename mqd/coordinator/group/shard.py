@@ -1,15 +1,15 @@
-"""The groups and offsets of one partition of `__consumer_offsets`: hands calls, records and
-deadlines to the part that knows them.
+"""The groups and offsets of one partition of `__consumer_offsets`: passes calls, records and timers
+to its parts.
 
-    classic.py   groups whose members divide the work among themselves
-    consumer.py  groups whose work the coordinator divides (KIP-848)
-    classic_calls.py  JoinGroup, SyncGroup, Heartbeat, LeaveGroup: to one of the two
-    offsets.py   committed offsets; offset_deletion.py: when they are deleted
-    requests.py  what is wrong with a request in itself
-    listing.py   what is told of groups of every type, and their deletion
+    classic.py        classic groups: the leader of the group assigns partitions
+    consumer.py       consumer groups: the coordinator assigns partitions (KIP-848)
+    classic_calls.py  passes JoinGroup, SyncGroup, Heartbeat and LeaveGroup to one of the two
+    offsets.py        commits; offset_fetch.py reads, offset_deletion.py deletes
+    listing.py        ListGroups, DescribeGroups, DeleteGroups
+    requests.py       validates requests
 
-Invariant: an id names one group, of one type (`State.by_id`); offsets may stand alone only while
-their group is being made.
+Invariant: an id names one group, of one type (`State.by_id`). The first offset of an unknown group
+creates the group.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from mqd.coordinator.group.consumer import ConsumerGroups
 from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.offset_deletion import OffsetDeletion
+from mqd.coordinator.group.offset_fetch import OffsetFetches
 from mqd.coordinator.group.offsets import Offsets
+from mqd.coordinator.group.part import Expire, Handler, Part, Replay
 from mqd.coordinator.group.record_codec import decode
 from mqd.coordinator.group.requests import check
-from mqd.coordinator.group.state import Expire, Group, Handler, Part, Replay, State, group_bytes
+from mqd.coordinator.group.state import Group, State, group_bytes
 from mqd.coordinator.shard import (
     NO_PRODUCER,
     Call,
@@ -42,7 +44,7 @@ from mqd.coordinator.shard import (
 from mqd.types import GROUPS_TOPIC
 
 _EXPIRIES_MAX = 100
-"""Deadlines that one `on_deadline` hears."""
+"""Timers that may expire in one `on_deadline`."""
 
 
 class GroupShard:
@@ -72,6 +74,7 @@ class GroupShard:
         self.classic = Classic(self.state)
         self.consumer = ConsumerGroups(self.state, self.classic.rebalance)
         self.offsets = Offsets(self.state, self.classic)
+        self._offset_fetches = OffsetFetches(self.state, self.offsets.store)
         self.offset_deletion = OffsetDeletion(self.state, self.offsets.store)
         self.parts: Final[tuple[Part, ...]] = (
             self.classic,
@@ -79,9 +82,10 @@ class GroupShard:
             ClassicCalls(self.state, self.classic, self.consumer),
             Listing(self.state, self.offset_deletion),
             self.offsets,
+            self._offset_fetches,
             self.offset_deletion,
         )
-        """In the order in which they get what concerns all of them."""
+        """In the order in which they are called when all are."""
         for part in self.parts:
             _add(self._handlers, part.handlers())
             _add(self._replays, part.replays())
@@ -129,15 +133,15 @@ class GroupShard:
         return self.state.timers.next()
 
     def on_deadline(self, now: Moment) -> CoordinatorResult:
-        heard = []
+        results: list[CoordinatorResult] = []
         for _ in range(_EXPIRIES_MAX):
             key = self.state.timers.take_expired(now.seconds)
             if key is None:
                 break
-            heard.append(self._timers[key[0]](key, now))
-            if heard[-1].records:  # what comes next must see them replayed
+            results.append(self._timers[key[0]](key, now))
+            if results[-1].records:  # the next timer must see them replayed
                 break
-        return _joined(heard)
+        return _joined(results)
 
     def abandoned(self, tickets: Collection[Ticket]) -> None:
         for part in self.parts:
@@ -149,12 +153,10 @@ def _add(table: dict[Any, Any], rows: Mapping[Any, Any]) -> None:
     table.update(rows)
 
 
-def _joined(decisions: Iterable[CoordinatorResult]) -> CoordinatorResult:
-    """Several decisions, none of which needs to see the records of another, as one.
-
-    Not of transactions, and without effects.
-    """
-    all_of = list(decisions)
+def _joined(results: Iterable[CoordinatorResult]) -> CoordinatorResult:
+    """Several results as one. None needs to see the records of another, none is of a transaction,
+    and none has effects."""
+    all_of = list(results)
     assert all(one.producer == NO_PRODUCER and not one.effects for one in all_of)
     return CoordinatorResult(
         records=[record for one in all_of for record in one.records],

@@ -1,9 +1,9 @@
-"""What a consumer group is subscribed to: the topics that regular expressions mean, and a hash that
-tells when any topic has changed.
+"""Subscriptions of consumer groups: the topics that regular expressions match, and a hash that
+changes with any topic.
 
-Expressions are those of RE2, which Apache Kafka's coordinator uses too: no backreferences, no
-looking around, and time that grows with the name and the size of the expression only. That size is
-bounded, and a `Resolution` works in slices: whatever clients send, the node goes on.
+Expressions are those of RE2, as in Apache Kafka's coordinator. RE2 has no backreferences and no
+lookaround. Its time grows only with the length of the name and the size of the expression. That
+size is bounded, and a `Resolution` works in slices, so no expression blocks the node (I41).
 """
 
 from __future__ import annotations
@@ -23,14 +23,11 @@ _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.max_mem = SUBSCRIPTION_REGEX_MEMORY
 _COMPILATION_STEPS = 20_000
-"""What it costs to compile an expression, 30 to 200 microseconds, in steps of matching."""
+"""The time to compile an expression, 30 to 200 microseconds, in steps of matching."""
 
 
 def compile_expression(text: str) -> Any:
-    """The compiled expression.
-
-    MqError INVALID_REGULAR_EXPRESSION for what is none, or is too large.
-    """
+    """MqError INVALID_REGULAR_EXPRESSION if the text is not valid, or is too large."""
     try:
         return re2.compile(text, _OPTIONS)
     except re2.error as error:
@@ -43,19 +40,19 @@ def compile_expression(text: str) -> Any:
 
 
 class Resolution:
-    """Expressions on their way to the topics that they match, as the topics were when it began.
+    """A search for the topics that expressions match, among those that existed at its start.
 
     A topic matches when the expression matches its whole name.
     """
 
     def __init__(self, expressions: Iterable[str], topics: TopicsView) -> None:
-        """All of them are valid: whoever is not, was refused when a member sent it."""
+        """All expressions are valid: others were refused when a member sent them."""
         self.version = topics.version
         self.matched: dict[str, list[str]] = {text: [] for text in sorted(set(expressions))}
         self._names = sorted(topics.names())
         self._texts = list(self.matched)
         self._pattern: Any = None
-        """Of the expression that is matched now: others take no memory."""
+        """Of the expression that is matched now. The others take no memory."""
         self._next = 0
 
     @property
@@ -63,7 +60,7 @@ class Resolution:
         return self._next >= len(self._names) * len(self._texts)
 
     def advance(self, steps: int = SUBSCRIPTION_REGEX_STEPS) -> bool:
-        """Match on until so many steps are spent, at least one name. True when all is matched."""
+        """Match at least one name, and more for so many steps. True when all names are matched."""
         while not self.done and steps > 0:
             which, position = divmod(self._next, len(self._names))
             text, name = self._texts[which], self._names[position]
@@ -78,9 +75,8 @@ class Resolution:
 
 
 def topic_digest(topic_id: UUID, name: str, racks: Iterable[frozenset[str]]) -> bytes:
-    """Tells a topic from what it was: its id, its name, the number of its partitions and
-    the racks of each one's replicas.
-    """
+    """It changes with the topic's id, its name, the number of partitions, or the racks of the
+    replicas of any partition."""
     texts: dict[frozenset[str], str] = {}
     written = []
     for of_partition in racks:
@@ -94,10 +90,8 @@ def topic_digest(topic_id: UUID, name: str, racks: Iterable[frozenset[str]]) -> 
 
 
 def topics_hash(topics: TopicsView, names: Collection[str]) -> int:
-    """One signed 64-bit number for all of these that exist, as they are; 0 for none.
-
-    The same on every node (KIP-1101).
-    """
+    """A signed 64-bit hash of the existing topics of these names; 0 for none. Every node computes
+    the same (KIP-1101)."""
     existing = [found for name in sorted(names) if (found := topics.digest(name))]
     if not existing:
         return 0
@@ -107,5 +101,5 @@ def topics_hash(topics: TopicsView, names: Collection[str]) -> int:
 def subscribed_topics(
     names: Iterable[str], expression: str, resolved: Mapping[str, frozenset[str]]
 ) -> frozenset[str]:
-    """All topics that a member wants. An expression that is not resolved yet matches nothing."""
+    """The topics of a member's subscription. An unresolved expression matches none."""
     return frozenset(names) | (resolved.get(expression, frozenset()) if expression else frozenset())

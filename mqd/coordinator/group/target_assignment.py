@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.assignors import ASSIGNORS, Assignment, Subscriber, Topic
+from mqd.coordinator.group.assignment import Assignment, Subscriber, Topic
+from mqd.coordinator.group.assignors import ASSIGNORS
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember
 from mqd.coordinator.group.consumer_timers import ConsumerTimers
 from mqd.coordinator.group.consumer_updates import GroupUpdate, MemberChange
-from mqd.coordinator.group.state import Draft, State
+from mqd.coordinator.group.part import Draft
+from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import subscribed_topics
 from mqd.coordinator.shard import Moment
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from mqd.coordinator.group.offsets import FetchOffsets
+from mqd.coordinator.group.offset_fetch import FetchOffsets
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import FETCHED_OFFSETS_MAX
 from mqd.protocol.apis.offset_fetch import LAG_TO_LAST_STABLE_OFFSET

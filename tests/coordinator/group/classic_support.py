@@ -11,7 +11,7 @@ from mqd.coordinator.group.classic_rebalance import JOIN, MEMBER, SYNC
 from mqd.coordinator.group.record_codec import decode
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.shard import GroupShard
-from mqd.coordinator.group.state import TimerKey
+from mqd.coordinator.group.timers import TimerKey
 from mqd.errors import ErrorCode
 from mqd.protocol.consumer_protocol import Subscription, encode_subscription
 from tests.coordinator.group.support import Options, Topics

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqd.coordinator.group.offsets import FetchOffsets
+from mqd.coordinator.group.offset_fetch import FetchOffsets
 from mqd.coordinator.group.record_codec import encode
 from mqd.coordinator.group.records import GroupMetadata, GroupMetadataKey
 from mqd.coordinator.group.shard import GroupShard

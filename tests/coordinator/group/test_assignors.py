@@ -12,14 +12,9 @@ from uuid import UUID
 
 from hypothesis import given, settings, strategies as st
 
-from mqd.coordinator.group.assignors import (
-    ASSIGNORS,
-    Assignment,
-    Subscriber,
-    Topic,
-    assign_range,
-    assign_uniform,
-)
+from mqd.coordinator.group.assignment import Assignment, Subscriber, Topic
+from mqd.coordinator.group.assignors import ASSIGNORS, assign_range
+from mqd.coordinator.group.uniform_assignor import assign_uniform
 
 TOPICS = [UUID(int=number) for number in range(1, 6)]
 A, B, C = TOPICS[:3]

@@ -13,7 +13,7 @@ from mqd.coordinator.group.classic_group import ClassicGroup, ClassicState
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.record_codec import decode, encode
 from mqd.coordinator.group.records import ClassicMember, GroupMetadata, GroupMetadataKey
-from mqd.coordinator.group.state import Timers
+from mqd.coordinator.group.timers import Timers
 from mqd.coordinator.record_format import RecordFormatError
 from mqd.errors import ErrorCode
 from mqd.protocol import apis
