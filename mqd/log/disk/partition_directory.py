@@ -41,13 +41,18 @@ def create_log(
     topic_id: UUID,
     config: LogConfig,
     now_ms: int,
+    fresh: Path,
     *,
     void_end: bool = False,
 ) -> PartitionLog:
     """An empty log, not yet durable. `void_end`: the log end checkpoint may have a line of an
     earlier log with this name.
 
-    StorageError if the directory exists. OSError, and no file is left.
+    The log is created as `fresh` (a `free_name`), which a start would remove, and renamed. A killed
+    process leaves a complete directory or none: after a part of one, recovery could not know
+    whether the checkpointed high watermark is of this log or of an earlier one.
+
+    StorageError if the directory exists. OSError: `fresh` may be left.
     """
     path = log_directory / str(partition)
     if disk.exists(path):
@@ -55,7 +60,9 @@ def create_log(
             f"{path} already exists, and is not an open log: move it away, or restart the node to "
             "recover it"
         )
-    segment = _create_files(disk, path, topic_id, 0, now_ms, void_end=void_end)
+    segment = _create_files(disk, fresh, topic_id, 0, now_ms, void_end=void_end)
+    disk.rename(fresh, path, durable=False)
+    _follow_rename(segment, path)
     log = PartitionLog(partition, topic_id, log_directory, config, [segment])
     log.durability.has_new_files, log.end_claim.is_void = True, void_end
     return log
@@ -82,6 +89,11 @@ def _create_files(
     return segment
 
 
+def _follow_rename(segment: Segment, path: Path) -> None:
+    assert segment.file is not None
+    segment.file.path = path / segment.file.path.name
+
+
 def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int, fresh: Path) -> Path:
     """Replace the log by an empty one that begins at `offset`. Returns the new path of the old
     files. OSError with PASSING_ERRNOS: nothing has changed.
@@ -99,8 +111,7 @@ def reset_log(disk: Disk, log: PartitionLog, offset: Offset, now_ms: int, fresh:
         raise
     for old in log.segments:
         old.file = None
-    assert segment.file is not None
-    segment.file.path = log.path / segment.file.path.name
+    _follow_rename(segment, log.path)
     log.end_claim.is_void = True
     log.on_reset(segment)
     return target

@@ -20,7 +20,12 @@ from mqd.io.disk import Disk
 from mqd.log.disk.checkpoints import checkpointed
 from mqd.log.disk.directory_loading import LoadProgress, load_directory
 from mqd.log.disk.fsync_failure import set_mark
-from mqd.log.disk.partition_directory import create_log, retire_directory, retire_log
+from mqd.log.disk.partition_directory import (
+    create_log,
+    free_name,
+    retire_directory,
+    retire_log,
+)
 from mqd.log.log_config import FOREVER_MS, LogConfig
 from mqd.log.log_dir_placement import LogDirPlacement
 from mqd.log.log_directory import LogDirectory, why_missing
@@ -270,6 +275,7 @@ class LogRegistry:
     ) -> PartitionLog:
         directory = self._placement.choose(self.directories.values(), self.logs.values(), chosen)
         self._descriptors.check_partitions(len(self.logs))
+        fresh = free_name(self._disk, directory, partition, topic_id)
         try:
             log = create_log(
                 self._disk,
@@ -278,13 +284,13 @@ class LogRegistry:
                 topic_id,
                 config,
                 self._clock.wall_ms(),
+                fresh,
                 void_end=partition in self.stale_recovery_points,
             )
         except OSError as error:
-            path = directory / str(partition)
             with self._descriptors.spares_released(directory), suppress(OSError):
-                self._disk.remove_tree(path)
-            raise storage_error(f"cannot create {path}", error) from error
+                self._disk.remove_tree(fresh)
+            raise storage_error(f"cannot create {directory / str(partition)}", error) from error
         self._placement.on_created(directory)
         self._drop_checkpoint_lines(partition)
         log.durability.recovery_point = self.stale_recovery_points.pop(partition, 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from hypothesis import event, given, settings, strategies as st
+from hypothesis import event, example, given, settings, strategies as st
 
 from mqd.errors import MqError
 from mqd.log.log_config import LogConfig
@@ -125,8 +125,15 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+CREATED_AGAIN: list[tuple[str, float]] = [("stop", 0.0), ("replace", 0.0), ("write", 0.0)]
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(HISTORY, CRASH), min_size=1, max_size=3), st.integers(0, 2**20))
+@example([([("write", 0.0)], None), (CREATED_AGAIN, 0)], 0)
+@example([([("write", 0.0)], None), (CREATED_AGAIN, 1)], 0)
+@example([([("write", 0.0)], None), (CREATED_AGAIN, 2)], 0)
+@example([([("write", 0.0)], None), (CREATED_AGAIN, 3)], 0)
 def test_an_honest_disk_raises_no_alarm(
     lives: list[tuple[list[tuple[str, float]], int | None]], seed: int
 ) -> None:
