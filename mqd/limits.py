@@ -174,7 +174,7 @@ TOPIC_NAME_CHARS_MAX = 249
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """CreateTopics and CreatePartitions above this answer POLICY_VIOLATION, as Apache Kafka does."""
 REFUSED_PARTITIONS_NAMED_MAX = 200
-"""Where a refusal of the whole request is told for each of its partitions, for so many."""
+"""An error of a whole request is repeated for each of its partitions, for at most so many."""
 METADATA_COMMAND_DECOMPRESSED_MAX = 1 * MIB
 """A metadata command that inflates beyond this was not written by mqd: the 10,000
 partitions of a request take half of it.

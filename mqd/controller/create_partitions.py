@@ -30,7 +30,7 @@ from mqd.types import NodeId
 
 
 class MorePartitions(NamedTuple):
-    """One wish of CreatePartitions: the new total.
+    """One topic of a CreatePartitions request: the new total.
 
     `assignments` are those of the added partitions, None = place them.
     """
@@ -49,7 +49,7 @@ class CreatePartitions:
 
 
 class PartitionsCreated(NamedTuple):
-    """The result of one wish."""
+    """The result for one topic."""
 
     name: str
     error_code: ErrorCode = ErrorCode.NONE
@@ -61,56 +61,59 @@ def decide_create_partitions(
 ) -> ControllerResult:
     """Reply: one PartitionsCreated for each different name, in the order of the request."""
     check_topic_count(op.topics, CREATED_TOPICS_MAX)
-    counts = Counter(wish.name for wish in op.topics)
+    counts = Counter(growth.name for growth in op.topics)
     partitions_left = PARTITIONS_PER_REQUEST_MAX
     load = load_of(image)
     room = Room(image, options.image_bytes_max)
     records: list[Record] = []
     results: dict[str, PartitionsCreated] = {}
-    for wish in op.topics:
+    for growth in op.topics:
         try:
-            if counts[wish.name] > 1:
+            if counts[growth.name] > 1:
                 raise MqError(
                     ErrorCode.INVALID_REQUEST, "The request names a topic more than once."
                 )
-            record = _add_partitions(image, wish, partitions_left, load)
+            record = _add_partitions(image, growth, partitions_left, load)
             check_descriptors(options, load, record.partitions)
             check_fits(record)
             room.take(record)
         except MqError as error:
-            results[wish.name] = PartitionsCreated(wish.name, error.code, error.message or None)
+            results[growth.name] = PartitionsCreated(growth.name, error.code, error.message or None)
             continue
         partitions_left -= len(record.partitions)
         records.append(record)
         add_load(load, record.partitions)
-        results[wish.name] = PartitionsCreated(wish.name)
+        results[growth.name] = PartitionsCreated(growth.name)
     return ControllerResult(() if op.validate_only else tuple(records), tuple(results.values()))
 
 
 def _add_partitions(
-    image: MetadataImage, wish: MorePartitions, partitions_left: int, load: Mapping[NodeId, Load]
+    image: MetadataImage, growth: MorePartitions, partitions_left: int, load: Mapping[NodeId, Load]
 ) -> AddPartitions:
-    topic = image.topics.get(wish.name)
+    topic = image.topics.get(growth.name)
     if topic is None:
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {wish.name!r} does not exist.")
+        raise MqError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {growth.name!r} does not exist."
+        )
     if topic.internal:
         raise MqError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"The internal topic {wish.name!r} cannot get more partitions: their number determines "
-            "the coordinator of each key.",
+            f"The internal topic {growth.name!r} cannot get more partitions: their number "
+            "determines the coordinator of each key.",
         )
     present = len(topic.partitions)
-    if wish.total == present:
-        raise MqError(
-            ErrorCode.INVALID_PARTITIONS, f"Topic {wish.name!r} already has {present} partition(s)."
-        )
-    if wish.total < present:
+    if growth.total == present:
         raise MqError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic {wish.name!r} has {present} partition(s), which cannot be reduced to "
-            f"{wish.total}.",
+            f"Topic {growth.name!r} already has {present} partition(s).",
         )
-    added = wish.total - present
+    if growth.total < present:
+        raise MqError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic {growth.name!r} has {present} partition(s), which cannot be reduced to "
+            f"{growth.total}.",
+        )
+    added = growth.total - present
     if added > partitions_left:
         raise MqError(
             ErrorCode.POLICY_VIOLATION,
@@ -118,16 +121,16 @@ def _add_partitions(
         )
     first = topic.partitions[0]
     factor = len(first.replicas) - len(first.removing)
-    if wish.assignments is not None:
-        if len(wish.assignments) != added:
+    if growth.assignments is not None:
+        if len(growth.assignments) != added:
             raise MqError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The request adds {added} partition(s), but has {len(wish.assignments)} "
+                f"The request adds {added} partition(s), but has {len(growth.assignments)} "
                 "assignments.",
             )
-        for replicas in wish.assignments:
+        for replicas in growth.assignments:
             check_assignment(image, replicas, factor)
-        replica_lists = list(wish.assignments)
+        replica_lists = list(growth.assignments)
     else:
         check_factor(image, factor)
         replica_lists = place_on(image, added, factor, present, load=load)

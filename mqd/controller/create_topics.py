@@ -1,6 +1,6 @@
 """Create topics. Codes, and where clients show their texts, are Apache Kafka 4.3's.
 
-Decisions about topics read the committed image and change nothing. Each wish in a request has its
+Decisions about topics read the committed image and change nothing. Each topic of a request has its
 own result, and an invalid one does not affect the others.
 """
 
@@ -41,7 +41,7 @@ USE_DEFAULT = -1
 
 
 class NewTopic(NamedTuple):
-    """One wish of CreateTopics.
+    """One topic of a CreateTopics request.
 
     `assignments`: partition index and broker ids, not yet validated; empty = place them.
     """
@@ -99,7 +99,7 @@ class CreateTopics:
 
 
 class TopicCreated(NamedTuple):
-    """The result of one wish. On success the counts and the overrides of the topic, and a text if
+    """The result for one topic. On success the counts and the overrides of the topic, and a text if
     some of them have no effect; else a code and a text.
     """
 

@@ -18,7 +18,7 @@ from mqd.types import ZERO_UUID
 
 
 class TopicName(NamedTuple):
-    """One wish of DeleteTopics: by name, or (version 6) by id."""
+    """One topic of a DeleteTopics request: by name, or (version 6) by id."""
 
     name: str | None
     topic_id: UUID = ZERO_UUID
@@ -32,7 +32,7 @@ class DeleteTopics:
 
 
 class TopicDeleted(NamedTuple):
-    """The result of one wish; both name and id if they are known."""
+    """The result for one topic; both name and id if they are known."""
 
     name: str | None
     topic_id: UUID = ZERO_UUID
@@ -43,24 +43,24 @@ class TopicDeleted(NamedTuple):
 def decide_delete_topics(
     image: MetadataImage, op: DeleteTopics, options: DecisionOptions
 ) -> ControllerResult:
-    """Reply: one TopicDeleted for each different wish, in the order of the request."""
+    """Reply: one TopicDeleted for each different name or id, in the order of the request."""
     check_topic_count(op.topics, DELETED_TOPICS_MAX)
     counts = Counter(op.topics)
-    ids = {wish.topic_id for wish in op.topics if wish.name is None}
+    ids = {named.topic_id for named in op.topics if named.name is None}
     twice = {
         topic.topic_id
-        for wish in op.topics
-        if (topic := image.topics.get(wish.name or "")) and topic.topic_id in ids
+        for named in op.topics
+        if (topic := image.topics.get(named.name or "")) and topic.topic_id in ids
     }
     records: list[Record] = []
     results: list[TopicDeleted] = []
-    for wish in counts:
-        if wish.name is None and wish.topic_id in twice:
+    for named in counts:
+        if named.name is None and named.topic_id in twice:
             continue  # refused under its name
         try:
-            topic = _topic_to_delete(image, wish, counts[wish])
+            topic = _topic_to_delete(image, named, counts[named])
         except MqError as error:
-            results.append(TopicDeleted(wish.name, wish.topic_id, error.code, error.message))
+            results.append(TopicDeleted(named.name, named.topic_id, error.code, error.message))
             continue
         if topic.topic_id in twice:
             text = (
@@ -75,8 +75,8 @@ def decide_delete_topics(
     return ControllerResult(tuple(records), tuple(results))
 
 
-def _topic_to_delete(image: MetadataImage, wish: TopicName, times: int) -> TopicImage:
-    name, topic_id = wish
+def _topic_to_delete(image: MetadataImage, named: TopicName, times: int) -> TopicImage:
+    name, topic_id = named
     if name is None:
         if topic_id == ZERO_UUID:
             raise MqError(

@@ -40,7 +40,7 @@ class UpgradeType(IntEnum):
 
 
 class FeatureUpdate(NamedTuple):
-    """One wish. `upgrade_type` is not yet validated."""
+    """One feature of an UpdateFeatures request. `upgrade_type` is not yet validated."""
 
     name: str
     level: int
@@ -62,7 +62,7 @@ def decide_update_features(
 ) -> ControllerResult:
     """Reply: none.
 
-    Raises INVALID_UPDATE_VERSION for the first invalid wish; then no level changes, as in Apache
+    Raises INVALID_UPDATE_VERSION for the first invalid update; then no level changes, as in Apache
     Kafka 4.3.
     """
     counts = Counter(update.name for update in op.updates)

@@ -25,7 +25,9 @@ from mqd.types import NodeId, TopicPartition
 
 
 class Reassignment(NamedTuple):
-    """One wish of AlterPartitionReassignments. `replicas` None: cancel the reassignment."""
+    """One partition of an AlterPartitionReassignments request. `replicas` None: cancel its
+    reassignment.
+    """
 
     topic_partition: TopicPartition
     replicas: tuple[NodeId, ...] | None
@@ -35,16 +37,16 @@ class Reassignment(NamedTuple):
 class AlterReassignments:
     """Begin or cancel reassignments."""
 
-    wishes: tuple[Reassignment, ...]
+    reassignments: tuple[Reassignment, ...]
     allow_replication_factor_change: bool = True
 
 
-WISHES_AT_ONCE = 500
-"""The wishes of one decision, which takes some ten milliseconds."""
+REASSIGNMENTS_AT_ONCE = 500
+"""How many one decision includes. It takes some ten milliseconds."""
 
 
 class Reassigned(NamedTuple):
-    """The result of one wish."""
+    """The result for one partition."""
 
     topic_partition: TopicPartition
     error_code: ErrorCode = ErrorCode.NONE
@@ -54,25 +56,25 @@ class Reassigned(NamedTuple):
 def in_portions(op: AlterReassignments) -> tuple[list[AlterReassignments], list[Reassigned]]:
     """A large request as several operations, and errors for partitions that it names twice.
 
-    Wishes are independent, so they can be split; other operations run in between. Raises
-    POLICY_VIOLATION for too many wishes.
+    Reassignments are independent, so they can be split; other operations run in between. Raises
+    POLICY_VIOLATION for too many partitions.
     """
-    check_partition_count(len(op.wishes))
-    wishes: dict[TopicPartition, Reassignment] = {}
+    check_partition_count(len(op.reassignments))
+    wanted: dict[TopicPartition, Reassignment] = {}
     refused = []
-    for wish in op.wishes:
-        if wish.topic_partition in wishes:
+    for reassignment in op.reassignments:
+        if reassignment.topic_partition in wanted:
             refused.append(
-                Reassigned(wish.topic_partition, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
+                Reassigned(reassignment.topic_partition, ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
             )
         else:
-            wishes[wish.topic_partition] = wish
-    single = tuple(wishes.values())
+            wanted[reassignment.topic_partition] = reassignment
+    single = tuple(wanted.values())
     portions = [
         AlterReassignments(
-            single[start : start + WISHES_AT_ONCE], op.allow_replication_factor_change
+            single[start : start + REASSIGNMENTS_AT_ONCE], op.allow_replication_factor_change
         )
-        for start in range(0, len(single), WISHES_AT_ONCE)
+        for start in range(0, len(single), REASSIGNMENTS_AT_ONCE)
     ]
     return portions, refused
 
@@ -83,12 +85,12 @@ _NAMED_TWICE = "The request names a partition more than once."
 def decide_alter_reassignments(
     image: MetadataImage, op: AlterReassignments, options: DecisionOptions
 ) -> ControllerResult:
-    """Reply: one Reassigned for each wish, in its order."""
-    check_partition_count(len(op.wishes))
+    """Reply: one Reassigned for each partition, in the order of the request."""
+    check_partition_count(len(op.reassignments))
     room = Room(image, options.image_bytes_max)
     updates: dict[str, dict[int, PartitionUpdate]] = {}
     results = []
-    for topic_partition, target in op.wishes:
+    for topic_partition, target in op.reassignments:
         try:
             topic = image.topics.get(topic_partition.topic)
             if topic is None:

@@ -16,14 +16,14 @@ ONE = (NodeId(1),)
 
 
 def grow(
-    replica: Replica, *wishes: MorePartitions, validate_only: bool = False
+    replica: Replica, *growths: MorePartitions, validate_only: bool = False
 ) -> list[tuple[str, int]]:
-    op = CreatePartitions(wishes, validate_only)
+    op = CreatePartitions(growths, validate_only)
     return [(row.name, int(row.error_code)) for row in replica.run(decide_create_partitions, op)]
 
 
 @pytest.mark.parametrize(
-    ("wish", "code"),
+    ("growth", "code"),
     [
         (MorePartitions("t", 2), 37),
         (MorePartitions("t", 1), 37),
@@ -42,10 +42,10 @@ def grow(
         (MorePartitions("t", 3, ((),)), 39),
     ],
 )
-def test_one_growth(wish: MorePartitions, code: int) -> None:
+def test_one_growth(growth: MorePartitions, code: int) -> None:
     replica = with_brokers(1)
     create_topics(replica, new_topic("t", 2))
-    assert grow(replica, wish, validate_only=True) == [(wish.name, code)]
+    assert grow(replica, growth, validate_only=True) == [(growth.name, code)]
     assert len(replica.image.topics["t"].partitions) == 2
 
 

@@ -33,7 +33,7 @@ def code_of(replica: Replica, *topics: NewTopic) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("wish", "code"),
+    ("topic", "code"),
     [
         (new_topic("t", 0), 37),
         (new_topic("t", -2), 37),
@@ -73,8 +73,8 @@ def code_of(replica: Replica, *topics: NewTopic) -> list[int]:
         (new_topic("t", configs=(("min.insync.replicas", "0"),)), 40),
     ],
 )
-def test_one_wish(wish: NewTopic, code: int) -> None:
-    assert code_of(with_brokers(1), wish) == [code]
+def test_one_topic(topic: NewTopic, code: int) -> None:
+    assert code_of(with_brokers(1), topic) == [code]
 
 
 def test_a_mixed_list_gets_one_answer_each() -> None:
@@ -196,8 +196,8 @@ def test_brokers_get_no_more_partitions_than_they_can_open() -> None:
     assert created(on_one)[0].error_code is ErrorCode.NONE
 
     def grown(*replicas: tuple[NodeId, ...]) -> ErrorCode:
-        wish = MorePartitions("t", 2 + len(replicas), replicas)
-        op = CreatePartitions((wish,), True)
+        growth = MorePartitions("t", 2 + len(replicas), replicas)
+        op = CreatePartitions((growth,), True)
         (row,) = replica.run(decide_create_partitions, op, options)
         return ErrorCode(row.error_code)
 

@@ -10,10 +10,10 @@ from mqd.types import ZERO_UUID
 from tests.controller.cluster import Replica, create_topics, new_topic, with_brokers
 
 
-def delete(replica: Replica, *wishes: TopicName) -> list[tuple[Any, ...]]:
+def delete(replica: Replica, *topics: TopicName) -> list[tuple[Any, ...]]:
     return [
         (row.name, row.topic_id, int(row.error_code))
-        for row in replica.run(decide_delete_topics, DeleteTopics(wishes))
+        for row in replica.run(decide_delete_topics, DeleteTopics(topics))
     ]
 
 

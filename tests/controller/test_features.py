@@ -68,12 +68,12 @@ def test_what_is_refused_is_refused_whole() -> None:
     )
     update(replica, 1, UpgradeType.SAFE_DOWNGRADE)
     assert "downgrade to a newer version" in refusal(replica, 2, UpgradeType.SAFE_DOWNGRADE)
-    wishes = (
+    updates = (
         FeatureUpdate(NAME, 2, UpgradeType.UPGRADE),
         FeatureUpdate("no.such.feature", 1, UpgradeType.UPGRADE),
     )
     with pytest.raises(MqError):
-        replica.run(decide_update_features, UpdateFeatures(wishes))
+        replica.run(decide_update_features, UpdateFeatures(updates))
     assert replica.image.features == {**before, NAME: 1}
 
 
@@ -82,12 +82,12 @@ def test_the_metadata_version_goes_up_once_every_node_supports_it_and_never_down
     name = "mqd.metadata.version"
     assert "cannot be downgraded from 2" in refusal(replica, 1, UpgradeType.UNSAFE_DOWNGRADE, name)
     replica.image.features[name] = 1
-    wish = UpdateFeatures((FeatureUpdate(name, 2, UpgradeType.UPGRADE),), behind=(NodeId(2),))
+    op = UpdateFeatures((FeatureUpdate(name, 2, UpgradeType.UPGRADE),), behind=(NodeId(2),))
     with pytest.raises(MqError, match="node 2 runs a release that supports it: start it"):
-        replica.run(decide_update_features, wish)
+        replica.run(decide_update_features, op)
     assert replica.image.features[name] == 1
     update(replica, 1, name=name)  # nothing to do, whoever is behind
-    replica.run(decide_update_features, UpdateFeatures(wish.updates))
+    replica.run(decide_update_features, UpdateFeatures(op.updates))
     assert replica.image.features[name] == 2
 
 

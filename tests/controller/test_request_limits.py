@@ -18,10 +18,10 @@ from mqd.limits import CREATED_TOPICS_MAX, DELETED_TOPICS_MAX
 from tests.controller.cluster import DEFAULTS, Replica, new_topic, with_brokers
 
 
-def delete(replica: Replica, *wishes: TopicName) -> list[tuple[Any, ...]]:
+def delete(replica: Replica, *topics: TopicName) -> list[tuple[Any, ...]]:
     return [
         (row.name, row.topic_id, int(row.error_code))
-        for row in replica.run(decide_delete_topics, DeleteTopics(wishes))
+        for row in replica.run(decide_delete_topics, DeleteTopics(topics))
     ]
 
 

@@ -100,8 +100,8 @@ def codes(rows: Iterable[Any]) -> list[ErrorCode]:
 def test_topics_are_refused_one_by_one_and_deletions_make_room() -> None:
     replica = with_brokers(1, 2, 3)
     options = room_for(replica, 5_000)
-    wishes = CreateTopics(tuple(new_topic(f"t{n}", 1, 3) for n in range(10)), 1, 1)
-    rows = replica.run(decide_create_topics, wishes, options)
+    op = CreateTopics(tuple(new_topic(f"t{n}", 1, 3) for n in range(10)), 1, 1)
+    rows = replica.run(decide_create_topics, op, options)
     made = len(replica.image.topics)
     assert 0 < made < 10
     assert codes(rows) == [ErrorCode.NONE] * made + [FULL] * (10 - made)
@@ -250,16 +250,16 @@ def test_replica_sets() -> None:
     replica = with_brokers(1, 2, 3)
     create_topics(replica, new_topic("t", 10, 1))
     everywhere = (NodeId(1), NodeId(2), NodeId(3))
-    wishes = tuple(Reassignment(TopicPartition("t", n), everywhere) for n in range(10))
+    reassignments = tuple(Reassignment(TopicPartition("t", n), everywhere) for n in range(10))
     options = DecisionOptions(image_bytes_max=replica.image.size + 500)
-    rows = replica.run(decide_alter_reassignments, AlterReassignments(wishes), options)
+    rows = replica.run(decide_alter_reassignments, AlterReassignments(reassignments), options)
     assert set(codes(rows)) == {ErrorCode.NONE, FULL}
     assert replica.image.size <= options.image_bytes_max and replica.image.size == recount(
         replica.image
     )
     cancelled = tuple(
-        Reassignment(wish.topic_partition, None)
-        for wish, row in zip(wishes, rows, strict=True)
+        Reassignment(reassignment.topic_partition, None)
+        for reassignment, row in zip(reassignments, rows, strict=True)
         if row.error_code is not FULL
     )
     assert set(
@@ -399,8 +399,8 @@ async def test_the_controller_warns_before_the_metadata_is_full(
             number = 0
             while True:
                 number += 1
-                wish = new_topic(f"t{number}", 100, 1)
-                (row,) = await controller.submit(CreateTopics((wish,), 1, 1))
+                topic = new_topic(f"t{number}", 100, 1)
+                (row,) = await controller.submit(CreateTopics((topic,), 1, 1))
                 if row.error_code is FULL:
                     break
                 assert row.error_code is ErrorCode.NONE

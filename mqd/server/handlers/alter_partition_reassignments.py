@@ -20,7 +20,7 @@ from mqd.types import TopicPartition
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     check_partition_count(len(request.topics))
     check_partition_count(sum(len(topic.partitions) for topic in request.topics))
-    wishes = tuple(
+    reassignments = tuple(
         Reassignment(
             TopicPartition(topic.name, row.partition_index),
             None if row.replicas is None else tuple(row.replicas),
@@ -31,7 +31,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     may_change = (
         request.allow_replication_factor_change if context.header.api_version >= 1 else True
     )
-    op = AlterReassignments(wishes, may_change)
+    op = AlterReassignments(reassignments, may_change)
 
     async def here() -> Mapping[str, Any]:
         portions, refused = in_portions(op)
