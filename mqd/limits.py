@@ -61,23 +61,23 @@ CONNECTIONS_IDLE_MAX_MS = 600_000
 FRAME_RECEIVE_TIMEOUT_MS = 30_000
 """A frame that has begun must have arrived whole after this long."""
 IN_FLIGHT_REQUESTS_MAX = 256
-"""Requests of one connection that may wait for an answer; then its socket is not read."""
+"""Requests of one connection that may wait for a response; then its socket is not read."""
 SEND_QUEUE_BYTES_MAX = 8 * MIB
-"""Answers of one connection that may wait in memory for a slow reader; then its socket is
+"""Responses of one connection that may wait in memory for a slow reader; then its socket is
 not read.
 """
 SEND_QUEUE_BYTES_MIN = 64 * KIB
 """The same where the readers of a node together are slow (server/memory.py)."""
 SEND_STALL_MAX_MS = 30_000
 """Default of `connections.max.write.stall.ms`: a peer that takes no byte for this long
-while answers wait is disconnected.
+while responses wait is disconnected.
 """
 CONNECTIONS_PER_ADDRESS_MAX = 1_000
 """Default of `max.connections.per.ip`; loopback addresses are exempt."""
-PEER_ANSWERS_BYTES_MAX = 512 * MIB
-"""Bytes of unsent answers to nodes of the cluster, in memory."""
-PEER_FRAMES_BYTES_MAX = 256 * MIB
-"""Bytes of unfinished frames of nodes of the cluster; above it, new large frames wait."""
+PEER_RESPONSES_BYTES_MAX = 512 * MIB
+"""Bytes of unsent responses to nodes of the cluster, in memory."""
+PEER_REQUESTS_BYTES_MAX = 256 * MIB
+"""Bytes of unfinished requests of nodes of the cluster; above it, new large frames wait."""
 RECEIVE_ARENA_BYTES = 4 * MIB
 RECEIVE_BYTES_MAX = 256 * KIB
 """What one connection may bring into one turn of the loop: fairness among many."""
@@ -95,22 +95,20 @@ of the node runs.
 SENT_BYTES_PER_SLICE = 4 * MIB
 """What one connection sends in one go: about a millisecond of copying to its socket."""
 PEER_CONNECTIONS_MAX = 192
-"""Open connections of nodes that have introduced themselves."""
-STRANGERS_MAX = 64
-"""Open connections of the peer listener that have not, from addresses of the cluster: one
-more, and the oldest is closed.
+"""Open connections of nodes that have completed the handshake."""
+UNAUTHENTICATED_CLUSTER_MAX = 64
+"""Open connections of the peer listener without a completed handshake, from addresses of the
+cluster. A further one replaces the oldest.
 """
-STRANGERS_ELSEWHERE_MAX = 32
-STRANGERS_PER_ADDRESS_MAX = 8
+UNAUTHENTICATED_OTHER_MAX = 32
+UNAUTHENTICATED_PER_ADDRESS_MAX = 8
 """The same from all other addresses, and from one of them."""
-STRANGER_SECONDS_MIN = 0.1
-"""What the oldest is granted even then, to introduce itself: so long the newest waits."""
-STRANGER_FRAME_BYTES_MAX = 1 * KIB
-STRANGER_REQUESTS_MAX = 8
-STRANGER_SECONDS_MAX = 10.0
-"""On the peer listener, before a connection has introduced itself: bytes of a frame,
-requests, and time.
-"""
+HANDSHAKE_SECONDS_MIN = 0.1
+"""How long even the oldest of these may take for its handshake: a new one waits so long."""
+UNAUTHENTICATED_FRAME_BYTES_MAX = 1 * KIB
+UNAUTHENTICATED_REQUESTS_MAX = 8
+HANDSHAKE_SECONDS_MAX = 10.0
+"""On the peer listener, until the handshake is complete: bytes of a frame, requests, and time."""
 REQUEST_PARTITIONS_MAX = 50_000
 """Partitions in one Produce or Fetch."""
 
@@ -314,7 +312,7 @@ PRODUCER_BUFFER_BYTES_MAX = 32 * MIB
 CONSUMER_FETCH_BYTES = 8 * MIB
 CONSUMER_PARTITION_FETCH_BYTES = 1 * MIB
 
-assert FRAME_BYTES_MIN < BATCH_BYTES_MAX < REQUEST_BYTES_MAX <= PEER_FRAMES_BYTES_MAX
+assert FRAME_BYTES_MIN < BATCH_BYTES_MAX < REQUEST_BYTES_MAX <= PEER_REQUESTS_BYTES_MAX
 assert 0 < SLICE_SECONDS_MAX < TURN_SECONDS_MAX
 assert SENDFILE_BYTES_MIN < RECEIVE_BYTES_MAX <= RECEIVE_ARENA_BYTES
 assert RAFT_COMMAND_BYTES_MAX + 64 < RAFT_BATCH_BYTES < RAFT_MESSAGE_BYTES_MAX

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 _MARGIN = 2
-"""An address gives a place to one that has this many connections fewer: it still has no fewer."""
+"""How many connections more an address must have than the one that gets its place."""
 _CLOSED_ENTRIES_MAX = 64
 """Entries of closed connections in a heap, beyond one for each open connection."""
 
@@ -63,8 +63,8 @@ class Addresses(Generic[ActiveT]):
             entry.heap = [one for one in entry.heap if one[2].open]
             heapify(entry.heap)
 
-    def place_for(self, address: str) -> ActiveT | None:
-        """The connection to close for a newcomer from `address`; None if it has its share."""
+    def to_evict_for(self, address: str) -> ActiveT | None:
+        """The connection to close for a new one from `address`. None if that has its share."""
         if self._most < self[address] + _MARGIN:
             return None
         return self._by_address[next(iter(self._by_size[self._most]))].longest_idle()
@@ -82,12 +82,12 @@ class Addresses(Generic[ActiveT]):
 
 
 class _Address(Generic[ActiveT]):
-    """Of one address."""
+    """The connections of one address."""
 
     def __init__(self) -> None:
         self.size = 0
         self.heap: list[tuple[float, int, ActiveT]] = []
-        """(last_active once, order of arrival, connection), closed connections included."""
+        """(an earlier last_active, order of arrival, connection), closed connections included."""
 
     def longest_idle(self) -> ActiveT:
         heap = self.heap

@@ -17,30 +17,26 @@ from __future__ import annotations
 
 import logging
 import math
-import mmap
-from collections import deque
 from struct import Struct
 from typing import Protocol
 
 from mqd.errors import ProtocolError
-from mqd.io.disk import FileRange
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Socket
 from mqd.limits import (
     FRAME_BYTES_MIN,
     IN_FLIGHT_REQUESTS_MAX,
     KIB,
-    MIB,
     RECEIVE_BYTES_MAX,
-    SENDFILE_BYTES_MIN,
-    SENT_BYTES_PER_SLICE,
-    STRANGER_FRAME_BYTES_MAX,
+    UNAUTHENTICATED_FRAME_BYTES_MAX,
 )
 from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.server.bugs import raised_in_core
 from mqd.server.context import PEER
-from mqd.server.memory import Answers, FramePool
-from mqd.server.other_protocols import other_protocol
-from mqd.server.receive_buffers import Arena, Buffer, new_buffer
+from mqd.server.frame_buffer import FrameBuffer
+from mqd.server.memory import RequestPool, ResponsePool
+from mqd.server.receive_buffers import Arena, Buffer
+from mqd.server.response_queue import ResponseQueue
+from mqd.server.send_queue import Part, SendQueue
 
 logger = logging.getLogger(__name__)
 
@@ -50,28 +46,10 @@ _SMALL_RECEIVE_BYTES = 16 * KIB
 """How much to receive where a large frame is expected to begin: what is received here is
 copied once.
 """
-_LARGE_FRAME_BYTES = 128 * KIB
-_FRAME_BUFFER_BYTES_MIN = 64 * KIB
-_FRAME_RECEIVE_BYTES_MAX = 1 * MIB
-"""Of one frame with one call: about a millisecond, page faults included."""
-_NOTHING = memoryview(b"")
-_JOIN_BYTES_MAX = 256 * KIB
-"""Small responses are joined up to this and sent with one call."""
 RESUME = 0
 """Instead of events: the connection used up its slice of an earlier turn, and gets one in
 this turn.
 """
-
-
-Part = bytes | bytearray | memoryview | FileRange
-
-
-class QueuedResponse(Protocol):
-    """A place in a connection's queue of responses. Code that sets `parts` calls
-    `Connection.answered`.
-    """
-
-    parts: list[Part] | None
 
 
 class Slot:
@@ -85,9 +63,9 @@ class Slot:
 
     def complete(self, parts: list[Part]) -> None:
         """`parts`: the response with its length and header. Empty if none is sent (acks=0)."""
-        assert self.parts is None, "a request is answered once"
+        assert self.parts is None, "a request has one response"
         self.parts = parts
-        self.connection.answered()
+        self.connection.response_ready()
 
 
 class Freeable(Protocol):
@@ -108,7 +86,8 @@ class Dispatcher(Protocol):
     def dispatch(
         self, connection: Connection, buffer: Buffer, view: memoryview, start: int, end: int
     ) -> bool:
-        """Take up the request in buffer[start:end]. False if it must wait for an earlier response.
+        """Handle the request in buffer[start:end]. Returns False if it must wait for an earlier
+        response.
 
         Raises ProtocolError where the connection must be closed.
         """
@@ -116,6 +95,20 @@ class Dispatcher(Protocol):
 
     def bug(self, connection: Connection, api: str) -> None:
         """Log the exception that is being handled, and close the connection."""
+        ...
+
+
+class Memory(Protocol):
+    """The memory of all connections (server/connection_memory.py)."""
+
+    def request_pool(self, listener: str) -> RequestPool: ...
+
+    def response_pool(self, listener: str) -> ResponsePool: ...
+
+    def want(self, connection: Connection, size: int, frame_bytes: int, now: float) -> None:
+        """Call `read_again` once the pool has room for `size` more bytes of a frame of
+        `frame_bytes`.
+        """
         ...
 
 
@@ -137,35 +130,24 @@ class Owner(Protocol):
     @property
     def dispatcher(self) -> Dispatcher: ...
 
+    @property
+    def memory(self) -> Memory: ...
+
     def dirty(self, connection: Connection) -> None:
         """This connection has responses to send when the turn ends."""
         ...
 
-    def pool(self, listener: str) -> FramePool:
-        """Memory of the unfinished frames of one listener."""
-        ...
-
-    def answers(self, listener: str) -> Answers:
-        """Memory of the unsent responses of one listener."""
-        ...
-
-    def memory_wanted(self, connection: Connection, size: int, frame_bytes: int) -> None:
-        """`connection` is not read until its pool has room for `size` more bytes, for a frame of
-        `frame_bytes`.
-        """
-        ...
-
     @property
     def slice_is_over(self) -> bool:
-        """Whether the connection that is served now has had its share of this turn."""
+        """Whether the connection that is served now has used up its share of this turn."""
         ...
 
     def resume_later(self, connection: Connection) -> None:
         """Call `resume` after other connections had a turn."""
         ...
 
-    def introduced(self, connection: Connection) -> None:
-        """It is a node of the cluster from now on. Raises ProtocolError where it has no room."""
+    def authenticated(self, connection: Connection) -> None:
+        """Count it as a node of the cluster. Raises ProtocolError if there are too many of them."""
         ...
 
     def closed(self, connection: Connection) -> None: ...
@@ -177,21 +159,9 @@ class Connection:
     __slots__ = (
         "_closing",
         "_events",
-        "_frame",
-        "_frame_end",
-        "_frame_is_kept",
-        "_frame_start",
-        "_frame_view",
-        "_large",
-        "_ranges",
-        "_sending",
-        "_spare",
-        "_spare_turn",
-        "answers",
         "barrier",
         "client_id",
-        "frame_bytes_max",
-        "frame_since",
+        "frames",
         "handshake",
         "is_dirty",
         "last_active",
@@ -202,16 +172,14 @@ class Connection:
         "parked",
         "peer",
         "peer_node",
-        "pool",
-        "sent_at",
+        "request_pool",
+        "send_queue",
         "since",
         "slots",
         "sock",
-        "stranger_requests",
         "task_bytes",
-        "unsent_bytes",
+        "unauthenticated_requests",
         "used",
-        "waits_since",
         "work",
     )
 
@@ -221,60 +189,41 @@ class Connection:
         self.peer = sock.peer
         self.listener = listener
         self.peer_node: int | None = None
-        """On the peer listener: the node that introduced itself."""
+        """On the peer listener: the node that completed the handshake."""
         self.handshake: ListenerHandshake | None = None
-        """On the peer listener: the handshake, from its hello on."""
+        """On the peer listener: the handshake, from its first message on."""
+        self.unauthenticated_requests = 0
+        """On the peer listener: requests before the end of the handshake."""
         self.since = now
+        self.last_active = now
+        self.open = True
+        self._closing = False
+        """The peer sends no more. The connection closes after its last response."""
+        self._events = READABLE
+        self.client_id: bytes | bytearray = b""
+        """The client id of the last request, in UTF-8: checked once, not at each request."""
+        self.slots = ResponseQueue()
+        self.send_queue = SendQueue(sock, owner.memory.response_pool(listener), now)
+        self.is_dirty = False
+        self.request_pool = owner.memory.request_pool(listener)
+        self.frames = FrameBuffer(
+            self.request_pool,
+            UNAUTHENTICATED_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max,
+        )
+        self.barrier = False
+        """A task has a request. Later requests wait, as clients expect of administrative ones."""
         self.work: Cancellable | None = None
         """The task that works only for this connection: it ends when the connection closes."""
         self.task_bytes = 0
-        """Bytes of a large request without a response: a task has it, or it waits for one."""
-        self.stranger_requests = 0
-        """On the peer listener: requests before the introduction was complete."""
-        self.frame_bytes_max = (
-            STRANGER_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max
-        )
-        self.client_id: bytes | bytearray = b""
-        """The client id of the last request, in UTF-8: checked once, not at each request."""
-        self.open = True
-        self.must_yield = False
-        """Its requests have used their time in this turn. The others wait for the next turn."""
-        self.barrier = False
-        """A task has a request. Later requests wait, as clients expect of administrative ones."""
-        self.slots: deque[QueuedResponse] = deque()
+        """Bytes of a large request without a response, in a task or waiting for one."""
         self.parked: Freeable | None = None
         """The waiter of the one fetch that may be parked here. A later request wakes it."""
-        self.last_active = now
-        self.frame_since: float | None = None
-        """Since when a frame has been arriving, for the time limit on it. Later by the time for
-        which it waited for memory: it was not read then.
-        """
-        self.waits_since: float | None = None
-        """Since when the frame has been waiting for memory."""
-        self.is_dirty = False
-        self.pool, self.answers = owner.pool(listener), owner.answers(listener)
-        self.unsent_bytes = 0
-        """Memory of the responses that wait to be sent; file ranges take none."""
-        self.sent_at = now
-        """When the peer last took a byte of a response, or when the first waiting one was made."""
+        self.must_yield = False
+        """Its requests have used their time in this turn. The others wait for the next turn."""
         self.used = 0.0
         """Seconds of the event loop that its requests have used, or the virtual time at
         which it was served (Server._turn).
         """
-        self._events = READABLE
-        self._closing = False
-        self._large = False
-        self._sending: deque[Part] = deque()
-        self._ranges = False
-        """Whether there may be ranges of files in `_sending`."""
-        self._frame: Buffer | None = None
-        """Bytes received and not yet handled: an unfinished frame, or frames behind a barrier."""
-        self._frame_is_kept = False
-        self._spare: Buffer | None = None
-        self._spare_turn = 0
-        self._frame_view = _NOTHING
-        self._frame_start = 0
-        self._frame_end = 0
         owner.poller.watch(sock, self, READABLE)
 
     # -- receiving ---------------------------------------------------------------------------------
@@ -295,7 +244,7 @@ class Connection:
             self._after_progress()
         if events & READABLE and watched & READABLE:
             try:
-                if self._frame is None:
+                if self.frames.buffer is None:
                     self._receive_in_arena()
                 else:
                     self._receive_in_frame()
@@ -305,6 +254,266 @@ class Connection:
                 self._failed(error)
         elif events & HANG_UP:
             self.close()
+
+    def _receive_in_arena(self) -> None:
+        arena, frames = self.owner.arena, self.frames
+        start = arena.position
+        size = _SMALL_RECEIVE_BYTES if frames.is_large else RECEIVE_BYTES_MAX
+        received = self.sock.receive_into(arena.view[start : start + size])
+        if not received:
+            self.finish()
+            return
+        end = start + received
+        arena.position = end
+        done = self._handle_frames(arena.buffer, arena.view, start, end)
+        if done < end and self.open:
+            frames.keep(arena.view[done:end], self.owner.now, self.owner.turns)
+            if frames.is_large and received == size and not self.must_wait:
+                self._receive_in_frame()
+
+    def _receive_in_frame(self) -> None:
+        """Receive more of an unfinished frame, up to its end."""
+        frames = self.frames
+        frame_end = frames.frame_end
+        if frames.end >= frame_end:  # whole frames that were held back: `resume` handles them
+            return
+        if frames.end == len(frames.view) and not self._grow(frame_end - frames.start):
+            return
+        received = self.sock.receive_into(frames.room(frames.frame_end))
+        if not received:
+            self.finish()
+            return
+        frames.end += received
+        if frames.has_whole_frame:
+            self._handle_kept()
+
+    def _grow(self, frame_bytes: int) -> bool:
+        """Make room for more of a frame. Returns False if it must wait for memory."""
+        frames = self.frames
+        size = frames.next_size(frame_bytes)
+        if not self.request_pool.has_room(self, size, frame_bytes):
+            self._pause()
+            frames.waits_since = self.owner.now
+            self.owner.memory.want(self, size, frame_bytes, self.owner.now)
+            return False
+        frames.grow(size, self.owner.turns)
+        return True
+
+    def _handle_kept(self) -> None:
+        """Handle the whole frames among the kept bytes."""
+        frames = self.frames
+        buffer, end = frames.buffer, frames.end
+        assert buffer is not None
+        done = self._handle_frames(buffer, frames.view, frames.start, end)
+        if not self.open:
+            return
+        if done == end:
+            self._release_frames()
+        else:
+            frames.start = done
+            frames.since = self.owner.now
+
+    def _handle_frames(self, buffer: Buffer, view: memoryview, start: int, end: int) -> int:
+        """Dispatch every whole frame in buffer[start:end]; returns the position of the
+        first byte not handled.
+        """
+        dispatch = self.owner.dispatcher.dispatch
+        slots, frames = self.slots, self.frames
+        events = self._events
+        self.last_active = self.owner.now
+        while end - start >= 4:
+            size = _INT32(buffer, start)[0]
+            frame_end = start + 4 + size
+            if frame_end > end or size < FRAME_BYTES_MIN or size > frames.frame_bytes_max:
+                frames.checked_size(size)
+                break
+            if (
+                self.barrier
+                or len(slots) >= IN_FLIGHT_REQUESTS_MAX
+                or (events & WRITABLE and self.must_wait)
+            ):
+                self._pause()
+                break
+            # One after the other, in the order of arrival (I6).
+            if not dispatch(self, buffer, view, start + 4, frame_end):
+                self._pause()
+                break
+            if self._closing:  # later requests are dropped
+                return end
+            start = frame_end
+            if not self.open:
+                break
+            if start < end and self.owner.slice_is_over:
+                self.must_yield = True
+                self._pause()
+                self.owner.resume_later(self)
+                break
+        return start
+
+    def _release_frames(self) -> None:
+        if self.frames.buffer is not None:
+            self.request_pool.done(self)
+        self.frames.release(self.owner.turns)
+
+    def read_again(self, now: float) -> None:
+        """There is memory again: continue to receive."""
+        self.frames.read_again(now)
+        if not self._closing:
+            self._watch(self._events | READABLE)
+
+    def resume(self) -> None:
+        """Nothing holds the connection any more: handle the kept frames, then receive. The caller
+        ends the turn.
+        """
+        if not self.open:
+            return
+        if self.frames.has_whole_frame:
+            try:
+                self._handle_kept()
+            except Exception as error:
+                self._failed(error)
+        if (
+            self.open
+            and not self._closing
+            and not self.must_wait
+            and not self.frames.has_whole_frame
+        ):
+            self._watch(self._events | READABLE)
+
+    def authenticated(self, node_id: int) -> None:
+        """The peer is this node of the cluster. Its requests are served from the next one on.
+        Raises ProtocolError if there are too many connections of nodes.
+        """
+        self.owner.authenticated(self)
+        self.peer_node = node_id
+        self.frames.frame_bytes_max = self.owner.request_bytes_max
+
+    # -- state -------------------------------------------------------------------------------------
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the next request must wait until an earlier response is made or sent."""
+        if self.barrier or self.must_yield or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX:
+            return True
+        return self.send_queue.is_full
+
+    @property
+    def has_outstanding_responses(self) -> bool:
+        """Whether a response of a request is not made or not sent."""
+        return bool(self.slots or self.send_queue.parts)
+
+    @property
+    def is_unauthenticated(self) -> bool:
+        """Whether its peer, on the peer listener, has not completed the handshake."""
+        return self.listener == PEER and self.peer_node is None
+
+    @property
+    def received_at(self) -> float:
+        """Monotonic seconds of the last request or response. -inf after the end of the stream."""
+        return self.last_active if self.open and not self._closing else -math.inf
+
+    @property
+    def ends(self) -> bool:
+        """Whether its peer sends no more, so no fetch of it is parked."""
+        return self._closing or not self.open
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def hold(self, size: int) -> None:
+        """A task holds so many bytes of a request of this connection from now on, also when
+        it has closed.
+        """
+        more = size - self.task_bytes
+        self.task_bytes = size
+        self.request_pool.bytes += more
+        if not self.open:
+            self.request_pool.leaving += more
+
+    @property
+    def held_bytes(self) -> int:
+        return self.frames.held_bytes
+
+    @property
+    def arrived_bytes(self) -> int:
+        return self.frames.arrived_bytes
+
+    def seconds_read(self, now: float) -> float | None:
+        return self.frames.seconds_read(now)
+
+    # -- responses ---------------------------------------------------------------------------------
+
+    def slot(self) -> Slot:
+        """Take the next place in the queue of responses."""
+        slot = Slot(self)
+        self.slots.append(slot)
+        return slot
+
+    def response_ready(self) -> None:
+        """A response is ready. If it is the first of the queue, it is sent when the turn ends."""
+        if not self.is_dirty and self.open and self.slots and self.slots[0].parts is not None:
+            self.is_dirty = True
+            self.owner.dirty(self)
+
+    def flush(self) -> None:
+        """Send the responses that are ready, from the front. Called when the turn ends."""
+        self.is_dirty = False
+        if not self.open:
+            return
+        ready, may_have_ranges = self.slots.take_ready()
+        if ready:
+            now = self.last_active = self.owner.now
+            queue = self.send_queue
+            if may_have_ranges or queue.parts:
+                queue.add(ready, now, may_have_ranges=may_have_ranges)
+                if self._events & WRITABLE:
+                    queue.count_unsent()
+                else:
+                    self._send()
+            else:
+                self._send_bytes(ready[0] if len(ready) == 1 else b"".join(ready))  # type: ignore[arg-type]
+        if self._closing or not self._events & READABLE:
+            self._after_progress()
+
+    def _send_bytes(self, data: Part) -> None:
+        """Send bytes when nothing else waits to be sent: most responses."""
+        try:
+            if not self.send_queue.send_bytes(data, self.owner.now):
+                self._watch(self._events | WRITABLE)
+        except OSError as error:
+            self._lost(error)
+
+    def _send(self) -> None:
+        """Send what waits. The poller calls again while something is left."""
+        try:
+            is_empty = self.send_queue.send(self.owner.now)
+        except OSError as error:
+            self._lost(error)
+            return
+        self._watch(self._events & ~WRITABLE if is_empty else self._events | WRITABLE)
+
+    def _after_progress(self) -> None:
+        if not self.open:
+            return
+        if self._closing:
+            self._close_when_done()
+        elif not self._events & READABLE and not self.must_wait:
+            if self.frames.has_whole_frame and self.owner.slice_is_over:
+                self.must_yield = True
+                self.owner.resume_later(self)
+            else:
+                self.resume()
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        self._watch(self._events & ~READABLE)
+
+    def _watch(self, events: int) -> None:
+        if self.open and events != self._events:
+            self._events = events
+            self.owner.poller.watch(self.sock, self, events)
+
+    # -- the end -----------------------------------------------------------------------------------
 
     def refuse(self, error: ProtocolError) -> None:
         """Close the connection: its peer sent an invalid request, or one that it may not send."""
@@ -331,495 +540,17 @@ class Connection:
         logger.debug("connection lost peer=%s reason=%s", self.peer, error)
         self.close()
 
-    def _receive_in_arena(self) -> None:
-        arena = self.owner.arena
-        start = arena.position
-        size = _SMALL_RECEIVE_BYTES if self._large else RECEIVE_BYTES_MAX
-        received = self.sock.receive_into(arena.view[start : start + size])
-        if not received:
-            self._end_of_stream()
-            return
-        end = start + received
-        arena.position = end
-        done = self._handle_frames(arena.buffer, arena.view, start, end)
-        if done < end and self.open:
-            self._keep(arena.view[done:end])
-            if self._large and received == size and not self.held:
-                self._receive_in_frame()
-
-    def _receive_in_frame(self) -> None:
-        """Receive more of an unfinished frame, up to its end."""
-        assert self._frame is not None
-        wanted = self._first_frame_end()
-        if self._frame_end >= wanted:  # whole frames that were held back: `resume` handles them
-            return
-        if len(self._frame) == self._frame_end and not self._grow(wanted):
-            return
-        end = min(wanted, len(self._frame), self._frame_end + _FRAME_RECEIVE_BYTES_MAX)
-        received = self.sock.receive_into(self._frame_view[self._frame_end : end])
-        if not received:
-            self._end_of_stream()
-            return
-        self._frame_end += received
-        if self._frame_end >= self._first_frame_end():
-            self._handle_kept()
-
-    def _first_frame_end(self) -> int:
-        """Where the first of the kept frames ends, in `_frame`; the end of its length while
-        that is not there yet.
-        """
-        assert self._frame is not None
-        if self._frame_end - self._frame_start < 4:
-            return self._frame_start + 4
-        return self._frame_start + 4 + self._checked_size(_INT32(self._frame, self._frame_start)[0])
-
-    @property
-    def _has_whole_frame(self) -> bool:
-        """Whether a request is kept that could be handled."""
-        return self._frame is not None and self._frame_end >= self._first_frame_end()
-
-    def _checked_size(self, size: int) -> int:
-        if size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
-            raise ProtocolError(
-                other_protocol(size)
-                or f"a frame of {size} bytes (allowed: {FRAME_BYTES_MIN} to {self.frame_bytes_max})"
-            )
-        return size
-
-    def _keep(self, rest: memoryview) -> None:
-        """Copy what cannot be handled yet out of the arena."""
-        assert self._frame is None
-        size = len(rest)
-        wanted = 4 + self._checked_size(_INT32(rest, 0)[0]) if size >= 4 else 4
-        self._large = wanted > _LARGE_FRAME_BYTES
-        self._set_frame(max(size, min(wanted, _FRAME_BUFFER_BYTES_MIN)))
-        self._frame_view[:size] = rest
-        self._frame_end = size
-        self.frame_since = self.owner.now
-
-    def _grow(self, wanted: int) -> bool:
-        """Room for more of the frame: four times what really came, so that a declared
-        length alone costs nothing.
-        """
-        assert self._frame is not None
-        frame_bytes = wanted - self._frame_start
-        size = min(frame_bytes, 4 * max(self._frame_end, _FRAME_BUFFER_BYTES_MIN))
-        if not self.pool.has_room(self, size, frame_bytes):
-            self._pause()
-            self.waits_since = self.owner.now
-            self.owner.memory_wanted(self, size, frame_bytes)
-            return False
-        if not self._extend(size):
-            self._set_frame(size)
-        return True
-
-    def _extend(self, size: int) -> bool:
-        """Make a mapped buffer longer in place. False for another buffer, and where views of its
-        requests exist.
-        """
-        frame = self._frame
-        if self._frame_start or not isinstance(frame, mmap.mmap):
-            return False
-        former = len(frame)
-        self._frame_view.release()
-        try:
-            frame.resize(size)
-        except BufferError:
-            return False
-        finally:
-            self._frame_view = memoryview(frame)
-        self.pool.bytes += size - former
-        return True
-
-    def _set_frame(self, size: int) -> None:
-        """A buffer of at least `size` bytes with the kept ones at its front: the one of the frame
-        before, or a new one.
-
-        Never one whose bytes were dispatched in this turn: its records may still wait to be
-        written.
-        """
-        frame = self._spare
-        if frame is not None and self._spare_turn != self.owner.turns and len(frame) >= size:
-            self._spare = None
-        else:
-            frame = new_buffer(size)
-            self.pool.bytes += size
-        view = memoryview(frame)
-        if self._frame is not None:
-            kept = self._frame_end - self._frame_start
-            view[:kept] = self._frame_view[self._frame_start : self._frame_end]
-            self.pool.bytes -= len(self._frame)
-            self._frame_start, self._frame_end = 0, kept
-            self._frame_is_kept = False
-        self._frame = frame
-        self._frame_view = view
-
-    def _drop_frame(self) -> None:
-        """The kept bytes are handled.
-
-        A large buffer stays for the next frame, as large ones rarely come alone.
-        """
-        if self._frame is not None:
-            self.drop_spare()
-            if len(self._frame) > _FRAME_BUFFER_BYTES_MIN and not self._frame_is_kept:
-                self._spare, self._spare_turn = self._frame, self.owner.turns
-            else:
-                self.pool.bytes -= len(self._frame)
-            self._frame = None
-            self._frame_view = _NOTHING
-            self._frame_start = self._frame_end = 0
-            self._frame_is_kept = False
-            self.pool.done(self)
-        self.frame_since = self.waits_since = None
-
-    def keep_frame(self, buffer: Buffer) -> bool:
-        """Leave the bytes that were dispatched untouched after the turn, too; False where
-        they must be copied: `buffer` is the arena.
-        """
-        if buffer is not self._frame:
-            return False
-        self._frame_is_kept = True
-        return True
-
-    def drop_spare(self) -> None:
-        """Give back the buffer that was kept for a next frame."""
-        if self._spare is not None:
-            self.pool.bytes -= len(self._spare)
-            self._spare = None
-
-    def _handle_kept(self) -> None:
-        """Handle the whole frames among the kept bytes."""
-        frame, end = self._frame, self._frame_end
-        assert frame is not None
-        done = self._handle_frames(frame, self._frame_view, self._frame_start, end)
-        if not self.open:
-            return
-        if done == end:
-            self._drop_frame()
-        else:
-            self._frame_start = done
-            self.frame_since = self.owner.now
-
-    def _handle_frames(self, buffer: Buffer, view: memoryview, start: int, end: int) -> int:
-        """Dispatch every whole frame in buffer[start:end]; returns the position of the
-        first byte not handled.
-        """
-        dispatch = self.owner.dispatcher.dispatch
-        slots = self.slots
-        events = self._events
-        self.last_active = self.owner.now
-        while end - start >= 4:
-            size = _INT32(buffer, start)[0]
-            frame_end = start + 4 + size
-            if frame_end > end or size < FRAME_BYTES_MIN or size > self.frame_bytes_max:
-                self._checked_size(size)
-                break
-            if (
-                self.barrier
-                or len(slots) >= IN_FLIGHT_REQUESTS_MAX
-                or (events & WRITABLE and self.held)
-            ):
-                self._pause()
-                break
-            # One after the other, in the order of arrival (I6).
-            if not dispatch(self, buffer, view, start + 4, frame_end):
-                self._pause()
-                break
-            if self._closing:  # later requests are dropped
-                return end
-            start = frame_end
-            if not self.open:
-                break
-            if start < end and self.owner.slice_is_over:
-                self.must_yield = True
-                self._pause()
-                self.owner.resume_later(self)
-                break
-        return start
-
-    @property
-    def answering(self) -> bool:
-        """Whether a response of a request is not made or not sent."""
-        return bool(self.slots or self._sending)
-
-    @property
-    def held(self) -> bool:
-        """Whether the next request must wait until an earlier response is made or sent."""
-        if self.barrier or self.must_yield or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX:
-            return True
-        return self.unsent_bytes > self.answers.connection_bytes_max
-
-    def hold(self, size: int) -> None:
-        """A task holds so many bytes of a request of this connection from now on, also when
-        it has closed.
-        """
-        more = size - self.task_bytes
-        self.task_bytes = size
-        self.pool.bytes += more
-        if not self.open:
-            self.pool.leaving += more
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory of the unfinished frame, and of the buffer for the next one."""
-        return (len(self._frame) if self._frame is not None else 0) + (
-            len(self._spare) if self._spare is not None else 0
-        )
-
-    @property
-    def arrived_bytes(self) -> int:
-        """How much of the unfinished frame has arrived."""
-        return self._frame_end - self._frame_start
-
-    def seconds_read(self, now: float) -> float | None:
-        """For how long this node has been reading the unfinished frame. None without one."""
-        if self.frame_since is None:
-            return None
-        until = now if self.waits_since is None else self.waits_since
-        return max(0.0, until - self.frame_since)
-
-    def frame_is_late(self, now: float, seconds_max: float) -> bool:
-        """Whether a frame has been read for longer than `seconds_max` and is still not whole."""
-        seconds = self.seconds_read(now)
-        if seconds is None or seconds < seconds_max or self._frame is None:
-            return False
-        return self._frame_end < self._first_frame_end()
-
-    def _pause(self) -> None:
-        self._watch(self._events & ~READABLE)
-
-    def read_again(self, now: float) -> None:
-        """There is memory again: continue to receive."""
-        if self.waits_since is not None:
-            if self.frame_since is not None:
-                self.frame_since += now - self.waits_since
-            self.waits_since = None
-        if not self._closing:
-            self._watch(self._events | READABLE)
-
-    def resume(self) -> None:
-        """Nothing holds the connection any more: handle the kept frames, then receive. The caller
-        ends the turn.
-        """
-        if not self.open:
-            return
-        if self._has_whole_frame:
-            try:
-                self._handle_kept()
-            except Exception as error:
-                self._failed(error)
-        if self.open and not self._closing and not self.held and not self._has_whole_frame:
-            self._watch(self._events | READABLE)
-
-    def introduced(self, node_id: int) -> None:
-        """The peer is this node of the cluster. Its requests are served from the next one on.
-        Raises ProtocolError if there are too many connections of nodes.
-        """
-        self.owner.introduced(self)
-        self.peer_node = node_id
-        self.frame_bytes_max = self.owner.request_bytes_max
-
-    @property
-    def received_at(self) -> float:
-        """Monotonic seconds of the last request or response. -inf after the end of the stream."""
-        return self.last_active if self.open and not self._closing else -math.inf
-
-    @property
-    def ends(self) -> bool:
-        """Whether its peer sends no more, so no fetch of it is parked."""
-        return self._closing or not self.open
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether responses wait for the peer to take them."""
-        return bool(self._sending)
-
-    @property
-    def is_stranger(self) -> bool:
-        """Whether its peer, on the peer listener, has not introduced itself."""
-        return self.listener == PEER and self.peer_node is None
-
     def finish(self) -> None:
         """Receive no more. Send the outstanding responses, then close the connection."""
-        self._end_of_stream()
-
-    def _end_of_stream(self) -> None:
-        """The peer sends no more. Send the outstanding responses, then close the connection."""
         self._closing = True
         self._pause()
-        self._drop_frame()
+        self._release_frames()
         if self.parked is not None:
             self.parked.free()
         self._close_when_done()
 
-    # -- sending -----------------------------------------------------------------------------------
-
-    def slot(self) -> Slot:
-        """Take the next place in the queue of responses."""
-        slot = Slot(self)
-        self.slots.append(slot)
-        return slot
-
-    def answered(self) -> None:
-        """A response is ready. If it is the first of the queue, it is sent when the turn ends."""
-        if not self.is_dirty and self.open and self.slots and self.slots[0].parts is not None:
-            self.is_dirty = True
-            self.owner.dirty(self)
-
-    def flush(self) -> None:
-        """Send the responses that are ready, from the front. Called when the turn ends."""
-        self.is_dirty = False
-        if not self.open:
-            return
-        slots = self.slots
-        ready: list[Part] = []
-        plain = True
-        while slots:
-            parts = slots[0].parts
-            if parts is None:
-                break
-            slots.popleft()
-            ready += parts
-            if len(parts) > 1:
-                plain = False
-        if ready:
-            self.last_active = self.owner.now
-        if plain and ready and not self._sending:
-            self._send_plain(ready[0] if len(ready) == 1 else b"".join(ready))  # type: ignore[arg-type]
-        elif ready:
-            if not self._sending:
-                self.sent_at = self.owner.now
-            self._sending.extend(ready)
-            self._ranges = self._ranges or not plain
-            if not self._events & WRITABLE:
-                self._send()
-            else:
-                self._note_unsent()
-        if self._closing or not self._events & READABLE:
-            self._after_progress()
-
-    def _after_progress(self) -> None:
-        if not self.open:
-            return
-        if self._closing:
-            self._close_when_done()
-        elif not self._events & READABLE and not self.held:
-            if self._has_whole_frame and self.owner.slice_is_over:
-                self.must_yield = True
-                self.owner.resume_later(self)
-            else:
-                self.resume()
-
-    def _send_plain(self, data: Part) -> None:
-        """Send bytes when nothing else waits to be sent: most responses."""
-        assert not isinstance(data, FileRange)
-        try:
-            sent = self.sock.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self._lost(error)
-            return
-        if sent < len(data):
-            self._sending.append(memoryview(data)[sent:])
-            self.sent_at = self.owner.now
-            self._note_unsent()
-            self._watch(self._events | WRITABLE)
-
-    def _note_unsent(self) -> None:
-        """Count the bytes that wait to be sent."""
-        size = (
-            sum(len(part) for part in self._sending if not isinstance(part, FileRange))
-            if self._sending
-            else 0
-        )
-        self.answers.bytes += size - self.unsent_bytes
-        self.unsent_bytes = size
-
-    def _send(self) -> None:
-        self._send_more()
-        if self.unsent_bytes or self._sending:
-            self._note_unsent()
-
-    def _send_more(self) -> None:
-        """Send until all or enough is sent, or the peer reads too slowly; then the poller
-        calls again.
-        """
-        sending = self._sending
-        sock = self.sock
-        total = 0
-        try:
-            while sending:
-                if total > SENT_BYTES_PER_SLICE:
-                    self._watch(self._events | WRITABLE)
-                    return
-                piece = self._next_piece()
-                try:
-                    if isinstance(piece, FileRange):
-                        sent = sock.send_file(piece.file, piece.position, piece.size)
-                        if sent < piece.size:
-                            sending.appendleft(
-                                FileRange(piece.file, piece.position + sent, piece.size - sent)
-                            )
-                    else:
-                        sent = sock.send_more(piece) if sending else sock.send(piece)
-                        if sent < len(piece):
-                            sending.appendleft(memoryview(piece)[sent:])
-                    total += sent
-                    self.sent_at = self.owner.now
-                except BlockingIOError:
-                    sending.appendleft(piece)
-                    self._watch(self._events | WRITABLE)
-                    return
-        except OSError as error:
-            self._lost(error)
-            return
-        self._ranges = False
-        if self._events & WRITABLE:
-            self._watch(self._events & ~WRITABLE)
-
-    def _next_piece(self) -> Part:
-        """The bytes for one call: a large range, or all small parts before it joined. Reads small
-        ranges.
-        """
-        sending = self._sending
-        part = sending.popleft()
-        if not self._ranges:
-            if not sending:
-                return part
-            data = b"".join((part, *sending))  # type: ignore[arg-type]
-            sending.clear()
-            return data
-        if isinstance(part, FileRange) and part.size >= SENDFILE_BYTES_MIN:
-            return part
-        pieces = [self._bytes_of(part)]
-        size = len(pieces[0])
-        while sending and size < _JOIN_BYTES_MAX:
-            following = sending[0]
-            if isinstance(following, FileRange) and following.size >= SENDFILE_BYTES_MIN:
-                break
-            pieces.append(self._bytes_of(sending.popleft()))
-            size += len(pieces[-1])
-        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
-
-    @staticmethod
-    def _bytes_of(part: Part) -> bytes | bytearray | memoryview:
-        if not isinstance(part, FileRange):
-            return part
-        data = part.file.read_at(part.position, part.size)
-        if len(data) != part.size:
-            raise OSError(f"{part.file.path} ends before position {part.position + part.size}")
-        return data
-
-    # -- the end -----------------------------------------------------------------------------------
-
-    def _watch(self, events: int) -> None:
-        if self.open and events != self._events:
-            self._events = events
-            self.owner.poller.watch(self.sock, self, events)
-
     def _close_when_done(self) -> None:
-        if not self.slots and not self._sending:
+        if not self.has_outstanding_responses:
             self.close()
 
     def close(self) -> None:
@@ -832,11 +563,10 @@ class Connection:
         if self.work is not None:
             self.work.cancel()
         self.slots.clear()
-        self._sending.clear()
-        self._note_unsent()
-        self._drop_frame()
-        self.drop_spare()
-        self.pool.leaving += self.task_bytes
+        self.send_queue.clear()
+        self._release_frames()
+        self.frames.drop_spare()
+        self.request_pool.leaving += self.task_bytes
         if self.parked is not None:
             self.parked.free()
         self.owner.closed(self)

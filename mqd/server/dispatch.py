@@ -37,7 +37,7 @@ from mqd.protocol.primitives import Cursor
 from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, UnsupportedApi, encode_response_header
 from mqd.protocol.slices import all_slices
-from mqd.server import hello, unstable
+from mqd.server import peer_requests, unstable
 from mqd.server.connection import Connection, Slot
 from mqd.server.context import CLIENT, PEER, Context, Node
 from mqd.server.handlers import fetch, produce
@@ -94,7 +94,7 @@ class Dispatcher:
         api_key, version, correlation_id, client_id_bytes = _HEAD(buffer, start)
         if connection.listener is PEER:
             if connection.peer_node is None:
-                hello.check_stranger(connection, api_key)
+                peer_requests.check_unauthenticated(connection, api_key)
             if api_key == PRODUCE:
                 raise _not_served(api_key, PEER)
         body = start + 10 + client_id_bytes if client_id_bytes > 0 else start + 10
@@ -154,8 +154,8 @@ class Dispatcher:
     ) -> None:
         handler = self._handlers[connection.listener].get(api_key)
         if handler is None:
-            if connection.listener == PEER and hello.is_private(api_key):
-                hello.handle(self._node, connection, api_key, frame)
+            if connection.listener == PEER and peer_requests.is_private(api_key):
+                peer_requests.handle(self._node, connection, api_key, frame)
                 return
             raise _not_served(api_key, connection.listener)
         header = decode_request_header(frame)
@@ -169,7 +169,7 @@ class Dispatcher:
             return
         if len(frame) - header.body_position > DECODED_AT_ONCE_BYTES_MAX:
             connection.barrier = True
-            if not connection.keep_frame(buffer):
+            if not connection.frames.retain(buffer):
                 frame = memoryview(bytes(frame))
             self._spawn(self._answer_large, connection, connection.slot(), handler, header, frame)
             return

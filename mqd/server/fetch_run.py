@@ -195,7 +195,7 @@ class FetchRun(Generic[PendingT, ItemT]):
                     and not plan.urgent
                     and plan.size < request.min_bytes
                     and not connection.ends
-                    and connection.pool.may_park(len(waiter.partitions))
+                    and connection.request_pool.may_park(len(waiter.partitions))
                 )
                 if not may_wait:
                     break
@@ -203,7 +203,7 @@ class FetchRun(Generic[PendingT, ItemT]):
                 if not waiter.freed and waiter.bytes_wanted > 0:
                     waiter.release = partial(self._woken, pending)
                     connection.parked = waiter
-                    connection.pool.park(len(waiter.partitions))
+                    connection.request_pool.park(len(waiter.partitions))
                     self._node.replica.park_fetch(waiter, ())
                     self._tasks.resume(connection)
                     return
@@ -234,7 +234,7 @@ class FetchRun(Generic[PendingT, ItemT]):
         if not waiter.partitions:
             self.run(pending, may_wait=may_wait)
             return
-        connection.pool.unpark(len(waiter.partitions))
+        connection.request_pool.unpark(len(waiter.partitions))
         if connection.open:
             work = partial(self.run_in_slices, pending, may_wait=may_wait)
             self._tasks.start(connection, work)  # it leaves the partitions in slices

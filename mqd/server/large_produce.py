@@ -140,7 +140,7 @@ class LargeProduce:
         pending = PendingProduce(self._node, connection, version, correlation_id)
         connection.slots.append(pending)
         connection.barrier = True
-        if not connection.keep_frame(buffer):
+        if not connection.frames.retain(buffer):
             body = memoryview(bytearray(body))
         self._spawn(self._append_large, pending, body, connection.owner.now)
 
@@ -148,12 +148,12 @@ class LargeProduce:
         """A task. Later requests of the connection wait until all of this one is appended."""
         connection, owner = pending.connection, pending.connection.owner
         large = _Large(pending, view)
-        connection.pool.bytes += len(view)
+        connection.request_pool.bytes += len(view)
         try:
             try:
                 await self._append_in_slices(large, now)
             finally:
-                connection.pool.bytes -= len(view)
+                connection.request_pool.bytes -= len(view)
             large.view = view = _NOTHING
             if not connection.open:
                 return
@@ -167,7 +167,7 @@ class LargeProduce:
                 pending.version, pending.correlation_id, pending.topics, 0, pending.addresses()
             )
             pending.parts = [await finished_in_slices(encoding)]
-            connection.answered()
+            connection.response_ready()
         except ProtocolError as error:
             connection.refuse(error)
         except Exception as error:
@@ -195,7 +195,7 @@ class LargeProduce:
     async def _append_slice(self, large: _Large, pieces: list[_Piece]) -> None:
         inspection = self._node.logs.inspection
         examined = large.examined = {}
-        pool, made_bytes = large.pending.connection.pool, 0
+        pool, made_bytes = large.pending.connection.request_pool, 0
         try:
             for partition, start, stop in self._to_examine(
                 large.view, [piece[:3] for piece in pieces]

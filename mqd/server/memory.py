@@ -1,13 +1,12 @@
-"""One budget for what connections make a node hold: requests, unsent answers, parked fetches. A
+"""One budget for the memory that connections use: requests, unsent responses, parked fetches. A
 core.
 
-`memory.budget.bytes` is the sum; each class has a share of it (`Shares`). Groups and transactions
-have bounds of their own (coordinator/account.py), fetch sessions too (limits.py). Nodes of the
-cluster have a pool of frames that no client can fill.
+`memory.budget.bytes` is the sum; requests and responses have a share each (`Shares`). Groups and
+transactions have bounds of their own (coordinator/account.py), fetch sessions too (limits.py).
+Nodes of the cluster have pools that no client can fill.
 
-Where a share is used up, the connections that hold the most are read no further, and then closed
-with a line in the log: a connection that sends a request waits for another one's memory for
-`EVICT_SECONDS` at most.
+When a share is used up, the server stops reading connections that need more of it. After
+`EVICT_SECONDS` it closes one that holds much, with a line in the log.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import NamedTuple, Protocol
 from mqd.limits import MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
 
 DEFAULT_PART = 4
-"""The default budget is this part of the machine's memory, or of the control group's."""
+"""The default budget is a quarter of the memory of the machine, or of its control group."""
 BUDGET_BYTES_MIN = 64 * MIB
 """The default is no less than this.
 
@@ -29,19 +28,19 @@ The option may be: a node works with any budget, one large request at a time.
 EVICT_SECONDS = 0.25
 """How long a connection waits for memory before another one is closed for it."""
 PARKED_ROW_BYTES = 400
-"""What a partition of a parked fetch takes."""
+"""Memory of one partition of a parked fetch."""
 SMALL_FRAME_BYTES_MAX = 2 * MIB
-"""Twice the default of `message.max.bytes`. Requests up to this have a part of the pool that larger
-ones cannot take: half-received large ones do not hold them up.
+"""Twice the default of `message.max.bytes`. Requests up to this size have a part of the pool that
+larger ones cannot take, so half-received large requests do not block them.
 """
 _RESERVED_PART = 4
 _TASKS_PART = 4
-"""Requests in tasks go first where they hold more than this part: parked fetches have half
-at most.
+"""Requests in tasks are evicted first if they hold more than this part of the pool. Parked fetches
+have half of it at most.
 """
 STALLED_SECONDS = 1.0
-"""A frame that has been read for longer is judged by its rate: the slowest goes first. The time
-for which it waits for memory does not count: its client cannot send then.
+"""The slowest of the frames that have been read for longer is evicted first. The time for which a
+frame waits for memory does not count: its client cannot send then.
 """
 
 
@@ -49,13 +48,13 @@ for which it waits for memory does not count: its client cannot send then.
 class Shares:
     """Bytes of each class of clients' memory."""
 
-    frames: int
-    """Of requests that are received or in tasks, and of large fetches that are parked."""
-    answers: int
+    requests: int
+    """Requests that are being received or are in tasks, and large parked fetches."""
+    responses: int
 
     @classmethod
     def of(cls, budget: int) -> Shares:
-        return cls(frames=budget // 2, answers=budget // 2)
+        return cls(requests=budget // 2, responses=budget // 2)
 
 
 class Holder(Protocol):
@@ -76,7 +75,7 @@ class Holder(Protocol):
 
     @property
     def task_bytes(self) -> int:
-        """Of a large request that has arrived whole and that a task holds."""
+        """Bytes of a large request that has arrived completely, and that a task holds."""
         ...
 
     def seconds_read(self, now: float) -> float | None:
@@ -95,25 +94,25 @@ class _Waiting(NamedTuple):
     since: float
 
 
-class FramePool:
+class RequestPool:
     """Memory of the unfinished requests of one listener, and of large ones that tasks hold.
 
-    One connection at a time may go beyond the limit, or half-received frames could wait for one
-    another for ever.
+    One connection at a time may exceed the limit. Otherwise half-received frames could wait for
+    each other forever.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes = 0
         self.bytes_max = bytes_max
         self.leaving = 0
-        """Of `bytes`: what tasks hold for connections that have closed, until they end."""
+        """Of `bytes`: memory of tasks whose connections have closed. It is free when they end."""
         self._parked = 0
         """Bytes of parked fetches."""
         self._beyond: Holder | None = None
         self._reserved: dict[Holder, int] = {}
         """Small frames that the reserved part has room for, and their bytes."""
         self._waiting: deque[_Waiting] = deque()
-        """The longest waiting first; small frames apart, as they go first."""
+        """The longest waiting first. Small frames have a queue of their own, which goes first."""
         self._small_waiting: deque[_Waiting] = deque()
 
     @property
@@ -121,7 +120,7 @@ class FramePool:
         return bool(self._waiting or self._small_waiting)
 
     def has_room(self, holder: Holder, size: int, frame_bytes: int) -> bool:
-        """Whether `holder` may take so many bytes more, for a frame of `frame_bytes`."""
+        """Whether `holder` may take `size` more bytes, for a frame of `frame_bytes`."""
         if self.fits(size):
             return True
         if frame_bytes <= SMALL_FRAME_BYTES_MAX and self._fits_reserve(size, holder):
@@ -132,7 +131,7 @@ class FramePool:
         return self._beyond is holder
 
     def fits(self, size: int) -> bool:
-        """Whether there is room for so many bytes more, beside the reserved part."""
+        """Whether there is room for `size` more bytes outside of the reserved part."""
         reserve = self.bytes_max // _RESERVED_PART
         ordinary = self.bytes + self._parked - sum(self._reserved.values())
         return ordinary + size <= self.bytes_max - reserve
@@ -142,8 +141,8 @@ class FramePool:
         return sum(self._reserved.values()) - own + size <= self.bytes_max // _RESERVED_PART
 
     def may_park(self, rows: int) -> bool:
-        """Whether a fetch of so many partitions may wait here for records: parked fetches
-        get half of the pool.
+        """Whether a fetch of `rows` partitions may wait here for records. Parked fetches have half
+        of the pool.
         """
         return self._parked + self._parked_size(rows) <= self.bytes_max // 2
 
@@ -158,7 +157,7 @@ class FramePool:
         return rows * PARKED_ROW_BYTES
 
     def done(self, holder: Holder) -> None:
-        """Its frame is complete, or gone."""
+        """Its frame is complete, or dropped."""
         self._reserved.pop(holder, None)
         if self._beyond is holder:
             self._beyond = None
@@ -169,7 +168,7 @@ class FramePool:
         (self._small_waiting if small else self._waiting).append(_Waiting(holder, size, now))
 
     def grant(self, now: float) -> None:
-        """Let connections read again while there is room for what they want."""
+        """Let waiting connections read again while there is room for them."""
         for waiting in (self._small_waiting, self._waiting):
             while waiting:
                 holder, size, _ = waiting[0]
@@ -227,8 +226,8 @@ class FramePool:
         return greediest if greediest is not None and greediest.held_bytes > wanted else None
 
 
-class Answers:
-    """Memory of the answers that wait for slow readers, over all clients."""
+class ResponsePool:
+    """Memory of the responses of one listener that wait for slow readers."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes = 0
@@ -236,7 +235,9 @@ class Answers:
 
     @property
     def connection_bytes_max(self) -> int:
-        """Above this a connection is not read: less when the readers together are slow."""
+        """Above this size of its unsent responses, a connection is not read. Less when all readers
+        together are slow.
+        """
         free = self.bytes_max - self.bytes
         return max(SEND_QUEUE_BYTES_MIN, min(SEND_QUEUE_BYTES_MAX, free // 4))
 

@@ -14,9 +14,10 @@ from mqd.protocol.hot_produce import (
 )
 from mqd.replica.partition import Partition
 from mqd.replica.waiters import Append, ProduceTicket
-from mqd.server.connection import Connection, Part
+from mqd.server.connection import Connection
 from mqd.server.context import Node
 from mqd.server.partitions import Endpoint, current_leader, endpoints
+from mqd.server.send_queue import Part
 
 NONE: Final = -1
 
@@ -62,7 +63,7 @@ class PendingProduce(ProduceTicket[Partition]):
                 self.version, self.correlation_id, self.topics, 0, self.addresses()
             )
         ]
-        self.connection.answered()
+        self.connection.response_ready()
 
     def addresses(self) -> Sequence[Endpoint]:
         """The addresses of the nodes that the response names as leaders."""

@@ -161,7 +161,7 @@ class Appender:
         """End a request with acks=0: no response, and a closed connection after an error."""
         pending.freed = True
         pending.parts = []
-        pending.connection.answered()
+        pending.connection.response_ready()
         if refused:
             pending.connection.close()
 

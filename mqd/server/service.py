@@ -1,8 +1,7 @@
-"""The server: accepts connections on two listeners and runs the turns in which their requests are
-answered.
+"""The server: accepts connections on two listeners and runs the turns that serve their requests.
 
-A turn takes up everything that is ready - frames of many connections, each within its bound - then
-writes what they appended, and sends what can be answered, each connection's answers with one call.
+A turn handles everything that is ready: frames of many connections, each within its bound. Then it
+writes what they appended, and sends the complete responses, those of one connection with one call.
 Nothing in a turn waits.
 """
 
@@ -10,48 +9,37 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
 
-from mqd.errors import ProtocolError
-from mqd.io.memory import memory_bytes
-from mqd.io.net import Listener, Network, Ready, Socket
+from mqd.io.net import Listener, Network, Ready
 from mqd.limits import (
     FRAME_RECEIVE_TIMEOUT_MS,
-    PEER_ANSWERS_BYTES_MAX,
-    PEER_CONNECTIONS_MAX,
-    PEER_FRAMES_BYTES_MAX,
+    HANDSHAKE_SECONDS_MAX,
     RECEIVE_ARENA_BYTES,
     SLICE_SECONDS_MAX,
-    STRANGER_SECONDS_MAX,
-    STRANGER_SECONDS_MIN,
     TURN_SECONDS_MAX,
 )
-from mqd.peers import is_loopback
-from mqd.server.addresses import Addresses
 from mqd.server.connection import RESUME, Connection
-from mqd.server.context import CLIENT, PEER, Node
+from mqd.server.connection_memory import ConnectionMemory
+from mqd.server.connection_quotas import ConnectionQuotas
+from mqd.server.context import Node
 from mqd.server.dispatch import Dispatcher
-from mqd.server.memory import BUDGET_BYTES_MIN, DEFAULT_PART, Answers, FramePool, Shares
 from mqd.server.receive_buffers import Arena
-from mqd.server.strangers import Full, Strangers
 
 logger = logging.getLogger(__name__)
 
 _TURNS_BEFORE_OTHERS = 8
 _SECONDS_BEFORE_OTHERS = 0.01
 """Turns in a row while sockets stay ready, and how old the first of them may be, before the node's
-other tasks get the loop. What those tasks answer (heartbeats, commits) takes several rounds: a
-producer that floods the node must not cost a group its members.
+other tasks run. Their responses (heartbeats, commits) take several passes of the loop: a producer
+that floods the node must not cost a group its members.
 """
 _SWEEP_SECONDS = 1.0
 _SPARE_SECONDS = 2.0
 """How long a quiet connection keeps the buffer of a large frame for the next one."""
-_MEMORY_RETRY_SECONDS = 0.05
-_CROWD_TOLD_EVERY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +47,16 @@ class ServerStatistics:
     connections: int
     requests: int
     turns: int
-    frame_bytes: int
+    request_bytes: int
+    """Memory of unfinished requests."""
     refused_connections: int
     evicted_connections: int
-    """Connections that were closed because they held too much memory, took none of their answers,
+    """Connections that were closed because they held too much memory, did not take their responses,
     or gave their place to another."""
     stalled_connections: int
-    """Those of them that took no byte of their answers for `connections.max.write.stall.ms`."""
+    """Of these: took no byte of a response for `connections.max.write.stall.ms`."""
     memory_waits: int
-    """How often a connection had to wait for memory before its request was read on."""
+    """How often a connection waited for memory in the middle of a request."""
     bugs: int
     """Connections that were closed because of an unexpected exception."""
 
@@ -86,26 +75,9 @@ class Server:
         self.now_ms = node.clock.wall_ms()
         self.dispatcher = Dispatcher(node, self._spawn)
         self._connections: dict[Connection, None] = {}
-        self._addresses: Addresses[Connection] = Addresses()
-        """Of clients."""
-        self._by_kind: Counter[str] = Counter()
-        others = (peer.host for peer in node.peers.nodes.values() if peer.id != node.node_id)
-        self._strangers: Strangers[Connection] = Strangers(others)
-        self._crowd_told_at = -math.inf
-        self._connections_max = node.config.integer("max.connections")
-        self._connections_per_address_max = node.config.integer("max.connections.per.ip")
+        self.memory = ConnectionMemory(node.config, node.clock, self._connections)
+        self._quotas = ConnectionQuotas(node.config, node.clock, node.peers, node.node_id)
         self._dirty: list[Connection] = []
-        budget = node.config["memory.budget.bytes"]
-        shares = Shares.of(
-            budget
-            if isinstance(budget, int)
-            else max(memory_bytes() // DEFAULT_PART, BUDGET_BYTES_MIN)
-        )
-        self._pools = {CLIENT: FramePool(shares.frames), PEER: FramePool(PEER_FRAMES_BYTES_MAX)}
-        self._answers = {CLIENT: Answers(shares.answers), PEER: Answers(PEER_ANSWERS_BYTES_MAX)}
-        self._memory_wanted = trio.Event()
-        self._stall_seconds = node.config.integer("connections.max.write.stall.ms") / 1000
-        self._evicted = self._stalled = self._memory_waits = 0
         self._in_turn = False
         self._held_back: list[Connection] = []
         """Connections that used up their slice and have more requests."""
@@ -118,18 +90,17 @@ class Server:
         """
         self._extra_turn_wanted = trio.Event()
         self.turns = 0
-        self._refused = 0
 
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(
             connections=len(self._connections),
             requests=self.dispatcher.requests,
             turns=self.turns,
-            frame_bytes=self.frame_bytes,
-            refused_connections=self._refused,
-            evicted_connections=self._evicted,
-            stalled_connections=self._stalled,
-            memory_waits=self._memory_waits,
+            request_bytes=self.memory.request_bytes,
+            refused_connections=self._quotas.refused,
+            evicted_connections=self.memory.evicted + self._quotas.evicted,
+            stalled_connections=self.memory.stalled,
+            memory_waits=self.memory.waits,
             bugs=self.dispatcher.bugs,
         )
 
@@ -153,7 +124,7 @@ class Server:
                 for listener, kind in listeners:
                     self.listen(listener, kind)
                 nursery.start_soon(self._sweep)
-                nursery.start_soon(self._share_memory)
+                nursery.start_soon(self.memory.share)
                 nursery.start_soon(self._extra_turns)
                 task_status.started()
                 await self._serve()
@@ -255,9 +226,17 @@ class Server:
         if not self._in_turn:
             self._extra_turn_wanted.set()
 
+    @property
+    def slice_is_over(self) -> bool:
+        return self._node.clock.monotonic() > self._slice_ends_at
+
+    def resume_later(self, connection: Connection) -> None:
+        self._held_back.append(connection)
+        self._extra_turn_wanted.set()
+
     async def _extra_turns(self) -> None:
-        """Turns between those of `_serve`: for answers that came late, and for connections
-        that let others go first.
+        """Turns between those of `_serve`: for responses that became ready outside a turn, and for
+        connections that let others go first.
         """
         while True:
             await self._extra_turn_wanted.wait()
@@ -269,218 +248,51 @@ class Server:
     async def _accept(self, listener: Listener, kind: str) -> None:
         while True:
             sock = await listener.accept()
-            try:
-                refusal = (
-                    await self._peer_refusal(sock) if kind == PEER else self._client_refusal(sock)
-                )
-            except BaseException:
-                sock.close()
-                raise
-            self.now = self._node.clock.monotonic()
-            if refusal is not None:
-                self._refused += 1
-                logger.warning("refusing a connection peer=%s reason=%s", sock.peer, refusal)
-                sock.close()
-                continue
-            self._by_kind[kind] += 1
-            connection = Connection(self, sock, kind, self.now)
-            self._connections[connection] = None
-            if kind == PEER:
-                self._strangers.add(connection, _address(sock))
-            else:
-                self._addresses.add(connection, _address(sock))
+            if await self._quotas.admits(sock, kind):
+                self.now = self._node.clock.monotonic()
+                connection = Connection(self, sock, kind, self.now)
+                self._connections[connection] = None
+                self._quotas.add(connection)
 
-    async def _peer_refusal(self, sock: Socket) -> str | None:
-        """Why the peer listener has no place for this connection; the oldest of its pool
-        makes room where it can.
-        """
-        address = _address(sock)
-        while True:
-            try:
-                oldest = self._strangers.place_taken_by(address)
-            except Full as full:
-                return str(full)
-            if oldest is None:
-                return None
-            now = self._node.clock.monotonic()
-            if self._strangers.may_go(oldest, now):
-                self._refused += 1
-                self._warn_of_crowd(now, oldest)
-                oldest.close()
-            elif self._strangers.is_known(address):
-                await trio.sleep(STRANGER_SECONDS_MIN / 10)
-            else:
-                return "too many connections have not completed the introduction"
-
-    def _warn_of_crowd(self, now: float, oldest: Connection) -> None:
-        if now - self._crowd_told_at >= _CROWD_TOLD_EVERY_SECONDS:
-            self._crowd_told_at = now
-            logger.warning(
-                "%d connections to the peer listener have not completed the introduction: "
-                "closing the oldest; allow only the nodes of the"
-                " cluster to reach this port peer=%s",
-                len(self._strangers),
-                oldest.peer,
-            )
-
-    def introduced(self, connection: Connection) -> None:
-        """A stranger has become a node of the cluster.
-
-        Raises ProtocolError where there are too many connections of nodes.
-        """
-        if self._by_kind[PEER] - len(self._strangers) >= PEER_CONNECTIONS_MAX:
-            raise ProtocolError(f"{PEER_CONNECTIONS_MAX} connections of other nodes are open")
-        self._strangers.introduced(connection, _address(connection.sock))
-
-    def _client_refusal(self, sock: Socket) -> str | None:
-        """Why there is no place for this client; the address with the most makes room if it can."""
-        address = _address(sock)
-        of_address = self._addresses[address]
-        if of_address >= self._connections_per_address_max and not is_loopback(address):
-            return "max.connections.per.ip allows no more from this address"
-        of_kind = self._by_kind[CLIENT]
-        if of_kind < self._connections_max:
-            return None
-        idle = self._addresses.place_for(address)
-        if idle is None:
-            return f"{of_kind} connections are open and max.connections allows no more"
-        self._evicted += 1
-        logger.warning(
-            "closing a connection peer=%s reason=max.connections is reached, its address has "
-            "the most"
-            " connections (%d), and this one is idle the longest: its place goes to %s",
-            idle.peer,
-            self._addresses[_address(idle.sock)],
-            sock.peer,
-        )
-        idle.close()
-        return None
+    def authenticated(self, connection: Connection) -> None:
+        """The connection is one of a node from now on. Raises ProtocolError."""
+        self._quotas.authenticated(connection)
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
-        self._strangers.discard(connection)
-        self._by_kind[connection.listener] -= 1
-        if connection.listener == CLIENT:
-            self._addresses.discard(_address(connection.sock))
-
-    @property
-    def slice_is_over(self) -> bool:
-        return self._node.clock.monotonic() > self._slice_ends_at
-
-    def resume_later(self, connection: Connection) -> None:
-        self._held_back.append(connection)
-        self._extra_turn_wanted.set()
-
-    def pool(self, listener: str) -> FramePool:
-        return self._pools[listener]
-
-    def answers(self, listener: str) -> Answers:
-        return self._answers[listener]
-
-    @property
-    def frame_bytes(self) -> int:
-        """Memory of the unfinished frames of all connections."""
-        return sum(pool.bytes for pool in self._pools.values())
-
-    def memory_wanted(self, connection: Connection, size: int, frame_bytes: int) -> None:
-        self._memory_waits += 1
-        connection.pool.wait(connection, size, frame_bytes, self.now)
-        for other in self._connections:  # each buffer takes milliseconds to free
-            if connection.pool.fits(size):
-                break
-            other.drop_spare()
-        self._memory_wanted.set()
-
-    async def _share_memory(self) -> None:
-        """Let connections read again when there is memory for them; close others where
-        there is none.
-        """
-        while True:
-            if not any(pool.is_wanted for pool in self._pools.values()):
-                await self._memory_wanted.wait()
-                self._memory_wanted = trio.Event()
-            await trio.sleep(_MEMORY_RETRY_SECONDS)
-            now = self._node.clock.monotonic()
-            for kind, pool in self._pools.items():
-                pool.grant(now)
-                victim = pool.to_evict(
-                    [one for one in self._connections if one.listener == kind], now
-                )
-                if victim is not None:
-                    assert isinstance(victim, Connection)
-                    held, state = victim.held_bytes, "incomplete"
-                    if victim.task_bytes > held:
-                        held, state = victim.task_bytes, "unanswered"
-                    self._evict(
-                        victim, f"other connections need the {held} bytes of its {state} request"
-                    )
-                    pool.grant(now)
-
-    def _evict(self, connection: Connection, reason: str) -> None:
-        self._evicted += 1
-        logger.warning(
-            "closing a connection peer=%s listener=%s reason=%s",
-            connection.peer,
-            connection.listener,
-            reason,
-        )
-        connection.close()
-
-    def _bound_answers(self, now: float) -> None:
-        """Close connections that do not take their answers: those that stall, and the
-        greediest while all together hold too much.
-        """
-        for connection in list(self._connections):
-            if connection.is_sending and now - connection.sent_at > self._stall_seconds:
-                self._stalled += 1
-                self._evict(
-                    connection, f"it has read no response bytes for {self._stall_seconds:g} s"
-                )
-        for kind, answers in self._answers.items():
-            while answers.is_over:
-                greediest = max(
-                    (one for one in self._connections if one.listener == kind),
-                    key=lambda one: one.unsent_bytes,
-                )
-                self._evict(
-                    greediest,
-                    f"{greediest.unsent_bytes} bytes of unsent answers exceed the memory for "
-                    "all connections",
-                )
+        self._quotas.discard(connection)
 
     async def _sweep(self) -> None:
-        """Close connections that are idle for too long, never finish a frame, or do not
-        take their answers.
+        """Close connections that are idle for too long, never finish a frame or the handshake, or
+        do not take their responses.
         """
         idle_ms = self._node.config.integer("connections.max.idle.ms")
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf
         while True:
             await trio.sleep(_SWEEP_SECONDS)
             now = self._node.clock.monotonic()
-            self._bound_answers(now)
+            self.memory.evict_slow_readers(now)
             for connection in list(self._connections):
-                if connection.frame_is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
+                if connection.frames.is_late(now, FRAME_RECEIVE_TIMEOUT_MS / 1000):
                     logger.warning(
                         "closing a connection peer=%s reason=a request was not complete in time",
                         connection.peer,
                     )
                     connection.close()
-                elif connection.is_stranger and now - connection.since > STRANGER_SECONDS_MAX:
+                elif (
+                    connection.is_unauthenticated and now - connection.since > HANDSHAKE_SECONDS_MAX
+                ):
                     logger.debug(
-                        "closing a connection peer=%s reason=no introduction in time",
+                        "closing a connection peer=%s reason=no handshake in time",
                         connection.peer,
                     )
                     connection.close()
                 elif now - connection.last_active > _SPARE_SECONDS:
-                    connection.drop_spare()
+                    connection.frames.drop_spare()
                 if (
                     now - connection.last_active > idle_seconds
-                    and not connection.answering
+                    and not connection.has_outstanding_responses
                     and connection.open
                 ):
                     logger.debug("closing an idle connection peer=%s", connection.peer)
                     connection.close()
-
-
-def _address(sock: Socket) -> str:
-    return sock.peer.rpartition(":")[0]

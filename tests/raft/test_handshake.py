@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from mqd.errors import ProtocolError
-from mqd.limits import STRANGER_FRAME_BYTES_MAX
+from mqd.limits import UNAUTHENTICATED_FRAME_BYTES_MAX
 from mqd.raft import codec
 from mqd.raft.handshake import (
     Credentials,
@@ -257,7 +257,7 @@ def test_every_identity_of_bounded_size_fits_the_frames_of_strangers() -> None:
     data = encode_identity(Identity(1, 2, UUID(int=3), voter_view(largest, voters=largest)))
     decoded = decode_identity(data).voter_view
     assert decoded is not None and decoded.configured == largest
-    assert len(data) + 32 + 14 <= STRANGER_FRAME_BYTES_MAX
+    assert len(data) + 32 + 14 <= UNAUTHENTICATED_FRAME_BYTES_MAX
     for bad in (data[:20], data[:-1], data + b"x", data[:25] + b"\0\0\0\0\0\0" + data[31:]):
         with pytest.raises(ProtocolError):
             decode_identity(bad)

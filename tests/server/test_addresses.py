@@ -40,7 +40,7 @@ def test_it_is_the_longest_idle_of_the_address_with_the_most(seed: int) -> None:
         sizes = Counter(connection.address for connection in connections)
         newcomer = chance.choice("abcde")
         assert addresses[newcomer] == sizes[newcomer]
-        victim = addresses.place_for(newcomer)
+        victim = addresses.to_evict_for(newcomer)
         most = max(sizes.values(), default=0)
         if most < sizes[newcomer] + 2:
             assert victim is None
@@ -70,7 +70,7 @@ def test_a_newcomer_in_a_flood_walks_over_no_connections(monkeypatch: pytest.Mon
     for now in range(10_000):
         addresses.add(Connection("flood", now), "flood")
     for number in range(4_000):
-        victim = addresses.place_for(f"newcomer {number}")
+        victim = addresses.to_evict_for(f"newcomer {number}")
         assert victim is not None and victim.last_active == number
         victim.open = False
         addresses.discard(victim.address)

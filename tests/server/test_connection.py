@@ -1,4 +1,4 @@
-"""The connection core against a scripted socket: framing at every split, order of answers,
+"""The connection core against a scripted socket: framing at every split, order of responses,
 bounds, and the end.
 """
 
@@ -17,8 +17,8 @@ from mqd.errors import ProtocolError
 from mqd.io.disk import FileRange, OsDisk
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Ready, Socket
 from mqd.limits import IN_FLIGHT_REQUESTS_MAX, MIB, RECEIVE_ARENA_BYTES, SENDFILE_BYTES_MIN
-from mqd.server.connection import Connection, Dispatcher, Slot
-from mqd.server.memory import Answers, FramePool
+from mqd.server.connection import Connection, Dispatcher, Memory, Slot
+from mqd.server.memory import RequestPool, ResponsePool
 from mqd.server.receive_buffers import Arena, Buffer
 
 TRIES = 3
@@ -86,7 +86,7 @@ class ScriptedPoller:
 
 
 class ScriptedOwner:
-    """A server of one connection; keeps every request, answers when told to."""
+    """A server of one connection. It keeps every request, and responds unless a test does."""
 
     request_bytes_max = 1 << 20
 
@@ -98,7 +98,7 @@ class ScriptedOwner:
         self.now = 0.0
         self.now_ms = 0
         self.turns = 0
-        self.frames, self.unsent = FramePool(256 << 20), Answers(256 << 20)
+        self.requests_pool, self.unsent = RequestPool(256 << 20), ResponsePool(256 << 20)
         self.echo = echo
         self.refuse_next = False
         self.requests: list[bytes] = []
@@ -108,7 +108,7 @@ class ScriptedOwner:
         self.sock = ScriptedSocket()
         self.connection = Connection(self, self.sock, "client", 0.0)
 
-    def introduced(self, connection: Connection) -> None: ...
+    def authenticated(self, connection: Connection) -> None: ...
 
     def bug(self, connection: Connection, api: str) -> None:
         raise AssertionError(f"an exception in {api}")
@@ -128,18 +128,18 @@ class ScriptedOwner:
     def dirty(self, connection: Connection) -> None:
         self.dirty_connections.append(connection)
 
-    def pool(self, listener: str) -> FramePool:
-        return self.frames
+    @property
+    def memory(self) -> Memory:
+        return self
 
-    def answers(self, listener: str) -> Answers:
+    def request_pool(self, listener: str) -> RequestPool:
+        return self.requests_pool
+
+    def response_pool(self, listener: str) -> ResponsePool:
         return self.unsent
 
-    def memory_wanted(self, connection: Connection, size: int, frame_bytes: int) -> None:
+    def want(self, connection: Connection, size: int, frame_bytes: int, now: float) -> None:
         self.waiting.append(connection)
-
-    @property
-    def frame_bytes(self) -> int:
-        return self.frames.bytes
 
     slice_is_over = False
 
@@ -205,8 +205,8 @@ def test_frames_survive_every_split(cuts: list[int], first: int) -> None:
     owner.run()
     assert owner.requests == REQUESTS
     assert bytes(owner.sock.sent) == b"".join(REQUESTS)
-    owner.connection.drop_spare()
-    assert owner.frame_bytes == 0
+    owner.connection.frames.drop_spare()
+    assert owner.requests_pool.bytes == 0
 
 
 def test_one_byte_at_a_time() -> None:
@@ -238,7 +238,7 @@ def test_a_frame_of_an_impossible_size_closes_the_connection_before_anything_is_
     owner.sock.incoming = [pack(">i", size) + b"12345678"]
     owner.run()
     assert owner.sock.closed
-    assert owner.frame_bytes == 0
+    assert owner.requests_pool.bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_declared_length_alone_costs_no_memory() -> None:
     owner = ScriptedOwner()
     owner.sock.incoming = [pack(">i", 1 << 20) + b"only a few bytes"]
     owner.run()
-    assert 0 < owner.frame_bytes <= 64 * 1024
+    assert 0 < owner.requests_pool.bytes <= 64 * 1024
 
 
 def test_requests_behind_a_barrier_wait_and_go_on() -> None:
@@ -363,19 +363,19 @@ def test_a_hang_up_closes_a_connection_that_is_not_read() -> None:
     owner.run()
     owner.connection.on_ready(HANG_UP)
     assert owner.sock.closed
-    assert owner.frame_bytes == 0
+    assert owner.requests_pool.bytes == 0
 
 
 def test_a_late_frame_is_noticed_but_held_requests_are_not_late() -> None:
     owner = ScriptedOwner()
     owner.sock.incoming = [frame(b"12345678")[:9]]
     owner.run()
-    assert owner.connection.frame_is_late(31.0, 30.0)
+    assert owner.connection.frames.is_late(31.0, 30.0)
     held = ScriptedOwner()
     held.connection.barrier = True
     held.sock.incoming = [frame(b"12345678")]
     held.run()
-    assert not held.connection.frame_is_late(31.0, 30.0)
+    assert not held.connection.frames.is_late(31.0, 30.0)
 
 
 def test_a_protocol_error_in_a_request_closes_this_connection() -> None:
@@ -413,8 +413,8 @@ def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again
     owner.run()
     assert len(seen) == 4
     assert buffers[2] in buffers[:2] or buffers[3] == buffers[2]
-    owner.connection.drop_spare()
-    assert owner.frame_bytes == 0
+    owner.connection.frames.drop_spare()
+    assert owner.requests_pool.bytes == 0
 
 
 def test_no_step_takes_long_for_a_large_frame() -> None:
@@ -423,7 +423,7 @@ def test_no_step_takes_long_for_a_large_frame() -> None:
     tried = []
     for _ in range(TRIES):
         owner = ScriptedOwner(echo=False)
-        owner.connection.frame_bytes_max = len(body)
+        owner.connection.frames.frame_bytes_max = len(body)
         owner.sock.incoming = in_pieces(frame(body))
         longest = 0.0
         while len(owner.sock.incoming) > 1:  # with the last one, the test copies the request
@@ -433,25 +433,25 @@ def test_no_step_takes_long_for_a_large_frame() -> None:
         tried.append(longest)
         owner.run()
         assert owner.requests == [body]
-        owner.connection.drop_spare()
-        assert owner.frame_bytes == 0
+        owner.connection.frames.drop_spare()
+        assert owner.requests_pool.bytes == 0
     assert min(tried) < FRAME_SECONDS_MAX, tried
 
 
 def test_a_large_frame_whose_buffer_is_in_use_elsewhere_grows_by_a_copy() -> None:
     owner = ScriptedOwner()
     body = bytes(range(256)) * (40 * 4096)
-    owner.connection.frame_bytes_max = len(body)
+    owner.connection.frames.frame_bytes_max = len(body)
     pieces = in_pieces(frame(body))
     owner.sock.incoming = pieces[:10]
     while owner.sock.incoming:
         owner.connection.on_ready(READABLE)
-    seen = owner.connection._frame_view[:MIB]
+    seen = owner.connection.frames.view[:MIB]
     owner.sock.incoming = pieces[10:]
     owner.run()
     assert owner.requests == [body] and seen == frame(body)[:MIB]
-    owner.connection.drop_spare()
-    assert owner.frame_bytes == 0
+    owner.connection.frames.drop_spare()
+    assert owner.requests_pool.bytes == 0
 
 
 def test_nothing_more_is_heard_of_who_has_ended_his_stream_though_his_answer_is_due() -> None:

@@ -211,7 +211,7 @@ async def test_what_carries_no_epoch_and_no_node_sends_is_not_served_to_peers(
             ("fetch", version, fetch),
         ):
             peer = await node.connect(PEER)
-            next(one for one in node.server._connections if one.sock is peer.sock).introduced(2)
+            next(one for one in node.server._connections if one.sock is peer.sock).authenticated(2)
             told = {row.api_key for row in (await peer.ask("api_versions", 0, {})).api_keys}
             assert PRODUCE not in told and {FETCH, ALTER_PARTITION} <= told
             peer.post(name, at, body)
@@ -412,7 +412,11 @@ async def test_large_joins_wait_for_a_place_to_be_decoded(tmp_path: Path) -> Non
         work.opened.set()
         await settle()
         assert [len(client.frames()) for client in clients[2:]] == [1] * (len(clients) - 2)
-        assert node.server.pool(CLIENT).bytes == node.server.pool(CLIENT).leaving == 0
+        assert (
+            node.server.memory.request_pool(CLIENT).bytes
+            == node.server.memory.request_pool(CLIENT).leaving
+            == 0
+        )
 
 
 async def test_joins_that_wait_for_members_have_no_place_and_no_frame(tmp_path: Path) -> None:
@@ -424,7 +428,7 @@ async def test_joins_that_wait_for_members_have_no_place_and_no_frame(tmp_path: 
             client.send_frame(large_join())
         await settle()
         assert joining.inside == len(clients)
-        assert node.server.pool(CLIENT).bytes == 0
+        assert node.server.memory.request_pool(CLIENT).bytes == 0
         joining.opened.set()
         await settle()
         assert [len(client.frames()) for client in clients] == [1] * len(clients)
@@ -560,7 +564,7 @@ async def test_a_node_out_of_contact_answers_metadata_and_sends_the_client_away(
         node.create("t")
         client, peer, other = await node.connect(), await node.connect(PEER), await node.connect()
         peer_connection = next(one for one in node.server._connections if one.listener == PEER)
-        peer_connection.introduced(2)
+        peer_connection.authenticated(2)
         node.replica.set_in_contact(False)
         client.post("produce", 9, node.produce_body("t", batch(b"refused")))
         client.post("metadata", 9, {"topics": [{"name": "t"}]})

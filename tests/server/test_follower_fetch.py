@@ -37,7 +37,7 @@ class Follower:
         client = await node.connect(kind)
         for connection in node.server._connections:
             if connection.sock is client.sock and kind == PEER:
-                connection.introduced(node_id)
+                connection.authenticated(node_id)
         return cls(node, client, node_id)
 
     def body(

@@ -19,8 +19,8 @@ from mqd.server.memory import (
     EVICT_SECONDS,
     SMALL_FRAME_BYTES_MAX,
     STALLED_SECONDS,
-    Answers,
-    FramePool,
+    RequestPool,
+    ResponsePool,
 )
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, settle
@@ -47,7 +47,7 @@ async def test_half_sent_frames_hold_nobody_up_for_a_second(
 ) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
-        node.server.pool(CLIENT).bytes_max = 16 * MIB
+        node.server.memory.request_pool(CLIENT).bytes_max = 16 * MIB
         hogs = [await half_sent(node, sent=MIB, size=90 * MIB) for _ in range(30)]
         good = await node.connect()
         good.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
@@ -65,7 +65,9 @@ async def test_a_tiny_budget_serves_one_large_request_at_a_time(
     async with rig(tmp_path, memory_budget_bytes=str(256 * KIB)) as node:
         node.create("t")
         assert (
-            node.server.pool(CLIENT).bytes_max == node.server.answers(CLIENT).bytes_max == 128 * KIB
+            node.server.memory.request_pool(CLIENT).bytes_max
+            == node.server.memory.response_pool(CLIENT).bytes_max
+            == 128 * KIB
         )
         for _ in range(3):
             hog = await half_sent(node, sent=100_000, size=600_000)
@@ -85,11 +87,14 @@ async def test_frames_of_clients_take_no_memory_from_peers(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
-        node.server.pool(CLIENT).bytes_max = 2 * MIB
+        node.server.memory.request_pool(CLIENT).bytes_max = 2 * MIB
         for _ in range(5):
             await half_sent(node, sent=MIB, size=90 * MIB)
-        assert node.server.pool(CLIENT).is_wanted
-        assert node.server.pool(PEER).bytes == 0 and not node.server.pool(PEER).is_wanted
+        assert node.server.memory.request_pool(CLIENT).is_wanted
+        assert (
+            node.server.memory.request_pool(PEER).bytes == 0
+            and not node.server.memory.request_pool(PEER).is_wanted
+        )
 
 
 async def test_a_reader_that_takes_nothing_is_closed(
@@ -119,7 +124,9 @@ async def test_the_greediest_reader_goes_first(tmp_path: Path, mock_clock: MockC
             for _ in range(count):
                 client.post("api_versions", 3, {})
         await settle()
-        node.server.answers(CLIENT).bytes_max = node.server.answers(CLIENT).bytes // 2
+        node.server.memory.response_pool(CLIENT).bytes_max = (
+            node.server.memory.response_pool(CLIENT).bytes // 2
+        )
         mock_clock.jump(1.1)
         await settle()
         assert greedy.sock.closed and not modest.sock.closed
@@ -134,7 +141,7 @@ async def test_addresses_have_a_bound_and_loopback_has_none(tmp_path: Path) -> N
 
 
 def test_slow_readers_together_may_have_less_each() -> None:
-    answers = Answers(64 * MIB)
+    answers = ResponsePool(64 * MIB)
     assert answers.connection_bytes_max == SEND_QUEUE_BYTES_MAX
     answers.bytes = 60 * MIB
     assert answers.connection_bytes_max == MIB
@@ -160,7 +167,7 @@ class Holding:
 
 
 def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
-    pool = FramePool(10 * MIB)
+    pool = RequestPool(10 * MIB)
     large, trickle, fresh, waiting = (
         Holding(8 * MIB, 8 * MIB, 0.0),
         Holding(MIB, 10, 0.0),
@@ -177,7 +184,7 @@ def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
 
 
 def test_requests_in_tasks_go_first_where_they_hold_more() -> None:
-    pool = FramePool(8 * MIB)
+    pool = RequestPool(8 * MIB)
     slow, waiting = Holding(MIB, 10, 0.0), Holding(0, 0, 9.0)
     small, large = Holding(0, 0, None, in_task=MIB), Holding(0, 0, None, in_task=2 * MIB)
     pool.bytes = 6 * MIB  # the rest is for small frames
@@ -202,7 +209,7 @@ async def test_requests_that_wait_for_a_place_close_no_good_client(
     monkeypatch.setattr("mqd.server.memory.SMALL_FRAME_BYTES_MAX", 0)
     async with rig(tmp_path) as node:
         node.create("t")
-        node.server.pool(CLIENT).bytes_max = 8 * MIB * 4 // 3
+        node.server.memory.request_pool(CLIENT).bytes_max = 8 * MIB * 4 // 3
         node.server.dispatcher._places[CLIENT]._large = trio.Semaphore(0)
         hogs = []
         for _ in range(5):
@@ -210,7 +217,9 @@ async def test_requests_that_wait_for_a_place_close_no_good_client(
             hogs[-1].send_frame(large_join(1_600_000))
             await settle()
         half = [await half_sent(node, sent=700_000, size=6_000_000)]
-        assert not node.server.pool(CLIENT).is_wanted, "it is the one that may go beyond the limit"
+        assert not node.server.memory.request_pool(CLIENT).is_wanted, (
+            "it is the one that may go beyond the limit"
+        )
         good = [await node.connect() for _ in range(3)]
         for client in good:
             client.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
@@ -222,20 +231,20 @@ async def test_requests_that_wait_for_a_place_close_no_good_client(
             for client in good
         )
         assert 0 < sum(hog.sock.closed for hog in hogs) < len(hogs)
-        assert "bytes of its unanswered request" in caplog.text
-        assert node.server.pool(CLIENT).leaving == 0
+        assert "bytes of its in-flight request" in caplog.text
+        assert node.server.memory.request_pool(CLIENT).leaving == 0
 
 
 def test_a_frame_that_waited_for_memory_is_not_slow() -> None:
     """Its rate counts the time for which the node read it."""
-    pool = FramePool(10 * MIB)
+    pool = RequestPool(10 * MIB)
     owner = ScriptedOwner()
-    owner.frames = pool
+    owner.requests_pool = pool
     starved, waiting = Connection(owner, ScriptedSocket(), "client", 0.0), Holding(0, 0, 0.0)
     pool.bytes = 10 * MIB
     assert pool.has_room(Holding(9 * MIB, 0, 0.0), MIB, 9 * MIB), "the one beyond the limit"
     starved.sock.incoming.append((3 * MIB).to_bytes(4, "big") + bytes(900_000))  # type: ignore[attr-defined]
-    owner.request_bytes_max = starved.frame_bytes_max = 4 * MIB
+    owner.request_bytes_max = starved.frames.frame_bytes_max = 4 * MIB
     starved.on_ready(READABLE)
     starved.on_ready(READABLE)
     assert owner.waiting == [starved] and starved.seconds_read(9.0) == 0.0
@@ -245,11 +254,11 @@ def test_a_frame_that_waited_for_memory_is_not_slow() -> None:
     starved.read_again(9.0)
     assert starved.seconds_read(9.5) == 0.5 and starved.seconds_read(11.0) == 2.0
     assert pool.to_evict([starved, faster, waiting], 11.0) is starved
-    assert not starved.frame_is_late(38.0, 30.0) and starved.frame_is_late(39.0, 30.0)
+    assert not starved.frames.is_late(38.0, 30.0) and starved.frames.is_late(39.0, 30.0)
 
 
 def test_small_frames_have_a_part_of_the_pool_and_go_first() -> None:
-    pool = FramePool(16 * MIB)
+    pool = RequestPool(16 * MIB)
     small, large = SMALL_FRAME_BYTES_MAX, SMALL_FRAME_BYTES_MAX + 1
     first, second, third, hog = (Holding(0, 0, 0.0) for _ in range(4))
     assert pool.has_room(hog, 12 * MIB, large)
@@ -278,17 +287,17 @@ async def test_a_wait_for_memory_frees_no_more_buffers_than_it_needs(tmp_path: P
             client = await node.connect()
             client.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
             await settle()
-        pool = node.server.pool(CLIENT)
+        pool = node.server.memory.request_pool(CLIENT)
         kept = pool.bytes
         assert kept == sum(one.held_bytes for one in node.server._connections) > 5 * 600_000
         pool.bytes_max = (kept + MIB) * 4 // 3
         (connection, *_) = node.server._connections
-        node.server.memory_wanted(connection, MIB + 700_000, 90 * MIB)
+        node.server.memory.want(connection, MIB + 700_000, 90 * MIB, 0.0)
         assert kept - 2 * 800_000 < pool.bytes < kept - 700_000
 
 
 def test_parked_fetches_get_half_of_the_pool() -> None:
-    pool = FramePool(8_000)
+    pool = RequestPool(8_000)
     assert pool.may_park(10) and not pool.may_park(11)
     pool.park(10)
     assert not pool.may_park(1)

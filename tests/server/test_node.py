@@ -20,7 +20,7 @@ from mqd.protocol.apis import by_name
 from mqd.protocol.batch import iterate_batches
 from mqd.protocol.record_reader import iterate_records
 from mqd.protocol.schema import encode_request_header
-from mqd.server.hello import HANDSHAKE, RAFT_MESSAGE
+from mqd.server.peer_requests import HANDSHAKE, RAFT_MESSAGE
 from mqd.server.served_apis import SERVED_TO_PEERS
 from tests.nodes import ask, batch, connected, create_topic, fetch, node, one_node_peers, produce
 

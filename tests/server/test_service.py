@@ -16,15 +16,15 @@ from mqd.controller.records import SetConfigs
 from mqd.errors import ErrorCode, ProtocolError
 from mqd.limits import (
     FRAME_RECEIVE_TIMEOUT_MS,
+    HANDSHAKE_SECONDS_MIN,
     MIB,
     PEER_CONNECTIONS_MAX,
     RECEIVE_ARENA_BYTES,
     RECEIVE_BYTES_MAX,
     SEND_QUEUE_BYTES_MAX,
-    STRANGER_SECONDS_MIN,
-    STRANGERS_ELSEWHERE_MAX,
-    STRANGERS_MAX,
-    STRANGERS_PER_ADDRESS_MAX,
+    UNAUTHENTICATED_CLUSTER_MAX,
+    UNAUTHENTICATED_OTHER_MAX,
+    UNAUTHENTICATED_PER_ADDRESS_MAX,
 )
 from mqd.server.context import CLIENT, PEER
 from tests.log.support import batch
@@ -64,8 +64,8 @@ async def test_one_address_does_not_keep_the_others_out(
             flood.append(await node.connect(address="10.0.0.1"))
             mock_clock.jump(0.1)
         assert await serves(flood[0])
-        newcomers = [await node.connect(address=address) for address in ("10.0.0.2", "127.0.0.1")]
-        assert [await serves(client) for client in newcomers] == [True, True]
+        next_ones = [await node.connect(address=address) for address in ("10.0.0.2", "127.0.0.1")]
+        assert [await serves(client) for client in next_ones] == [True, True]
         assert [number for number, client in enumerate(flood) if client.sock.closed] == [1, 2], (
             "the longest idle"
         )
@@ -74,7 +74,7 @@ async def test_one_address_does_not_keep_the_others_out(
         assert [client.sock.closed for client in more] == [False] * 3 + [True] * 7, (
             "5 and 4 are about as many"
         )
-        assert await serves(newcomers[0]) and await serves(newcomers[1])
+        assert await serves(next_ones[0]) and await serves(next_ones[1])
         statistics = node.server.statistics()
         assert (
             statistics.connections,
@@ -102,25 +102,32 @@ async def test_peers_are_let_in_whatever_clients_do(tmp_path: Path) -> None:
         assert await serves(await node.connect(PEER))
 
 
-async def test_strangers_at_the_peer_listener_keep_no_node_out(
+def become_nodes(node: Rig, *clients: Client, node_id: int = 2) -> None:
+    """The server has accepted their handshakes."""
+    for client in clients:
+        next(
+            one for one in node.server._quotas.unauthenticated if one.sock is client.sock
+        ).authenticated(node_id)
+
+
+async def test_unauthenticated_connections_do_not_block_nodes(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    """The oldest gives way, but not before it had a moment to introduce itself."""
+    """The oldest is closed for a new one, but not before it had time for a handshake."""
     async with rig(tmp_path) as node:
-        strangers = [await node.connect(PEER) for _ in range(STRANGERS_MAX)]
-        newcomer = await node.connect(PEER)
-        assert not any(stranger.sock.closed for stranger in strangers) and not newcomer.sock.closed
-        for stranger in strangers[:2]:  # who is a node by then stays
-            next(one for one in node.server._strangers if one.sock is stranger.sock).introduced(2)
+        first = [await node.connect(PEER) for _ in range(UNAUTHENTICATED_CLUSTER_MAX)]
+        next_one = await node.connect(PEER)
+        assert not any(client.sock.closed for client in (*first, next_one))
+        become_nodes(node, *first[:2])
         others = [await node.connect(PEER) for _ in range(2)]
-        mock_clock.jump(STRANGER_SECONDS_MIN / 2)
+        mock_clock.jump(HANDSHAKE_SECONDS_MIN / 2)
         await settle()
-        assert not any(stranger.sock.closed for stranger in strangers)
+        assert not any(client.sock.closed for client in first)
         for _ in range(3):
-            mock_clock.jump(STRANGER_SECONDS_MIN / 2)
+            mock_clock.jump(HANDSHAKE_SECONDS_MIN / 2)
             await settle()
-        assert [number for number, stranger in enumerate(strangers) if stranger.sock.closed] == [2]
-        assert [await serves(client) for client in (newcomer, *others)] == [True] * 3
+        assert [number for number, client in enumerate(first) if client.sock.closed] == [2]
+        assert [await serves(client) for client in (next_one, *others)] == [True] * 3
 
 
 async def test_a_flood_from_other_addresses_takes_no_place_of_a_node(
@@ -131,36 +138,37 @@ async def test_a_flood_from_other_addresses_takes_no_place_of_a_node(
             await node.connect(PEER, address=f"10.9.{number % 50}.1") for number in range(1000)
         ]
         peer = await node.connect(PEER)  # from the address of the peers file
-        assert sum(not client.sock.closed for client in flood) == STRANGERS_ELSEWHERE_MAX
+        assert sum(not client.sock.closed for client in flood) == UNAUTHENTICATED_OTHER_MAX
         assert await serves(peer)
-        mock_clock.jump(STRANGER_SECONDS_MIN)
-        newcomer = await node.connect(PEER, address="10.8.1.1")  # the oldest had its time
-        assert await serves(newcomer) and flood[0].sock.closed
-        for _ in range(STRANGERS_PER_ADDRESS_MAX):
-            mock_clock.jump(STRANGER_SECONDS_MIN)
+        mock_clock.jump(HANDSHAKE_SECONDS_MIN)
+        next_one = await node.connect(PEER, address="10.8.1.1")  # the oldest had its time
+        assert await serves(next_one) and flood[0].sock.closed
+        for _ in range(UNAUTHENTICATED_PER_ADDRESS_MAX):
+            mock_clock.jump(HANDSHAKE_SECONDS_MIN)
             last = await node.connect(PEER, address="10.8.1.1")
-        assert last.sock.closed and not newcomer.sock.closed
-        next(one for one in node.server._strangers if one.sock is newcomer.sock).introduced(2)
-        # now known
-        again = [await node.connect(PEER, address="10.8.1.1") for _ in range(STRANGERS_MAX)]
+        assert last.sock.closed and not next_one.sock.closed
+        become_nodes(node, next_one)  # their address is one of the cluster from now on
+        again = [
+            await node.connect(PEER, address="10.8.1.1") for _ in range(UNAUTHENTICATED_CLUSTER_MAX)
+        ]
         assert not any(client.sock.closed for client in again)
 
 
-async def test_nodes_have_their_own_bound_whatever_strangers_do(
+async def test_connections_of_nodes_have_a_bound_of_their_own(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
         for _ in range(PEER_CONNECTIONS_MAX):
             await node.connect(PEER)
-            next(iter(node.server._strangers)).introduced(2)
+            next(iter(node.server._quotas.unauthenticated)).authenticated(2)
         for _ in range(2):
             assert await serves(await node.connect(PEER))
         with pytest.raises(
             ProtocolError, match=f"{PEER_CONNECTIONS_MAX} connections of other nodes are open"
         ):
-            next(iter(node.server._strangers)).introduced(3)
+            next(iter(node.server._quotas.unauthenticated)).authenticated(3)
         next(one for one in node.server._connections if one.peer_node == 2).close()
-        next(iter(node.server._strangers)).introduced(3)
+        next(iter(node.server._quotas.unauthenticated)).authenticated(3)
 
 
 async def test_peers_take_no_client_s_place(tmp_path: Path) -> None:
@@ -278,7 +286,7 @@ async def test_a_frame_that_does_not_become_whole_is_closed_in_time(
         closed.append(client.sock.closed)
         assert closed == [False, True]
         assert await serves(other)
-        assert node.server.statistics().frame_bytes == 0
+        assert node.server.statistics().request_bytes == 0
 
 
 async def test_half_a_length_is_a_frame_that_has_begun(
@@ -330,7 +338,7 @@ async def test_large_frames_wait_for_memory_and_go_on(
 ) -> None:
     limit = 25 * MIB // 10 * 4 // 3  # a quarter is for small frames
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
-        node.server.pool(CLIENT).bytes_max = limit
+        node.server.memory.request_pool(CLIENT).bytes_max = limit
         node.create("t")
         (first, rest), (second, other_rest) = [
             await begun(node, 3 * MIB // 2, MIB - 1000) for _ in range(2)
@@ -340,7 +348,7 @@ async def test_large_frames_wait_for_memory_and_go_on(
         second.send(other_rest)
         await settle()
         assert not second.answers()
-        assert node.server.statistics().frame_bytes <= limit + 2 * MIB
+        assert node.server.statistics().request_bytes <= limit + 2 * MIB
         assert await serves(await node.connect())  # small ones do not wait
         first.send(rest[-10:])
         await settle()
@@ -355,7 +363,7 @@ async def test_one_of_those_who_wait_for_memory_goes_on(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
-        node.server.pool(CLIENT).bytes_max = 33 * MIB // 10
+        node.server.memory.request_pool(CLIENT).bytes_max = 33 * MIB // 10
         node.create("t")
         pairs = [await begun(node, 3 * MIB // 2, MIB - 1000) for _ in range(2)]
         for client, rest in pairs:
@@ -453,7 +461,7 @@ async def test_a_server_that_is_stopped_closes_every_connection(tmp_path: Path) 
         await settle()
     assert all(client.sock.closed for client in clients)
     assert node.server.statistics().connections == 0
-    assert node.server.frame_bytes == 0
+    assert node.server.memory.request_bytes == 0
 
 
 async def test_other_tasks_run_while_sockets_stay_ready(tmp_path: Path) -> None:
@@ -484,5 +492,5 @@ async def test_statistics(tmp_path: Path) -> None:
             found.connections,
             found.requests,
             found.refused_connections,
-            found.frame_bytes,
+            found.request_bytes,
         ) == (1, 1, 0, 0)

@@ -11,21 +11,17 @@ from mqd.controller.records import DeleteTopic
 from mqd.controller.size import growth
 from mqd.coordinator.group.offset_store import WAITING_BYTES, OffsetStore
 from mqd.server.connection import Connection
+from mqd.server.send_queue import SendQueue
 from mqd.server.service import Server
 from tests.sim.planting import Patches, bug
 
 
-@bug(
-    "a connection that is closed while answers wait keeps their share of the memory", load="hostile"
-)
-def closed_connection_keeps_its_answers() -> Patches:
-    original = Connection._note_unsent
+@bug("a connection that is closed keeps the memory of its unsent responses", load="hostile")
+def closed_connection_keeps_its_unsent_bytes() -> Patches:
+    def clear(self: SendQueue) -> None:
+        self.parts.clear()
 
-    def note(self: Connection) -> None:
-        if self.open:
-            original(self)
-
-    yield Connection, "_note_unsent", note
+    yield SendQueue, "clear", clear
 
 
 @bug("a connection's turn has no end: its pipelined requests are served first", load="hostile")
@@ -33,8 +29,8 @@ def turns_have_no_end() -> Patches:
     yield Server, "slice_is_over", False
 
 
-@bug("answers leave in the order in which they are ready")
-def answers_leave_as_they_are_ready() -> Patches:
+@bug("responses are sent in the order in which they are ready")
+def responses_are_sent_as_they_are_ready() -> Patches:
     original = Connection.flush
 
     def flush(self: Connection) -> None:
@@ -43,13 +39,13 @@ def answers_leave_as_they_are_ready() -> Patches:
         self.slots.extend(sorted(slots, key=lambda slot: slot.parts is None))
         original(self)
 
-    def answered(self: Connection) -> None:
+    def response_ready(self: Connection) -> None:
         if not self.is_dirty and self.open:
             self.is_dirty = True
             self.owner.dirty(self)
 
     yield Connection, "flush", flush
-    yield Connection, "answered", answered
+    yield Connection, "response_ready", response_ready
 
 
 @bug("a coordinator counts offsets of transactions that have ended", load="copy")

@@ -395,16 +395,17 @@ def test_a_follower_with_records_that_its_leader_has_deleted(world: Cardboard) -
 def test_a_pool_that_counts_what_no_connection_holds(
     world: Cardboard, held: int, unsent: int
 ) -> None:
-    connection = SimpleNamespace(listener="client", held_bytes=10, unsent_bytes=5)
-    server = SimpleNamespace(
-        _connections=[connection],
-        _pools={"client": SimpleNamespace(bytes=10)},
-        _answers={"client": SimpleNamespace(bytes=5)},
+    queue = SimpleNamespace(unsent_bytes=5)
+    connection = SimpleNamespace(listener="client", held_bytes=10, send_queue=queue)
+    memory = SimpleNamespace(
+        request_pools={"client": SimpleNamespace(bytes=10)},
+        response_pools={"client": SimpleNamespace(bytes=5)},
     )
+    server = SimpleNamespace(_connections=[connection], memory=memory)
     for node_id in (1, 2, 3):
         world.daemons[node_id].server = server if node_id == 2 else None
     assert world.probes.unreleased() is None
-    connection.held_bytes, connection.unsent_bytes = held, unsent
+    connection.held_bytes, queue.unsent_bytes = held, unsent
     assert (world.probes.unreleased() or "").startswith(
         "release of memory on node 2: (10, 5) bytes"
     )

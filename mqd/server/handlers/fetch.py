@@ -64,7 +64,7 @@ class Fetch:
         if request is None:
             if connection.parked is not None:
                 return False
-            connection.pool.bytes += end - position
+            connection.request_pool.bytes += end - position
             body = bytes(view[position:end])
             decode = partial(self._decode, connection.slot(), body, version, correlation_id)
             self._tasks.start(connection, decode)
@@ -95,7 +95,7 @@ class Fetch:
 
     async def _decode(self, slot: Slot, body: bytes, version: int, correlation_id: int) -> None:
         """The same for a request of many rows, in slices."""
-        connection, pool = slot.connection, slot.connection.pool
+        connection, pool = slot.connection, slot.connection.request_pool
         try:
             request = await finished_in_slices(decode_fetch_in_slices(body, 0, len(body), version))
         finally:

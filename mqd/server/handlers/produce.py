@@ -139,7 +139,7 @@ class Produce:
         """A task. Later requests of the connection wait until it has ended."""
         connection = pending.connection
         speaks = Speaks.of(pending.version, ABORTABLE_FROM_VERSION, ADDS_FROM_VERSION)
-        connection.pool.bytes += len(body)
+        connection.request_pool.bytes += len(body)
         try:
             producers = {one[:2] for one in waiting.values()}
             if len(producers) > 1:
@@ -161,7 +161,7 @@ class Produce:
                 raise
             self._bug(connection, "produce")
         finally:
-            connection.pool.bytes -= len(body)
+            connection.request_pool.bytes -= len(body)
 
     def _append_confirmed(
         self,

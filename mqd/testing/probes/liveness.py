@@ -52,16 +52,16 @@ def unreleased(live: Live) -> str | None:
         server = daemon.server
         if server is None:
             continue
-        for kind, pool in server._pools.items():
+        for kind, pool in server.memory.request_pools.items():
             connections = [one for one in server._connections if one.listener == kind]
-            counted = pool.bytes, server._answers[kind].bytes
+            counted = pool.bytes, server.memory.response_pools[kind].bytes
             held = (
                 sum(one.held_bytes for one in connections),
-                sum(one.unsent_bytes for one in connections),
+                sum(one.send_queue.unsent_bytes for one in connections),
             )
             if counted != held:
                 return (
                     f"release of memory on node {node_id}: {counted} bytes of requests "
-                    f"and answers are counted, {held} are held"
+                    f"and responses are counted, {held} are held"
                 )
     return None

@@ -304,7 +304,7 @@ async def test_a_client_that_goes_takes_its_large_fetch_along(
             assert len(rows_of(answer)) == MANY
         assert client.sock.closed
         assert nobody_waits(node)
-        assert node.server.frame_bytes == 0
+        assert node.server.memory.request_bytes == 0
 
 
 async def test_a_damaged_large_fetch_closes_its_connection(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ async def test_a_damaged_large_fetch_closes_its_connection(tmp_path: Path) -> No
         await settle()
         assert client.sock.closed
         assert (await other.ask("api_versions", 0, {})).error_code == 0
-        assert node.server.frame_bytes == 0
+        assert node.server.memory.request_bytes == 0
 
 
 # -- sessions

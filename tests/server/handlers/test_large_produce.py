@@ -80,7 +80,7 @@ async def test_every_partition_is_appended_and_answered(tmp_path: Path, version:
         assert values((await client.fetch("t", 0, partition=MANY - 1)).records) == [
             b"%d" % (MANY - 1)
         ]
-        assert node.server.frame_bytes == 0
+        assert node.server.memory.request_bytes == 0
 
 
 @pytest.mark.parametrize("version", [8, 9])
@@ -246,7 +246,7 @@ async def test_a_client_that_goes(tmp_path: Path, how: str) -> None:
         if how == "half close":
             (answer,) = client.answers()
             assert codes(answer) == [0] * MANY
-        assert node.server.frame_bytes == 0
+        assert node.server.memory.request_bytes == 0
 
 
 async def test_a_damaged_large_request_closes_its_connection(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ async def test_a_damaged_large_request_closes_its_connection(tmp_path: Path) -> 
         await settle()
         assert client.sock.closed
         assert (await other.ask("api_versions", 0, {})).error_code == 0
-        assert node.server.frame_bytes == 0
+        assert node.server.memory.request_bytes == 0
 
 
 async def test_many_bytes_are_appended_in_slices_and_not_copied(tmp_path: Path) -> None:

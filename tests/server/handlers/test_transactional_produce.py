@@ -472,7 +472,7 @@ async def test_a_client_that_went_while_it_waited_appends_nothing(
         await settle()
         coordinator.goes.set()
         await settle()
-        assert node.partition("t").log.log_end_offset == 0 and node.server.frame_bytes == 0
+        assert node.partition("t").log.log_end_offset == 0 and node.server.memory.request_bytes == 0
 
 
 async def test_the_epochs_and_sequences_of_transactions_version_2(

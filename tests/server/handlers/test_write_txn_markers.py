@@ -48,7 +48,7 @@ def marker(
 async def coordinator_on(node: Rig) -> Client:
     """A connection of another node, on which transaction coordinators ask."""
     client = await node.connect(PEER)
-    list(node.server._connections)[-1].introduced(OTHER)
+    list(node.server._connections)[-1].authenticated(OTHER)
     return client
 
 

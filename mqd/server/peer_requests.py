@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import Struct
 
 from mqd.errors import ProtocolError
-from mqd.limits import STRANGER_REQUESTS_MAX
+from mqd.limits import UNAUTHENTICATED_REQUESTS_MAX
 from mqd.server.connection import Connection
 from mqd.server.context import Node
 
@@ -22,7 +22,7 @@ API_VERSIONS = 18
 _HEAD = Struct(">hhih").unpack_from
 
 
-def check_stranger(connection: Connection, api_key: int) -> None:
+def check_unauthenticated(connection: Connection, api_key: int) -> None:
     """Raise ProtocolError for a request that the peer listener does not accept before the
     handshake.
     """
@@ -32,9 +32,9 @@ def check_stranger(connection: Connection, api_key: int) -> None:
             f"a request with API key {api_key} before a handshake: this port is for the "
             "nodes of the cluster"
         )
-    connection.stranger_requests += 1
-    if connection.stranger_requests > STRANGER_REQUESTS_MAX:
-        raise ProtocolError(f"more than {STRANGER_REQUESTS_MAX} requests before a handshake")
+    connection.unauthenticated_requests += 1
+    if connection.unauthenticated_requests > UNAUTHENTICATED_REQUESTS_MAX:
+        raise ProtocolError(f"more than {UNAUTHENTICATED_REQUESTS_MAX} requests before a handshake")
 
 
 def is_private(api_key: int) -> bool:
@@ -54,7 +54,7 @@ def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) 
             handshake = connection.handshake = node.raft.begin_handshake(connection)
         answer = node.raft.receive_handshake(handshake, body, correlation_id)
         if handshake.node_id is not None:
-            connection.introduced(handshake.node_id)
+            connection.authenticated(handshake.node_id)
         connection.slot().complete([answer])
         if handshake.refusal is not None:
             connection.finish()

@@ -1,4 +1,4 @@
-"""The peer listener's own requests: nothing is heard from who has not introduced himself."""
+"""The peer listener's own requests: a peer must complete the handshake before others."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 
 from mqd.errors import ProtocolError
-from mqd.limits import STRANGER_REQUESTS_MAX
-from mqd.server.hello import (
+from mqd.limits import UNAUTHENTICATED_REQUESTS_MAX
+from mqd.server.peer_requests import (
     API_VERSIONS,
     HANDSHAKE,
     RAFT_MESSAGE,
-    check_stranger,
+    check_unauthenticated,
     handle,
     is_private,
 )
@@ -24,10 +24,10 @@ LIFE = UUID(int=7)
 
 
 class Raft:
-    """Its introductions have two words: hello, and a proof."""
+    """Its handshakes have two messages: hello and proof."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[int | str, bytes]] = []
+        self.received: list[tuple[int | str, bytes]] = []
 
     def begin_handshake(self, caller: Connection) -> SimpleNamespace:
         return SimpleNamespace(address=caller.peer, node_id=None, incarnation=None, refusal=None)
@@ -37,16 +37,16 @@ class Raft:
     ) -> bytes:
         if handshake.node_id is not None:
             raise ProtocolError("a second handshake on one connection")
-        self.heard.append((handshake.address, bytes(body)))
+        self.received.append((handshake.address, bytes(body)))
         if bytes(body) == b"proof":
             handshake.node_id, handshake.incarnation = 3, LIFE
         elif bytes(body) == b"lie":
             handshake.refusal = "another cluster"
-        return b"answer %d" % correlation_id
+        return b"response %d" % correlation_id
 
     def receive(self, node_id: int, body: memoryview, incarnation: UUID) -> None:
         assert incarnation == LIFE
-        self.heard.append((node_id, bytes(body)))
+        self.received.append((node_id, bytes(body)))
 
 
 class Connection:
@@ -54,14 +54,14 @@ class Connection:
         self.peer = "10.0.0.3:5"
         self.peer_node: int | None = None
         self.handshake: Any = None
-        self.stranger_requests = 0
-        self.answers: list[bytes] = []
+        self.unauthenticated_requests = 0
+        self.responses: list[bytes] = []
         self.finished = False
 
     def slot(self) -> Any:
-        return SimpleNamespace(complete=self.answers.extend)
+        return SimpleNamespace(complete=self.responses.extend)
 
-    def introduced(self, node_id: int) -> None:
+    def authenticated(self, node_id: int) -> None:
         self.peer_node = node_id
 
     def finish(self) -> None:
@@ -91,35 +91,35 @@ def connection() -> Any:
 
 
 @pytest.mark.parametrize("client_id", [None, b"", b"mqd-node-3"])
-def test_bodies_are_what_stands_behind_the_client_id(
+def test_the_body_follows_the_client_id(
     node: Any, raft: Raft, connection: Any, client_id: bytes | None
 ) -> None:
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"hello", client_id))
-    introduced_as = [connection.peer_node]
+    authenticated_as = [connection.peer_node]
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"proof", client_id, 2))
-    introduced_as.append(connection.peer_node)
-    assert introduced_as == [None, 3]
-    assert connection.answers == [b"answer 1", b"answer 2"] and not connection.finished
+    authenticated_as.append(connection.peer_node)
+    assert authenticated_as == [None, 3]
+    assert connection.responses == [b"response 1", b"response 2"] and not connection.finished
     handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"vote", client_id))
     handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"", client_id))
-    assert raft.heard == [
+    assert raft.received == [
         ("10.0.0.3:5", b"hello"),
         ("10.0.0.3:5", b"proof"),
         (3, b"vote"),
         (3, b""),
     ]
-    assert len(connection.answers) == 2  # Raft's messages have none
+    assert len(connection.responses) == 2  # Raft's messages have none
 
 
-@pytest.mark.parametrize("words", [[], [b"hello"]])
-def test_a_stranger_is_not_heard(
-    node: Any, raft: Raft, connection: Any, words: list[bytes]
+@pytest.mark.parametrize("messages", [[], [b"hello"]])
+def test_raft_messages_before_the_handshake_are_refused(
+    node: Any, raft: Raft, connection: Any, messages: list[bytes]
 ) -> None:
-    for word in words:
-        handle(node, connection, HANDSHAKE, request(HANDSHAKE, word))
+    for message in messages:
+        handle(node, connection, HANDSHAKE, request(HANDSHAKE, message))
     with pytest.raises(ProtocolError, match="before a handshake"):
         handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"vote"))
-    assert len(raft.heard) == len(words)
+    assert len(raft.received) == len(messages)
 
 
 def test_one_connection_is_one_node(node: Any, connection: Any) -> None:
@@ -129,36 +129,36 @@ def test_one_connection_is_one_node(node: Any, connection: Any) -> None:
         handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"hello"))
 
 
-def test_who_is_refused_is_told_stays_a_stranger_and_is_heard_no_more(
-    node: Any, connection: Any
-) -> None:
+def test_a_refused_peer_gets_a_response_and_sends_no_more(node: Any, connection: Any) -> None:
     handle(node, connection, HANDSHAKE, request(HANDSHAKE, b"lie"))
     assert (
-        connection.answers == [b"answer 1"] and connection.finished and connection.peer_node is None
+        connection.responses == [b"response 1"]
+        and connection.finished
+        and connection.peer_node is None
     )
     with pytest.raises(ProtocolError, match="before a handshake"):
         handle(node, connection, RAFT_MESSAGE, request(RAFT_MESSAGE, b"vote"))
 
 
-def test_private_keys_are_no_key_of_kafka_s() -> None:
+def test_the_private_api_keys_are_not_keys_of_kafka() -> None:
     assert [key for key in range(-1, 33_000) if is_private(key)] == [HANDSHAKE, RAFT_MESSAGE]
 
 
-def test_a_stranger_may_introduce_himself_and_see_that_the_node_lives() -> None:
-    heard = []
+def test_before_the_handshake_only_it_and_api_versions_are_accepted() -> None:
+    accepted = []
     for api_key in (*range(-1, 100), HANDSHAKE, RAFT_MESSAGE):
         try:
-            check_stranger(Connection(), api_key)  # type: ignore[arg-type]
+            check_unauthenticated(Connection(), api_key)  # type: ignore[arg-type]
         except ProtocolError:
             continue
-        heard.append(api_key)
-    assert heard == [API_VERSIONS, HANDSHAKE]
+        accepted.append(api_key)
+    assert accepted == [API_VERSIONS, HANDSHAKE]
 
 
-def test_a_stranger_may_not_go_on_asking(connection: Any) -> None:
-    for _ in range(STRANGER_REQUESTS_MAX):
-        check_stranger(connection, API_VERSIONS)
+def test_the_requests_before_the_handshake_are_bounded(connection: Any) -> None:
+    for _ in range(UNAUTHENTICATED_REQUESTS_MAX):
+        check_unauthenticated(connection, API_VERSIONS)
     with pytest.raises(
-        ProtocolError, match=f"more than {STRANGER_REQUESTS_MAX} requests before a handshake"
+        ProtocolError, match=f"more than {UNAUTHENTICATED_REQUESTS_MAX} requests before a handshake"
     ):
-        check_stranger(connection, API_VERSIONS)
+        check_unauthenticated(connection, API_VERSIONS)

@@ -1,0 +1,141 @@
+"""The memory of all connections of a node: who waits for it, and which connection is closed for it.
+
+Clients and nodes of the cluster have pools of their own (memory.py). A connection that needs more
+for a request is not read until there is room. Where none becomes free, another one is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import trio
+
+from mqd.config import NodeConfig
+from mqd.io.clock import Clock
+from mqd.io.memory import memory_bytes
+from mqd.limits import PEER_REQUESTS_BYTES_MAX, PEER_RESPONSES_BYTES_MAX
+from mqd.server.connection import Connection
+from mqd.server.context import CLIENT, PEER
+from mqd.server.memory import (
+    BUDGET_BYTES_MIN,
+    DEFAULT_PART,
+    RequestPool,
+    ResponsePool,
+    Shares,
+)
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.05
+
+
+class ConnectionMemory:
+    """The pools of both listeners, and the evictions."""
+
+    def __init__(self, config: NodeConfig, clock: Clock, connections: Iterable[Connection]) -> None:
+        """`connections`: the open ones, at any time."""
+        self._clock = clock
+        self._connections = connections
+        budget = config["memory.budget.bytes"]
+        shares = Shares.of(
+            budget
+            if isinstance(budget, int)
+            else max(memory_bytes() // DEFAULT_PART, BUDGET_BYTES_MIN)
+        )
+        self.request_pools = {
+            CLIENT: RequestPool(shares.requests),
+            PEER: RequestPool(PEER_REQUESTS_BYTES_MAX),
+        }
+        self.response_pools = {
+            CLIENT: ResponsePool(shares.responses),
+            PEER: ResponsePool(PEER_RESPONSES_BYTES_MAX),
+        }
+        self._wanted = trio.Event()
+        self._stall_seconds = config.integer("connections.max.write.stall.ms") / 1000
+        self.evicted = 0
+        self.stalled = 0
+        """Of the evicted connections: those that took no byte for `_stall_seconds`."""
+        self.waits = 0
+
+    def request_pool(self, listener: str) -> RequestPool:
+        return self.request_pools[listener]
+
+    def response_pool(self, listener: str) -> ResponsePool:
+        return self.response_pools[listener]
+
+    @property
+    def request_bytes(self) -> int:
+        """Memory of the unfinished requests of all connections."""
+        return sum(pool.bytes for pool in self.request_pools.values())
+
+    def want(self, connection: Connection, size: int, frame_bytes: int, now: float) -> None:
+        """`connection` is not read until its pool has room for `size` more bytes of a frame of
+        `frame_bytes`.
+        """
+        self.waits += 1
+        pool = connection.request_pool
+        pool.wait(connection, size, frame_bytes, now)
+        for other in self._connections:  # each buffer takes milliseconds to free
+            if pool.fits(size):
+                break
+            other.frames.drop_spare()
+        self._wanted.set()
+
+    async def share(self) -> None:
+        """A task: let connections read again when there is memory for them, and close others where
+        there is none.
+        """
+        while True:
+            if not any(pool.is_wanted for pool in self.request_pools.values()):
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+            await trio.sleep(_RETRY_SECONDS)
+            now = self._clock.monotonic()
+            for listener, pool in self.request_pools.items():
+                pool.grant(now)
+                victim = pool.to_evict(
+                    [one for one in self._connections if one.listener == listener], now
+                )
+                if victim is not None:
+                    assert isinstance(victim, Connection)
+                    held, state = victim.held_bytes, "incomplete"
+                    if victim.task_bytes > held:
+                        held, state = victim.task_bytes, "in-flight"
+                    self._evict(
+                        victim, f"other connections need the {held} bytes of its {state} request"
+                    )
+                    pool.grant(now)
+
+    def evict_slow_readers(self, now: float) -> None:
+        """Close connections that do not take their responses: those that stall, and the
+        greediest while all together hold too much.
+        """
+        for connection in list(self._connections):
+            queue = connection.send_queue
+            if queue.parts and now - queue.sent_at > self._stall_seconds:
+                self.stalled += 1
+                self._evict(
+                    connection, f"it has read no response bytes for {self._stall_seconds:g} s"
+                )
+        for listener, pool in self.response_pools.items():
+            while pool.is_over:
+                greediest = max(
+                    (one for one in self._connections if one.listener == listener),
+                    key=lambda one: one.send_queue.unsent_bytes,
+                )
+                self._evict(
+                    greediest,
+                    f"{greediest.send_queue.unsent_bytes} bytes of unsent responses exceed the "
+                    "memory for all connections",
+                )
+
+    def _evict(self, connection: Connection, reason: str) -> None:
+        self.evicted += 1
+        logger.warning(
+            "closing a connection peer=%s listener=%s reason=%s",
+            connection.peer,
+            connection.listener,
+            reason,
+        )
+        connection.close()

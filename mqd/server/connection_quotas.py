@@ -1,0 +1,146 @@
+"""Which new connections a node accepts: bounds on all clients, on one address, on nodes of the
+cluster, and on connections that have not completed the handshake.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+
+import trio
+
+from mqd.config import NodeConfig
+from mqd.errors import ProtocolError
+from mqd.io.clock import Clock
+from mqd.io.net import Socket
+from mqd.limits import HANDSHAKE_SECONDS_MIN, PEER_CONNECTIONS_MAX
+from mqd.peers import Peers, is_loopback
+from mqd.server.addresses import Addresses
+from mqd.server.connection import Connection
+from mqd.server.context import CLIENT, PEER
+from mqd.server.unauthenticated import Full, UnauthenticatedConnections
+from mqd.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+_CROWD_WARNING_SECONDS = 30.0
+
+
+class ConnectionQuotas:
+    """Counts the open connections, and closes one for a new one where a limit is reached."""
+
+    def __init__(self, config: NodeConfig, clock: Clock, peers: Peers, node_id: NodeId) -> None:
+        self._clock = clock
+        self._connections_max = config.integer("max.connections")
+        self._connections_per_address_max = config.integer("max.connections.per.ip")
+        self._by_listener: Counter[str] = Counter()
+        self._clients: Addresses[Connection] = Addresses()
+        other_hosts = (peer.host for peer in peers.nodes.values() if peer.id != node_id)
+        self.unauthenticated: UnauthenticatedConnections[Connection] = UnauthenticatedConnections(
+            other_hosts
+        )
+        self._crowd_warned_at = -math.inf
+        self.refused = 0
+        self.evicted = 0
+
+    async def admits(self, sock: Socket, listener: str) -> bool:
+        """Whether there is a place for this connection. If not, it is closed."""
+        try:
+            refusal = (
+                await self._peer_refusal(sock) if listener == PEER else self._client_refusal(sock)
+            )
+        except BaseException:
+            sock.close()
+            raise
+        if refusal is None:
+            return True
+        self.refused += 1
+        logger.warning("refusing a connection peer=%s reason=%s", sock.peer, refusal)
+        sock.close()
+        return False
+
+    def add(self, connection: Connection) -> None:
+        self._by_listener[connection.listener] += 1
+        if connection.listener == PEER:
+            self.unauthenticated.add(connection, _address(connection.sock))
+        else:
+            self._clients.add(connection, _address(connection.sock))
+
+    def authenticated(self, connection: Connection) -> None:
+        """The connection is one of a node from now on.
+
+        Raises ProtocolError where there are too many connections of nodes.
+        """
+        if self._by_listener[PEER] - len(self.unauthenticated) >= PEER_CONNECTIONS_MAX:
+            raise ProtocolError(f"{PEER_CONNECTIONS_MAX} connections of other nodes are open")
+        self.unauthenticated.authenticated(connection, _address(connection.sock))
+
+    def discard(self, connection: Connection) -> None:
+        """The connection is closed."""
+        self.unauthenticated.discard(connection)
+        self._by_listener[connection.listener] -= 1
+        if connection.listener == CLIENT:
+            self._clients.discard(_address(connection.sock))
+
+    async def _peer_refusal(self, sock: Socket) -> str | None:
+        """Why the peer listener has no place for this connection. The oldest connection of its pool
+        makes room where it can.
+        """
+        address = _address(sock)
+        while True:
+            try:
+                oldest = self.unauthenticated.oldest_if_full(address)
+            except Full as full:
+                return str(full)
+            if oldest is None:
+                return None
+            now = self._clock.monotonic()
+            if self.unauthenticated.may_be_closed(oldest, now):
+                self.refused += 1
+                self._warn_of_crowd(now, oldest)
+                oldest.close()
+            elif self.unauthenticated.is_known(address):
+                await trio.sleep(HANDSHAKE_SECONDS_MIN / 10)
+            else:
+                return "too many connections have not completed the handshake"
+
+    def _warn_of_crowd(self, now: float, oldest: Connection) -> None:
+        if now - self._crowd_warned_at >= _CROWD_WARNING_SECONDS:
+            self._crowd_warned_at = now
+            logger.warning(
+                "%d connections to the peer listener have not completed the handshake: "
+                "closing the oldest; allow only the nodes of the cluster to reach this port "
+                "peer=%s",
+                len(self.unauthenticated),
+                oldest.peer,
+            )
+
+    def _client_refusal(self, sock: Socket) -> str | None:
+        """Why there is no place for this client. The address with the most connections makes room
+        where it can.
+        """
+        address = _address(sock)
+        of_address = self._clients[address]
+        if of_address >= self._connections_per_address_max and not is_loopback(address):
+            return "max.connections.per.ip allows no more from this address"
+        count = self._by_listener[CLIENT]
+        if count < self._connections_max:
+            return None
+        idle = self._clients.to_evict_for(address)
+        if idle is None:
+            return f"{count} connections are open and max.connections allows no more"
+        self.evicted += 1
+        logger.warning(
+            "closing a connection peer=%s reason=max.connections is reached, its address has "
+            "the most connections (%d), and this one is idle the longest: its place goes to %s",
+            idle.peer,
+            self._clients[_address(idle.sock)],
+            sock.peer,
+        )
+        idle.close()
+        return None
+
+
+def _address(sock: Socket) -> str:
+    return sock.peer.rpartition(":")[0]

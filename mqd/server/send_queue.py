@@ -1,0 +1,148 @@
+"""The responses that one connection sends, and those that wait for a slow reader.
+
+Most responses are plain bytes, and the socket takes all of them at once. The rest waits here: bytes
+count in the memory of the listener, file ranges go from file to socket without a copy. The caller
+watches the socket while anything waits, and closes the connection after an OSError.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mqd.io.disk import FileRange
+from mqd.io.net import Socket
+from mqd.limits import KIB, SENDFILE_BYTES_MIN, SENT_BYTES_PER_SLICE
+from mqd.server.memory import ResponsePool
+
+_JOIN_BYTES_MAX = 256 * KIB
+"""Small parts are joined up to this size and sent with one call."""
+
+Part = bytes | bytearray | memoryview | FileRange
+
+
+class SendQueue:
+    """The parts of responses that the peer has not taken yet."""
+
+    __slots__ = ("_may_have_ranges", "_sock", "parts", "pool", "sent_at", "unsent_bytes")
+
+    def __init__(self, sock: Socket, pool: ResponsePool, now: float) -> None:
+        self._sock = sock
+        self.pool = pool
+        self.parts: deque[Part] = deque()
+        self._may_have_ranges = False
+        self.unsent_bytes = 0
+        """Memory of the responses that wait to be sent; file ranges take none."""
+        self.sent_at = now
+        """When the peer last took a byte of a response, or when the first part began to wait."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many bytes wait that the connection should take no more requests."""
+        return self.unsent_bytes > self.pool.connection_bytes_max
+
+    def send_bytes(self, data: Part, now: float) -> bool:
+        """Send bytes while the queue is empty. Returns whether all of them are sent.
+
+        Raises OSError.
+        """
+        assert not isinstance(data, FileRange)
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent == len(data):
+            return True
+        self.parts.append(memoryview(data)[sent:])
+        self.sent_at = now
+        self.count_unsent()
+        return False
+
+    def add(self, parts: list[Part], now: float, *, may_have_ranges: bool) -> None:
+        """Queue parts behind those that wait. The caller then sends or counts them."""
+        if not self.parts:
+            self.sent_at = now
+        self.parts.extend(parts)
+        self._may_have_ranges = self._may_have_ranges or may_have_ranges
+
+    def send(self, now: float) -> bool:
+        """Send until the queue is empty, a slice is used up, or the peer reads too slowly. Returns
+        whether the queue is empty.
+
+        Raises OSError.
+        """
+        is_empty = self._send(now)
+        self.count_unsent()
+        return is_empty
+
+    def clear(self) -> None:
+        """Drop what is not sent."""
+        self.parts.clear()
+        self.count_unsent()
+
+    def count_unsent(self) -> None:
+        """Count the bytes that wait in the memory of the listener."""
+        parts = self.parts
+        if not parts and not self.unsent_bytes:
+            return
+        size = sum(len(part) for part in parts if not isinstance(part, FileRange))
+        self.pool.bytes += size - self.unsent_bytes
+        self.unsent_bytes = size
+
+    def _send(self, now: float) -> bool:
+        parts, sock = self.parts, self._sock
+        total = 0
+        while parts:
+            if total > SENT_BYTES_PER_SLICE:
+                return False
+            piece = self._next_piece()
+            try:
+                if isinstance(piece, FileRange):
+                    sent = sock.send_file(piece.file, piece.position, piece.size)
+                    if sent < piece.size:
+                        parts.appendleft(
+                            FileRange(piece.file, piece.position + sent, piece.size - sent)
+                        )
+                else:
+                    sent = sock.send_more(piece) if parts else sock.send(piece)
+                    if sent < len(piece):
+                        parts.appendleft(memoryview(piece)[sent:])
+                total += sent
+                self.sent_at = now
+            except BlockingIOError:
+                parts.appendleft(piece)
+                return False
+        self._may_have_ranges = False
+        return True
+
+    def _next_piece(self) -> Part:
+        """What the next call sends: one large range, or the small parts before it, joined. Reads
+        small ranges.
+        """
+        parts = self.parts
+        part = parts.popleft()
+        if not self._may_have_ranges:
+            if not parts:
+                return part
+            data = b"".join((part, *parts))  # type: ignore[arg-type]
+            parts.clear()
+            return data
+        if isinstance(part, FileRange) and part.size >= SENDFILE_BYTES_MIN:
+            return part
+        pieces = [_bytes_of(part)]
+        size = len(pieces[0])
+        while parts and size < _JOIN_BYTES_MAX:
+            following = parts[0]
+            if isinstance(following, FileRange) and following.size >= SENDFILE_BYTES_MIN:
+                break
+            pieces.append(_bytes_of(parts.popleft()))
+            size += len(pieces[-1])
+        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+
+
+def _bytes_of(part: Part) -> bytes | bytearray | memoryview:
+    if not isinstance(part, FileRange):
+        return part
+    data = part.file.read_at(part.position, part.size)
+    if len(data) != part.size:
+        raise OSError(f"{part.file.path} ends before position {part.position + part.size}")
+    return data
