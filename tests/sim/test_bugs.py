@@ -61,10 +61,10 @@ CLASSES = {
         "installed-snapshot-not-written",
     ),
     "budgets": (
-        "answers-leave-as-they-are-ready",
+        "responses-are-sent-as-they-are-ready",
         "deleted-topics-are-counted",
         "ended-offsets-are-counted",
-        "closed-connection-keeps-its-answers",
+        "closed-connection-keeps-its-unsent-bytes",
     ),
 }
 """Defects in what rare events do, of each of which CI finds at least two."""
