@@ -185,7 +185,7 @@ CONFIG_RESOURCES_MAX = 2_000
 """Topics and nodes whose configuration one request changes or asks for; beyond it, the
 client asks again.
 """
-CONFIG_QUESTION_REPEATS_MAX = 10
+CONFIG_RESOURCE_REPEATS_MAX = 10
 """Times that one request gets the same configuration; a short request could have a long
 response.
 """

@@ -435,16 +435,18 @@ async def start_peer(
     client_id: str = "mqd",
     timeout_s: float = 10.0,
     negotiate: bool = True,
-    introduce: Callable[[Stream], Awaitable[None]] | None = None,
+    authenticate: Callable[[Stream], Awaitable[None]] | None = None,
 ) -> PeerConnection:
     """Connect, run the connection in `nursery`, negotiate. The connection lives until it breaks, is
     closed, or the nursery ends.
 
-    `introduce` does what must be done on the fresh stream before any other byte; it raises OSError
+    `authenticate` completes a handshake on the new stream before any other byte. It raises OSError
     where that fails.
     """
     address = f"{host}:{port}"
-    stream = await connect_stream(network, host, port, timeout_s=timeout_s, introduce=introduce)
+    stream = await connect_stream(
+        network, host, port, timeout_s=timeout_s, authenticate=authenticate
+    )
     connection = PeerConnection(stream, peer=address, client_id=client_id)
     try:
         await nursery.start(connection.run)
@@ -470,9 +472,9 @@ async def connect_stream(
     port: int,
     *,
     timeout_s: float,
-    introduce: Callable[[Stream], Awaitable[None]] | None = None,
+    authenticate: Callable[[Stream], Awaitable[None]] | None = None,
 ) -> Stream:
-    """A fresh stream on which `introduce` has succeeded, see `start_peer`.
+    """A new stream on which `authenticate` has succeeded, see `start_peer`.
 
     Raises PeerUnreachable.
     """
@@ -481,9 +483,9 @@ async def connect_stream(
         stream = await network.connect(host, port, timeout=timeout_s)
     except OSError as error:
         raise unreachable(address, error) from None
-    if introduce is not None:
+    if authenticate is not None:
         try:
-            await introduce(stream)
+            await authenticate(stream)
         except OSError as error:
             stream.close()
             raise unreachable(address, error) from None

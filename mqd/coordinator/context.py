@@ -1,4 +1,4 @@
-"""One partition of an internal topic that this node leads: its shard, and who waits for it."""
+"""One partition of an internal topic that this node leads: its shard and its waiting calls."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ _ERRORS: Final[Mapping[ContextState, tuple[ErrorCode, str]]] = {
 
 
 class WaitingCall:
-    """One call until it is answered."""
+    """One call until its response."""
 
-    __slots__ = ("_answered", "_response")
+    __slots__ = ("_responded", "_response")
 
     def __init__(self) -> None:
-        self._answered = trio.Event()
+        self._responded = trio.Event()
         self._response: Response | None = None
 
-    def answer(self, response: Response) -> None:
+    def respond(self, response: Response) -> None:
         self._response = response
-        self._answered.set()
+        self._responded.set()
 
     async def response(self) -> Mapping[str, Any]:
-        await self._answered.wait()
+        await self._responded.wait()
         assert self._response is not None
         if isinstance(self._response, MqError):
             raise self._response
@@ -98,11 +98,11 @@ class CoordinatorContext:
             code, message = _ERRORS[self.state]
             raise MqError(code, message.format(partition=self.topic_partition))
 
-    def answer(self, responses: Sequence[tuple[Ticket, Response]]) -> None:
+    def respond(self, responses: Sequence[tuple[Ticket, Response]]) -> None:
         for ticket, response in responses:
             waiting = self.waiting.pop(ticket, None)
             if waiting is not None:
-                waiting.answer(response)
+                waiting.respond(response)
 
 
 Contexts: TypeAlias = dict[int, CoordinatorContext]

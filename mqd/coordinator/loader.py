@@ -106,7 +106,7 @@ class CoordinatorLoader:
 
         A record that cannot be decoded is skipped: a later release wrote it, or a client that may
         write to internal topics. Any other exception is a bug and is raised: a shard that lacks a
-        record would answer from half a state.
+        record would respond from an incomplete state.
         """
         log, shard = context.partition.log, context.shard
         skipped = SkippedRecords()

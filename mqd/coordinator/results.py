@@ -97,7 +97,7 @@ class Results:
                     error,
                 )
                 refused = (caller, *(ticket for ticket, _ in result.responses))
-                context.answer([(ticket, client_error(error.code)) for ticket in refused])
+                context.respond([(ticket, client_error(error.code)) for ticket in refused])
                 self._deadlines.note(context)
                 return
             for record in result.records:
@@ -171,10 +171,10 @@ class Results:
     ) -> None:
         """Send the responses: their state is committed, or `error` is why that is not known."""
         if error is None:
-            context.answer(responses)
+            context.respond(responses)
             self.perform_due(context)
             return
-        context.answer([(ticket, client_error(error)) for ticket, _ in responses])
+        context.respond([(ticket, client_error(error)) for ticket, _ in responses])
         if context.effects:
             self._deadlines.wake()  # it checks whether they are committed later
         if error is ErrorCode.KAFKA_STORAGE_ERROR:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 import trio
 
@@ -32,8 +32,6 @@ from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 
 logger = logging.getLogger(__name__)
-
-Answer: TypeAlias = Mapping[str, Any]
 
 
 class CoordinatorService:
@@ -97,7 +95,9 @@ class CoordinatorService:
             raise MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet.")
         return partition_for(key, partitions)
 
-    async def call(self, key: str, op: Any, decided: Callable[[], None] = lambda: None) -> Answer:
+    async def call(
+        self, key: str, op: Any, decided: Callable[[], None] = lambda: None
+    ) -> Mapping[str, Any]:
         """Have the shard of `key` handle the operation, and wait for its response. `decided` is
         called in between, when `op` is no longer read.
 
@@ -111,25 +111,25 @@ class CoordinatorService:
             raise
         return await self._handle(context, op, decided)
 
-    async def call_shard(self, index: int, op: Any) -> Answer:
+    async def call_shard(self, index: int, op: Any) -> Mapping[str, Any]:
         """As `call`, for the shard of one partition."""
         return await self._handle(self._active(index), op)
 
-    async def call_everywhere(self, op: Any) -> list[Answer]:
+    async def call_everywhere(self, op: Any) -> list[Mapping[str, Any]]:
         """The responses of all shards that are led here. MqError COORDINATOR_LOAD_IN_PROGRESS while
         one is not loaded."""
-        answers = []
+        responses = []
         for index in sorted(self._contexts):
             try:
-                answers.append(await self.call_shard(index, op))
+                responses.append(await self.call_shard(index, op))
             except MqError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:  # led elsewhere by now
                     raise
-        return answers
+        return responses
 
     async def _handle(
         self, context: CoordinatorContext, op: Any, decided: Callable[[], None] = lambda: None
-    ) -> Answer:
+    ) -> Mapping[str, Any]:
         ticket, waiting = self._wait(context)
         try:
             with self._reload_after_bug(context):
@@ -265,7 +265,7 @@ class CoordinatorService:
         error = MqError(
             ErrorCode.NOT_COORDINATOR, f"This node no longer leads {context.topic_partition}."
         )
-        context.answer([(ticket, error) for ticket in list(context.waiting)])
+        context.respond([(ticket, error) for ticket in list(context.waiting)])
 
     def _reload(self, context: CoordinatorContext) -> None:
         """Drop the shard, whose state may differ from its log, and load it again."""

@@ -23,7 +23,7 @@ from mqd.errors import MqError
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
 Ticket = int
-"""The number of a waiting call. Each is answered once, by its own result or by a later one."""
+"""The number of a waiting call. Each gets one response, from its own result or a later one."""
 
 Response: TypeAlias = Mapping[str, Any] | MqError
 """The fields of a response, or the error of the whole request."""
@@ -133,7 +133,7 @@ class Shard(Protocol):
         ...
 
     def abandoned(self, tickets: Collection[Ticket]) -> None:
-        """These calls no longer wait: the runtime has answered them."""
+        """These calls no longer wait: they have their responses."""
         ...
 
 

@@ -227,7 +227,8 @@ class ConsumerFetch:
                 # and not be replicated to this follower yet.
                 raise MqError(
                     ErrorCode.OFFSET_NOT_AVAILABLE,
-                    f"this follower has only come to {log.log_end_offset}",
+                    f"Offset {offset} is beyond the log end offset {log.log_end_offset} of this "
+                    "follower. Retry.",
                 )
             raise MqError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -1,4 +1,4 @@
-"""What a handler may touch: the node's parts, and the request it answers."""
+"""What a handler may use: the parts of the node, and the request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mqd.server.guards import Guards
 from mqd.types import NodeId
 
 CLIENT = "client"
-"""The listener that the world may reach."""
+"""The listener for clients."""
 PEER = "peer"
 """The listener for the other nodes: privileged APIs and Raft."""
 
@@ -53,7 +53,7 @@ class Node:
 
 @dataclass(slots=True)
 class Context:
-    """One request on its way through a handler."""
+    """One request while a handler has it."""
 
     node: Node
     header: RequestHeader
@@ -61,8 +61,8 @@ class Context:
     peer: str
     """Address of the client, for log lines."""
     now: float
-    """Monotonic seconds at which the request was taken up."""
+    """Monotonic seconds when the handler was called."""
     peer_node: int | None = None
-    """The calling node, on the peer listener; None for clients."""
+    """On the peer listener: the node that sends the request. None for clients."""
     waits: Callable[[], None] = lambda: None
     """Called by a handler that waits for other clients from now on, and keeps nothing large."""

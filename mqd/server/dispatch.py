@@ -13,9 +13,9 @@ closes the connection too: requests between nodes on the client listener; Produc
 fetches on the peer listener, where no epoch would fence them.
 
 A node without contact to the controller closes a client's connection after its Metadata response,
-which names no leaders. librdkafka requests metadata from any connected node, so it would otherwise
-ask only this node. A client that reconnects may stay longer each time: the whole cluster may be
-without leaders, and clients increase their back-off after each lost connection
+which names no leaders. Otherwise librdkafka, which requests metadata from any connected node, would
+request it only from this one. A client that reconnects may stay longer each time: the whole cluster
+may be without leaders, and clients increase their back-off after each lost connection
 (`reconnect.backoff.max.ms`).
 """
 
@@ -58,10 +58,10 @@ FETCH = 1
 METADATA = 3
 API_VERSIONS = 18
 
-_BACK_SECONDS_MIN = 1.0
-"""How long a client stays at least that came, or came back, to a node which is out of contact."""
+_RECONNECTED_SECONDS_MIN = 1.0
+"""How long a client that connects to a node without contact may stay, at least."""
 
-Answer = Mapping[str, Any]
+Response = Mapping[str, Any]
 
 
 class Dispatcher:
@@ -79,15 +79,15 @@ class Dispatcher:
         self._places = {CLIENT: Places(), PEER: Places()}
         self._versions_until = unstable.versions_until(node.config)
         self.requests = 0
-        """Requests taken up; one that is held back counts when its turn comes."""
+        """Requests handled. A request that is held back counts when its turn comes."""
         self.bugs = 0
         """Connections that were closed because of an unexpected exception."""
 
     def dispatch(
         self, connection: Connection, buffer: Buffer, view: memoryview, start: int, end: int
     ) -> bool:
-        """Take up the request in buffer[start:end]; False where it must wait for a fetch
-        before it.
+        """Handle the request in buffer[start:end]. Returns False if it must wait for an earlier
+        fetch.
         """
         if end - start < FRAME_BYTES_MIN + 2:
             raise ProtocolError(f"a request of {end - start} bytes has no header")
@@ -133,7 +133,7 @@ class Dispatcher:
             taken = self._fetch(connection, view, body, end, version, correlation_id)
             self.requests += taken
             return taken
-        # a request stands behind a parked fetch: it answers with what there is
+        # a request behind a parked fetch: the fetch responds with the bytes that there are
         if connection.parked is not None:
             connection.parked.free()
             if connection.barrier:
@@ -171,25 +171,27 @@ class Dispatcher:
             connection.barrier = True
             if not connection.frames.retain(buffer):
                 frame = memoryview(bytes(frame))
-            self._spawn(self._answer_large, connection, connection.slot(), handler, header, frame)
+            self._spawn(
+                self._respond_to_large, connection, connection.slot(), handler, header, frame
+            )
             return
         request = api.decode_request(header.api_version, frame, header.body_position)
         slot = connection.slot()
         try:
             try:
-                answer = handler.handle(self._context(connection, header), request)
+                response = handler.handle(self._context(connection, header), request)
             except MqError as error:
-                answer = self._refused(handler, request, error)
-            if isinstance(answer, GeneratorType):
-                answer = all_slices(answer)
-            if isinstance(answer, CoroutineType):
+                response = self._refused(handler, request, error)
+            if isinstance(response, GeneratorType):
+                response = all_slices(response)
+            if isinstance(response, CoroutineType):
                 connection.barrier = True
                 self._spawn(
-                    self._answer_in_task, connection, slot, handler, header, request, answer
+                    self._respond_in_task, connection, slot, handler, header, request, response
                 )
             else:
                 self._complete(
-                    slot, handler, header, handler.api.encode_response(header.api_version, answer)
+                    slot, handler, header, handler.api.encode_response(header.api_version, response)
                 )
         except Exception:
             self.bug(connection, handler.api.name)
@@ -211,7 +213,7 @@ class Dispatcher:
             waits,
         )
 
-    async def _answer_large(
+    async def _respond_to_large(
         self,
         connection: Connection,
         slot: Slot,
@@ -219,10 +221,10 @@ class Dispatcher:
         header: RequestHeader,
         frame: memoryview,
     ) -> None:
-        """A task: decode in slices, then answer. Later requests of the connection wait.
+        """A task: decode in slices, then respond. Later requests of the connection wait.
 
-        The frame is given up when it is decoded. A request that waits for other clients (JoinGroup,
-        SyncGroup) leaves its place first: a thousand may wait, and none may keep another from
+        The frame is released when it is decoded. A request that waits for other clients (JoinGroup,
+        SyncGroup) leaves its place first: a thousand may wait, and none may prevent another from
         joining.
         """
         places = self._places[connection.listener]
@@ -243,7 +245,7 @@ class Dispatcher:
                         leave()
 
                     work = self._handled(connection, handler, header, request, waits)
-                    await self._answer(connection, slot, handler, header, request, work)
+                    await self._respond(connection, slot, handler, header, request, work)
         except ProtocolError as error:
             connection.refuse(error)
         finally:
@@ -256,57 +258,57 @@ class Dispatcher:
         header: RequestHeader,
         request: Any,
         waits: Callable[[], None],
-    ) -> Answer:
-        """The handler's answer, whether it needs a task or not. Raises MqError."""
-        answer: Any = handler.handle(self._context(connection, header, waits), request)
-        if isinstance(answer, GeneratorType):
-            answer = await finished_in_slices(answer)
-        elif isinstance(answer, CoroutineType):
-            answer = await answer
-        found: Answer = answer
+    ) -> Response:
+        """The handler's response, whether it needs a task or not. Raises MqError."""
+        response: Any = handler.handle(self._context(connection, header, waits), request)
+        if isinstance(response, GeneratorType):
+            response = await finished_in_slices(response)
+        elif isinstance(response, CoroutineType):
+            response = await response
+        found: Response = response
         return found
 
-    async def _answer_in_task(
+    async def _respond_in_task(
         self,
         connection: Connection,
         slot: Slot,
         handler: Handler,
         header: RequestHeader,
         request: Any,
-        work: CoroutineType[Any, Any, Answer],
+        work: CoroutineType[Any, Any, Response],
     ) -> None:
         """A task: respond to a small request whose response may be large."""
         try:
             async with self._places[connection.listener].taken(connection, handler, large=False):
                 if connection.open:
-                    await self._answer(connection, slot, handler, header, request, work)
+                    await self._respond(connection, slot, handler, header, request, work)
         finally:
             work.close()
 
-    async def _answer(
+    async def _respond(
         self,
         connection: Connection,
         slot: Slot,
         handler: Handler,
         header: RequestHeader,
         request: Any,
-        work: Awaitable[Answer],
+        work: Awaitable[Response],
     ) -> None:
         try:
             try:
                 if handler.reads:
                     with until_closed(connection):
-                        answer = await work
+                        response = await work
                 else:
-                    answer = await work
+                    response = await work
             except MqError as error:
-                answer = self._refused(handler, request, error)
-                if isinstance(answer, GeneratorType):
-                    answer = await finished_in_slices(answer)
+                response = self._refused(handler, request, error)
+                if isinstance(response, GeneratorType):
+                    response = await finished_in_slices(response)
             if not connection.open:
                 return
             with until_closed(connection):
-                encoding = handler.api.encode_response_in_slices(header.api_version, answer)
+                encoding = handler.api.encode_response_in_slices(header.api_version, response)
                 body = await finished_in_slices(encoding)
             if connection.open:
                 connection.barrier = False
@@ -334,19 +336,19 @@ class Dispatcher:
         if connection.open:
             head = encode_response_header(handler.api, header.api_version, header.correlation_id)
             slot.complete([_LENGTH(len(head) + len(body)) + head + body])
-            if handler.api.key == METADATA and self._should_go(connection):
+            if handler.api.key == METADATA and self._should_disconnect(connection):
                 connection.finish()
 
-    def _should_go(self, connection: Connection) -> bool:
-        """Whether a client is sent to other nodes: at once if it was here before the contact was
-        lost, else after as long as that was ago when it came.
+    def _should_disconnect(self, connection: Connection) -> bool:
+        """Whether a client must connect to other nodes: at once if it connected before the contact
+        was lost. Else it may stay as long as the contact had been lost when it connected.
         """
         replica = self._node.replica
         if replica.in_contact or connection.listener != CLIENT:
             return False
-        came_after = connection.since - replica.lost_contact_at
-        return came_after < 0 or connection.owner.now - connection.since >= max(
-            _BACK_SECONDS_MIN, came_after
+        connected_after = connection.since - replica.lost_contact_at
+        return connected_after < 0 or connection.owner.now - connection.since >= max(
+            _RECONNECTED_SECONDS_MIN, connected_after
         )
 
 
@@ -354,7 +356,7 @@ def _not_served(api_key: int, listener: str) -> ProtocolError:
     return ProtocolError(f"API key {api_key} is not served on the {listener} listener")
 
 
-def _unknown_version(api: Api) -> Answer:
+def _unknown_version(api: Api) -> Response:
     """ApiVersions in an unknown version: the response has version 0 and the supported range
     (KIP-511).
     """

@@ -237,14 +237,15 @@ class FollowerFetch:
         partition.fence(requested.current_leader_epoch)
         if requested.current_leader_epoch == NO_EPOCH:
             raise MqError(
-                ErrorCode.FENCED_LEADER_EPOCH, "a follower says in which leader epoch it fetches"
+                ErrorCode.FENCED_LEADER_EPOCH,
+                "a follower must name the leader epoch in which it fetches",
             )
         if not partition.is_leader:
             raise partition.not_leader()
         if node_id not in partition.followers:
             raise MqError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"this node does not know yet that node {node_id} has a replica: try again",
+                f"This node does not know the replica on node {node_id} yet. Retry.",
             )
         registered = self._node.image.brokers.get(node_id)
         broker_epoch, follower = pending.request.replica_epoch, partition.followers[node_id]
@@ -252,13 +253,13 @@ class FollowerFetch:
         if broker_epoch < max(known, follower.broker_epoch):
             raise MqError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"node {node_id} was registered anew since epoch {broker_epoch}",
+                f"Node {node_id} has registered again since broker epoch {broker_epoch}.",
             )
         if broker_epoch > known:
             follower.on_new_registration(broker_epoch)
             raise MqError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"this node does not know yet that node {node_id} was registered anew: try again",
+                f"This node does not know the newest registration of node {node_id} yet. Retry.",
             )
         log = partition.log
         offset, end = requested.fetch_offset, log.written_end_offset

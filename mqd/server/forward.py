@@ -1,8 +1,8 @@
 """Connections of this node to the peer listeners of others: one for each peer for requests to the
 controller, and more for `dial`.
 
-Each connection starts with the introduction that the peer requires. A connection that owes a
-response and has been silent for a while gets no new requests: a cut cable or a stopped process
+Each connection starts with the handshake that the peer requires. If a response is overdue and the
+connection has been silent for a while, it gets no new requests: a cut cable or a stopped process
 would delay them all. Earlier requests keep waiting.
 """
 
@@ -25,11 +25,11 @@ from mqd.types import NodeId
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 HUNG_SECONDS = 1.0
-"""A connection whose response is overdue by this time gets no more requests."""
+"""After this much silence, a connection with an overdue response gets no more requests."""
 ABANDONED_SECONDS = 30.0
 """The timeout of a request."""
 
-Introduce = Callable[[Stream, int], Awaitable[None]]
+Authenticate = Callable[[Stream, int], Awaitable[None]]
 
 
 class Forwarder:
@@ -38,12 +38,14 @@ class Forwarder:
     OSError when the node cannot be reached.
     """
 
-    def __init__(self, peers: Peers, node_id: int, network: Network, introduce: Introduce) -> None:
-        """`introduce(stream, node id)`: makes this node known there, on a fresh connection."""
+    def __init__(
+        self, peers: Peers, node_id: int, network: Network, authenticate: Authenticate
+    ) -> None:
+        """`authenticate(stream, node id)`: completes the handshake on a new connection."""
         self._peers = peers
         self._client_id = f"mqd-node-{node_id}"
         self._network = network
-        self._introduce = introduce
+        self._authenticate = authenticate
         self._nursery: trio.Nursery | None = None
         self._connections: dict[int, PeerConnection] = {}
         self._hung: list[PeerConnection] = []
@@ -65,22 +67,20 @@ class Forwarder:
             connection = await self._connection(node_id)
             frame, position = await connection.exchange(api, version, body)
         except ClientError as error:
-            raise OSError(f"node {node_id} cannot be asked: {error}") from error
+            raise OSError(f"the request to node {node_id} failed: {error}") from error
         try:
             response: Mapping[str, Any] = await finished_soon(
                 api.decode_response_in_slices(version, frame, position)
             )
         except ProtocolError as error:
-            connection.close(f"its answer cannot be decoded: {error}")
-            raise OSError(
-                f"node {node_id} cannot be asked: its answer cannot be decoded: {error}"
-            ) from error
+            connection.close(f"its response cannot be decoded: {error}")
+            raise OSError(f"the response of node {node_id} cannot be decoded: {error}") from error
         return response
 
     async def dial(self, node_id: NodeId) -> Line:
-        """A fresh connection of the caller's own, which the caller closes.
+        """Open a connection for the caller, which closes it.
 
-        OSError when it cannot be had.
+        OSError if that fails.
         """
         peer = self._peers.nodes[node_id]
         try:
@@ -89,7 +89,7 @@ class Forwarder:
                 peer.host,
                 peer.peer_port,
                 timeout_s=CONNECT_TIMEOUT_SECONDS,
-                introduce=lambda stream: self._introduce(stream, node_id),
+                authenticate=lambda stream: self._authenticate(stream, node_id),
             )
         except ClientError as error:
             raise OSError(f"node {node_id} cannot be reached: {error}") from error
@@ -106,7 +106,7 @@ class Forwarder:
             client_id=self._client_id,
             timeout_s=CONNECT_TIMEOUT_SECONDS,
             negotiate=False,
-            introduce=lambda stream: self._introduce(stream, node_id),
+            authenticate=lambda stream: self._authenticate(stream, node_id),
         )
 
     async def _connection(self, node_id: int) -> PeerConnection:

@@ -21,10 +21,10 @@ from mqd.server.context import Node
 from mqd.server.slices import listed_in_slices
 from mqd.types import NO_EPOCH, NO_NODE, NO_OFFSET, NodeId, TopicPartition
 
-ASK_SECONDS = 3.0
-"""How long another leader has for its answer."""
+TIMEOUT_SECONDS = 3.0
+"""The timeout of the requests to another leader."""
 _LIST_OFFSETS_VERSION = 10
-_ASKED_AT_ONCE = 5_000
+_PARTITIONS_PER_REQUEST = 5_000
 """Partitions in one request to another leader."""
 _LATEST, _EARLIEST = -1, -2
 
@@ -32,16 +32,14 @@ Bounds = dict[TopicPartition, list[int]]
 """Start and end of a log; NO_OFFSET if unknown."""
 
 
-async def tell_lag(
-    node: Node, groups: Sequence[Mapping[str, Any]], *, read_committed: bool
-) -> None:
-    """Fill in the lag of each row of OffsetFetch's answers for these groups."""
+async def add_lag(node: Node, groups: Sequence[Mapping[str, Any]], *, read_committed: bool) -> None:
+    """Add the lag to each row of the OffsetFetch responses of these groups."""
     rows = await listed_in_slices(_rows(node, groups))
     bounds = await log_bounds(
         node, dict.fromkeys(place for place, _ in rows), read_committed=read_committed
     )
 
-    def filled() -> Iterator[None]:
+    def fill() -> Iterator[None]:
         for place, row in rows:
             start, end = bounds.get(place, (NO_OFFSET, NO_OFFSET))
             row["log_start_offset"], row["log_end_offset"] = start, end
@@ -49,7 +47,7 @@ async def tell_lag(
                 row["lag"] = max(0, end - row["committed_offset"])
             yield None
 
-    await listed_in_slices(filled())
+    await listed_in_slices(fill())
 
 
 def _rows(
@@ -69,13 +67,13 @@ def _rows(
 async def log_bounds(
     node: Node, partitions: Iterable[TopicPartition], *, read_committed: bool
 ) -> Bounds:
-    """Where the logs begin and end, as their leaders know it; `read_committed` ends at the
-    last stable offset. Others are left out.
+    """Start and end of the logs, by their leaders. With `read_committed` the end is the last stable
+    offset. Partitions without a known one are left out.
     """
     bounds: Bounds = {}
     elsewhere: dict[NodeId, list[TopicPartition]] = {}
 
-    def looked_up() -> Iterator[None]:
+    def look_up() -> Iterator[None]:
         for place in partitions:
             assigned = node.image.partition(*place)
             if assigned is not None and assigned.leader == node.node_id:
@@ -93,14 +91,14 @@ async def log_bounds(
                 elsewhere.setdefault(assigned.leader, []).append(place)
             yield None
 
-    await listed_in_slices(looked_up())
+    await listed_in_slices(look_up())
     async with trio.open_nursery() as nursery:
         for leader, places in elsewhere.items():
-            nursery.start_soon(_ask, node, leader, places, read_committed, bounds)
+            nursery.start_soon(_query, node, leader, places, read_committed, bounds)
     return {place: pair for place, pair in bounds.items() if NO_OFFSET not in pair}
 
 
-async def _ask(
+async def _query(
     node: Node,
     leader: NodeId,
     places: Sequence[TopicPartition],
@@ -108,24 +106,24 @@ async def _ask(
     bounds: Bounds,
 ) -> None:
     """Raises nothing: offsets that the leader does not return stay unknown."""
-    with trio.move_on_after(ASK_SECONDS):
-        for first in range(0, len(places), _ASKED_AT_ONCE):
-            asked = places[first : first + _ASKED_AT_ONCE]
+    with trio.move_on_after(TIMEOUT_SECONDS):
+        for first in range(0, len(places), _PARTITIONS_PER_REQUEST):
+            some = places[first : first + _PARTITIONS_PER_REQUEST]
             for position, timestamp in enumerate((_EARLIEST, _LATEST)):
                 try:
-                    answer = await node.forward(
+                    response = await node.forward(
                         leader,
                         "ListOffsets",
                         _LIST_OFFSETS_VERSION,
-                        _question(asked, timestamp, read_committed),
+                        _request(some, timestamp, read_committed),
                     )
                 except (OSError, MqError):
                     return
-                for place, offset in _offsets(answer):
+                for place, offset in _offsets(response):
                     bounds.setdefault(place, [NO_OFFSET, NO_OFFSET])[position] = offset
 
 
-def _question(
+def _request(
     places: Sequence[TopicPartition], timestamp: int, read_committed: bool
 ) -> dict[str, Any]:
     topics: dict[str, list[dict[str, int]]] = {}
@@ -136,12 +134,12 @@ def _question(
         "replica_id": -1,
         "isolation_level": int(read_committed),
         "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
-        "timeout_ms": int(ASK_SECONDS * 1000),
+        "timeout_ms": int(TIMEOUT_SECONDS * 1000),
     }
 
 
-def _offsets(answer: Mapping[str, Any]) -> Iterator[tuple[TopicPartition, int]]:
-    for topic in answer["topics"]:
+def _offsets(response: Mapping[str, Any]) -> Iterator[tuple[TopicPartition, int]]:
+    for topic in response["topics"]:
         for row in topic["partitions"]:
             if not row["error_code"]:
                 yield TopicPartition(topic["name"], row["partition_index"]), row["offset"]

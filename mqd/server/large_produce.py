@@ -38,7 +38,7 @@ from mqd.server.pending_produce import Confirmation, PendingProduce, Row, Topic,
 from mqd.server.produce_append import Appender, producer_of
 from mqd.server.receive_buffers import Buffer
 from mqd.server.slices import finished_in_slices, one_slice
-from mqd.server.verification import Speaks, Verification, produce_refusal
+from mqd.server.verification import SupportedOperation, Verification, produce_refusal
 
 ABORTABLE_FROM_VERSION, ADDS_FROM_VERSION = 11, 12
 _COMPRESSED_AT_ONCE_BYTES = 64 * KIB
@@ -241,9 +241,9 @@ class LargeProduce:
                 self._append_pieces(large, pieces, None)
                 return
         assert large.transactional_id is not None
-        clock, speaks = (
+        clock, supported = (
             self._node.clock,
-            Speaks.of(large.pending.version, ABORTABLE_FROM_VERSION, ADDS_FROM_VERSION),
+            SupportedOperation.of(large.pending.version, ABORTABLE_FROM_VERSION, ADDS_FROM_VERSION),
         )
         if len(large.producers) > 1:
             refusals = dict.fromkeys(
@@ -260,15 +260,15 @@ class LargeProduce:
             return
         (producer,) = large.producers
         sequences = {partition: one[2] for partition, one in waiting.items()}
-        async with self._verification.asked(
-            large.transactional_id.decode(errors="replace"), producer, sequences, speaks
+        async with self._verification.verified(
+            large.transactional_id.decode(errors="replace"), producer, sequences, supported
         ) as verdict:
             refusals = {
-                partition: produce_refusal(code, speaks)
+                partition: produce_refusal(code, supported)
                 for partition, code in verdict.refusals.items()
             }
             async with one_slice():
-                with verdict.counts():
+                with verdict.applied():
                     self._append_pieces(
                         large,
                         pieces,

@@ -1,5 +1,5 @@
-"""Where a partition is when it is not here: what Produce, Fetch and the partition-wise
-requests answer alike.
+"""Errors and leaders for partitions that this node does not serve: Produce, Fetch and all other
+requests about partitions share them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _NO_TRANSACTIONS: list[Any] = []
 
 
 def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_EPOCH) -> Partition:
-    """The partition, where this node leads it in the epoch that the asker believes in;
-    MqError otherwise.
+    """The partition, if this node leads it in the leader epoch that the request names. MqError
+    otherwise.
     """
     partition = node.replica.get(TopicPartition(topic, index))
     if partition is None:
@@ -48,8 +48,8 @@ def leading(node: Node, topic: str, index: int, current_leader_epoch: int = NO_E
 
 
 def endpoints(node: Node, node_ids: Iterable[int]) -> list[Endpoint]:
-    """(node id, host, port, rack) of those nodes that are registered, as answers to stale
-    clients name them (KIP-951).
+    """(node id, host, port, rack) of those nodes that are registered, for responses to stale
+    clients (KIP-951).
     """
     brokers = node.image.brokers
     found = [brokers[NodeId(node_id)] for node_id in node_ids if node_id in brokers]
@@ -66,17 +66,19 @@ def unknown_partition(
     if name is None:
         topic = image.topics_by_id.get(UUID(bytes=topic_id))
         if topic is None:
-            return MqError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id: refresh the metadata")
+            return MqError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
     else:
         topic = image.topics.get(name.decode(errors="replace"))
     if topic is None or not 0 <= index < len(topic.partitions):
-        return MqError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
+        return MqError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+        )
     reason = node.replica.offline.get(TopicPartition(topic.name, index))
     if reason is not None:
         return MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
     return MqError(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        f"node {topic.partitions[index].leader} leads this partition",
+        f"Node {topic.partitions[index].leader} leads this partition.",
     )
 
 
@@ -135,9 +137,7 @@ def refused_fetch_row(
     name: bytes | None = None,
     topic_id: bytes | None = None,
 ) -> FetchRow:
-    """The row of a partition that a fetch got nothing from; to a stale asker it names the
-    leader.
-    """
+    """The row of a partition that has an error. For a stale client it names the leader."""
     row = empty_fetch_row(index, error)
     if error.code in _MOVED:
         leader = current_leader(node, partition, name, topic_id, index)

@@ -42,7 +42,7 @@ def is_private(api_key: int) -> bool:
 
 
 def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) -> None:
-    """Take one private request; only a handshake is answered.
+    """Handle one private request. Only a handshake gets responses.
 
     Raises ProtocolError where the connection must be closed.
     """
@@ -52,10 +52,10 @@ def handle(node: Node, connection: Connection, api_key: int, frame: memoryview) 
     if api_key == HANDSHAKE:
         if handshake is None:
             handshake = connection.handshake = node.raft.begin_handshake(connection)
-        answer = node.raft.receive_handshake(handshake, body, correlation_id)
+        response = node.raft.receive_handshake(handshake, body, correlation_id)
         if handshake.node_id is not None:
             connection.authenticated(handshake.node_id)
-        connection.slot().complete([answer])
+        connection.slot().complete([response])
         if handshake.refusal is not None:
             connection.finish()
         return

@@ -79,9 +79,7 @@ class PendingProduce(ProduceTicket[Partition]):
 
 
 class Confirmation:
-    """The response of the transaction coordinator to the verification of a request, which is then
-    appended.
-    """
+    """The verdict of the transaction coordinator on a request, which is then appended."""
 
     __slots__ = ("now", "now_ms", "partitions", "pending", "refusals")
 
@@ -95,7 +93,7 @@ class Confirmation:
     ) -> None:
         self.pending = pending
         self.partitions = partitions
-        """Partitions that the coordinator was asked about."""
+        """Partitions that the request to the coordinator named."""
         self.refusals = refusals
         self.now = now
         self.now_ms = now_ms

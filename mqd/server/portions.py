@@ -1,9 +1,9 @@
 """Requests of many rows to a coordinator: each decision is one step of the event loop, so it gets a
 portion of the rows.
 
-A portion is a request of its own, with the same answer for each row. A request is not atomic across
-its portions: where one is refused, what came before it is done. Kafka's answers have an error code
-for each row, so clients see which rows to repeat.
+A portion is a request of its own, with the same response for each row. A request is not atomic
+across its portions: if one is refused, the earlier ones are done. Kafka's responses have an error
+code for each row, so clients see which rows to repeat.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PORTION_ROWS = 150
 """About 5 ms of a coordinator's work: a committed offset takes 33 us, most of it for its record."""
 
 Call = Callable[[Any], Awaitable[Mapping[str, Any]]]
-"""Carries out a request and answers it. Raises MqError where all of it is refused."""
+"""Carries out a request and returns the response. Raises MqError if all of it is refused."""
 Refusal = Callable[[Any, MqError], Generator[int, None, Mapping[str, Any]]]
-"""Answers a request that is refused, in slices."""
+"""Builds the response to a refused request, in slices."""
 
 
 def in_portions(topics: Sequence[Any], field: str = "partitions") -> Iterator[list[Any]]:
@@ -61,17 +61,17 @@ async def list_in_portions(request: Any, field: str, call: Call) -> Mapping[str,
     Raises the exception of `call` for any portion.
     """
     rows = request[field]
-    answer = dict(await call(with_fields(request, **{field: rows[:PORTION_ROWS]})))
-    found = list(answer[field])
+    response = dict(await call(with_fields(request, **{field: rows[:PORTION_ROWS]})))
+    found = list(response[field])
     for start in range(PORTION_ROWS, len(rows), PORTION_ROWS):
         await others_first()
         found += (await call(with_fields(request, **{field: rows[start : start + PORTION_ROWS]})))[
             field
         ]
-    return {**answer, field: found}
+    return {**response, field: found}
 
 
-async def answered_in_portions(
+async def respond_in_portions(
     request: Any, call: Call, failed: Refusal, *, key: str = "name"
 ) -> Mapping[str, Any]:
     """The response by topics to a request by topics; `key` identifies a topic. Raises the exception
@@ -81,9 +81,9 @@ async def answered_in_portions(
     first = next(portions, None)
     if first is None or (len(first) == len(request.topics) and first[-1] is request.topics[-1]):
         return await call(request)
-    answer = dict(await call(with_fields(request, topics=first)))
+    response = dict(await call(with_fields(request, topics=first)))
     found: dict[Any, dict[str, Any]] = {}
-    merge(found, answer["topics"], key)
+    merge(found, response["topics"], key)
     for portion in portions:
         await others_first()
         of_portion = with_fields(request, topics=portion)
@@ -92,11 +92,11 @@ async def answered_in_portions(
         except MqError as error:
             rows = (await finished_in_slices(failed(of_portion, error)))["topics"]
         merge(found, rows, key)
-    return {**answer, "topics": list(found.values())}
+    return {**response, "topics": list(found.values())}
 
 
 def merge(found: dict[Any, dict[str, Any]], topics: Sequence[Mapping[str, Any]], key: str) -> None:
-    """Add the topics of one answer to those of others; a topic of two portions gets one row."""
+    """Add the topics of one response to those of others; a topic of two portions gets one row."""
     for topic in topics:
         known = found.get(topic[key])
         if known is None:

@@ -198,8 +198,8 @@ class Appender:
         stop: int,
         confirmation: Confirmation,
     ) -> None:
-        """Raises MqError if the coordinator rejected the partition, or was not asked about it: this
-        node did not lead it when the request came, so the producer must retry.
+        """Raises MqError if the coordinator rejected the partition, or did not verify it. The
+        latter if this node did not lead it when the request came: the producer must retry.
         """
         if partition in confirmation.refusals:
             raise confirmation.refusals[partition]

@@ -84,8 +84,7 @@ READING = frozenset(
         "offset_for_leader_epoch",
     }
 )
-"""APIs that only read the state of this broker: their work ends when the connection closes.
-"""
+"""APIs that only read the state of this broker: their work ends when the connection closes."""
 
 LISTING = frozenset({"list_groups", "list_transactions"})
 """The same, for the state of the coordinators."""
@@ -103,7 +102,7 @@ class Handler:
         self.api: Api = api
         self.handle: Callable[[Context, Any], Any] = module.handle
         self.failed: Callable[[Any, MqError], Any] | None = getattr(module, "failed", None)
-        """The answer when the request as a whole is refused, or a generator that returns it
+        """The response to a request that is refused as a whole, or a generator that returns it
         (slices.py).
         """
         self.name = name

@@ -15,12 +15,12 @@ from mqd.server.coordinators import call_of
 from mqd.server.slices import KEY_CHARS_A_ROW, listed_in_slices
 
 
-async def ask_each(
-    context: Context, asked: str, group_ids: Iterable[str], answered: str
+async def rows_of_groups(
+    context: Context, field: str, group_ids: Iterable[str], response_field: str
 ) -> list[dict[str, Any]]:
-    """A row for each group in the request's field `asked`, in its order, from the field `answered`
-    of the shards' responses. Each call of a shard has few enough groups that other connections do
-    not wait.
+    """A row for each group in the request's field `field`, in its order, from `response_field` of
+    the shards' responses. Each call of a shard has so few groups that other connections do not
+    wait.
     """
     groups = context.node.groups
     rows: dict[str, dict[str, Any]] = {}
@@ -36,10 +36,10 @@ async def ask_each(
         for start in range(0, len(names), COORDINATED_GROUPS_AT_ONCE):
             some = names[start : start + COORDINATED_GROUPS_AT_ONCE]
             try:
-                answer = await groups.call_shard(
-                    index, call._replace(request=SimpleNamespace(**{asked: some}))
+                response = await groups.call_shard(
+                    index, call._replace(request=SimpleNamespace(**{field: some}))
                 )
-                rows.update((row["group_id"], row) for row in answer[answered])
+                rows.update((row["group_id"], row) for row in response[response_field])
             except MqError as error:
                 rows.update((name, {"group_id": name, "error_code": error.code}) for name in some)
     return list(rows.values())

@@ -1,8 +1,8 @@
-"""Versions of APIs that Apache Kafka marks as unstable, and that a node serves only where an option
-enables them.
+"""API versions that Apache Kafka marks as unstable. A node serves them only if an option enables
+them.
 
-A request of such a version is otherwise answered like one of a version that does not exist, and
-ApiVersions does not show it.
+Otherwise ApiVersions does not list them, and a request of such a version is handled like one of a
+version that does not exist.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def enabled(config: NodeConfig) -> frozenset[int]:
 
 
 def versions_until(config: NodeConfig) -> dict[int, int]:
-    """API key -> the last version that this node serves, where that is not the last one
-    that is spoken.
+    """API key -> the last version that this node serves, if that is not the last version that mqd
+    has.
     """
     return {
         key: last for key, (last, option) in _STABLE_UNTIL.items() if not config.boolean(option)

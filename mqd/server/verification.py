@@ -1,13 +1,13 @@
-"""Is this partition part of the producer's transaction? The leader asks the transaction coordinator
-before the first append (KIP-890).
+"""Whether a partition is part of the producer's transaction. The leader verifies this with the
+transaction coordinator before the first append (KIP-890).
 
 Without this check, a batch that arrives after its transaction has ended would begin a hanging
 transaction. Then `read_committed` consumers would never read beyond it. Producers of transaction
 version 2 do not register partitions: for them the coordinator adds the partition instead of
 confirming it.
 
-The coordinator's response counts for the guard of its request (log/producers.py), and only if no
-marker was written in between.
+The coordinator's verdict is valid for the guard of its request (log/transaction_guard.py), and only
+if no marker was written in between.
 """
 
 from __future__ import annotations
@@ -27,42 +27,44 @@ from mqd.server.context import Node
 from mqd.server.handlers.add_partitions_to_txn import add_partitions
 from mqd.types import GROUPS_TOPIC, NO_NODE, TRANSACTIONS_TOPIC, TopicPartition
 
-ASK_SECONDS = 30.0
+REQUEST_TIMEOUT_SECONDS = 30.0
 """Kafka's `request.timeout.ms` of a broker."""
 _VERSION = 5
 _RETRY_MS = "add.partitions.to.txn.retry.backoff.ms"
 _RETRY_MAX_MS = "add.partitions.to.txn.retry.backoff.max.ms"
 _NO_SEQUENCE = -1
-_ASKED_MAX = 20
-"""Each time but the last a marker came in between: more than one is rare."""
+_REQUESTS_MAX = 20
+"""A request is repeated if a marker was written in between. More than once is rare."""
 
 Producer = tuple[int, int]
 """Id and epoch."""
 
 
-class Speaks(Enum):
-    """The errors that the client's version of Produce or TxnOffsetCommit supports."""
+class SupportedOperation(Enum):
+    """What the client's version of Produce or TxnOffsetCommit supports (Kafka:
+    TransactionSupportedOperation).
+    """
 
-    OLD_ERRORS = 0
-    ABORTABLE = 1
-    """It knows TRANSACTION_ABORTABLE."""
-    ADDS = 2
+    DEFAULT_ERROR = 0
+    GENERIC_ERROR_SUPPORTED = 1
+    """The client knows TRANSACTION_ABORTABLE."""
+    ADD_PARTITION = 2
     """The request itself adds partitions to the transaction, and epochs change with each
     transaction.
     """
 
     @classmethod
-    def of(cls, version: int, abortable_from: int, adds_from: int) -> Speaks:
+    def of(cls, version: int, abortable_from: int, adds_from: int) -> SupportedOperation:
         return (
-            cls.ADDS
+            cls.ADD_PARTITION
             if version >= adds_from
-            else cls.ABORTABLE
+            else cls.GENERIC_ERROR_SUPPORTED
             if version >= abortable_from
-            else cls.OLD_ERRORS
+            else cls.DEFAULT_ERROR
         )
 
 
-class Word:
+class Verdict:
     """The coordinator's verdict on some partitions."""
 
     __slots__ = ("_guards", "_producer_id", "refusals")
@@ -76,8 +78,8 @@ class Word:
         self._guards = guards
 
     @property
-    def came_too_late(self) -> bool:
-        """Whether a marker has taken away the guard of a partition that was not refused."""
+    def is_outdated(self) -> bool:
+        """Whether a marker removed the guard of a partition that was not refused."""
         return any(
             partition.log.producers.guards.get(self._producer_id) is not guard
             for partition, guard in self._guards.items()
@@ -86,7 +88,7 @@ class Word:
         )
 
     @contextmanager
-    def counts(self) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """Within this context, without awaits, a confirmed batch may begin its transaction."""
         for partition, guard in self._guards.items():
             guard.confirmed = (
@@ -101,7 +103,7 @@ class Word:
 
 
 class Verification:
-    """Asks for one node's partitions; shared by all connections."""
+    """For the partitions of one node; shared by all connections."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -113,76 +115,82 @@ class Verification:
         return self._current_config().boolean("transaction.partition.verification.enable")
 
     @asynccontextmanager
-    async def asked(
+    async def verified(
         self,
         transactional_id: str,
         producer: Producer,
         wanted: Mapping[Partition, int],
-        speaks: Speaks,
-    ) -> AsyncIterator[Word]:
-        """Within this context the coordinator's verdict holds: may batches with these base
-        sequences begin the producer's transaction in their partitions? Raises nothing. The verdict
-        is NETWORK_EXCEPTION if the coordinator is unreachable. A producer that adds partitions need
-        not wait for the markers of its previous transaction. So the request is retried for a moment
-        while that one is completing (CONCURRENT_TRANSACTIONS). If such a marker is written to one
-        of these partitions meanwhile, the request is repeated: the epoch distinguishes the
-        transactions.
+        supported: SupportedOperation,
+    ) -> AsyncIterator[Verdict]:
+        """A context with the coordinator's verdict, which says whether batches with these base
+        sequences may begin the producer's transaction in their partitions. Raises nothing: the
+        verdict is NETWORK_EXCEPTION if the coordinator is unreachable.
+
+        A producer that adds partitions need not wait for the markers of its previous transaction.
+        So the request is retried for a moment while that transaction is completing
+        (CONCURRENT_TRANSACTIONS). If a marker of it is written to one of these partitions
+        meanwhile, the request is repeated: the epoch distinguishes the transactions.
         """
         held: dict[Guard, Partition] = {}
         try:
-            yield await self._ask(transactional_id, producer, wanted, speaks, held)
+            yield await self._verify(transactional_id, producer, wanted, supported, held)
         finally:
             for guard, partition in held.items():
                 self._node.guards.leave(guard, partition.log.producers, producer[0])
 
-    async def _ask(
+    async def _verify(
         self,
         transactional_id: str,
         producer: Producer,
         wanted: Mapping[Partition, int],
-        speaks: Speaks,
+        supported: SupportedOperation,
         held: dict[Guard, Partition],
-    ) -> Word:
-        """`held` gets all guards that were waited behind."""
+    ) -> Verdict:
+        """`held` gets all guards that this request waits behind."""
         clock, config = self._node.clock, self._node.config
         give_up_at = clock.monotonic() + config.integer(_RETRY_MAX_MS) / 1000
-        asked = 0
+        requests = 0
         while True:
             guards: dict[Partition, Guard] = {}
             for partition, sequence in wanted.items():
                 guard = partition.log.producers.guard(
-                    *producer, sequence, speaks is Speaks.ADDS, clock.wall_ms()
+                    *producer,
+                    sequence,
+                    supported is SupportedOperation.ADD_PARTITION,
+                    clock.wall_ms(),
                 )
                 if guard is not None:
                     guards[partition] = guard
                     if guard not in held:
                         held[guard] = partition
                         self._node.guards.take(guard)
-            if not guards or (speaks is not Speaks.ADDS and not self.is_enabled):
-                return Word({}, producer[0], guards)
+            if not guards or (
+                supported is not SupportedOperation.ADD_PARTITION and not self.is_enabled
+            ):
+                return Verdict({}, producer[0], guards)
             places = {partition.assignment.topic_partition: partition for partition in guards}
-            refused = await self._ask_once(transactional_id, producer, places, speaks)
-            word = Word(
+            refused = await self._send_request(transactional_id, producer, places, supported)
+            verdict = Verdict(
                 {places[place]: code for place, code in refused.items() if place in places},
                 producer[0],
                 guards,
             )
-            asked += 1
-            if speaks is not Speaks.ADDS:
-                return word
+            requests += 1
+            if supported is not SupportedOperation.ADD_PARTITION:
+                return verdict
             if ErrorCode.CONCURRENT_TRANSACTIONS in refused.values():
                 if clock.monotonic() >= give_up_at:
-                    return word
+                    return verdict
                 await trio.sleep(config.integer(_RETRY_MS) / 1000)
-            elif not word.came_too_late or asked >= _ASKED_MAX:
-                return word
+            elif not verdict.is_outdated or requests >= _REQUESTS_MAX:
+                return verdict
 
-    async def _ask_once(
+    async def _send_request(
         self,
         transactional_id: str,
         producer: Producer,
         partitions: Collection[TopicPartition],
-        speaks: Speaks,
+        supported: SupportedOperation,
     ) -> dict[TopicPartition, ErrorCode]:
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
@@ -191,14 +199,14 @@ class Verification:
             "transactional_id": transactional_id,
             "producer_id": producer[0],
             "producer_epoch": producer[1],
-            "verify_only": speaks is not Speaks.ADDS,
+            "verify_only": supported is not SupportedOperation.ADD_PARTITION,
             "topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
         }
         code = ErrorCode.NETWORK_EXCEPTION
         response: Mapping[str, Any] | None = None
-        with trio.move_on_after(ASK_SECONDS):
+        with trio.move_on_after(REQUEST_TIMEOUT_SECONDS):
             try:
-                response = await self._coordinator_says(
+                response = await self._send_to_coordinator(
                     transactional_id, {"transactions": [transaction]}
                 )
             except MqError as error:
@@ -212,8 +220,8 @@ class Verification:
                 for row in result["topic_results"]
             ]
             return {
-                TopicPartition(topic["name"], row["partition_index"]): _understood(
-                    ErrorCode(row["partition_error_code"]), speaks
+                TopicPartition(topic["name"], row["partition_index"]): _client_code(
+                    ErrorCode(row["partition_error_code"]), supported
                 )
                 for topic in found
                 for row in topic["results_by_partition"]
@@ -221,9 +229,9 @@ class Verification:
             }
         if response is not None:
             code = ErrorCode(response["error_code"])
-        return dict.fromkeys(partitions, _understood(code, speaks))
+        return dict.fromkeys(partitions, _client_code(code, supported))
 
-    async def _coordinator_says(
+    async def _send_to_coordinator(
         self, transactional_id: str, request: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """MqError COORDINATOR_NOT_AVAILABLE if the id has no coordinator; OSError if that node is
@@ -240,18 +248,18 @@ class Verification:
         return await node.forward(found.leader, "AddPartitionsToTxn", _VERSION, request)
 
 
-def _understood(code: ErrorCode, speaks: Speaks) -> ErrorCode:
-    """As Apache Kafka words the coordinator's refusal to a producer."""
+def _client_code(code: ErrorCode, supported: SupportedOperation) -> ErrorCode:
+    """The error code that a producer gets for a refusal of the coordinator, as in Apache Kafka."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED or (
-        code is ErrorCode.TRANSACTION_ABORTABLE and speaks is Speaks.OLD_ERRORS
+        code is ErrorCode.TRANSACTION_ABORTABLE and supported is SupportedOperation.DEFAULT_ERROR
     ):
         return ErrorCode.INVALID_TXN_STATE
     return code
 
 
-_PASSES = frozenset(
+_TRANSIENT = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -261,11 +269,14 @@ _PASSES = frozenset(
 )
 
 
-def produce_refusal(code: ErrorCode, speaks: Speaks) -> MqError:
-    """The error for a producer: one whose version lacks these errors gets one that it retries
-    without a metadata refresh.
+def produce_refusal(code: ErrorCode, supported: SupportedOperation) -> MqError:
+    """The error for a producer. If its version lacks the error of the coordinator, it gets one that
+    it retries without a metadata refresh.
     """
-    if code in _PASSES or (code is ErrorCode.CONCURRENT_TRANSACTIONS and speaks is not Speaks.ADDS):
+    if code in _TRANSIENT or (
+        code is ErrorCode.CONCURRENT_TRANSACTIONS
+        and supported is not SupportedOperation.ADD_PARTITION
+    ):
         reason = (
             "Unable to verify the partition has been added to the transaction. "
             f"Underlying error: {code.name}"
@@ -278,7 +289,11 @@ def produce_refusal(code: ErrorCode, speaks: Speaks) -> MqError:
 
 @asynccontextmanager
 async def offsets_confirmed(
-    node: Node, group_id: str, transactional_id: str, producer: Producer, speaks: Speaks
+    node: Node,
+    group_id: str,
+    transactional_id: str,
+    producer: Producer,
+    supported: SupportedOperation,
 ) -> AsyncIterator[None]:
     """Within this context, the group coordinator may append offsets of this transaction. If the
     group coordinator is on another node, it returns that error itself.
@@ -294,14 +309,14 @@ async def offsets_confirmed(
     ):
         yield
         return
-    async with Verification(node).asked(
-        transactional_id, producer, {partition: _NO_SEQUENCE}, speaks
-    ) as word:
-        for refused in word.refusals.values():
+    async with Verification(node).verified(
+        transactional_id, producer, {partition: _NO_SEQUENCE}, supported
+    ) as verdict:
+        for refused in verdict.refusals.values():
             raise MqError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 if refused is ErrorCode.NETWORK_EXCEPTION
                 else refused
             )
-        with word.counts():
+        with verdict.applied():
             yield

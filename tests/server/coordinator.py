@@ -1,6 +1,4 @@
-"""A transaction coordinator that says what the test wants, when it wants: for handlers that
-ask one.
-"""
+"""A transaction coordinator whose responses the test sets."""
 
 from __future__ import annotations
 
@@ -18,22 +16,21 @@ from tests.server.rig import ME, OTHER, Rig
 STATE = "__transaction_state"
 
 
-class SaysSo:
+class ScriptedCoordinator:
     """Plugged into a rig.
 
-    Every transaction is what `says` has for it by (topic, partition): NONE unless something else is
-    set.
+    `codes` has the error code of each (topic, partition): NONE unless another is set.
     """
 
     def __init__(self, node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.says: dict[tuple[str, int], ErrorCode] = {}
-        self.asked: list[dict[str, Any]] = []
+        self.codes: dict[tuple[str, int], ErrorCode] = {}
+        self.requests: list[dict[str, Any]] = []
         self.marked: list[tuple[Any, ...]] = []
         self.fails: Exception | None = None
         self.error = ErrorCode.NONE
-        self.goes = trio.Event()
-        """Nothing is answered before it is set."""
-        self.goes.set()
+        self.may_respond = trio.Event()
+        """Responses wait for it."""
+        self.may_respond.set()
         node.create(STATE, 2, replicas=(ME, OTHER))
         node.node.transactions = SimpleNamespace(partition_of=lambda key: partition_for(key, 2))
         node.node.groups = SimpleNamespace(
@@ -41,18 +38,18 @@ class SaysSo:
         )
         node.node.forward = self.forward
         self.forwarded: list[tuple[int, str, int]] = []
-        monkeypatch.setattr("mqd.server.verification.add_partitions", self.answer)
+        monkeypatch.setattr("mqd.server.verification.add_partitions", self.respond)
 
     async def forward(
         self, node_id: int, api: str, version: int, request: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         assert node_id != ME
         self.forwarded.append((node_id, api, version))
-        return await self.answer(None, request)
+        return await self.respond(None, request)
 
-    async def answer(self, node: Any, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.asked += request["transactions"]
-        await self.goes.wait()
+    async def respond(self, node: Any, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.requests += request["transactions"]
+        await self.may_respond.wait()
         if self.fails is not None:
             raise self.fails
         results = [
@@ -64,7 +61,7 @@ class SaysSo:
                         "results_by_partition": [
                             {
                                 "partition_index": index,
-                                "partition_error_code": self.says.get(
+                                "partition_error_code": self.codes.get(
                                     (topic["name"], index), ErrorCode.NONE
                                 ),
                             }

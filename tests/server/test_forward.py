@@ -97,7 +97,7 @@ async def test_one_connection_serves_all_requests_also_those_at_once() -> None:
 async def test_a_node_that_cannot_be_reached_is_an_os_error_and_tried_again_the_next_time() -> None:
     async with forwarding() as (cluster, forward):
         cluster.down.add(2)
-        with pytest.raises(OSError, match="node 2 cannot be asked"):
+        with pytest.raises(OSError, match="node 2 (failed|cannot be decoded)"):
             await forward(TWO, "metadata", 9, {"topics": []})
         cluster.down.clear()
         assert await forward(TWO, "metadata", 9, {"topics": []})
@@ -107,7 +107,7 @@ async def test_a_node_that_cannot_be_reached_is_an_os_error_and_tried_again_the_
 async def test_a_broken_connection_is_an_os_error_and_replaced(fault: HangUp | Raw) -> None:
     async with forwarding() as (cluster, forward):
         cluster.brokers[2].script(METADATA, fault)
-        with pytest.raises(OSError, match="node 2 cannot be asked"):
+        with pytest.raises(OSError, match="node 2 (failed|cannot be decoded)"):
             await forward(TWO, "metadata", 9, {"topics": []})
         assert await forward(TWO, "metadata", 9, {"topics": []})
         assert cluster.connects == 2

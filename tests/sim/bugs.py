@@ -344,7 +344,7 @@ def revoked_partition_handed_out_early() -> Patches:
 @bug("coordinators answer before their records are committed", load="groups")
 def coordinator_answers_before_the_commit() -> Patches:
     def respond(self: Results, context: Any, responses: Any) -> None:
-        context.answer(responses)
+        context.respond(responses)
         original(self, context, ())
 
     original = Results.respond_when_committed

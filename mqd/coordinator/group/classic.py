@@ -19,7 +19,7 @@ Differences from Apache Kafka:
 - A group that replaces an empty group of the consumer protocol continues its generations. Kafka
   starts again at 0.
 - When a member repeats a JoinGroup or SyncGroup, its first one ends with REBALANCE_IN_PROGRESS.
-  Kafka never answers the first one.
+  Kafka never responds to the first one.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Classic(Part):
         if not group.members.not_synced:
             self.state.timers.cancel((SYNC, group.group_id))
         if group.state is STABLE:
-            draft.answer(ticket, sync_response(group, member.assignment))
+            draft.respond(ticket, sync_response(group, member.assignment))
             return draft.result()
         self.rebalance.end_wait(group, member, draft, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_ticket = ticket
@@ -137,7 +137,7 @@ class Classic(Part):
 
         more = sum(map(len, assignments.values())) - group.assigned_memory
         if more > 0 and more > self.state.account.available(more, now.seconds):
-            self.rebalance.answer_syncs(
+            self.rebalance.respond_to_syncs(
                 group, draft, now, lambda _: {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
             )
             self.rebalance.prepare_rebalance(
@@ -151,14 +151,14 @@ class Classic(Part):
             group.since_ms,
         )
         if self.rebalance.write(draft, group, value):
-            self.rebalance.answer_syncs(
+            self.rebalance.respond_to_syncs(
                 group,
                 draft,
                 now,
                 lambda member: sync_response(group, assignments[member.member_id]),
             )
         else:
-            self.rebalance.answer_syncs(
+            self.rebalance.respond_to_syncs(
                 group, draft, now, lambda _: {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR}
             )
             self.rebalance.prepare_rebalance(
@@ -262,7 +262,7 @@ class Classic(Part):
                 )
             else:
                 self.rebalance.complete_if_all_joined(group, draft, now)
-        draft.answer(ticket, leave_response(call, rows))
+        draft.respond(ticket, leave_response(call, rows))
         return draft.result()
 
     def _leave(

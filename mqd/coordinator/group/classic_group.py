@@ -184,7 +184,7 @@ class ClassicGroup:
         session_timeout_ms: int,
         ticket: Ticket,
     ) -> None:
-        """A member joins again and waits. Its former request must have been answered."""
+        """A member joins again and waits. Its former request must have a response."""
         self.members.set_protocols(member, protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms

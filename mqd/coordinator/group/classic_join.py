@@ -110,13 +110,13 @@ class Joins:
             group.members.remove(join.request.member_id)
         elif group.state is PREPARING_REBALANCE:
             self._rebalance.remove(group, member, draft, ErrorCode.UNKNOWN_MEMBER_ID)
-        draft.answer(join.ticket, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        draft.respond(join.ticket, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))
         self._rebalance.complete_if_all_joined(group, draft, join.now)
 
     def _join_as_new(self, group: ClassicGroup, join: _Join, draft: Draft) -> None:
         request = join.request
         if not group.accepts(request.protocol_type, join.protocols):
-            draft.answer(join.ticket, join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            draft.respond(join.ticket, join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
         instance_id = request.group_instance_id
         prefix = join.call.client_id if instance_id is None else instance_id
@@ -133,7 +133,7 @@ class Joins:
                 (MEMBER, group.group_id, member_id),
                 join.now.seconds + request.session_timeout_ms / 1000,
             )
-            draft.answer(join.ticket, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            draft.respond(join.ticket, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add_member(group, member_id, join, draft)
 
@@ -142,7 +142,7 @@ class Joins:
         request = join.request
         member_id, instance_id = request.member_id, request.group_instance_id
         if not group.accepts(request.protocol_type, join.protocols):
-            draft.answer(join.ticket, join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+            draft.respond(join.ticket, join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
             return
         if member_id in group.members.pending and instance_id is None:
             self._add_member(group, member_id, join, draft)
@@ -150,15 +150,15 @@ class Joins:
         try:
             member = group.members.check(member_id, instance_id)
         except MqError as error:
-            draft.answer(join.ticket, join_error(error.code, member_id))
+            draft.respond(join.ticket, join_error(error.code, member_id))
             return
         same = member.protocols == join.protocols
         if group.state is PREPARING_REBALANCE:
             self._update_member(group, member, join, draft, "a member joins again")
         elif group.state is COMPLETING_REBALANCE and same:  # a repeated request
-            draft.answer(join.ticket, join_response(group, member))
+            draft.respond(join.ticket, join_response(group, member))
         elif group.state is STABLE and same and group.members.leader != member_id:
-            draft.answer(join.ticket, {**join_response(group, member), "members": []})
+            draft.respond(join.ticket, {**join_response(group, member), "members": []})
         else:
             reason = (
                 "its leader joins again"
@@ -268,17 +268,17 @@ class Joins:
             leader=leader,
         )
         if not self._rebalance.write(draft, group, value):
-            draft.answer(join.ticket, join_error(ErrorCode.UNKNOWN_SERVER_ERROR))
+            draft.respond(join.ticket, join_error(ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         # The record has only one of them. The replay passes them on to the new member id.
         group.members.set_protocols(old, new.protocols)
-        answer = {**join_response(group, new), "leader": group.members.leader, "members": []}
+        response = {**join_response(group, new), "leader": group.members.leader, "members": []}
         if join.call.version >= _SKIP_ASSIGNMENT_FROM:
-            answer["leader"] = leader
-            answer["skip_assignment"] = was_leader
+            response["leader"] = leader
+            response["skip_assignment"] = was_leader
             if was_leader:
-                answer["members"] = member_rows(members, group.protocol)
-        draft.answer(join.ticket, answer)
+                response["members"] = member_rows(members, group.protocol)
+        draft.respond(join.ticket, response)
 
 
 class _Join(NamedTuple):

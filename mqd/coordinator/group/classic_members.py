@@ -79,7 +79,7 @@ class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
         self._count(member, 1)
 
     def remove(self, member_id: str) -> ClassicGroupMember | None:
-        """Remove a member or a pending id. The waiting request must have been answered."""
+        """Remove a member or a pending id. The waiting request must have a response."""
         member = self._by_id.pop(member_id, None)
         if member is not None:
             assert member.join_ticket is None and member.sync_ticket is None
@@ -116,7 +116,7 @@ class ClassicGroupMembers(Mapping[str, ClassicGroupMember]):
         self.waiting_to_join += 1
 
     def take_join_ticket(self, member: ClassicGroupMember) -> Ticket | None:
-        """The ticket of the member's JoinGroup, which the caller answers."""
+        """The ticket of the member's JoinGroup. The caller sends the response."""
         ticket, member.join_ticket = member.join_ticket, None
         self.waiting_to_join -= ticket is not None
         return ticket

@@ -110,7 +110,7 @@ class Rebalance:
         if group.state is COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
-            self.answer_syncs(
+            self.respond_to_syncs(
                 group, draft, now, lambda _: {"error_code": ErrorCode.REBALANCE_IN_PROGRESS}
             )
         group.members.not_synced.clear()
@@ -208,7 +208,7 @@ class Rebalance:
         for member in group.members.values():
             ticket = group.members.take_join_ticket(member)
             if ticket is not None:
-                draft.answer(ticket, join_response(group, member))
+                draft.respond(ticket, join_response(group, member))
             self.expect_heartbeat(group, member, now)
             member.is_new = False
             group.members.not_synced[member.member_id] = None
@@ -264,23 +264,23 @@ class Rebalance:
             now.seconds + member.session_timeout_ms / 1000,
         )
 
-    def answer_syncs(
+    def respond_to_syncs(
         self,
         group: ClassicGroup,
         draft: Draft,
         now: Moment,
-        answer: Callable[[ClassicGroupMember], Mapping[str, Any]],
+        response_to: Callable[[ClassicGroupMember], Mapping[str, Any]],
     ) -> None:
         for member in group.members.values():
             if member.sync_ticket is not None:
-                draft.answer(member.sync_ticket, answer(member))
+                draft.respond(member.sync_ticket, response_to(member))
                 member.sync_ticket = None
                 self.expect_heartbeat(group, member, now)
 
     def remove(
         self, group: ClassicGroup, member: ClassicGroupMember, draft: Draft, error: ErrorCode
     ) -> None:
-        """Remove the member, and answer its waiting request with `error`."""
+        """Remove the member. Its waiting request gets `error`."""
         self.end_wait(group, member, draft, error)
         group.members.remove(member.member_id)
         self.state.timers.cancel((MEMBER, group.group_id, member.member_id))
@@ -292,13 +292,13 @@ class Rebalance:
     def end_wait(
         self, group: ClassicGroup, member: ClassicGroupMember, draft: Draft, error: ErrorCode
     ) -> None:
-        """Answer the member's waiting request with `error`."""
+        """The member's waiting request gets `error`."""
         ticket = group.members.take_join_ticket(member)
         if ticket is not None:
             member_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            draft.answer(ticket, join_error(error, member_id))
+            draft.respond(ticket, join_error(error, member_id))
         if member.sync_ticket is not None:
-            draft.answer(member.sync_ticket, {"error_code": error})
+            draft.respond(member.sync_ticket, {"error_code": error})
             member.sync_ticket = None
 
     def cancel_timers(self, group: ClassicGroup) -> None:

@@ -71,8 +71,8 @@ def leaving_members(call: Call) -> list[tuple[str, str | None]]:
 
 
 def leave_response(call: Call, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """LeaveGroup's answer; where it has one member only, that member's error is the error
-    of the whole.
+    """The response of LeaveGroup. Before version 3 the error of its only member is the error of the
+    whole response.
     """
     error = ErrorCode.NONE if call.version >= _BATCH_LEAVE_FROM else rows[0]["error_code"]
     return {"error_code": error, "members": rows}

@@ -265,5 +265,5 @@ class ConsumerGroups(Part):
             {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
             for (member_id, instance_id), code in zip(leaving, codes)
         ]
-        draft.answer(ticket, leave_response(call, rows))
+        draft.respond(ticket, leave_response(call, rows))
         return draft.result()

@@ -86,7 +86,7 @@ class ClassicMembers:
         change = replace(change, updated=_updated(change.member, call, subscription, protocols))
         member = self._step(group, change, draft, now)
         first = protocols[0].name
-        draft.answer(
+        draft.respond(
             ticket,
             {
                 "error_code": ErrorCode.NONE,
@@ -188,7 +188,7 @@ class ClassicMembers:
             )
         self._state.timers.cancel((SYNC, group.group_id, member.member_id))
         self._steps.timers.expect_heartbeat(group, member, now)
-        answer = {
+        response = {
             "error_code": ErrorCode.NONE,
             "protocol_type": request.protocol_type,
             "protocol_name": request.protocol_name,
@@ -196,7 +196,7 @@ class ClassicMembers:
                 member.assigned, self._state.topics, protocol.metadata
             ),
         }
-        return CoordinatorResult(responses=[(ticket, answer)])
+        return CoordinatorResult(responses=[(ticket, response)])
 
     def heartbeat(
         self, ticket: Ticket, call: Call, now: Moment, group: ConsumerGroup

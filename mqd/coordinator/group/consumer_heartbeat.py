@@ -49,7 +49,7 @@ class Heartbeats:
         request = call.request
         draft = Draft()
         if request.member_epoch in (LEAVING, LEAVING_FOR_NOW):
-            draft.answer(ticket, self._leave(request, draft, now))
+            draft.respond(ticket, self._leave(request, draft, now))
             return draft.result()
         joining = request.member_epoch == JOINING
         group = self._group_for(request.group_id, joining, draft, now)
@@ -84,7 +84,7 @@ class Heartbeats:
                 for topic_id in sorted(member.assigned)
             ]
             response["assignment"] = {"topic_partitions": rows}
-        draft.answer(ticket, response)
+        draft.respond(ticket, response)
         return draft.result()
 
     def _group_for(self, group_id: str, joining: bool, draft: Draft, now: Moment) -> ConsumerGroup:

@@ -18,8 +18,8 @@ BY_ID_SINCE: Final = 10
 
 
 class FetchOffsets(NamedTuple):
-    """One group of an OffsetFetch, as the request of a `Call`; the answer is one row of the
-    response's `groups`.
+    """One group of an OffsetFetch, as the request of a `Call`. Its response is one row of the
+    `groups` in the response to the client.
     """
 
     group_id: str

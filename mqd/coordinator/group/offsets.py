@@ -67,7 +67,7 @@ class _Rows:
             row = self._topics[key] = {"name": topic, "topic_id": topic_id, "partitions": []}
         row["partitions"].append({"partition_index": partition, "error_code": int(code)})
 
-    def answer(self) -> dict[str, Any]:
+    def response(self) -> dict[str, Any]:
         return {"topics": list(self._topics.values())}
 
 
@@ -128,7 +128,7 @@ class Offsets(Part):
                 )
             except MqError as error:
                 _refuse(wanted, rows, error.code)
-        return CoordinatorResult(records, ((ticket, rows.answer()),))
+        return CoordinatorResult(records, ((ticket, rows.response()),))
 
     def handle_txn_offset_commit(
         self, ticket: Ticket, call: Call, now: Moment
@@ -153,7 +153,7 @@ class Offsets(Part):
                 _refuse(wanted, rows, ErrorCode.ILLEGAL_GENERATION if stale else error.code)
         return CoordinatorResult(
             records,
-            ((ticket, rows.answer()),),
+            ((ticket, rows.response()),),
             Producer(request.producer_id, request.producer_epoch),
         )
 
@@ -297,7 +297,7 @@ class Offsets(Part):
             rows.add(topic, topic_id, partition, ErrorCode.NONE)
             if offsets.get(topic, partition) is not None or offsets.is_unstable(topic, partition):
                 records.append(tombstone(OffsetCommitKey(request.group_id, topic, partition)))
-        return CoordinatorResult(records, ((ticket, {"error_code": 0, **rows.answer()}),))
+        return CoordinatorResult(records, ((ticket, {"error_code": 0, **rows.response()}),))
 
 
 def _refuse(wanted: Iterable[_Wanted], rows: _Rows, code: ErrorCode) -> None:

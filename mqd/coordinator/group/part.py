@@ -45,7 +45,7 @@ class Draft:
     def delete(self, key: Key) -> None:
         self.records.append(tombstone(key))
 
-    def answer(self, ticket: Ticket, response: Response) -> None:
+    def respond(self, ticket: Ticket, response: Response) -> None:
         self.responses.append((ticket, response))
 
     def result(self) -> CoordinatorResult:

@@ -206,7 +206,7 @@ class MarkerSender:
                         "cannot send markers, will retry node=%d transactions=%d", leader, len(rows)
                     )
                 for row in rows:
-                    self._retry(nursery, row, f"node {leader} does not answer: {error!r}")
+                    self._retry(nursery, row, f"node {leader} does not respond: {error!r}")
                 continue
             for row in rows:
                 self._handle_errors(
@@ -302,7 +302,7 @@ class MarkerSender:
                 effect.transactional_id, effect.producer, tuple(partitions), effect.prepared_ms
             )
         try:
-            answer = await self._transactions.call_shard(pending.index, op)
+            response = await self._transactions.call_shard(pending.index, op)
         except MqError:
             if not self._transactions.holds(pending.index, pending.coordinator_epoch):
                 self._drop(pending)
@@ -314,7 +314,7 @@ class MarkerSender:
                 effect.transactional_id,
             )
             return False
-        if not answer["pending"]:
+        if not response["pending"]:
             self._drop(pending)
         return True
 

@@ -21,7 +21,7 @@ from mqd.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class InitializeProducer:
-    """InitProducerId. Answer: producer_id, producer_epoch, and those of a prepared transaction, as
+    """InitProducerId. Response: producer_id, producer_epoch, and those of a prepared transaction as
     `ongoing_txn_...`. ProducerIdWanted: retry with a spare id."""
 
     transactional_id: str
@@ -38,7 +38,7 @@ class InitializeProducer:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """AddPartitionsToTxn and AddOffsetsToTxn. Answer: nothing."""
+    """AddPartitionsToTxn and AddOffsetsToTxn. Response: nothing."""
 
     transactional_id: str
     producer: Producer
@@ -48,7 +48,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class VerifyPartitions:
-    """AddPartitionsToTxn that only verifies. Answer: `errors`, by partition."""
+    """AddPartitionsToTxn that only verifies. Response: `errors`, by partition."""
 
     transactional_id: str
     producer: Producer
@@ -57,7 +57,7 @@ class VerifyPartitions:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """EndTxn. Answer: producer_id, producer_epoch of the next transaction, -1 in the first
+    """EndTxn. Response: producer_id, producer_epoch of the next transaction, -1 in the first
     protocol. ProducerIdWanted as above."""
 
     transactional_id: str
@@ -69,14 +69,14 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransaction:
-    """Answer: a row of DescribeTransactions."""
+    """Response: a row of DescribeTransactions."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListTransactions:
-    """Answer: `transaction_states`, rows of ListTransactions. An empty filter matches all."""
+    """Response: `transaction_states`, rows of ListTransactions. An empty filter matches all."""
 
     producer_ids: frozenset[int] = frozenset()
     states: frozenset[str] = frozenset()
@@ -89,8 +89,8 @@ class ListTransactions:
 
 @dataclass(frozen=True, slots=True)
 class MarkersWritten:
-    """These partitions have the marker that `WriteMarkers` requested, or were deleted. Answer:
-    `pending`, whether a partition is left that has none."""
+    """These partitions have the marker that `WriteMarkers` requested, or were deleted.
+    Response: `pending`, whether another partition has none yet."""
 
     transactional_id: str
     producer: Producer
@@ -102,8 +102,8 @@ class MarkersWritten:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsSealed:
-    """These partitions have the seal that `SealPartitions` requested, or were deleted. Answer:
-    `pending`, whether a partition is left that has none."""
+    """These partitions have the seal that `SealPartitions` requested, or were deleted.
+    Response: `pending`, whether another partition has none yet."""
 
     transactional_id: str
     producer: Producer

@@ -40,7 +40,7 @@ class Outcomes:
     def decide(
         self,
         ticket: Ticket,
-        answer: Mapping[str, Any] | MqError,
+        response: Mapping[str, Any] | MqError,
         transactional_id: str,
         decided: Transaction,
         now: Moment,
@@ -55,7 +55,7 @@ class Outcomes:
             written.append(self.record(transactional_id, ending.complete(decided, now.wall_ms)))
         return CoordinatorResult(
             records=written,
-            responses=((ticket, answer),) if ticket != INTERNAL else (),
+            responses=((ticket, response),) if ticket != INTERNAL else (),
             effects=effects,
         )
 

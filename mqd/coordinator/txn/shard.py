@@ -1,6 +1,6 @@
 """The transaction coordinator of one partition of `__transaction_state`: its calls and reports.
 
-transaction.py says what may happen to one transactional id, store.py has all of them, and
+transaction.py has the states of one transactional id, store.py has all of them, and
 expiration.py searches them. When the outcome of a transaction is committed, the effect
 `WriteMarkers` follows: marker_sender.py writes the markers and reports with `MarkersWritten`. The
 preparation for another coordinator (KIP-939) has the effect `SealPartitions` first: its new owner
@@ -89,7 +89,7 @@ class TransactionShard:
                 errors = partitions.verify_partitions(
                     self.store.get(op.transactional_id), op.producer, op.partitions
                 )
-                return _answer(ticket, {"errors": errors})
+                return _response_only(ticket, {"errors": errors})
             case EndTransaction():
                 return self._end(ticket, op, now)
             case InitializeProducer():
@@ -101,10 +101,10 @@ class TransactionShard:
             case AbortTimedOut():
                 return self._abort_timed_out(ticket, op, now)
             case DescribeTransaction():
-                return _answer(ticket, described(self.store, op.transactional_id))
+                return _response_only(ticket, described(self.store, op.transactional_id))
             case ListTransactions():
                 rows = listed(self.store, op, now.wall_ms)
-                return _answer(ticket, {"transaction_states": rows})
+                return _response_only(ticket, {"transaction_states": rows})
         raise AssertionError(op)
 
     def replay(self, record: CoordinatorRecord, producer: Producer = NO_PRODUCER) -> None:
@@ -138,7 +138,7 @@ class TransactionShard:
         return self._expiration.on_deadline(now)
 
     def abandoned(self, tickets: Collection[Ticket]) -> None:
-        """Each call is answered by its own decision."""
+        """Each call gets its response from its own decision."""
 
     # -- InitProducerId ----------------------------------------------------------------------------
 
@@ -194,15 +194,15 @@ class TransactionShard:
                 responses=((ticket, retry),),
                 effects=(seals(op.transactional_id, prepared),),
             )
-        answer = {
+        response = {
             **prepared.owner._asdict(),
             "ongoing_txn_producer_id": prepared.producer_id,
             "ongoing_txn_producer_epoch": prepared.producer_epoch,
         }
         return (
-            _answer(ticket, answer)
+            _response_only(ticket, response)
             if prepared is current
-            else CoordinatorResult(records=record, responses=((ticket, answer),))
+            else CoordinatorResult(records=record, responses=((ticket, response),))
         )
 
     # -- partitions and EndTxn ---------------------------------------------------------------------
@@ -217,7 +217,7 @@ class TransactionShard:
             now_ms=now.wall_ms,
         )
         if added is None:
-            return _answer(ticket, {})
+            return _response_only(ticket, {})
         more = weight(op.transactional_id, added) - weight(op.transactional_id, current)
         self.account.make_room(
             more, f"partitions of transactional id {op.transactional_id}", now.seconds
@@ -239,9 +239,11 @@ class TransactionShard:
         )
         if ended is None:
             assert current is not None
-            return _answer(ticket, (current.producer if bumps_epoch else NO_PRODUCER)._asdict())
-        answer = (ended.producer_when_complete if bumps_epoch else NO_PRODUCER)._asdict()
-        return self._outcomes.decide(ticket, answer, op.transactional_id, ended, now)
+            return _response_only(
+                ticket, (current.producer if bumps_epoch else NO_PRODUCER)._asdict()
+            )
+        response = (ended.producer_when_complete if bumps_epoch else NO_PRODUCER)._asdict()
+        return self._outcomes.decide(ticket, response, op.transactional_id, ended, now)
 
     # -- reports of the node -----------------------------------------------------------------------
 
@@ -255,11 +257,11 @@ class TransactionShard:
             and op.prepared_ms in (None, current.updated_ms)
         )
         if current is None or not is_present or not current.state.decided:
-            return _answer(ticket, {"pending": False})  # of an earlier transaction
+            return _response_only(ticket, {"pending": False})  # of an earlier transaction
         unmarked = self.store.unmarked[op.transactional_id].difference(op.partitions)
         if unmarked:
             self.store.unmarked[op.transactional_id] = unmarked
-            return _answer(ticket, {"pending": True})
+            return _response_only(ticket, {"pending": True})
         completed = ending.complete(current, now.wall_ms)
         return CoordinatorResult(
             records=(self._outcomes.record(op.transactional_id, completed),),
@@ -269,10 +271,12 @@ class TransactionShard:
     def _partitions_sealed(self, ticket: Ticket, op: PartitionsSealed) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
         if current is None or not current.is_prepared or current.seal != op.producer:
-            return _answer(ticket, {"pending": False})  # of an earlier transaction, or decided
+            return _response_only(
+                ticket, {"pending": False}
+            )  # of an earlier transaction, or decided
         unsealed = self.store.unsealed[op.transactional_id]
         unsealed.difference_update(op.partitions)
-        return _answer(ticket, {"pending": bool(unsealed)})
+        return _response_only(ticket, {"pending": bool(unsealed)})
 
     def _abort_timed_out(self, ticket: Ticket, op: AbortTimedOut, now: Moment) -> CoordinatorResult:
         current = self.store.get(op.transactional_id)
@@ -282,10 +286,10 @@ class TransactionShard:
             or current.producer != op.producer
             or not self._expiration.timed_out(op.transactional_id, now)
         ):
-            return _answer(ticket, {})
+            return _response_only(ticket, {})
         aborted = self._outcomes.fence(current, op.spare_producer_id, now)
         return self._outcomes.decide(ticket, {}, op.transactional_id, aborted, now)
 
 
-def _answer(ticket: Ticket, answer: Mapping[str, Any]) -> CoordinatorResult:
-    return CoordinatorResult(responses=((ticket, answer),))
+def _response_only(ticket: Ticket, response: Mapping[str, Any]) -> CoordinatorResult:
+    return CoordinatorResult(responses=((ticket, response),))

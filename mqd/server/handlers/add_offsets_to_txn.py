@@ -22,7 +22,7 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
     if not request.transactional_id:
         raise MqError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
     groups = context.node.groups
-    # the producer came here without asking for the group's coordinator
+    # the producer has not searched for the group's coordinator
     if groups.topic not in context.node.image.topics:
         context.node.controller.create_topic_soon(groups.topic)
     partition = TopicPartition(groups.topic, groups.partition_of(request.group_id))

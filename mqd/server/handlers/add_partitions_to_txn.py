@@ -84,11 +84,11 @@ async def _add(
         producer = Producer(transaction["producer_id"], transaction["producer_epoch"])
         try:
             if transaction["verify_only"]:
-                answer = await node.transactions.call(
+                response = await node.transactions.call(
                     transactional_id,
                     VerifyPartitions(transactional_id, producer, tuple(partitions)),
                 )
-                errors = answer["errors"]
+                errors = response["errors"]
             else:
                 op = AddPartitions(transactional_id, producer, tuple(partitions), _SECOND_PROTOCOL)
                 await node.transactions.call(transactional_id, op)

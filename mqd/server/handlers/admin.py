@@ -30,19 +30,19 @@ DEFAULT_TIMEOUT_MS = 30_000
 """
 
 
-def topic_operations(asked: bool) -> int:
+def topic_operations(requested: bool) -> int:
     """The bits for `topic_authorized_operations`."""
-    return TOPIC_OPERATIONS if asked else AUTHORIZED_OPERATIONS_UNKNOWN
+    return TOPIC_OPERATIONS if requested else AUTHORIZED_OPERATIONS_UNKNOWN
 
 
-def cluster_operations(asked: bool) -> int:
+def cluster_operations(requested: bool) -> int:
     """The bits for `cluster_authorized_operations`."""
-    return CLUSTER_OPERATIONS if asked else AUTHORIZED_OPERATIONS_UNKNOWN
+    return CLUSTER_OPERATIONS if requested else AUTHORIZED_OPERATIONS_UNKNOWN
 
 
-def group_operations(asked: bool) -> int:
+def group_operations(requested: bool) -> int:
     """The bits for a group's `authorized_operations`."""
-    return GROUP_OPERATIONS if asked else AUTHORIZED_OPERATIONS_UNKNOWN
+    return GROUP_OPERATIONS if requested else AUTHORIZED_OPERATIONS_UNKNOWN
 
 
 async def at_controller(
@@ -66,8 +66,8 @@ async def at_controller(
 
 
 def log_without_effect(kind: str, name: str, message: str) -> None:
-    """Of configs that a client set and that have no effect: an operator reads the log, and
-    few clients show a message without an error.
+    """Log configs that a client set and that have no effect. Few clients show a message without an
+    error.
     """
     logger.warning(
         "configuration keys without effect %s=%s message=%s", kind, name or "all", message
@@ -79,10 +79,10 @@ def require_peer(context: Context, node_id: int) -> None:
     if context.listener != PEER or context.peer_node is None:
         raise MqError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            "Only the nodes of this cluster may ask this, on their own listener.",
+            "Only nodes of this cluster may send this request, to the peer listener.",
         )
     if context.peer_node != node_id:
         raise MqError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            f"Node {context.peer_node} asks in the name of node {node_id}.",
+            f"Node {context.peer_node} sent a request in the name of node {node_id}.",
         )

@@ -47,7 +47,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def rows(results: Iterable[ResourceAltered]) -> list[dict[str, Any]]:
-    """The rows of an answer, here and in IncrementalAlterConfigs."""
+    """The rows of the response, here and in IncrementalAlterConfigs."""
     results = list(results)
     for result in results:
         if not result.error_code and result.error_message:
@@ -68,9 +68,9 @@ def rows(results: Iterable[ResourceAltered]) -> list[dict[str, Any]]:
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
-    answers = []
+    responses = []
     for resource in request.resources:
-        answers += rows(
+        responses += rows(
             [
                 ResourceAltered(
                     resource.resource_type,
@@ -81,12 +81,12 @@ def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]
             ]
         )
         yield 1
-    return {"responses": answers}
+    return {"responses": responses}
 
 
 def check_number(request: Any) -> None:
     """Raise INVALID_REQUEST for more resources or keys than one request alters, before any
-    of them is looked at.
+    of them is read.
     """
     if len(request.resources) > CONFIG_RESOURCES_MAX:
         raise MqError(

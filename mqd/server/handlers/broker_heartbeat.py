@@ -1,8 +1,8 @@
-"""BrokerHeartbeat (key 63), versions 0 to 2: a node of this cluster lives, or goes. Peer listener
-only.
+"""BrokerHeartbeat (key 63), versions 0 to 2: a node of this cluster is alive, or stops. Peer
+listener only.
 
-v1 offline log directories. v2 cordoned ones. From v1 on the answer names the index of the
-controller's metadata, tagged.
+v1 offline log directories. v2 cordoned ones. From v1 on the response has the index of the
+controller's metadata, as a tagged field.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""BrokerRegistration (key 62), versions 0 to 4: a node of this cluster came up. Peer listener only.
+"""BrokerRegistration (key 62), versions 0 to 4: a node of this cluster starts. Peer listener only.
 
-v2 log directories. v3 the epoch before. Of the listeners the first counts: where clients reach the
-node.
+v2 log directories. v3 the previous broker epoch. Only the first listener counts: the address for
+clients.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
     if (listener.host, listener.port) != (peer.advertised_host, peer.advertised_port):
         raise MqError(
             ErrorCode.INVALID_REGISTRATION,
-            f"Node {peer.id} says that clients reach it at {listener.host}:{listener.port}; "
-            f"the peers file of node {node.node_id} "
-            f"says {peer.advertised_host}:{peer.advertised_port}.",
+            f"Node {peer.id} registers {listener.host}:{listener.port} as its address for clients; "
+            f"the peers file of node {node.node_id} has "
+            f"{peer.advertised_host}:{peer.advertised_port}. Make the peers files the same.",
         )
     op = Register(
         NodeId(request.broker_id),

@@ -1,8 +1,8 @@
 """ConsumerGroupDescribe (key 69), versions 0 to 1: groups of the consumer protocol, member by
 member (KIP-848).
 
-v1 which protocol each member speaks. Answered by each group's coordinator; a group that is
-coordinated elsewhere has its error in its row.
+v1 the protocol of each member. Served by each group's coordinator; the row of a group with another
+coordinator has an error.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     require_protocol(context.node)
     rows = []
     pace = Pace()
-    # a group that is named a thousand times may have much to tell
+    # a group may have many members: each gets one row, however often it is named
     for group_id in dict.fromkeys(request.group_ids):
         await pace.row(1 + len(group_id) // KEY_CHARS_A_ROW)
         if not group_id:
             rows.append({"group_id": "", "error_code": ErrorCode.INVALID_GROUP_ID})
             continue
         try:
-            answer = await context.node.groups.call(
+            response = await context.node.groups.call(
                 group_id, call_of(context, SimpleNamespace(group_ids=[group_id]))
             )
         except MqError as error:
             rows.append(_refused(group_id, error))
         else:
-            rows += answer["groups"]
+            rows += response["groups"]
     return {"groups": rows}
 
 

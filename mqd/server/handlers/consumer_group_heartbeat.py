@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (key 68), versions 0 to 1: joins, stays in and leaves a group of the
 consumer protocol (KIP-848).
 
-v1 ids that members make up, and subscriptions by regular expression. Answered by the group's
+v1 ids that members generate, and subscriptions by regular expression. Served by the group's
 coordinator.
 """
 
@@ -21,8 +21,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def require_protocol(node: Node) -> None:
-    """MqError UNSUPPORTED_VERSION where the cluster has not agreed upon the consumer
-    protocol, or the node leaves it out.
+    """MqError UNSUPPORTED_VERSION if the feature group.version is 0, or if the node does not enable
+    the consumer protocol.
     """
     if not node.image.features.get("group.version", 0) or "consumer" not in node.config.strings(
         "group.coordinator.rebalance.protocols"

@@ -1,6 +1,6 @@
 """CreatePartitions (key 37), versions 0 to 3. Runs on the controller.
 
-v2 flexible. v3 as v2; a client of it knows what a throttling answer means.
+v2 flexible. v3 as v2; its clients know the error THROTTLING_QUOTA_EXCEEDED.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ from typing import Any
 
 from mqd.errors import MqError
 from mqd.server.context import Context
-from mqd.server.several_groups import ask_each
+from mqd.server.several_groups import rows_of_groups
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     rows: dict[str, Mapping[str, Any]] = {}
     names = request.groups_names
     while names:
-        found = await ask_each(context, "groups_names", names, "results")
+        found = await rows_of_groups(context, "groups_names", names, "results")
         rows.update((row["group_id"], row) for row in found)
         names = [row["group_id"] for row in found if row.get("unfinished")]
     return {"results": list(rows.values())}

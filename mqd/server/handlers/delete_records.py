@@ -1,8 +1,8 @@
 """DeleteRecords, v0 to v2: move a partition's start to an offset below its high watermark; -1 means
 the high watermark.
 
-Answered when the records are gone from every in-sync replica (the low watermark), or with
-REQUEST_TIMED_OUT.
+The response waits until every in-sync replica has deleted the records (the low watermark). Its
+timeout is REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HIGH_WATERMARK = -1
 
 
 class _Waiting(NamedTuple):
-    """A row of the answer that is complete when every in-sync replica begins at `offset`."""
+    """A row of the response. It is complete when every in-sync replica begins at `offset`."""
 
     row: dict[str, Any]
     partition: Partition
@@ -31,11 +31,11 @@ class _Waiting(NamedTuple):
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    """One partition after another, each a turn: checkpoints and files change. Of a partition named
-    twice the last offset counts.
+    """Delete from one partition after another, each in a slice: checkpoints and files change. If a
+    partition is repeated, its last offset counts.
 
-    Then the followers: they learn the new start with their next fetch, and tell with the one after
-    that (`timeout_ms` bounds it).
+    Then wait for the followers, up to `timeout_ms`. They get the new start with their next fetch,
+    and report it with the one after that.
     """
     deadline = context.node.clock.monotonic() + request.timeout_ms / 1000
     wanted: dict[str, dict[int, int]] = {}
@@ -88,7 +88,7 @@ async def _wait_for_followers(context: Context, waiting: list[_Waiting], deadlin
 
 
 def _is_done(one: _Waiting) -> bool:
-    """Completes the row where nothing is left to wait for."""
+    """Whether the row is complete now."""
     partition = one.partition
     if not partition.serves:
         one.row["error_code"] = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -107,19 +107,21 @@ def _delete(context: Context, topic: str, index: int, offset: int) -> tuple[Part
     if partition.is_internal:
         raise MqError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"records of {topic} are not deleted: they are what its coordinators know",
+            f"Records of the internal topic '{topic}' cannot be deleted: they are the state of "
+            "coordinators.",
         )
     if "delete" not in log.config.cleanup_policy:
         raise MqError(
             ErrorCode.POLICY_VIOLATION,
-            "records of a topic that is only compacted cannot be deleted by offset",
+            f"Records of topic '{topic}' cannot be deleted by offset: its cleanup.policy lacks "
+            "'delete'.",
         )
     if offset == _HIGH_WATERMARK:
         offset = partition.high_watermark
     if not 0 <= offset <= partition.high_watermark:
         raise MqError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is beyond the high watermark {partition.high_watermark}",
+            f"Offset {offset} is outside 0 to {partition.high_watermark}, the high watermark.",
         )
     if offset > log.log_start_offset:
         context.node.replica.delete_records(partition, offset)

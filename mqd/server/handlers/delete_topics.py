@@ -1,6 +1,6 @@
 """DeleteTopics (key 20), versions 1 to 6. Runs on the controller.
 
-v4 flexible. v5 error messages. v6 topics by name or by id, both in the answer.
+v4 flexible. v5 error messages. v6 topics by name or by id, both in the response.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     async def here() -> Mapping[str, Any]:
         check_topic_count(request.topics or request.topic_names, DELETED_TOPICS_MAX)
         results = await node.controller.submit(
-            DeleteTopics(tuple(await listed_in_slices(_wishes(request))))
+            DeleteTopics(tuple(await listed_in_slices(_requested(request))))
         )
         return {
             "responses": [
@@ -47,19 +47,19 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return await at_controller(context, request, here, request.timeout_ms)
 
 
-def _wishes(request: Any) -> Iterator[TopicName]:
+def _requested(request: Any) -> Iterator[TopicName]:
     """Version 6 has `topics`, earlier ones `topic_names`."""
     yield from (TopicName(topic.name, topic.topic_id) for topic in request.topics)
     yield from map(TopicName, request.topic_names)
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
-    wishes: dict[TopicName, None] = {}
-    for wish in _wishes(request):
-        wishes[wish] = None
+    requested: dict[TopicName, None] = {}
+    for topic in _requested(request):
+        requested[topic] = None
         yield 1
     rows = []
-    for name, topic_id in wishes:
+    for name, topic_id in requested:
         rows.append(
             {
                 "name": name,

@@ -1,8 +1,8 @@
 """DescribeCluster (key 60), versions 0 to 2: the cluster's id, controller and brokers (KIP-700).
 
-v1 endpoint type: brokers (1) or controllers (2), and only brokers answer here (KIP-919). v2 fenced
-brokers on demand. On demand, too, and only between parts of mqd: how full the bounds of this node
-are on what clients can make it remember.
+v1 endpoint type: brokers (1) or controllers (2), and only brokers are served here (KIP-919). v2
+fenced brokers, if requested. A tagged field of mqd requests the usage of this node's bounds on
+metadata and coordinators.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def handle(context: Context, request: Any) -> dict[str, Any]:
     if request.endpoint_type == _CONTROLLERS:
         raise MqError(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            "This is an endpoint of brokers, and controllers were asked for.",
+            "The request is for controllers, and this is an endpoint of brokers.",
         )
     if request.endpoint_type != _BROKERS:
         raise MqError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            f"There is no endpoint type {request.endpoint_type}.",
+            f"Endpoint type {request.endpoint_type} does not exist: use 1 (brokers).",
         )
     node, image = context.node, context.node.image
     usage = _usage(node) if request.usage_wanted else {}

@@ -32,7 +32,7 @@ from mqd.config import (
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
 from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import CONFIG_QUESTION_REPEATS_MAX, CONFIG_RESOURCES_MAX
+from mqd.limits import CONFIG_RESOURCE_REPEATS_MAX, CONFIG_RESOURCES_MAX
 from mqd.server.context import Context, Node
 from mqd.server.loggers import logger_levels
 from mqd.server.slices import listed_in_slices
@@ -43,45 +43,45 @@ _RESOURCES_AT_ONCE = 3
 Candidates = list[tuple[str, Value, Source]]
 """Name, value and source of each place that has a value for a key."""
 
-_STAND_INS: Final = {
+_NODE_SYNONYMS: Final = {
     name: tuple(synonym for synonym, _ in option.synonyms)
     for option in TOPIC_OPTIONS.values()
     for name, _ in option.synonyms
 }
-"""Node key -> the node keys that have a value for the same, the strongest first."""
+"""Node key -> the node keys that are its synonyms, the strongest first."""
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
     if len(request.resources) > CONFIG_RESOURCES_MAX:
         raise MqError(
             ErrorCode.INVALID_REQUEST,
-            f"A request asks for at most {CONFIG_RESOURCES_MAX} resources: send several.",
+            f"A request may have at most {CONFIG_RESOURCES_MAX} resources. Send several requests.",
         )
     rows = _rows(context.node, request)
     if len(request.resources) > _RESOURCES_AT_ONCE:
-        return _answer_in_slices(rows)
+        return _respond_in_slices(rows)
     return {"results": list(rows)}
 
 
-async def _answer_in_slices(rows: Iterable[dict[str, Any]]) -> Mapping[str, Any]:
+async def _respond_in_slices(rows: Iterable[dict[str, Any]]) -> Mapping[str, Any]:
     return {"results": await listed_in_slices(rows, lambda row: 1 + len(row["configs"]))}
 
 
 def _rows(node: Node, request: Any) -> Iterator[dict[str, Any]]:
     seen: Counter[tuple[int, str, tuple[str, ...]]] = Counter()
     for resource in request.resources:
-        question = (
+        resource_key = (
             resource.resource_type,
             resource.resource_name,
             tuple(resource.configuration_keys or ()),
         )
-        seen[question] += 1
-        if seen[question] > CONFIG_QUESTION_REPEATS_MAX:
+        seen[resource_key] += 1
+        if seen[resource_key] > CONFIG_RESOURCE_REPEATS_MAX:
             yield _refused(
                 resource,
                 MqError(
                     ErrorCode.INVALID_REQUEST,
-                    "The request asks for this too often: once is enough.",
+                    "The request repeats this resource too often. Name it once.",
                 ),
             )
         else:
@@ -118,10 +118,7 @@ def _refused(resource: Any, error: MqError) -> dict[str, Any]:
 
 
 def _configs(node: Node, request: Any, resource: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a resource that exists, every key.
-
-    Refusals are raised here, before the first row.
-    """
+    """A row for each key of a resource. Errors are raised before the first row."""
     name = resource.resource_name
     if resource.resource_type == ResourceType.TOPIC:
         validate_topic_name(name)
@@ -150,7 +147,7 @@ def _require_self(node: Node, name: str) -> None:
     if node_id_of(name) != node.node_id:
         raise MqError(
             ErrorCode.INVALID_REQUEST,
-            f"This is node {node.node_id}; ask node {name} for its own configuration.",
+            f"This is node {node.node_id}. Send the request for node '{name}' to that node.",
         )
 
 
@@ -197,7 +194,7 @@ def _node(node: Node, request: Any) -> Iterator[dict[str, Any]]:
 
 def _node_candidates(node: Node, key: str) -> Candidates:
     """Every value that a node key and its synonyms have on this node, the strongest place first."""
-    names = _STAND_INS.get(key, (key,))
+    names = _NODE_SYNONYMS.get(key, (key,))
     found: Candidates = []
     for texts, source in (
         (node.image.node_configs(node.node_id), Source.DYNAMIC),

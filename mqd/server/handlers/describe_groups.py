@@ -1,7 +1,7 @@
-"""DescribeGroups (key 15), versions 0 to 6: state and members of classic groups. Answered by the
+"""DescribeGroups (key 15), versions 0 to 6: state and members of classic groups. Served by the
 coordinator of each.
 
-v3 what the asker may do (KIP-430). v4 static members. v6 an error for groups that do not exist;
+v3 authorized operations (KIP-430). v4 static members. v6 an error for groups that do not exist;
 earlier ones call them dead (KIP-1043).
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import group_operations
-from mqd.server.several_groups import ask_each
+from mqd.server.several_groups import rows_of_groups
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    rows = await ask_each(context, "groups", request.groups, "groups")
+    rows = await rows_of_groups(context, "groups", request.groups, "groups")
     if not request.awaited_wanted:
-        rows = [_as_kafka_tells(row) for row in rows]
+        rows = [_without_extra_fields(row) for row in rows]
     operations = group_operations(request.include_authorized_operations)
     return {
         "groups": [
@@ -31,7 +31,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     }
 
 
-def _as_kafka_tells(row: dict[str, Any]) -> dict[str, Any]:
+def _without_extra_fields(row: dict[str, Any]) -> dict[str, Any]:
     """Without mqd's extra fields of a rebalancing group, for clients that did not request them."""
     if "state_since_ms" not in row:
         return row

@@ -71,7 +71,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
 
 
 def _volume(disk: Disk, path: Path) -> dict[str, int]:
-    """Its sizes; -1 where the disk cannot tell."""
+    """Total and free bytes of the disk; -1 if they are unknown."""
     try:
         return {"total_bytes": disk.total_bytes(path), "usable_bytes": disk.free_bytes(path)}
     except OSError:

@@ -17,9 +17,9 @@ from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    """In slices: one partition may remember a hundred thousand.
+    """In slices: one partition may have a hundred thousand producer ids.
 
-    A partition that is named twice is answered once.
+    A partition that is named twice gets one row.
     """
     wanted: dict[str, dict[int, None]] = {}
     pace = Pace()

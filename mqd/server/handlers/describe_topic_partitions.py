@@ -53,10 +53,11 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
 def _check_cursor(request: Any) -> None:
     cursor = request.cursor
     if cursor.partition_index < 0:
-        raise MqError(ErrorCode.INVALID_REQUEST, "A cursor's partition index is not negative.")
+        raise MqError(ErrorCode.INVALID_REQUEST, "The cursor's partition index is negative.")
     if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
         raise MqError(
-            ErrorCode.INVALID_REQUEST, "A cursor's topic is one of those that are asked for."
+            ErrorCode.INVALID_REQUEST,
+            f"The cursor's topic '{cursor.topic_name}' is not a requested topic.",
         )
 
 

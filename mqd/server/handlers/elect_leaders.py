@@ -1,5 +1,5 @@
-"""ElectLeaders (key 43), versions 0 to 2: the preferred replica, or any that lives, is to lead.
-Runs on the controller.
+"""ElectLeaders (key 43), versions 0 to 2: elect the preferred replica, or any live replica
+(unclean election). Runs on the controller.
 
 v1 the type of election; an error for the request as a whole. v2 flexible.
 """
@@ -24,7 +24,9 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     topics = request.topic_partitions or ()
     check_partition_count(len(topics))  # here as well, before it is passed on
     check_partition_count(sum(len(row.partitions) for row in topics))
-    op = ElectLeaders(kind, None if request.topic_partitions is None else tuple(_wished(request)))
+    op = ElectLeaders(
+        kind, None if request.topic_partitions is None else tuple(_requested(request))
+    )
 
     async def here() -> Mapping[str, Any]:
         results = await context.node.controller.submit(op)
@@ -35,7 +37,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     return await at_controller(context, request, here, request.timeout_ms)
 
 
-def _wished(request: Any) -> Iterator[TopicPartition]:
+def _requested(request: Any) -> Iterator[TopicPartition]:
     return (
         TopicPartition(row.topic, partition)
         for row in request.topic_partitions or ()
@@ -43,8 +45,8 @@ def _wished(request: Any) -> Iterator[TopicPartition]:
     )
 
 
-def _first_wished(request: Any) -> Iterator[TopicPartition]:
-    """So many as a refusal names, of the first topics."""
+def _first_requested(request: Any) -> Iterator[TopicPartition]:
+    """The first partitions, as many as a refusal names."""
     topics = (request.topic_partitions or ())[:REFUSED_PARTITIONS_NAMED_MAX]
     return islice(
         (TopicPartition(row.topic, partition) for row in topics for partition in row.partitions),
@@ -70,10 +72,10 @@ def _response(results: Iterable[Elected], listed: Iterable[str] = ()) -> dict[st
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:
-    """Version 0 has no place for it but the partitions: the first of them tell it, for the
-    answer is not to be larger than the request.
+    """Version 0 has no error for the whole request: the rows of the first partitions have it. The
+    response must not be larger than the request.
     """
     rows = _response(
-        Elected(wish, error.code, error.message or None) for wish in _first_wished(request)
+        Elected(one, error.code, error.message or None) for one in _first_requested(request)
     )
     return {**rows, "error_code": error.code}

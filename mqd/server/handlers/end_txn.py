@@ -1,8 +1,8 @@
 """EndTxn (key 26), versions 0 to 5: commit or abort a transaction.
 
 v2 PRODUCER_FENCED. v3 flexible. v4 TRANSACTION_ABORTABLE. v5 the epoch ends with the transaction,
-and the answer has the next (KIP-890). The answer comes when the outcome is committed; markers are
-written after it.
+and the response has the next (KIP-890). The response waits until the outcome is committed. Markers
+are written after it.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _consumer_on_peer_listener() -> ProtocolError:
 
 
 def _is_follower(connection: Connection, request: FetchRequest) -> bool:
-    """Whether the sender introduced itself, on the peer listener, as the node that it names."""
+    """Whether the sender is the node that it names, by its handshake on the peer listener."""
     return connection.listener == PEER and request.replica_id == connection.peer_node
 
 

@@ -31,11 +31,11 @@ def handle(context: Context, request: Any) -> dict[str, Any] | Awaitable[dict[st
         return _row(context, request.key, request.key_type)
     rows = (_row(context, key, request.key_type) for key in request.coordinator_keys)
     if sum(map(len, request.coordinator_keys)) > COORDINATOR_KEY_BYTES_MAX:
-        return _answer_in_slices(rows)
+        return _respond_in_slices(rows)
     return {"coordinators": list(rows)}
 
 
-async def _answer_in_slices(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+async def _respond_in_slices(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {
         "coordinators": await listed_in_slices(
             rows, lambda row: 1 + len(row["key"]) // KEY_CHARS_A_ROW

@@ -46,7 +46,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     others = [
         resource for resource in resources if resource.resource_type != ResourceType.BROKER_LOGGER
     ]
-    answers = rows(
+    responses = rows(
         _alter_loggers(resource, node.node_id, len(loggers), request.validate_only)
         for resource in loggers
     )
@@ -65,8 +65,8 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             "validate_only": request.validate_only,
         }
         response = await at_controller(context, forwarded, here, DEFAULT_TIMEOUT_MS)
-        answers += response["responses"]
-    return {"responses": answers}
+        responses += response["responses"]
+    return {"responses": responses}
 
 
 def _alter_loggers(
@@ -81,7 +81,8 @@ def _alter_loggers(
         if node_id_of(resource.resource_name) != node_id:
             raise MqError(
                 ErrorCode.INVALID_REQUEST,
-                f"This is node {node_id}; ask node {resource.resource_name} for its own loggers.",
+                f"This is node {node_id}. Send the request for the loggers of node "
+                f"'{resource.resource_name}' to that node.",
             )
         known = logger_levels()
         for change in resource.changes:
@@ -107,12 +108,13 @@ def _check_logger(change: Change, known: Mapping[str, str]) -> None:
             f"{operation}.",
         )
     if operation == Operation.SET and value is None:
-        raise MqError(ErrorCode.INVALID_REQUEST, f"Logger {name} needs a level.")
+        raise MqError(ErrorCode.INVALID_REQUEST, f"Logger '{name}' needs a level.")
     if name not in known:
-        raise MqError(ErrorCode.INVALID_CONFIG, f"There is no logger {name}.")
+        raise MqError(ErrorCode.INVALID_CONFIG, f"Logger '{name}' does not exist.")
     if operation == Operation.SET and value not in LEVELS:
         raise MqError(
-            ErrorCode.INVALID_CONFIG, f"{value} is none of the levels {', '.join(LEVELS)}."
+            ErrorCode.INVALID_CONFIG,
+            f"'{value}' is not a log level: use one of {', '.join(LEVELS)}.",
         )
     if operation == Operation.SET and value not in SETTABLE:
         text = (

@@ -31,24 +31,24 @@ def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
     for row in request.protocols:
         # the receive buffer is reused before the task begins
         row.metadata = bytes(row.metadata)
-    return _answer(context, request)
+    return _respond(context, request)
 
 
-async def _answer(context: Context, request: Any) -> Mapping[str, Any]:
+async def _respond(context: Context, request: Any) -> Mapping[str, Any]:
     try:
         call = call_of(context, request)
-        answer = await context.node.groups.call(
+        response = await context.node.groups.call(
             request.group_id, call, partial(_waits, context, request)
         )
     except MqError as error:
         member_id = request.member_id if error.code in _OF_THE_REQUEST else ""
-        answer = {**failed(request, error), "member_id": member_id, "protocol_name": None}
+        response = {**failed(request, error), "member_id": member_id, "protocol_name": None}
     if (
         context.header.api_version < _PROTOCOL_MAY_BE_NULL_FROM
-        and answer.get("protocol_name") is None
+        and response.get("protocol_name") is None
     ):
-        return {**answer, "protocol_name": ""}
-    return answer
+        return {**response, "protocol_name": ""}
+    return response
 
 
 def _waits(context: Context, request: Any) -> None:

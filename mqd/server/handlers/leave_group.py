@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13), versions 0 to 5: members of a classic group go. Answered by the group's
+"""LeaveGroup (key 13), versions 0 to 5: members leave a classic group. Served by the group's
 coordinator.
 
 v3 several at once, static ones by their instance id (KIP-345): administrators remove members by it.

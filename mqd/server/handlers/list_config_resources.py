@@ -22,7 +22,7 @@ _TYPES = (
     ResourceType.BROKER,
     ResourceType.TOPIC,
 )
-"""In the order in which Apache Kafka answers."""
+"""In the order in which Apache Kafka responses."""
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any]:

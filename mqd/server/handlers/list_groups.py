@@ -16,8 +16,8 @@ from mqd.server.coordinators import call_of
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    answers = await context.node.groups.call_everywhere(call_of(context, request))
-    return {"groups": [row for answer in answers for row in answer["groups"]]}
+    responses = await context.node.groups.call_everywhere(call_of(context, request))
+    return {"groups": [row for response in responses for row in response["groups"]]}
 
 
 def failed(request: Any, error: MqError) -> dict[str, Any]:

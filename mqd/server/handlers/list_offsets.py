@@ -51,7 +51,7 @@ _OFFSET_NOT_AVAILABLE_FROM = 5
 
 
 def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
-    work = _answering(context, request)
+    work = _responding(context, request)
     if (
         len(request.topics) > SLICE_ROWS
         or sum(len(topic.partitions) for topic in request.topics) > SLICE_ROWS
@@ -63,8 +63,8 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
     return finished[0] if finished is not None else finished_in_slices(work)
 
 
-def _answering(context: Context, request: Any) -> Generator[int, None, Mapping[str, Any]]:
-    """In slices; a lookup by time reads the disk: a slice each, or more."""
+def _responding(context: Context, request: Any) -> Generator[int, None, Mapping[str, Any]]:
+    """In slices. A lookup by time reads the disk: one slice each, or more."""
     named: dict[str, dict[int, Any]] = {}
     repeated: dict[str, set[int]] = {}
     for topic in request.topics:
@@ -105,11 +105,11 @@ def _row(context: Context, request: Any, topic: str, one: Any) -> Slices[dict[st
 
 def _look_up(context: Context, request: Any, topic: str, one: Any) -> Slices[tuple[int, int, int]]:
     """(timestamp, offset, leader epoch) of the requested offset."""
-    asked = one.timestamp
-    if asked < 0 and context.header.api_version < _SINCE.get(asked, 1 << 15):
+    timestamp = one.timestamp
+    if timestamp < 0 and context.header.api_version < _SINCE.get(timestamp, 1 << 15):
         raise MqError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"special timestamp {asked} in version {context.header.api_version}",
+            f"special timestamp {timestamp} in version {context.header.api_version}",
         )
     partition = leading(context.node, topic, one.partition_index, one.current_leader_epoch)
     log = partition.log
@@ -119,27 +119,27 @@ def _look_up(context: Context, request: Any, topic: str, one: Any) -> Slices[tup
         else partition.high_watermark
     )
     end_is_known = partition.high_watermark >= partition.epoch_start_offset
-    if asked == LATEST:
+    if timestamp == LATEST:
         if not end_is_known:
             raise _not_available(context)
         return NO_TIMESTAMP, limit, partition.leader_epoch
-    if asked in (EARLIEST, EARLIEST_LOCAL):
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return NO_TIMESTAMP, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset)
-    if asked in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
     logs = context.node.logs
     looking = (
         logs.record_with_max_timestamp(log, limit)
-        if asked == MAX_TIMESTAMP
-        else logs.offset_for_timestamp(log, asked, limit)
+        if timestamp == MAX_TIMESTAMP
+        else logs.offset_for_timestamp(log, timestamp, limit)
     )
     found = yield from _while_leading(context, topic, one, partition, looking)
     if found is None:
         if not end_is_known:
             raise _not_available(context)
         return _NOWHERE
-    offset, timestamp, leader_epoch = found
-    return timestamp, offset, leader_epoch
+    offset, found_timestamp, leader_epoch = found
+    return found_timestamp, offset, leader_epoch
 
 
 def _while_leading(

@@ -2,8 +2,8 @@
 (KIP-664).
 
 v1 only transactions that began longer ago than a duration (KIP-994). v2 only ids that match a
-pattern (KIP-1152). While one partition of the transaction log is being loaded the answer is
-COORDINATOR_LOAD_IN_PROGRESS, as it would not be complete.
+pattern (KIP-1152). While one partition of the transaction log is loading, the error is
+COORDINATOR_LOAD_IN_PROGRESS: the list would be incomplete.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ async def handle(context: Context, request: Any) -> dict[str, Any]:
         request.duration_filter,
         pattern,
     )
-    answers = await context.node.transactions.call_everywhere(op)
+    responses = await context.node.transactions.call_everywhere(op)
     return {
         "error_code": ErrorCode.NONE,
         "unknown_state_filters": [
             name for name in dict.fromkeys(request.state_filters) if name not in STATES_BY_LABEL
         ],
-        "transaction_states": [row for answer in answers for row in answer["transaction_states"]],
+        "transaction_states": [
+            row for response in responses for row in response["transaction_states"]
+        ],
     }
 
 

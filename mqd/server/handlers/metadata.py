@@ -6,7 +6,7 @@ v8 authorized operations. v9 flexible. v10 topic ids; requests by id from v12 on
 the whole response.
 
 A node without contact to the controller knows only former leaders. It returns an error for each,
-and clients ask another node.
+and clients send their request to another node.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
     version = context.header.api_version
     topics = request.topics
     if topics is not None and len(topics) > SLICE_ROWS:
-        return _answer_many_topics(context, request)
+        return _respond_for_many_topics(context, request)
     if version >= 10:
         _check_ids(topics or (), version)
     found: Iterable[dict[str, Any]]
@@ -50,22 +50,23 @@ def handle(context: Context, request: Any) -> Mapping[str, Any] | Awaitable[Mapp
         )
         found = _by_name(context, dict.fromkeys(topic.name for topic in topics), create)
     if _is_large(image, topics):
-        return _answer_in_slices(context, request, found)
-    return _answer(context, request, list(found))
+        return _respond_in_slices(context, request, found)
+    return _respond(context, request, list(found))
 
 
 def _is_large(image: MetadataImage, topics: Sequence[Any] | None) -> bool:
-    """Whether the answer has so many rows that others should not wait for it."""
-    asked: Collection[Any] = topics or image.topics.values()
-    if len(asked) > SLICE_ROWS:
+    """Whether the response has so many rows that other requests should not wait for it."""
+    requested: Collection[Any] = topics or image.topics.values()
+    if len(requested) > SLICE_ROWS:
         return True
     present = (
-        image.topics.get(topic.name) or image.topics_by_id.get(topic.topic_id) for topic in asked
+        image.topics.get(topic.name) or image.topics_by_id.get(topic.topic_id)
+        for topic in requested
     )
     return sum(len(topic.partitions) for topic in present if topic is not None) > SLICE_ROWS
 
 
-async def _answer_many_topics(context: Context, request: Any) -> Mapping[str, Any]:
+async def _respond_for_many_topics(context: Context, request: Any) -> Mapping[str, Any]:
     """As `handle`: names and ids are taken from the request in slices, too."""
     node, version, topics = context.node, context.header.api_version, request.topics
     names: dict[str, None] = {}
@@ -89,18 +90,18 @@ async def _answer_many_topics(context: Context, request: Any) -> Mapping[str, An
             names,
             request.allow_auto_topic_creation and node.config.boolean("auto.create.topics.enable"),
         )
-    return await _answer_in_slices(context, request, found)
+    return await _respond_in_slices(context, request, found)
 
 
-async def _answer_in_slices(
+async def _respond_in_slices(
     context: Context, request: Any, found: Iterable[dict[str, Any]]
 ) -> Mapping[str, Any]:
-    return _answer(
+    return _respond(
         context, request, await listed_in_slices(found, lambda row: 1 + len(row["partitions"]))
     )
 
 
-def _answer(context: Context, request: Any, found: list[dict[str, Any]]) -> dict[str, Any]:
+def _respond(context: Context, request: Any, found: list[dict[str, Any]]) -> dict[str, Any]:
     image = context.node.image
     operations = topic_operations(request.include_topic_authorized_operations)
     for row in found:
@@ -125,7 +126,7 @@ def _answer(context: Context, request: Any, found: list[dict[str, Any]]) -> dict
 
 
 def controller_id(context: Context) -> int:
-    """The broker for changes: the controller, or any broker while there is none; that one waits."""
+    """The broker for changes: the controller. While there is none, any broker: it waits for one."""
     image = context.node.image
     leader = context.node.controller.controller_id
     if leader is not None and image.is_alive(leader):
@@ -148,12 +149,12 @@ def _check_ids(topics: Iterable[Any], version: int) -> None:
         if topic.name is None and (version < _BY_ID_FROM or topic.topic_id == ZERO_UUID):
             raise MqError(
                 ErrorCode.INVALID_REQUEST,
-                "A topic was asked for without a name, and without an id that would do instead.",
+                "A topic of the request has neither a name nor an id.",
             )
         if topic.topic_id != ZERO_UUID and version < _BY_ID_FROM:
             raise MqError(
                 ErrorCode.INVALID_REQUEST,
-                f"Version {version} cannot ask by topic id; version {_BY_ID_FROM} can.",
+                f"Version {version} does not support topic ids. Use version {_BY_ID_FROM}.",
             )
 
 

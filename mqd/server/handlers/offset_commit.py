@@ -13,7 +13,7 @@ from typing import Any
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
-from mqd.server.portions import answered_in_portions
+from mqd.server.portions import respond_in_portions
 
 _BY_ID_SINCE = 10
 
@@ -23,7 +23,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         return await context.node.groups.call(request.group_id, call_of(context, portion))
 
     key = "topic_id" if context.header.api_version >= _BY_ID_SINCE else "name"
-    return await answered_in_portions(request, call, failed, key=key)
+    return await respond_in_portions(request, call, failed, key=key)
 
 
 def failed(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""OffsetDelete (key 47), version 0: a group forgets how far it has read some partitions.
+"""OffsetDelete (key 47), version 0: deletes committed offsets of a group.
 
-Answered by the group's coordinator.
+Served by the group's coordinator.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any
 from mqd.errors import MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
-from mqd.server.portions import answered_in_portions
+from mqd.server.portions import respond_in_portions
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     async def call(portion: Any) -> Mapping[str, Any]:
         return await context.node.groups.call(request.group_id, call_of(context, portion))
 
-    return await answered_in_portions(request, call, _refused)
+    return await respond_in_portions(request, call, _refused)
 
 
 def _refused(request: Any, error: MqError) -> Generator[int, None, dict[str, Any]]:
-    """The answer to a later portion: the whole has an error only where nothing was deleted."""
+    """The response to a later portion. The whole has an error only if nothing was deleted."""
     topics = []
     for topic in request.topics:
         rows = []

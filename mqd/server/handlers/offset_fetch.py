@@ -24,7 +24,7 @@ from mqd.limits import FETCHED_OFFSETS_MAX
 from mqd.protocol.apis.offset_fetch import LAG_TO_LAST_STABLE_OFFSET
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
-from mqd.server.lag import tell_lag
+from mqd.server.lag import add_lag
 from mqd.server.portions import in_portions, merge
 from mqd.server.slices import KEY_CHARS_A_ROW, Pace, finished_in_slices, others_first
 from mqd.types import NO_EPOCH, NO_OFFSET
@@ -33,7 +33,7 @@ _SEVERAL_SINCE = 8
 _BY_ID_SINCE = 10
 _GROUP_ERRORS_SINCE = 2
 _UNSTABLE_IS_KNOWN_SINCE = 7
-_ASK_AGAIN = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+_RETRIED = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
@@ -67,33 +67,33 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
             )
         left -= sum(len(topic["partitions"]) for topic in groups[-1]["topics"])
     if request.lag_wanted:
-        await tell_lag(
+        await add_lag(
             context.node, groups, read_committed=request.lag_wanted == LAG_TO_LAST_STABLE_OFFSET
         )
     return {"groups": groups, "has_log_ends": bool(request.lag_wanted)}
 
 
 async def _fetch(context: Context, wanted: FetchOffsets) -> Mapping[str, Any]:
-    """One group's row of the answer."""
+    """The row of one group."""
     try:
         if wanted.topics is None:
             return await context.node.groups.call(wanted.group_id, call_of(context, wanted))
         portions = list(in_portions(wanted.topics, "partition_indexes")) or [[]]
-        answer = await context.node.groups.call(
+        response = await context.node.groups.call(
             wanted.group_id, call_of(context, wanted._replace(topics=portions[0]))
         )
         if len(portions) == 1:
-            return answer
+            return response
         topics: dict[Any, dict[str, Any]] = {}
         key = "topic_id" if context.header.api_version >= _BY_ID_SINCE else "name"
-        merge(topics, answer["topics"], key)
+        merge(topics, response["topics"], key)
         for portion in portions[1:]:
             await others_first()
             found = await context.node.groups.call(
                 wanted.group_id, call_of(context, wanted._replace(topics=portion))
             )
             merge(topics, found["topics"], key)
-        return {**answer, "topics": list(topics.values())}
+        return {**response, "topics": list(topics.values())}
     except MqError as error:
         return await finished_in_slices(refusal(wanted, error.code, context.header.api_version))
 
@@ -106,7 +106,7 @@ def refusal(
     """
     code = ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
     topics: list[dict[str, Any]] = []
-    if version < _GROUP_ERRORS_SINCE or code in _ASK_AGAIN:
+    if version < _GROUP_ERRORS_SINCE or code in _RETRIED:
         of_rows = code if version < _UNSTABLE_IS_KNOWN_SINCE else ErrorCode.UNSTABLE_OFFSET_COMMIT
         for topic in wanted.topics or ():
             rows = []

@@ -38,7 +38,7 @@ from mqd.server.large_produce import (
 from mqd.server.pending_produce import Confirmation, PendingProduce, Row
 from mqd.server.produce_append import Appender
 from mqd.server.receive_buffers import Buffer
-from mqd.server.verification import Speaks, Verification, produce_refusal
+from mqd.server.verification import SupportedOperation, Verification, produce_refusal
 
 
 class Produce:
@@ -138,7 +138,9 @@ class Produce:
     ) -> None:
         """A task. Later requests of the connection wait until it has ended."""
         connection = pending.connection
-        speaks = Speaks.of(pending.version, ABORTABLE_FROM_VERSION, ADDS_FROM_VERSION)
+        supported = SupportedOperation.of(
+            pending.version, ABORTABLE_FROM_VERSION, ADDS_FROM_VERSION
+        )
         connection.request_pool.bytes += len(body)
         try:
             producers = {one[:2] for one in waiting.values()}
@@ -147,14 +149,14 @@ class Produce:
                 self._append_confirmed(pending, body, waiting, dict.fromkeys(waiting, error))
                 return
             sequences = {partition: one[2] for partition, one in waiting.items()}
-            async with self._verification.asked(
-                transactional_id.decode(errors="replace"), producers.pop(), sequences, speaks
+            async with self._verification.verified(
+                transactional_id.decode(errors="replace"), producers.pop(), sequences, supported
             ) as verdict:
                 refusals = {
-                    partition: produce_refusal(code, speaks)
+                    partition: produce_refusal(code, supported)
                     for partition, code in verdict.refusals.items()
                 }
-                with verdict.counts():
+                with verdict.applied():
                     self._append_confirmed(pending, body, waiting, refusals)
         except Exception as error:
             if raised_in_core(error):

@@ -19,22 +19,22 @@ from mqd.server.slices import SLICE_ROWS, Pace
 
 def handle(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
     if len(request.assignments) > SLICE_ROWS:
-        return _answer_large(context, request)
+        return _respond_to_large(context, request)
     for row in request.assignments:
         # the receive buffer is reused before the task begins
         row.assignment = bytes(row.assignment)
-    return _answer(context, request)
+    return _respond(context, request)
 
 
-async def _answer_large(context: Context, request: Any) -> Mapping[str, Any]:
+async def _respond_to_large(context: Context, request: Any) -> Mapping[str, Any]:
     pace = Pace()
     for row in request.assignments:
         row.assignment = bytes(row.assignment)
         await pace.row()
-    return await _answer(context, request)
+    return await _respond(context, request)
 
 
-def _answer(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
+def _respond(context: Context, request: Any) -> Awaitable[Mapping[str, Any]]:
     call = call_of(context, request)
     return context.node.groups.call(request.group_id, call, partial(_waits, context, request))
 

@@ -1,5 +1,5 @@
-"""What the handlers of transactions share: the coordinator's shard, fresh producer ids for
-it, and codes that old clients know.
+"""What the handlers of transactions share: the call of the coordinator, new producer ids for
+it, and error codes that old clients know.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mqd.server.context import Node
 async def call_with_spare_id(
     node: Node, op: InitializeProducer | EndTransaction
 ) -> Mapping[str, Any]:
-    """Ask the coordinator, with a fresh producer id where it wants one.
+    """Call the coordinator, with a new producer id if it needs one.
 
-    They are not to be had for nothing, and it seldom does.
+    That is rare, and producer ids cost a request to the controller.
     """
     try:
         return await node.transactions.call(op.transactional_id, op)

@@ -14,8 +14,8 @@ from typing import Any
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.coordinators import call_of
-from mqd.server.portions import answered_in_portions
-from mqd.server.verification import Speaks, offsets_confirmed
+from mqd.server.portions import respond_in_portions
+from mqd.server.verification import SupportedOperation, offsets_confirmed
 
 _LOADING_IS_KNOWN_SINCE = 2
 _ABORTABLE_FROM, _ADDS_FROM = 4, 5
@@ -25,16 +25,16 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
     if not request.group_id:
         raise MqError(ErrorCode.INVALID_GROUP_ID)
     producer = request.producer_id, request.producer_epoch
-    speaks = Speaks.of(context.header.api_version, _ABORTABLE_FROM, _ADDS_FROM)
+    supported = SupportedOperation.of(context.header.api_version, _ABORTABLE_FROM, _ADDS_FROM)
 
     async def call(portion: Any) -> Mapping[str, Any]:
         async with offsets_confirmed(
-            context.node, request.group_id, request.transactional_id, producer, speaks
+            context.node, request.group_id, request.transactional_id, producer, supported
         ):
             return await context.node.groups.call(request.group_id, call_of(context, portion))
 
     try:
-        return await answered_in_portions(request, call, failed)
+        return await respond_in_portions(request, call, failed)
     except MqError as error:
         if (
             error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,7 +1,7 @@
-"""UpdateFeatures (key 57), versions 0 to 2: other levels of finalized features. Runs on the
+"""UpdateFeatures (key 57), versions 0 to 2: sets levels of finalized features. Runs on the
 controller.
 
-v1 the type of the change in place of a flag; requests that are only checked. v2 one answer for all
+v1 the type of the change in place of a flag; requests that are only checked. v2 one result for all
 features.
 """
 

@@ -17,7 +17,7 @@ from mqd.limits import KIB, PRODUCED_AT_ONCE_BYTES_MAX
 from mqd.protocol import hot_produce
 from mqd.server import large_produce
 from tests.log.support import batch
-from tests.server.coordinator import SaysSo
+from tests.server.coordinator import ScriptedCoordinator
 from tests.server.handlers.test_large_fetch import AT_ONCE, MANY, create_many
 from tests.server.handlers.test_produce import synced
 from tests.server.handlers.test_transactional_produce import TX, part
@@ -301,28 +301,28 @@ async def test_each_slice_of_a_transaction_is_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         await create_many(node)
         client = await node.connect()
-        coordinator.says["t", MANY - 1] = ErrorCode.INVALID_TXN_STATE
+        coordinator.codes["t", MANY - 1] = ErrorCode.INVALID_TXN_STATE
         rows = [(index, part(0)) for index in range(MANY)]
         answer = await client.ask("produce", 9, produce_of(node, rows, transactional_id=TX))
         assert codes(answer) == [0] * (MANY - 1) + [ErrorCode.INVALID_TXN_STATE]
-        assert len(coordinator.asked) == SLICES
+        assert len(coordinator.requests) == SLICES
         answer = await client.ask(
             "produce",
             9,
             produce_of(node, [(i, part(1)) for i in range(MANY - 1)], transactional_id=TX),
         )
         assert codes(answer) == [0] * (MANY - 1)
-        assert len(coordinator.asked) == SLICES, "the transaction is open in each of these"
+        assert len(coordinator.requests) == SLICES, "the transaction is open in each of these"
 
 
 async def test_producers_of_two_transactions_in_one_request_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         await create_many(node)
         client = await node.connect()
         rows = [
@@ -330,4 +330,4 @@ async def test_producers_of_two_transactions_in_one_request_are_refused(
         ]
         answer = await client.ask("produce", 9, produce_of(node, rows, transactional_id=TX))
         assert set(codes(answer)) == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
-        assert (len(coordinator.asked), appended(node)) == (0, 0)
+        assert (len(coordinator.requests), appended(node)) == (0, 0)

@@ -15,7 +15,7 @@ from mqd.protocol.batch import iterate_batches
 from mqd.protocol.files import decode_producer_snapshot, encode_producer_snapshot
 from mqd.protocol.markers import build_transaction_seal, is_transaction_seal, parse_end_marker
 from tests.log.support import NOW, batch
-from tests.server.coordinator import SaysSo
+from tests.server.coordinator import ScriptedCoordinator
 from tests.server.handlers.test_write_txn_markers import PID, coordinator_on, marker, send
 from tests.server.rig import ME, OTHER, Client, rig, settle
 
@@ -54,7 +54,7 @@ async def test_the_writer_is_fenced_and_the_transaction_stays_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client, coordinator = await node.connect(), await coordinator_on(node)
         assert await written(client, 0) == 0
@@ -75,7 +75,7 @@ async def test_the_writer_is_fenced_and_the_transaction_stays_open(
 
 async def test_readers_skip_a_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client, coordinator = await node.connect(), await coordinator_on(node)
         assert await written(client, 0) == 0
@@ -96,7 +96,7 @@ async def test_a_batch_that_was_allowed_before_the_transaction_was_prepared_come
     a marker does.
     """
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         coordinator = await coordinator_on(node)
         producers = node.partition("t").log.producers
@@ -110,7 +110,7 @@ async def test_a_seal_is_answered_when_it_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client, coordinator = await node.connect(), await coordinator_on(node)
         assert await written(client, 0) == 0
@@ -131,7 +131,7 @@ async def test_a_seal_is_answered_when_it_is_committed(
 
 async def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client, coordinator = await node.connect(), await coordinator_on(node)
         assert await written(client, 0) == 0

@@ -10,10 +10,10 @@ import pytest
 from trio.testing import MockClock
 
 from mqd.errors import ErrorCode, MqError
-from mqd.server.verification import Speaks, offsets_confirmed
+from mqd.server.verification import SupportedOperation, offsets_confirmed
 from mqd.types import TopicPartition
 from tests.log.support import NOW, batch
-from tests.server.coordinator import STATE, SaysSo
+from tests.server.coordinator import STATE, ScriptedCoordinator
 from tests.server.rig import ME, OTHER, Rig, rig, settle
 
 OFFSETS = "__consumer_offsets"
@@ -41,7 +41,7 @@ async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, verify_only: bool
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
         for sequence in range(3):
@@ -49,7 +49,7 @@ async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
             assert (row.error_code, row.base_offset) == (0, sequence)
         assert [
             (one["transactional_id"], one["producer_id"], one["verify_only"])
-            for one in coordinator.asked
+            for one in coordinator.requests
         ] == [(TX, PID, verify_only)]
         assert node.partition("t").last_stable_offset == 0
         mark(node, committed=True)
@@ -57,7 +57,7 @@ async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
         assert (
             await client.produce("t", part(3), version=version, transactional_id=TX)
         ).base_offset == 4
-        assert len(coordinator.asked) == 2, "the next transaction is another one"
+        assert len(coordinator.requests) == 2, "the next transaction is another one"
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ async def test_what_the_coordinator_refuses_is_not_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, says: ErrorCode, told: ErrorCode
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
-        coordinator.says["t", 0] = says
+        coordinator.codes["t", 0] = says
         row = await client.produce("t", part(0), version=version, transactional_id=TX)
         assert row.error_code == told
         assert node.partition("t").log.log_end_offset == 0
-        del coordinator.says["t", 0]
+        del coordinator.codes["t", 0]
         assert (
             await client.produce("t", part(0), version=version, transactional_id=TX)
         ).error_code == 0
@@ -95,20 +95,20 @@ async def test_a_transaction_that_is_being_completed_is_given_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
-        coordinator.says["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
+        coordinator.codes["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
         client.post("produce", 12, node.produce_body("t", part(0), version=12, transactional_id=TX))
         await settle()
-        assert client.answers() == [] and len(coordinator.asked) == 1
-        coordinator.says.clear()
+        assert client.answers() == [] and len(coordinator.requests) == 1
+        coordinator.codes.clear()
         mock_clock.jump(0.02)
         await settle()
         (answer,) = client.answers()
         assert answer.responses[0].partition_responses[0].error_code == 0
         mark(node, committed=True, epoch=1, version=2)
-        coordinator.says["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
+        coordinator.codes["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
         client.post(
             "produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX)
         )
@@ -127,29 +127,29 @@ async def test_requests_behind_it_wait_for_the_word_and_other_connections_do_not
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client, other = await node.connect(), await node.connect()
-        coordinator.goes = type(coordinator.goes)()
+        coordinator.may_respond = type(coordinator.may_respond)()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
         client.post("produce", 9, node.produce_body("t", part(1), transactional_id=TX))
         client.post("produce", 9, node.produce_body("t", batch(b"plain")))
         await settle()
-        assert client.answers() == [] and len(coordinator.asked) == 1
+        assert client.answers() == [] and len(coordinator.requests) == 1
         assert (await other.produce("t", batch(b"other"))).base_offset == 0
-        coordinator.goes.set()
+        coordinator.may_respond.set()
         await settle()
         assert [
             answer.responses[0].partition_responses[0].base_offset for answer in client.answers()
         ] == [1, 2, 3]
-        assert len(coordinator.asked) == 1, "the second batch came into an open transaction"
+        assert len(coordinator.requests) == 1, "the second batch came into an open transaction"
 
 
 async def test_what_waits_with_a_record_after_it_goes_on_before_that_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t", replicas=(ME, OTHER), isr=(ME, OTHER))
         client = await node.connect()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
@@ -165,14 +165,14 @@ async def test_a_word_that_comes_after_the_marker_begins_no_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
-        coordinator.goes = type(coordinator.goes)()
+        coordinator.may_respond = type(coordinator.may_respond)()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
         await settle()
         mark(node, committed=False)  # the coordinator timed the transaction out meanwhile
-        coordinator.goes.set()
+        coordinator.may_respond.set()
         await settle()
         (answer,) = client.answers()
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
@@ -188,33 +188,33 @@ async def test_the_marker_of_the_transaction_before_may_come_while_the_next_one_
     its epoch is another.
     """
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
         assert (await client.produce("t", part(0), version=12, transactional_id=TX)).error_code == 0
-        coordinator.goes = type(coordinator.goes)()
-        coordinator.says["t", 0] = says
+        coordinator.may_respond = type(coordinator.may_respond)()
+        coordinator.codes["t", 0] = says
         client.post(
             "produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX)
         )
         await settle()
         mark(node, committed=True, epoch=1, version=2)
-        coordinator.goes.set()
+        coordinator.may_respond.set()
         await settle()
-        coordinator.says.clear()
+        coordinator.codes.clear()
         mock_clock.jump(0.02)
         await settle()
         (answer,) = client.answers()
         row = answer.responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (0, 2)
-        assert len(coordinator.asked) == 3, "once for the first, twice for the second"
+        assert len(coordinator.requests) == 3, "once for the first, twice for the second"
 
 
 async def test_offsets_are_appended_on_the_coordinator_s_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create(OFFSETS)
         partition = node.partition(OFFSETS)
 
@@ -230,18 +230,24 @@ async def test_offsets_are_appended_on_the_coordinator_s_word(
             (ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
             (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
         ):
-            coordinator.says[OFFSETS, 0] = says
+            coordinator.codes[OFFSETS, 0] = says
             with pytest.raises(MqError) as caught:
-                async with offsets_confirmed(node.node, "g", TX, (PID, 0), Speaks.ADDS):
+                async with offsets_confirmed(
+                    node.node, "g", TX, (PID, 0), SupportedOperation.ADD_PARTITION
+                ):
                     raise AssertionError
             assert caught.value.code is told
-        coordinator.says.clear()
-        async with offsets_confirmed(node.node, "g", TX, (PID, 0), Speaks.ADDS):
+        coordinator.codes.clear()
+        async with offsets_confirmed(
+            node.node, "g", TX, (PID, 0), SupportedOperation.ADD_PARTITION
+        ):
             append()
-        asked = len(coordinator.asked)
-        async with offsets_confirmed(node.node, "g", TX, (PID, 0), Speaks.ADDS):
+        asked = len(coordinator.requests)
+        async with offsets_confirmed(
+            node.node, "g", TX, (PID, 0), SupportedOperation.ADD_PARTITION
+        ):
             append()
-        assert len(coordinator.asked) == asked, "it is open"
+        assert len(coordinator.requests) == asked, "it is open"
         assert partition.log.log_end_offset == 2
 
 
@@ -249,7 +255,7 @@ async def test_a_word_is_for_one_request_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t", max_message_bytes="500")
         client = await node.connect()
         row = await client.produce("t", part(0, b"x" * 1000), transactional_id=TX)
@@ -265,7 +271,7 @@ async def test_a_batch_of_a_transaction_comes_with_the_transactional_id(
 ) -> None:
     """Apache Kafka refuses a request in which any batch does as a whole."""
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2)
         client = await node.connect()
         body = node.produce_body("t", part(0), version=version)
@@ -275,7 +281,7 @@ async def test_a_batch_of_a_transaction_comes_with_the_transactional_id(
         assert [row.error_code for row in answer.responses[0].partition_responses] == [
             refused,
             0,
-        ] and not coordinator.asked
+        ] and not coordinator.requests
         assert (
             await client.produce("t", part(0), version=version, transactional_id=TX)
         ).error_code == 0
@@ -289,7 +295,7 @@ async def test_a_coordinator_elsewhere_is_asked_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         for index in range(2):
             node.lead(STATE, OTHER, partition=index)
@@ -303,7 +309,7 @@ async def test_a_coordinator_that_cannot_be_asked_is_asked_again_by_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Exception
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
         coordinator.fails = fails
@@ -318,21 +324,21 @@ async def test_verification_can_be_switched_off_but_not_for_those_who_add_by_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, transaction_partition_verification_enable="false") as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
         assert (await client.produce("t", part(0), transactional_id=TX)).error_code == 0
-        assert not coordinator.asked
+        assert not coordinator.requests
         mark(node, committed=True)
         assert (await client.produce("t", part(1), transactional_id=TX, version=12)).error_code == 0
-        assert coordinator.asked
+        assert coordinator.requests
 
 
 async def test_two_producers_in_one_request_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2)
         client = await node.connect()
         body = node.produce_body("t", part(0), transactional_id=TX)
@@ -348,7 +354,7 @@ async def test_several_producers_in_one_request_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
         body = node.produce_body("t", part(0), transactional_id=TX)
@@ -366,16 +372,16 @@ async def test_producers_that_are_refused_are_forgotten_and_who_waits_is_not(
 ) -> None:
     monkeypatch.setattr("mqd.server.guards.GUARDS_KEPT_MAX", 3)
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2)
         guards = [node.partition("t", index).log.producers.guards for index in range(2)]
         client, other = await node.connect(), await node.connect()
-        coordinator.goes = type(coordinator.goes)()
+        coordinator.may_respond = type(coordinator.may_respond)()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
         await settle()
-        coordinator.goes, goes = type(coordinator.goes)(), coordinator.goes
-        coordinator.goes.set()
-        coordinator.says = dict.fromkeys(
+        coordinator.may_respond, goes = type(coordinator.may_respond)(), coordinator.may_respond
+        coordinator.may_respond.set()
+        coordinator.codes = dict.fromkeys(
             [("t", 0), ("t", 1)], ErrorCode.INVALID_PRODUCER_ID_MAPPING
         )
         for number in range(10):
@@ -389,7 +395,7 @@ async def test_producers_that_are_refused_are_forgotten_and_who_waits_is_not(
         assert [sorted(one) for one in guards] == [[PID, 108], [107, 109]], (
             "the last of any partition, and who waits"
         )
-        coordinator.says.clear()
+        coordinator.codes.clear()
         goes.set()
         await settle()
         (answer,) = client.answers()
@@ -401,14 +407,14 @@ async def test_behind_a_batch_that_is_to_come_again_none_begins_the_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
-        coordinator.says["t", 0] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        coordinator.codes["t", 0] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert (
             await client.produce("t", part(0), transactional_id=TX)
         ).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        coordinator.says.clear()
+        coordinator.codes.clear()
         assert (
             await client.produce("t", part(1), transactional_id=TX)
         ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -421,9 +427,9 @@ async def test_one_partition_that_is_refused_does_not_keep_the_others_from_being
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2)
-        coordinator.says["t", 1] = ErrorCode.INVALID_TXN_STATE
+        coordinator.codes["t", 1] = ErrorCode.INVALID_TXN_STATE
         client = await node.connect()
         body = node.produce_body("t", part(0), transactional_id=TX)
         body["topic_data"][0]["partition_data"].append({"index": 1, "records": part(0)})
@@ -438,17 +444,17 @@ async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(
 ) -> None:
     """The coordinator was not asked for it: that ends no transaction, and no producer."""
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2, replicas=(ME, OTHER), isr=(ME,))
         node.lead("t", OTHER, isr=(OTHER,), partition=1)
-        coordinator.goes = type(coordinator.goes)()
+        coordinator.may_respond = type(coordinator.may_respond)()
         client = await node.connect()
         body = node.produce_body("t", part(0), version=12, transactional_id=TX)
         body["topic_data"][0]["partition_data"].append({"index": 1, "records": part(0)})
         client.post("produce", 12, body)
         await settle()
         node.lead("t", ME, isr=(ME,), partition=1)
-        coordinator.goes.set()
+        coordinator.may_respond.set()
         await settle()
         (answer,) = client.answers()
         codes = [row.error_code for row in answer.responses[0].partition_responses]
@@ -462,15 +468,15 @@ async def test_a_client_that_went_while_it_waited_appends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
-        coordinator.goes = type(coordinator.goes)()
+        coordinator.may_respond = type(coordinator.may_respond)()
         client.post("produce", 9, node.produce_body("t", part(0), transactional_id=TX))
         await settle()
         client.reset()
         await settle()
-        coordinator.goes.set()
+        coordinator.may_respond.set()
         await settle()
         assert node.partition("t").log.log_end_offset == 0 and node.server.memory.request_bytes == 0
 
@@ -479,7 +485,7 @@ async def test_the_epochs_and_sequences_of_transactions_version_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
 

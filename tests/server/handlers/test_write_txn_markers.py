@@ -15,7 +15,7 @@ from mqd.server.context import PEER
 from mqd.server.handlers import write_txn_markers
 from mqd.server.handlers.write_txn_markers import write_markers
 from tests.log.support import batch
-from tests.server.coordinator import SaysSo
+from tests.server.coordinator import ScriptedCoordinator
 from tests.server.rig import ME, OTHER, Client, Rig, rig, settle, values
 
 READ_COMMITTED = 1
@@ -84,7 +84,7 @@ async def test_each_partition_has_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2)
         client, peer = await node.connect(), await coordinator_on(node)
         await write(client, 0, b"a")
@@ -108,7 +108,7 @@ async def test_who_does_not_lead_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t", replicas=(ME, OTHER), leader=OTHER)
         client = await node.connect()
         assert await send(client, marker(True, {"t": [0]})) == {
@@ -120,7 +120,7 @@ async def test_epochs_of_producers_and_coordinators_are_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client, peer = await node.connect(), await coordinator_on(node)
         await write(client, 0, b"a")
@@ -139,7 +139,7 @@ async def test_markers_need_the_replicas_and_are_answered_when_they_have_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t", replicas=(ME, OTHER), min_insync_replicas="2")
         peer = await coordinator_on(node)
         peer.post("write_txn_markers", 1, {"markers": [marker(True, {"t": [0]})]})
@@ -159,7 +159,7 @@ async def test_offsets_end_by_the_group_coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        coordinator = SaysSo(node, monkeypatch)
+        coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         peer = await coordinator_on(node)
         topics = {"__consumer_offsets": [4], "t": [0]}
@@ -176,7 +176,7 @@ async def test_this_node_s_own_coordinator_asks_without_a_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         assert codes(await write_markers(node.node, {"markers": [marker(True, {"t": [0]})]})) == {
             (PID, "t", 0): 0
@@ -190,7 +190,7 @@ async def test_a_client_ends_what_is_open_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client, peer = await node.connect(), await coordinator_on(node)
         nothing = {(PID, "t", 0): ErrorCode.INVALID_TXN_STATE}
@@ -211,7 +211,7 @@ async def test_a_partition_that_is_named_many_times_gets_one_marker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         peer = await coordinator_on(node)
         assert await send(peer, marker(True, {"t": [0] * 1000})) == {(PID, "t", 0): 0}
@@ -222,7 +222,7 @@ async def test_two_markers_of_one_producer_are_two_markers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         peer = await coordinator_on(node)
         assert await send(peer, marker(True, {"t": [0]}), marker(False, {"t": [0]}, epoch=1)) == {
@@ -251,7 +251,7 @@ async def test_committed_reads_end_where_the_first_open_transaction_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client, peer = await node.connect(), await coordinator_on(node)
         await client.produce("t", batch(b"0"))
@@ -291,7 +291,7 @@ async def test_aborted_transactions_are_told_by_their_first_offset_where_they_ov
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
         await write(client, 0, b"0", producer_id=1)
@@ -310,7 +310,7 @@ async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         reader, writer = await node.connect(), await node.connect()
         body = node.fetch_body(
@@ -343,7 +343,7 @@ async def test_a_follower_serves_committed_records_by_what_it_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t", replicas=(ME, OTHER), isr=(ME,))
         client = await node.connect()
         await write(client, 0, b"0")
@@ -366,7 +366,7 @@ async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(
 ) -> None:
     monkeypatch.setattr(write_txn_markers, "SLICE_ROWS", 2)
     async with rig(tmp_path) as node:
-        SaysSo(node, monkeypatch)
+        ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2)
         client = await node.connect()
         await write(client, 0, b"a")
