@@ -78,8 +78,8 @@ async def test_the_first_fetch_of_a_follower(tmp_path: Path) -> None:
             follower.client.post("fetch", 17, body)
             await settle()
             tried.append(steps.longest)
-            answer: Any = follower.answer()
-            assert sum(len(topic.partitions) for topic in answer.responses) == PARTITIONS
+            response: Any = follower.response()
+            assert sum(len(topic.partitions) for topic in response.responses) == PARTITIONS
         trio.lowlevel.remove_instrument(steps)
     print(f"first fetch of a follower, {PARTITIONS} partitions: {1000 * min(tried):.1f} ms")
     assert min(tried) < FOLLOWED_SECONDS_MAX, tried
@@ -179,8 +179,8 @@ async def test_a_large_batch_for_a_compacted_topic(tmp_path: Path) -> None:
             client.post("produce", 9, node.produce_body("t", records))
             await settle()
             tried.append(steps.longest)
-            (answer,) = client.answers()
-            assert answer.responses[0].partition_responses[0].error_code == 0
+            (response,) = client.responses()
+            assert response.responses[0].partition_responses[0].error_code == 0
         trio.lowlevel.remove_instrument(steps)
     print(f"batch for a compacted topic, {len(records)} bytes: {1000 * min(tried):.1f} ms")
     assert min(tried) < INSPECTION_SECONDS_MAX, tried
@@ -235,10 +235,10 @@ async def test_the_description_of_a_full_partition(tmp_path: Path) -> None:
             )
             await settle()
             tried.append(steps.longest)
-            (answer,) = client.answers()
-            (row,) = answer.topics[0].partitions
+            (response,) = client.responses()
+            (row,) = response.topics[0].partitions
             assert len(row.active_producers) == PRODUCERS_PER_PARTITION_MAX
-            del answer, row
+            del response, row
         trio.lowlevel.remove_instrument(steps)
     print(f"DescribeProducers, {PRODUCERS_PER_PARTITION_MAX} ids: {1000 * min(tried):.1f} ms")
     assert min(tried) < DESCRIBED_SECONDS_MAX, tried
@@ -262,8 +262,8 @@ async def longest_lookup(client: Client, timestamp: int, offset: int) -> float:
         )
         await settle()
         tried.append(steps.longest)
-        (answer,) = client.answers()
-        (row,) = answer.topics[0].partitions
+        (response,) = client.responses()
+        (row,) = response.topics[0].partitions
         assert (row.error_code, row.offset) == (0, offset), row
     trio.lowlevel.remove_instrument(steps)
     return min(tried)

@@ -172,13 +172,13 @@ class MemoryNetwork:
 
 
 class Client:
-    """The other end: requests as mappings or bytes, answers decoded by their declaration."""
+    """The other end: requests as mappings or bytes, responses decoded by their declaration."""
 
     def __init__(self, rig: Rig, sock: MemorySocket) -> None:
         self.rig = rig
         self.sock = sock
         self.correlation_id = 0
-        self.asked: deque[tuple[Api, int, int]] = deque()
+        self.awaited: deque[tuple[Api, int, int]] = deque()
 
     def send(self, data: bytes | bytearray) -> None:
         """Raw bytes, as they are."""
@@ -189,21 +189,21 @@ class Client:
         self.send(pack(">i", len(body)) + body)
 
     def post(
-        self, name: str, version: int, body: Mapping[str, Any], *, answered: bool = True
+        self, name: str, version: int, body: Mapping[str, Any], *, responds: bool = True
     ) -> None:
         """Send a request and do not wait."""
         api = apis.by_name(name)
         assert api is not None
         self.correlation_id += 1
-        if answered:
-            self.asked.append((api, version, self.correlation_id))
+        if responds:
+            self.awaited.append((api, version, self.correlation_id))
         self.send_frame(
             encode_request_header(api, version, self.correlation_id, "test")
             + api.encode_request(version, body)
         )
 
     def frames(self) -> list[bytes]:
-        """Take every whole answer that has come, without its length."""
+        """Take every complete response, without its length."""
         found = []
         sent = self.sock.sent
         while len(sent) >= 4 and len(sent) - 4 >= (size := unpack_from(">i", sent)[0]):
@@ -211,22 +211,22 @@ class Client:
             del sent[: 4 + size]
         return found
 
-    def answers(self) -> list[Any]:
-        """Take what has come, decoded; in the order of the requests, or this fails."""
+    def responses(self) -> list[Any]:
+        """Take the received responses, decoded. They must be in the order of the requests."""
         found = []
         for frame in self.frames():
-            api, version, correlation_id = self.asked.popleft()
-            said, position = decode_response_header(api, version, frame)
-            assert said == correlation_id
+            api, version, correlation_id = self.awaited.popleft()
+            received_id, position = decode_response_header(api, version, frame)
+            assert received_id == correlation_id
             found.append(api.decode_response(version, frame, position))
         return found
 
-    async def ask(self, name: str, version: int, body: Mapping[str, Any]) -> Any:
-        """One request, and its answer, which comes without any time passing."""
+    async def request(self, name: str, version: int, body: Mapping[str, Any]) -> Any:
+        """Send a request, and return its response, which must come before time passes."""
         self.post(name, version, body)
         await settle()
-        (answer,) = self.answers()
-        return answer
+        (response,) = self.responses()
+        return response
 
     def half_close(self) -> None:
         self.sock.at_end = True
@@ -247,17 +247,17 @@ class Client:
         self, topic: str, records: bytes | bytearray | None, *, version: int = 9, **options: Any
     ) -> Any:
         """The one partition's row."""
-        answer = await self.ask(
+        response = await self.request(
             "produce", version, self.rig.produce_body(topic, records, version=version, **options)
         )
-        return answer.responses[0].partition_responses[0]
+        return response.responses[0].partition_responses[0]
 
     async def fetch(self, topic: str, offset: int, *, version: int = 12, **options: Any) -> Any:
         """The one partition's row."""
-        answer = await self.ask(
+        response = await self.request(
             "fetch", version, self.rig.fetch_body(topic, offset, version=version, **options)
         )
-        return answer.responses[0].partitions[0]
+        return response.responses[0].partitions[0]
 
 
 class Rig:
@@ -431,14 +431,14 @@ class Rig:
         for name in ("current_leader_epoch", "last_fetched_epoch", "partition_max_bytes"):
             if name in options:
                 wanted[name] = options.pop(name)
-        asked = {**self.name_of(topic, 13, version), "partitions": [wanted]}
+        requested = {**self.name_of(topic, 13, version), "partitions": [wanted]}
         return {
             "max_wait_ms": 0,
             "min_bytes": 1,
             "max_bytes": 1 << 20,
             "session_epoch": -1,
             **options,
-            "topics": [asked],
+            "topics": [requested],
         }
 
 

@@ -1,4 +1,4 @@
-"""Which connection gives its place to a newcomer: against a search of all connections, and
+"""Which connection is closed for a new one: against a search of all connections, and
 its cost in a flood.
 """
 
@@ -38,11 +38,11 @@ def test_it_is_the_longest_idle_of_the_address_with_the_most(seed: int) -> None:
             closed.open = False
             addresses.discard(closed.address)
         sizes = Counter(connection.address for connection in connections)
-        newcomer = chance.choice("abcde")
-        assert addresses[newcomer] == sizes[newcomer]
-        victim = addresses.to_evict_for(newcomer)
+        new_one = chance.choice("abcde")
+        assert addresses[new_one] == sizes[new_one]
+        victim = addresses.to_evict_for(new_one)
         most = max(sizes.values(), default=0)
-        if most < sizes[newcomer] + 2:
+        if most < sizes[new_one] + 2:
             assert victim is None
             continue
         assert victim is not None and victim.open and sizes[victim.address] == most
@@ -51,7 +51,7 @@ def test_it_is_the_longest_idle_of_the_address_with_the_most(seed: int) -> None:
         )
 
 
-def test_a_newcomer_in_a_flood_walks_over_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_connection_in_a_flood_needs_no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted: entries that go back into a heap, and heaps that are made anew."""
     steps = Counter[str]()
 
@@ -70,9 +70,9 @@ def test_a_newcomer_in_a_flood_walks_over_no_connections(monkeypatch: pytest.Mon
     for now in range(10_000):
         addresses.add(Connection("flood", now), "flood")
     for number in range(4_000):
-        victim = addresses.to_evict_for(f"newcomer {number}")
+        victim = addresses.to_evict_for(f"new_one {number}")
         assert victim is not None and victim.last_active == number
         victim.open = False
         addresses.discard(victim.address)
-        addresses.add(Connection(f"newcomer {number}", 10_000 + number), f"newcomer {number}")
+        addresses.add(Connection(f"new_one {number}", 10_000 + number), f"new_one {number}")
     assert steps.total() < 3 * 4_000

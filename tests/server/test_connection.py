@@ -217,7 +217,7 @@ def test_one_byte_at_a_time() -> None:
     assert owner.requests == [b"12345678", b"abcdefghij"]
 
 
-def test_answers_leave_in_the_order_of_the_requests() -> None:
+def test_responses_are_sent_in_the_order_of_the_requests() -> None:
     owner = ScriptedOwner(echo=False)
     owner.sock.incoming = [frame(b"request1") + frame(b"request2") + frame(b"request3")]
     owner.run()
@@ -284,7 +284,7 @@ def test_requests_behind_a_barrier_wait_and_go_on() -> None:
     assert owner.requests == [b"request1", b"request2"]
 
 
-def test_a_request_that_must_wait_is_taken_up_when_the_one_before_is_answered() -> None:
+def test_a_request_that_must_wait_is_handled_after_the_response_before_it() -> None:
     owner = ScriptedOwner(echo=False)
     owner.sock.incoming = [frame(b"request1")]
     owner.run()
@@ -298,7 +298,7 @@ def test_a_request_that_must_wait_is_taken_up_when_the_one_before_is_answered() 
     assert owner.requests == [b"request1", b"request2"]
 
 
-def test_unanswered_requests_are_bounded() -> None:
+def test_in_flight_requests_are_bounded() -> None:
     owner = ScriptedOwner(echo=False)
     many = IN_FLIGHT_REQUESTS_MAX + 50
     owner.sock.incoming = [b"".join(frame(b"request%04d" % i) for i in range(many))]
@@ -344,15 +344,15 @@ def test_a_file_that_is_shorter_than_promised_closes_the_connection(tmp_path: Pa
     file.close()
 
 
-def test_half_closed_after_a_request_is_answered_then_closed() -> None:
+def test_half_closed_after_a_request_gets_the_response_then_closes() -> None:
     owner = ScriptedOwner(echo=False)
     owner.sock.incoming = [frame(b"request1"), b""]
     owner.run()
     owner.turn()
     assert not owner.sock.closed
-    owner.slots[0].complete([b"answer"])
+    owner.slots[0].complete([b"response"])
     owner.run()
-    assert bytes(owner.sock.sent) == b"answer"
+    assert bytes(owner.sock.sent) == b"response"
     assert owner.sock.closed
 
 
@@ -454,7 +454,7 @@ def test_a_large_frame_whose_buffer_is_in_use_elsewhere_grows_by_a_copy() -> Non
     assert owner.requests_pool.bytes == 0
 
 
-def test_nothing_more_is_heard_of_who_has_ended_his_stream_though_his_answer_is_due() -> None:
+def test_after_the_end_of_the_stream_nothing_more_is_received() -> None:
     """Where a process died, the one that follows it under the same node's id need not wait
     for that.
     """

@@ -65,7 +65,7 @@ UNDECODABLE = {
     "fetch without a body": head(1, 12),
     "fetch cut off": head(1, 12) + b"\0" + bytes(8),
     "an API of peers": head(67, 0) + bytes(20),
-    "an introduction": head(32_000, 0) + bytes(20),
+    "a handshake": head(32_000, 0) + bytes(20),
     "a Raft message": head(32_001, 0) + bytes(20),
 }
 
@@ -83,7 +83,7 @@ async def test_what_no_version_allows_closes_its_connection_and_no_other(
         bad.post("produce", 9, node.produce_body("t", batch(b"never")))
         await settle()
         assert bad.sock.closed
-        assert good.answers()[0].responses[0].partition_responses[0].error_code == 0
+        assert good.responses()[0].responses[0].partition_responses[0].error_code == 0
         assert node.partition("t").log.log_end_offset == 1
         assert (await good.produce("t", batch(b"b"))).base_offset == 1
 
@@ -143,34 +143,34 @@ async def test_tags_in_the_header_of_a_hot_request_are_skipped(
 async def test_peers_are_served_more(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         peer, client = await node.connect(PEER), await node.connect(CLIENT)
-        heard: list[tuple[str, bytes]] = []
+        received: list[tuple[str, bytes]] = []
         node.raft.begin_handshake = lambda address: SimpleNamespace(
             node_id=2, incarnation=None, refusal=None
         )
 
         def receive_handshake(handshake: Any, body: bytes, correlation_id: int) -> bytes:
-            heard.append(("hello", bytes(body)))
+            received.append(("hello", bytes(body)))
             return b""
 
         node.raft.receive_handshake = receive_handshake
-        node.raft.receive = lambda node_id, body, incarnation: heard.append(
+        node.raft.receive = lambda node_id, body, incarnation: received.append(
             (str(node_id), bytes(body))
         )
         peer.send_frame(head(32_000, 0, None) + b"I am 2")
         peer.send_frame(head(32_001, 0) + b"vote")
         await settle()
-        assert heard == [("hello", b"I am 2"), ("2", b"vote")]
+        assert received == [("hello", b"I am 2"), ("2", b"vote")]
         assert not peer.sock.closed
         client.send_frame(head(32_000, 0, None) + b"I am 2")
         await settle()
         assert client.sock.closed
-        assert len(heard) == 2
+        assert len(received) == 2
 
 
-# -- answers of whole requests
+# -- responses of whole requests
 
 
-async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_else(
+async def test_before_the_handshake_only_api_versions_is_served(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -179,10 +179,10 @@ async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_e
             node_id=2, incarnation=None, refusal=None
         )
         node.raft.receive_handshake = lambda handshake, body, correlation_id: b""
-        stranger = await node.connect(PEER)
-        stranger.post("api_versions", 0, {})
+        client = await node.connect(PEER)
+        client.post("api_versions", 0, {})
         await settle()
-        assert len(stranger.answers()) == 1
+        assert len(client.responses()) == 1
         requests: list[tuple[str, int, Mapping[str, Any]]] = [
             ("list_offsets", 1, {"topics": []}),
             ("produce", 9, node.produce_body("t", batch(b"x"))),
@@ -190,13 +190,13 @@ async def test_who_has_not_introduced_himself_is_told_the_versions_and_nothing_e
             ("broker_heartbeat", 1, {"broker_id": 2}),
         ]
         for name, version, body in requests:
-            stranger = await node.connect(PEER)
-            stranger.post(name, version, body)
+            client = await node.connect(PEER)
+            client.post(name, version, body)
             await settle()
-            assert stranger.sock.closed and not stranger.sock.sent
+            assert client.sock.closed and not client.sock.sent
         peer = await node.connect(PEER)
         peer.send_frame(head(32_000, 0, None) + b"I am 2")
-        assert (await peer.ask(*requests[0])).topics == []
+        assert (await peer.request(*requests[0])).topics == []
 
 
 @pytest.mark.parametrize("version", [4, 12, 17])
@@ -212,8 +212,8 @@ async def test_what_carries_no_epoch_and_no_node_sends_is_not_served_to_peers(
         ):
             peer = await node.connect(PEER)
             next(one for one in node.server._connections if one.sock is peer.sock).authenticated(2)
-            told = {row.api_key for row in (await peer.ask("api_versions", 0, {})).api_keys}
-            assert PRODUCE not in told and {FETCH, ALTER_PARTITION} <= told
+            received = {row.api_key for row in (await peer.request("api_versions", 0, {})).api_keys}
+            assert PRODUCE not in received and {FETCH, ALTER_PARTITION} <= received
             peer.post(name, at, body)
             await settle()
             assert peer.sock.closed and not peer.sock.sent
@@ -221,7 +221,7 @@ async def test_what_carries_no_epoch_and_no_node_sends_is_not_served_to_peers(
 
 
 def replaced(node: Rig, api_key: int, handle: Any, *, failed: Any = None) -> None:
-    """Answer an API by another function."""
+    """Handle an API by another function."""
     for handlers in node.server.dispatcher._handlers.values():
         handler = handlers[api_key]
         handler.handle, handler.failed = handle, failed
@@ -231,7 +231,7 @@ def described(cluster: str) -> Mapping[str, Any]:
     return {"error_code": 0, "cluster_id": cluster, "brokers": []}
 
 
-async def asked(client: Client) -> None:
+async def metadata_requested(client: Client) -> None:
     client.post("describe_cluster", 0, {})
     await settle()
 
@@ -241,7 +241,7 @@ def failed(request: Any, error: MqError) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_refused_request_is_answered_in_its_own_shape(
+async def test_a_refused_request_gets_a_response_in_its_format(
     tmp_path: Path, is_async: bool
 ) -> None:
     def refuse(context: Any, request: Any) -> None:
@@ -253,9 +253,9 @@ async def test_a_refused_request_is_answered_in_its_own_shape(
     async with rig(tmp_path) as node:
         replaced(node, DESCRIBE_CLUSTER, refuse_later if is_async else refuse, failed=failed)
         client = await node.connect()
-        await asked(client)
-        (answer,) = client.answers()
-        assert (answer.error_code, answer.error_message) == (ErrorCode.POLICY_VIOLATION, "no")
+        await metadata_requested(client)
+        (response,) = client.responses()
+        assert (response.error_code, response.error_message) == (ErrorCode.POLICY_VIOLATION, "no")
 
 
 # -- coroutines
@@ -282,20 +282,20 @@ async def test_a_coroutine_holds_back_what_is_behind_it_and_no_other_connection(
         gate = Gate()
         replaced(node, DESCRIBE_CLUSTER, gate.handle)
         held, free = await node.connect(), await node.connect()
-        await asked(held)
+        await metadata_requested(held)
         held.post("produce", 9, node.produce_body("t", batch(b"behind")))
         held.post("describe_cluster", 0, {})
         await settle()
-        assert (gate.inside, held.answers(), node.partition("t").log.log_end_offset) == (1, [], 0)
+        assert (gate.inside, held.responses(), node.partition("t").log.log_end_offset) == (1, [], 0)
         assert (await free.produce("t", batch(b"free"))).base_offset == 0
         gate.opened.set()
         await settle()
-        first, second, third = held.answers()
+        first, second, third = held.responses()
         assert (first.cluster_id, third.cluster_id) == ("late", "late")
         assert second.responses[0].partition_responses[0].base_offset == 1
 
 
-async def test_a_coroutine_behind_a_produce_that_waits_is_answered_after_it(tmp_path: Path) -> None:
+async def test_a_task_behind_a_parked_produce_responds_after_it(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", flush_before_ack="true")
         gate = Gate()
@@ -303,25 +303,25 @@ async def test_a_coroutine_behind_a_produce_that_waits_is_answered_after_it(tmp_
         replaced(node, DESCRIBE_CLUSTER, gate.handle)
         client = await node.connect()
         client.post("produce", 9, node.produce_body("t", batch(b"a")))
-        await asked(client)
+        await metadata_requested(client)
         client.post("list_offsets", 1, {"topics": []})
         await settle()
-        assert (gate.inside, client.answers()) == (1, [])
+        assert (gate.inside, client.responses()) == (1, [])
         log = node.partition("t").log
         log.on_synced(1)
         node.replica.on_durable(log)
         await settle()
-        assert len(client.answers()) == 3
+        assert len(client.responses()) == 3
 
 
-async def test_a_client_that_goes_while_its_request_is_answered_leaves_nothing(
+async def test_a_client_that_disconnects_during_its_request_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
         gate = Gate()
         replaced(node, DESCRIBE_CLUSTER, gate.handle)
         client = await node.connect()
-        await asked(client)
+        await metadata_requested(client)
         client.reset()
         await settle()
         assert client.sock.closed
@@ -352,11 +352,11 @@ async def test_only_some_requests_that_read_are_carried_out_at_once(tmp_path: Pa
         replaced(node, DESCRIBE_CLUSTER, work.handle)
         clients = [await node.connect() for _ in range(READ_AT_ONCE + 3)]
         for client in clients:
-            await asked(client)
+            await metadata_requested(client)
         assert work.inside == READ_AT_ONCE
         work.opened.set()
         await settle()
-        assert [len(client.answers()) for client in clients] == [1] * len(clients)
+        assert [len(client.responses()) for client in clients] == [1] * len(clients)
 
 
 async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None:
@@ -368,19 +368,19 @@ async def test_work_for_a_connection_ends_when_it_closes(tmp_path: Path) -> None
         replaced(node, DESCRIBE_CLUSTER, work.handle)
         clients = [await node.connect() for _ in range(READ_AT_ONCE + 3)]
         for client in clients:
-            await asked(client)
+            await metadata_requested(client)
         for client in clients:
             client.reset()
         await settle()
         assert (work.inside, work.ended) == (READ_AT_ONCE, READ_AT_ONCE)
         work.opened.set()
         late = await node.connect()
-        await asked(late)
-        assert len(late.answers()) == 1
+        await metadata_requested(late)
+        assert len(late.responses()) == 1
 
 
 def large_join(padding: int = 8 * KIB) -> bytes:
-    """A JoinGroup with a tagged field that nobody knows."""
+    """A JoinGroup with an unknown tagged field."""
     api = apis.by_name("join_group")
     assert api is not None
     field = b"\x01\x09" + pack_unsigned_varint(padding) + bytes(padding)
@@ -451,10 +451,10 @@ async def test_a_bug_in_a_handler_costs_one_connection(
     async with rig(tmp_path) as node:
         replaced(node, DESCRIBE_CLUSTER, broken_later if is_async else broken)
         bad, good = await node.connect(), await node.connect()
-        await asked(bad)
+        await metadata_requested(bad)
         assert bad.sock.closed
         assert "bug in a handler" in caplog.text
-        assert (await good.ask("list_offsets", 1, {"topics": []})) is not None
+        assert (await good.request("list_offsets", 1, {"topics": []})) is not None
 
 
 @pytest.mark.plants_a_bug
@@ -473,7 +473,7 @@ async def test_a_bug_on_the_hot_path_costs_one_connection(
     async with rig(tmp_path) as node:
         node.create("t")
         bad, good = await node.connect(), await node.connect()
-        if is_resumed:  # by a request that is answered in a task
+        if is_resumed:  # by a request whose handler is a task
             bad.post(
                 "metadata",
                 12,
@@ -513,22 +513,23 @@ async def survives(tmp_path: Path, handle: Any) -> bool:
         async with rig(tmp_path) as node:
             replaced(node, DESCRIBE_CLUSTER, handle)
             bad, good = await node.connect(), await node.connect()
-            await asked(bad)
+            await metadata_requested(bad)
             return (
-                bad.sock.closed and (await good.ask("list_offsets", 1, {"topics": []})) is not None
+                bad.sock.closed
+                and (await good.request("list_offsets", 1, {"topics": []})) is not None
             )
     except BaseExceptionGroup:
         return False
 
 
 @pytest.mark.plants_a_bug
-@pytest.mark.parametrize("mistake", ["unfit answer", "refusal without a shape"])
+@pytest.mark.parametrize("mistake", ["unfit response", "refusal without a shape"])
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_an_answer_that_cannot_be_made_costs_one_connection(
+async def test_a_response_that_cannot_be_encoded_closes_one_connection(
     tmp_path: Path, is_async: bool, mistake: str
 ) -> None:
     def unfit(context: Any, request: Any) -> Mapping[str, Any]:
-        if mistake == "unfit answer":
+        if mistake == "unfit response":
             return {"error_code": 1 << 40, "brokers": []}
         raise MqError(ErrorCode.POLICY_VIOLATION, "no")
 
@@ -549,17 +550,17 @@ async def test_each_request_counts_once(tmp_path: Path, mock_clock: MockClock) -
             client.post("fetch", 12, node.fetch_body("t", 0, session_epoch=0, max_wait_ms=10_000))
         await settle()
         await producer.produce("t", batch(b"a"))
-        assert len(client.answers()) == 2
+        assert len(client.responses()) == 2
         assert node.server.statistics().requests == 3
 
 
 # -- out of contact with the controller
 
 
-async def test_a_node_out_of_contact_answers_metadata_and_sends_the_client_away(
+async def test_a_node_without_contact_disconnects_the_client_after_its_metadata(
     tmp_path: Path,
 ) -> None:
-    """A client that stays connected here would ask nobody else who leads."""
+    """A client that stays connected here would not search for the leader on another node."""
     async with rig(tmp_path) as node:
         node.create("t")
         client, peer, other = await node.connect(), await node.connect(PEER), await node.connect()
@@ -568,27 +569,27 @@ async def test_a_node_out_of_contact_answers_metadata_and_sends_the_client_away(
         node.replica.set_in_contact(False)
         client.post("produce", 9, node.produce_body("t", batch(b"refused")))
         client.post("metadata", 9, {"topics": [{"name": "t"}]})
-        client.post("produce", 9, node.produce_body("t", batch(b"unheard")))
+        client.post("produce", 9, node.produce_body("t", batch(b"lost")))
         await settle()
-        refused, metadata = client.answers()
+        refused, metadata = client.responses()
         assert (
             refused.responses[0].partition_responses[0].error_code
             == ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
         assert metadata.topics[0].partitions[0].leader_id == -1
         assert client.sock.closed
-        assert (await peer.ask("metadata", 9, {"topics": []})).brokers
-        assert (await other.ask("describe_cluster", 1, {})).brokers
+        assert (await peer.request("metadata", 9, {"topics": []})).brokers
+        assert (await other.request("describe_cluster", 1, {})).brokers
         assert not peer.sock.closed
         assert not other.sock.closed
         node.replica.set_in_contact(True)
-        assert (await other.ask("metadata", 9, {"topics": [{"name": "t"}]})).topics[0].partitions[
+        assert (await other.request("metadata", 9, {"topics": [{"name": "t"}]})).topics[
             0
-        ].leader_id == 1
+        ].partitions[0].leader_id == 1
         assert (await other.produce("t", batch(b"a"))).error_code == 0
 
 
-async def test_the_connection_closes_behind_an_answer_that_was_kept_for_its_turn(
+async def test_the_connection_closes_after_a_response_that_waited_for_its_turn(
     tmp_path: Path,
 ) -> None:
     """Whole frames in one piece behind Metadata are dropped with the connection, whether
@@ -605,11 +606,11 @@ async def test_the_connection_closes_behind_an_answer_that_was_kept_for_its_turn
         assert not client.sock.closed
         client.take(1 << 20)
         await settle()
-        assert len(client.answers()) == 1
+        assert len(client.responses()) == 1
         assert client.sock.closed
 
 
-async def test_whoever_comes_back_to_a_node_out_of_contact_stays_for_longer_each_time(
+async def test_a_client_that_reconnects_to_a_node_without_contact_stays_longer_each_time(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     """Clients wait longer after each connection that they lost, and the other nodes may
@@ -625,7 +626,7 @@ async def test_whoever_comes_back_to_a_node_out_of_contact_stays_for_longer_each
         while node.clock.monotonic() - lost_at < 40:
             came_at = node.clock.monotonic()
             while not client.sock.closed:
-                await client.ask("metadata", 9, {"topics": []})
+                await client.request("metadata", 9, {"topics": []})
                 left_at = node.clock.monotonic()
                 mock_clock.jump(0.125)
             stays.append((came_at - lost_at, left_at - came_at))

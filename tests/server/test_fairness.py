@@ -97,7 +97,7 @@ async def test_a_light_connection_waits_for_one_slice_of_each_newcomer_at_most(
         assert costly.count == 50 * 40
         (waited,) = costly.waited
         assert waited <= TURN_SECONDS_MAX + slices * (SLICE_SECONDS_MAX + 2 * seconds)
-        assert all(len(hog.answers()) == 40 for hog in hogs)
+        assert all(len(hog.responses()) == 40 for hog in hogs)
 
 
 async def test_a_slice_that_the_machine_stretched_costs_its_connection_one_slice(
@@ -117,7 +117,7 @@ async def test_a_slice_that_the_machine_stretched_costs_its_connection_one_slice
         await settle()
         served_before = costly.served.index(good.sock, 1)
         assert served_before <= 20 * (SLICE_SECONDS_MAX / costly.seconds + 2), served_before
-        assert len(good.answers()) == 2
+        assert len(good.responses()) == 2
 
 
 async def test_hogs_get_equal_shares_of_the_time(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Followers' fetches through the whole server: who may ask, what moves the high watermark,
+"""Fetches of followers through the whole server: who may send them, what moves the high watermark,
 what waits and what wakes it.
 """
 
@@ -42,14 +42,14 @@ class Follower:
 
     def body(
         self,
-        *asked: tuple[str, int, int],
+        *requested: tuple[str, int, int],
         epoch: int = 0,
         broker_epoch: int | None = None,
         **options: Any,
     ) -> dict[str, Any]:
-        """`asked`: (topic, partition, offset)."""
+        """`requested`: (topic, partition, offset)."""
         topics: dict[str, list[dict[str, int]]] = {}
-        for topic, index, offset in asked:
+        for topic, index, offset in requested:
             row = {
                 "partition": index,
                 "fetch_offset": offset,
@@ -81,33 +81,33 @@ class Follower:
             ],
         }
 
-    async def fetch(self, *asked: tuple[str, int, int], **options: Any) -> Any:
-        """One round of the session, answered at once."""
-        answer = await self.client.ask("fetch", VERSION, self.body(*asked, **options))
-        self.told(answer)
-        return answer
+    async def fetch(self, *requested: tuple[str, int, int], **options: Any) -> Any:
+        """One round of the session, with its response at once."""
+        response = await self.client.request("fetch", VERSION, self.body(*requested, **options))
+        self.received(response)
+        return response
 
-    def told(self, answer: Any) -> None:
-        if answer.error_code == 0:
-            self.session_id, self.epoch = answer.session_id, self.epoch + 1
+    def received(self, response: Any) -> None:
+        if response.error_code == 0:
+            self.session_id, self.epoch = response.session_id, self.epoch + 1
 
-    async def park(self, *asked: tuple[str, int, int], **options: Any) -> None:
-        self.client.post("fetch", VERSION, self.body(*asked, max_wait_ms=10_000, **options))
+    async def park(self, *requested: tuple[str, int, int], **options: Any) -> None:
+        self.client.post("fetch", VERSION, self.body(*requested, max_wait_ms=10_000, **options))
         await settle()
-        assert self.client.answers() == []
+        assert self.client.responses() == []
 
-    def answer(self) -> Any:
-        (answer,) = self.client.answers()
-        self.told(answer)
-        return answer
-
-
-def rows(answer: Any) -> list[Any]:
-    return [row for topic in answer.responses for row in topic.partitions]
+    def response(self) -> Any:
+        (response,) = self.client.responses()
+        self.received(response)
+        return response
 
 
-def row(answer: Any) -> Any:
-    (found,) = rows(answer)
+def rows(response: Any) -> list[Any]:
+    return [row for topic in response.responses for row in topic.partitions]
+
+
+def row(response: Any) -> Any:
+    (found,) = rows(response)
     return found
 
 
@@ -123,19 +123,19 @@ def replicated(
     )
 
 
-# -- who may ask
+# -- who may fetch
 
 
-@pytest.mark.parametrize(("kind", "introduced"), [(CLIENT, OTHER), (PEER, THIRD)])
-async def test_only_a_node_that_introduced_itself_is_a_replica(
-    tmp_path: Path, kind: str, introduced: NodeId
+@pytest.mark.parametrize(("kind", "authenticated_as"), [(CLIENT, OTHER), (PEER, THIRD)])
+async def test_only_an_authenticated_node_is_a_replica(
+    tmp_path: Path, kind: str, authenticated_as: NodeId
 ) -> None:
     async with rig(tmp_path) as node:
         replicated(node)
-        follower = await Follower.connect(node, introduced, kind)
+        follower = await Follower.connect(node, authenticated_as, kind)
         follower.node_id = OTHER
-        answer = await follower.client.ask("fetch", VERSION, follower.body(("t", 0, 0)))
-        assert (answer.error_code, rows(answer)) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
+        response = await follower.client.request("fetch", VERSION, follower.body(("t", 0, 0)))
+        assert (response.error_code, rows(response)) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
         assert node.partition("t").followers[OTHER].end_offset == -1
 
 
@@ -166,7 +166,7 @@ async def test_epochs_fence_followers(tmp_path: Path) -> None:
         assert node.partition("t").followers[OTHER].end_offset == -1
 
 
-async def test_a_fetch_of_an_earlier_life_says_nothing_once_the_next_one_was_heard(
+async def test_a_fetch_of_an_earlier_registration_is_fenced_after_the_first_of_the_next(
     tmp_path: Path,
 ) -> None:
     """Though this node does not know that registration yet: what the earlier life had may
@@ -227,8 +227,10 @@ async def test_partitions_that_are_not_here_stay_in_no_session(tmp_path: Path) -
         replicated(node)
         follower = await Follower.connect(node)
         for begin in range(1, 30, 10):
-            answer = await follower.fetch(*(("t", index, 0) for index in range(begin, begin + 10)))
-            assert {one.error_code for one in rows(answer)} == {
+            response = await follower.fetch(
+                *(("t", index, 0) for index in range(begin, begin + 10))
+            )
+            assert {one.error_code for one in rows(response)} == {
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             }
         await follower.fetch(("t", 0, 0))
@@ -271,7 +273,7 @@ async def test_who_stops_fetching_a_partition_is_not_taken_in_by_what_it_had(
         await follower.fetch(("t", 0, 0))
         body = follower.body()
         body["forgotten_topics_data"] = [{**node.name_of("t", 13, VERSION), "partitions": [0]}]
-        await follower.client.ask("fetch", VERSION, body)
+        await follower.client.request("fetch", VERSION, body)
         node.ports.eligible_epoch = lambda node_id: node.image.brokers[node_id].epoch
         assert partition.expand_isr(node.clock.monotonic()) is None
 
@@ -311,7 +313,7 @@ async def test_a_damaged_batch_that_a_follower_cannot_copy_is_found(
 
 async def produce_quietly(node: Rig, value: bytes) -> None:
     producer = await node.connect()
-    await producer.ask("produce", 9, node.produce_body("t", batch(value), acks=1))
+    await producer.request("produce", 9, node.produce_body("t", batch(value), acks=1))
 
 
 async def test_who_is_no_replica_as_far_as_is_known_asks_again(tmp_path: Path) -> None:
@@ -345,7 +347,7 @@ async def produce_unanswered(node: Rig, value: bytes, acks: int = -1, partition:
         node.produce_body("t", batch(value), acks=acks, partition=partition, timeout_ms=10_000),
     )
     await settle()
-    assert producer.answers() == []
+    assert producer.responses() == []
     return producer
 
 
@@ -358,14 +360,14 @@ async def test_followers_read_to_the_end_and_their_next_fetch_commits(
         producer = await produce_unanswered(node, b"a")
         got = row(await follower.fetch(("t", 0, 0)))
         assert (got.high_watermark, values(got.records)) == (0, [b"a"])
-        assert producer.answers() == []
+        assert producer.responses() == []
         consumer.post("fetch", 12, node.fetch_body("t", 0, max_wait_ms=10_000))
         await settle()
-        assert consumer.answers() == []
+        assert consumer.responses() == []
         await follower.park(("t", 0, 1))
-        (produced,) = producer.answers()
+        (produced,) = producer.responses()
         assert produced.responses[0].partition_responses[0].error_code == 0
-        (consumed,) = consumer.answers()
+        (consumed,) = consumer.responses()
         assert values(row(consumed).records) == [b"a"]
         assert node.partition("t").high_watermark == 1
 
@@ -384,10 +386,10 @@ async def test_what_was_written_before_a_consumer_waited_wakes_it_when_it_is_com
             consumer.post("fetch", 12, node.fetch_body("t", offset, max_wait_ms=10_000))
             await settle()
             if offset:
-                assert consumer.answers() == []
+                assert consumer.responses() == []
                 await follower.fetch(("t", 0, 2))
                 await settle()
-            (consumed,) = consumer.answers()
+            (consumed,) = consumer.responses()
             assert values(row(consumed).records) == [value]
 
 
@@ -432,8 +434,8 @@ async def test_a_follower_wakes_by_what_is_written_and_gets_all_of_a_turn(
                 "produce", 9, node.produce_body("t", batch(b"x"), partition=index, acks=1)
             )
         await settle()
-        answer = follower.answer()
-        assert [(one.partition_index, values(one.records)) for one in rows(answer)] == [
+        response = follower.response()
+        assert [(one.partition_index, values(one.records)) for one in rows(response)] == [
             (0, [b"x"]),
             (2, [b"x"]),
         ]
@@ -452,11 +454,11 @@ async def test_a_new_high_watermark_goes_along_at_the_latest_when_the_wait_is_ov
         await follower.park(("t", 0, 1))
         mock_clock.jump(10.001)
         await settle()
-        assert row(follower.answer()).high_watermark == 1
-        await follower.park()  # told once
+        assert row(follower.response()).high_watermark == 1
+        await follower.park()  # sent once
 
 
-async def test_a_high_watermark_that_another_follower_moved_is_told_too(
+async def test_a_high_watermark_that_another_follower_moved_is_sent_too(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -470,10 +472,10 @@ async def test_a_high_watermark_that_another_follower_moved_is_told_too(
         assert node.partition("t").high_watermark == 1
         mock_clock.jump(10.001)
         await settle()
-        assert row(first.answer()).high_watermark == 1
+        assert row(first.response()).high_watermark == 1
 
 
-async def test_where_consumers_read_from_followers_a_new_high_watermark_is_told_at_once(
+async def test_where_consumers_read_from_followers_a_new_high_watermark_is_sent_at_once(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -494,7 +496,7 @@ async def test_a_role_that_changes_wakes_a_follower(tmp_path: Path, mock_clock: 
         await follower.park()
         node.lead("t", OTHER)
         await settle()
-        got = row(follower.answer())
+        got = row(follower.response())
         assert (got.error_code, got.current_leader.leader_id) == (
             ErrorCode.FENCED_LEADER_EPOCH,
             OTHER,
@@ -508,11 +510,11 @@ async def test_what_found_no_room_comes_next(tmp_path: Path) -> None:
         for index in range(3):
             await client.produce("t", batch(b"x" * 100), partition=index)
         follower = await Follower.connect(node)
-        answer = await follower.fetch(*(("t", index, 0) for index in range(3)), max_bytes=1)
-        assert [len(values(one.records)) for one in rows(answer)] == [1, 0, 0]
+        response = await follower.fetch(*(("t", index, 0) for index in range(3)), max_bytes=1)
+        assert [len(values(one.records)) for one in rows(response)] == [1, 0, 0]
         for index in (1, 2):
-            answer = await follower.fetch(("t", index - 1, 1), max_bytes=1)
-            assert [one.partition_index for one in rows(answer) if values(one.records)] == [index]
+            response = await follower.fetch(("t", index - 1, 1), max_bytes=1)
+            assert [one.partition_index for one in rows(response) if values(one.records)] == [index]
 
 
 async def test_a_session_of_many_costs_what_is_new(tmp_path: Path) -> None:
@@ -541,8 +543,8 @@ async def test_wrong_sessions_of_followers(
         await follower.fetch(("t", 0, 0))
         follower.session_id += id_offset
         follower.epoch = epoch
-        answer = await follower.client.ask("fetch", VERSION, follower.body())
-        assert (answer.error_code, answer.session_id) == (code, 0)
+        response = await follower.client.request("fetch", VERSION, follower.body())
+        assert (response.error_code, response.session_id) == (code, 0)
 
 
 async def test_a_follower_that_connects_anew_has_one_session(tmp_path: Path) -> None:
@@ -553,7 +555,7 @@ async def test_a_follower_that_connects_anew_has_one_session(tmp_path: Path) -> 
         assert len(node.partition("t").watches) == 1
 
 
-async def test_the_throttle_holds_back_who_is_not_in_sync(
+async def test_the_throttle_delays_followers_that_are_not_in_sync(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -575,11 +577,11 @@ async def test_the_throttle_holds_back_who_is_not_in_sync(
 
 async def test_a_follower_that_caught_up_joins_by_the_controller(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
-        asked: list[IsrChange] = []
+        requested: list[IsrChange] = []
 
         async def alter(changes: Sequence[IsrChange]) -> list[IsrOutcome]:
-            asked.extend(changes)
-            if len(asked) == 1:
+            requested.extend(changes)
+            if len(requested) == 1:
                 raise MqError(ErrorCode.NOT_CONTROLLER)
             return [
                 IsrOutcome(
@@ -600,13 +602,13 @@ async def test_a_follower_that_caught_up_joins_by_the_controller(tmp_path: Path)
         await client.produce("t", batch(b"a"))
         follower = await Follower.connect(node)
         await follower.fetch(("t", 0, 0))
-        assert not asked
+        assert not requested
         await follower.fetch(("t", 0, 1))
-        while len(asked) < 2:
+        while len(requested) < 2:
             await settle()
         await settle()
-        assert asked[0] is asked[1]
-        assert asked[0].isr == (
+        assert requested[0] is requested[1]
+        assert requested[0].isr == (
             (ME, node.image.brokers[ME].epoch),
             (OTHER, node.image.brokers[OTHER].epoch),
         )
@@ -637,11 +639,11 @@ async def test_consumers_read_from_a_follower_up_to_the_high_watermark_that_it_k
         ).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         client.post("fetch", 12, node.fetch_body("t", 1, max_wait_ms=10_000))
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         assert node.partition("t").follower_progress(2, 0)
         node.replica.follower_advanced(node.partition("t"))
         await settle()
-        assert values(row(client.answers()[0]).records) == [b"b"]
+        assert values(row(client.responses()[0]).records) == [b"b"]
         node.replica.set_in_contact(False)
         assert (
             await client.fetch("t", 0, version=12)
@@ -654,7 +656,7 @@ async def test_a_leader_sends_consumers_to_their_rack(tmp_path: Path) -> None:
         replicated(node)
         node.set_rack(OTHER, "there")
         follower, client = await Follower.connect(node), await node.connect()
-        # never heard of: nobody knows what it has
+        # it has not fetched: its log end offset is unknown
         assert (await client.fetch("t", 0, rack_id="there")).preferred_read_replica == -1
         await follower.fetch(("t", 0, 0), log_start_offset=0)
         got = await client.fetch("t", 0, rack_id="there", max_wait_ms=10_000)
@@ -677,12 +679,14 @@ async def test_out_of_contact_clients_are_sent_away_and_followers_are_not(
         producer = await produce_unanswered(node, b"a")
         node.replica.set_in_contact(False)
         await settle()
-        (produced,) = producer.answers()
+        (produced,) = producer.responses()
         refused = produced.responses[0].partition_responses[0]
         assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert row(consumer.answers()[0]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        answer = await producer.ask("produce", 10, node.produce_body("t", batch(b"b"), version=10))
-        again = answer.responses[0].partition_responses[0]
+        assert row(consumer.responses()[0]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        response = await producer.request(
+            "produce", 10, node.produce_body("t", batch(b"b"), version=10)
+        )
+        again = response.responses[0].partition_responses[0]
         assert (again.error_code, again.current_leader.leader_id) == (
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             -1,
@@ -695,7 +699,7 @@ async def test_out_of_contact_clients_are_sent_away_and_followers_are_not(
 # -- acks
 
 
-async def test_who_waits_is_told_when_the_in_sync_replicas_become_too_few(
+async def test_waiting_produces_get_an_error_when_too_few_replicas_are_in_sync(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -703,7 +707,7 @@ async def test_who_waits_is_told_when_the_in_sync_replicas_become_too_few(
         producer = await produce_unanswered(node, b"a")
         node.lead("t", ME, isr=(ME,))
         await settle()
-        (produced,) = producer.answers()
+        (produced,) = producer.responses()
         assert (
             produced.responses[0].partition_responses[0].error_code
             == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -721,7 +725,7 @@ async def test_a_commit_that_does_not_come_times_out(tmp_path: Path, mock_clock:
         producer = await produce_unanswered(node, b"a")
         mock_clock.jump(10.001)
         await settle()
-        (produced,) = producer.answers()
+        (produced,) = producer.responses()
         assert (
             produced.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         )
@@ -737,7 +741,7 @@ async def test_one_ack_waits_for_the_leader_s_own_sync_and_for_no_follower(
         log.on_synced(log.written_end_offset)
         node.replica.on_durable(log)
         await settle()
-        assert len(producer.answers()) == 1
+        assert len(producer.responses()) == 1
         assert node.partition("t").high_watermark == 0
 
 
@@ -749,7 +753,7 @@ async def test_a_new_leader_tells_the_end_when_it_knows_it(tmp_path: Path) -> No
         replicated(node, isr=(ME,))
         client = await node.connect()
         await client.produce("t", batch(b"a"))
-        node.partition("t").high_watermark = 0  # as a follower that had not heard yet
+        node.partition("t").high_watermark = 0  # as on a follower before its next fetch
         node.lead("t", OTHER, isr=(OTHER, ME))
         node.lead("t", ME)
         for version, code in (
@@ -767,8 +771,8 @@ async def test_a_new_leader_tells_the_end_when_it_knows_it(tmp_path: Path) -> No
 
 async def latest(client: Client, version: int, timestamp: int) -> Any:
     wanted = {"name": "t", "partitions": [{"partition_index": 0, "timestamp": timestamp}]}
-    answer = await client.ask("list_offsets", version, {"replica_id": -1, "topics": [wanted]})
-    return answer.topics[0].partitions[0]
+    response = await client.request("list_offsets", version, {"replica_id": -1, "topics": [wanted]})
+    return response.topics[0].partitions[0]
 
 
 async def test_deleted_records_are_gone_everywhere_before_it_is_said(
@@ -783,12 +787,12 @@ async def test_deleted_records_are_gone_everywhere_before_it_is_said(
         wanted = {"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}
         client.post("delete_records", 2, {"topics": [wanted], "timeout_ms": 5000})
         await settle()
-        assert client.answers() == []
-        assert row(follower.answer()).log_start_offset == 1
+        assert client.responses() == []
+        assert row(follower.response()).log_start_offset == 1
         follower.client.post("fetch", VERSION, follower.body(("t", 0, 1), log_start_offset=1))
         await settle()
-        (answer,) = client.answers()
-        done = answer.topics[0].partitions[0]
+        (response,) = client.responses()
+        done = response.topics[0].partitions[0]
         assert (done.low_watermark, done.error_code) == (1, 0)
         wanted["partitions"][0]["offset"] = 1  # type: ignore[index]
         node.partition("t").followers[OTHER].log_start_offset = 0
@@ -796,8 +800,8 @@ async def test_deleted_records_are_gone_everywhere_before_it_is_said(
         await settle()
         mock_clock.jump(5.001)
         await settle()
-        (answer,) = client.answers()
-        late = answer.topics[0].partitions[0]
+        (response,) = client.responses()
+        late = response.topics[0].partitions[0]
         assert (late.low_watermark, late.error_code) == (0, ErrorCode.REQUEST_TIMED_OUT)
 
 
@@ -813,13 +817,13 @@ async def test_a_parked_follower_learns_what_retention_has_removed(tmp_path: Pat
         node.clock.now_ms += 1000
         await node.logs.retain()
         await settle()
-        assert row(follower.answer()).log_start_offset == 1
+        assert row(follower.response()).log_start_offset == 1
 
 
 async def test_a_follower_that_must_cut_its_log_learns_the_log_start_afterwards(
     tmp_path: Path,
 ) -> None:
-    """It takes over no log start with a divergence: the leader must not count it as told."""
+    """It takes over no log start with a divergence: the leader must not count it as sent."""
     async with rig(tmp_path) as node:
         replicated(node, isr=(ME,))
         client = await node.connect()
@@ -854,11 +858,11 @@ async def test_a_large_fetch_acknowledges_and_gives_records(tmp_path: Path) -> N
         written = [0, MANY // 2, MANY - 1]
         producers = [await produce_unanswered(node, b"a", partition=index) for index in written]
         follower = await Follower.connect(node)
-        answer = await follower.fetch(*(("t", index, 0) for index in range(MANY)))
-        assert [one.partition_index for one in rows(answer)] == list(range(MANY))
-        assert [one.partition_index for one in rows(answer) if one.records] == written
+        response = await follower.fetch(*(("t", index, 0) for index in range(MANY)))
+        assert [one.partition_index for one in rows(response)] == list(range(MANY))
+        assert [one.partition_index for one in rows(response) if one.records] == written
         await follower.park(*(("t", index, int(index in written)) for index in range(MANY)))
-        assert [len(producer.answers()) for producer in producers] == [1, 1, 1]
+        assert [len(producer.responses()) for producer in producers] == [1, 1, 1]
         assert [node.partition("t", index).high_watermark for index in written] == [1, 1, 1]
 
 
@@ -877,8 +881,8 @@ async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(
         await follower.fetch(*(("t", index, 0) for index in range(MANY)))
         (connection,) = (one for one in node.server._connections if one.peer_node is not None)
         for steps in range(100):
-            asked = [("t", index, offsets[index]) for index in range(MANY)]
-            follower.client.post("fetch", VERSION, follower.body(*asked, max_wait_ms=10_000))
+            requested = [("t", index, offsets[index]) for index in range(MANY)]
+            follower.client.post("fetch", VERSION, follower.body(*requested, max_wait_ms=10_000))
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
             parked = connection.parked is not None
@@ -887,7 +891,7 @@ async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(
                     "produce", 9, node.produce_body("t", batch(b"a"), partition=index, acks=1)
                 )
             await settle()
-            given = [one.partition_index for one in rows(follower.answer()) if one.records]
+            given = [one.partition_index for one in rows(follower.response()) if one.records]
             while sorted(given) != edges:
                 more = [one.partition_index for one in rows(await follower.fetch()) if one.records]
                 assert more, (steps, given)
@@ -899,44 +903,46 @@ async def test_what_is_written_beside_the_plan_of_a_large_fetch_is_not_missed(
         raise AssertionError("never parked")
 
 
-async def test_a_high_watermark_that_moves_behind_the_plan_of_a_large_fetch_is_told(
+async def test_a_high_watermark_that_moves_behind_the_plan_of_a_large_fetch_is_sent(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    asked = [("t", index, 0) for index in range(MANY)]
+    requested = [("t", index, 0) for index in range(MANY)]
     async with rig(tmp_path) as node:
         node.register(THIRD)
         await replicated_many(node, isr=(ME, OTHER, THIRD))
         first, second = await Follower.connect(node), await Follower.connect(node, THIRD)
         await produce_unanswered(node, b"a")
         await second.fetch(("t", 0, 0))
-        asked[0] = ("t", 0, 1)
+        requested[0] = ("t", 0, 1)
         partition = node.partition("t")
-        first.client.post("fetch", VERSION, first.body(*asked))
+        first.client.post("fetch", VERSION, first.body(*requested))
         while partition.followers[OTHER].end_offset < 1:
             await trio.lowlevel.checkpoint()
-        assert first.client.answers() == []
+        assert first.client.responses() == []
         await second.park(("t", 0, 1))
         assert partition.high_watermark == 1
-        told = [one.high_watermark for one in rows(first.answer()) if one.partition_index == 0]
-        if told == [0]:
+        received = [
+            one.high_watermark for one in rows(first.response()) if one.partition_index == 0
+        ]
+        if received == [0]:
             assert row(await first.fetch()).high_watermark == 1
 
 
 async def test_a_large_fetch_ends_when_another_session_takes_its_place(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    asked = [("t", index, 0) for index in range(MANY)]
+    requested = [("t", index, 0) for index in range(MANY)]
     async with rig(tmp_path) as node:
         await replicated_many(node, isr=(ME,))
         first, second = await Follower.connect(node), await Follower.connect(node)
-        first.client.post("fetch", VERSION, first.body(*asked))
+        first.client.post("fetch", VERSION, first.body(*requested))
         while OTHER not in node.replica.follower_sessions._sessions:
             await trio.lowlevel.checkpoint()
         replaced = node.replica.follower_sessions._sessions[OTHER]
         while not replaced.news:
             await trio.lowlevel.checkpoint()
-        assert len(rows(await second.fetch(*asked[:1]))) == 1
-        assert len(first.client.answers()) == 1
+        assert len(rows(await second.fetch(*requested[:1]))) == 1
+        assert len(first.client.responses()) == 1
         assert not replaced.partitions and not replaced.news
         watches: list[Any] = [
             watch for index in range(MANY) for watch in node.partition("t", index).watches
@@ -956,6 +962,6 @@ async def test_later_requests_of_the_connection_wait_for_a_large_fetch(tmp_path:
             "api_versions", 3, {"client_software_name": "a", "client_software_version": "1"}
         )
         await settle()
-        first, second = follower.client.answers()
+        first, second = follower.client.responses()
         assert len(rows(first)) == MANY
         assert second.error_code == 0

@@ -35,21 +35,21 @@ CREATE = {
 }
 
 
-async def introduce(stream: Stream, receiver: int) -> None:
+async def authenticate(stream: Stream, receiver: int) -> None:
     await stream.send_all(pack(">ihhih", 14, HANDSHAKE, receiver, 0, -1) + b"I'm1")
     assert await stream.receive_into(memoryview(bytearray(4))) == 4
 
 
-async def hears(
+async def receives(
     broker: FakeBroker,
-    answer: Callable[..., Awaitable[bool]],
+    response: Callable[..., Awaitable[bool]],
     stream: MemoryStream,
     frame: memoryview,
 ) -> bool:
-    """As a node does: an introduction comes first, is made to the right one, and is answered."""
+    """As a node does: the handshake is first, names this node, and gets a response."""
     if unpack_from(">h", frame)[0] != HANDSHAKE:
         assert (HANDSHAKE, broker.node_id) in broker.requests
-        return await answer(stream, frame)
+        return await response(stream, frame)
     assert unpack_from(">hh", frame) == (HANDSHAKE, broker.node_id)
     broker.requests.append((HANDSHAKE, broker.node_id))
     await stream.send_all(b"yes!")
@@ -62,23 +62,23 @@ async def forwarding() -> AsyncIterator[tuple[FakeCluster, Forwarder]]:
     async with trio.open_nursery() as nursery:
         cluster = FakeCluster(nursery, nodes=2)
         for broker in cluster.brokers.values():
-            broker._answer = partial(hears, broker, broker._answer)  # type: ignore[method-assign]
+            broker._answer = partial(receives, broker, broker._answer)  # type: ignore[method-assign]
         # clients' ports lead nowhere: what is forwarded goes to the peer listener
         nodes = {
             number: PeerNode(number, "fake", 1, 9000 + number, None, True, "advertised", 2)
             for number in (1, 2)
         }
-        forwarder = Forwarder(Peers("cluster", nodes, Path("peers.toml")), 1, cluster, introduce)
+        forwarder = Forwarder(Peers("cluster", nodes, Path("peers.toml")), 1, cluster, authenticate)
         nursery.start_soon(forwarder.run)
         await wait_all_tasks_blocked()
         yield cluster, forwarder
         nursery.cancel_scope.cancel()
 
 
-async def test_a_request_goes_to_that_peer_s_listener_and_its_answer_comes_back() -> None:
+async def test_a_request_is_sent_to_the_peer_listener_and_its_response_is_returned() -> None:
     async with forwarding() as (cluster, forward):
-        answer = await forward(TWO, "create_topics", 7, CREATE)
-        assert [topic.name for topic in answer["topics"]] == ["t"]
+        response = await forward(TWO, "create_topics", 7, CREATE)
+        assert [topic.name for topic in response["topics"]] == ["t"]
         # no negotiation: both run the same release
         assert cluster.brokers[2].requests == [(HANDSHAKE, 2), (CREATE_TOPICS, 7)]
         assert cluster.brokers[1].requests == []
@@ -97,7 +97,7 @@ async def test_one_connection_serves_all_requests_also_those_at_once() -> None:
 async def test_a_node_that_cannot_be_reached_is_an_os_error_and_tried_again_the_next_time() -> None:
     async with forwarding() as (cluster, forward):
         cluster.down.add(2)
-        with pytest.raises(OSError, match="node 2 (failed|cannot be decoded)"):
+        with pytest.raises(OSError, match=r"node 2 (failed|cannot be decoded)"):
             await forward(TWO, "metadata", 9, {"topics": []})
         cluster.down.clear()
         assert await forward(TWO, "metadata", 9, {"topics": []})
@@ -107,13 +107,13 @@ async def test_a_node_that_cannot_be_reached_is_an_os_error_and_tried_again_the_
 async def test_a_broken_connection_is_an_os_error_and_replaced(fault: HangUp | Raw) -> None:
     async with forwarding() as (cluster, forward):
         cluster.brokers[2].script(METADATA, fault)
-        with pytest.raises(OSError, match="node 2 (failed|cannot be decoded)"):
+        with pytest.raises(OSError, match=r"node 2 (failed|cannot be decoded)"):
             await forward(TWO, "metadata", 9, {"topics": []})
         assert await forward(TWO, "metadata", 9, {"topics": []})
         assert cluster.connects == 2
 
 
-async def test_who_gives_up_waiting_does_not_break_the_connection() -> None:
+async def test_a_cancelled_caller_does_not_break_the_connection() -> None:
     async with forwarding() as (cluster, forward):
         cluster.brokers[2].script(METADATA, Hang())
         async with trio.open_nursery() as nursery:
@@ -124,34 +124,34 @@ async def test_who_gives_up_waiting_does_not_break_the_connection() -> None:
         assert not cluster.brokers[2].streams[0].closed
 
 
-async def test_a_connection_that_hangs_is_replaced_and_who_waits_on_it_goes_on_waiting(
+async def test_a_connection_that_hangs_is_replaced_and_its_requests_keep_waiting(
     autojump_clock: MockClock,
 ) -> None:
     async with forwarding() as (cluster, forward):
         cluster.brokers[2].script(METADATA, Hang())
-        answers: list[object] = []
+        responses: list[object] = []
 
-        async def ask() -> None:
+        async def request() -> None:
             try:
-                answers.append(await forward(TWO, "metadata", 9, {"topics": []}))
+                responses.append(await forward(TWO, "metadata", 9, {"topics": []}))
             except OSError as error:
-                answers.append(error)
+                responses.append(error)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
+            nursery.start_soon(request)
             await trio.sleep(HUNG_SECONDS * 0.9)
             assert cluster.connects == 1
             await trio.sleep(HUNG_SECONDS * 0.2)
             assert await forward(TWO, "metadata", 9, {"topics": []})
-            assert cluster.connects == 2 and answers == []
+            assert cluster.connects == 2 and responses == []
             await trio.sleep(ABANDONED_SECONDS)
             assert await forward(TWO, "metadata", 9, {"topics": []})
         assert cluster.connects == 2
-        (failure,) = answers
+        (failure,) = responses
         assert isinstance(failure, OSError) and "it hung, and was replaced" in str(failure)
 
 
-async def test_a_slow_answer_among_others_is_no_hang(autojump_clock: MockClock) -> None:
+async def test_an_idle_connection_does_not_hang(autojump_clock: MockClock) -> None:
     async with forwarding() as (cluster, forward):
         for _ in range(5):
             assert await forward(TWO, "metadata", 9, {"topics": []})
@@ -159,7 +159,7 @@ async def test_a_slow_answer_among_others_is_no_hang(autojump_clock: MockClock) 
         assert cluster.connects == 1
 
 
-async def test_whoever_dials_gets_a_connection_of_his_own_introduced_already() -> None:
+async def test_dial_returns_an_authenticated_connection_of_its_own() -> None:
     async with forwarding() as (cluster, forward):
         await forward(TWO, "metadata", 9, {"topics": []})
         mine = await forward.dial(TWO)

@@ -49,7 +49,7 @@ def committing(node: Rig, **offsets: list[int]) -> None:
 
 
 class Leader:
-    """Another node, asked over the peer listener."""
+    """Another node, on its peer listener."""
 
     def __init__(
         self, start: int, end: int, *, refuses: int = 0, waits: float = 0, fails: bool = False
@@ -58,14 +58,14 @@ class Leader:
         self.refuses = refuses
         self.waits = waits
         self.fails = fails
-        self.asked: list[tuple[int, int, int]] = []
+        self.requests: list[tuple[int, int, int]] = []
 
     async def __call__(
         self, node_id: int, api: str, version: int, request: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         assert api == "ListOffsets"
         rows = request["topics"][0]["partitions"]
-        self.asked.append((node_id, rows[0]["timestamp"], len(rows)))
+        self.requests.append((node_id, rows[0]["timestamp"], len(rows)))
         await trio.sleep(self.waits)
         if self.fails:
             raise OSError("gone")
@@ -91,19 +91,19 @@ async def lag_of(
     node: Rig, wanted: int = TO_HIGH_WATERMARK, version: int = 8
 ) -> list[tuple[int, int, int, int]]:
     client = await node.connect()
-    answer = await client.ask(
+    response = await client.request(
         "offset_fetch",
         version,
         {"groups": [{"group_id": "g", "topics": None}], "lag_wanted": wanted},
     )
-    assert answer.has_log_ends == bool(wanted)
-    rows = [row for topic in answer.groups[0].topics for row in topic.partitions]
+    assert response.has_log_ends == bool(wanted)
+    rows = [row for topic in response.groups[0].topics for row in topic.partitions]
     return [
         (row.committed_offset, row.log_start_offset, row.log_end_offset, row.lag) for row in rows
     ]
 
 
-async def test_who_does_not_ask_is_told_nothing(tmp_path: Path) -> None:
+async def test_without_a_request_for_it_the_response_has_no_lag(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         committing(node, t=[0])
@@ -135,31 +135,31 @@ async def test_readers_of_committed_records_have_less_before_them(tmp_path: Path
         assert await lag_of(node, TO_LAST_STABLE_OFFSET) == [(1, 0, 4, 3)]
 
 
-async def test_other_leaders_are_asked_once_for_all_groups(tmp_path: Path) -> None:
+async def test_other_leaders_get_one_request_for_all_groups(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", 2, replicas=(OTHER,))
         leader = node.node.forward = Leader(3, 10)
         committing(node, t=[4, -1])
         client = await node.connect()
         groups = [{"group_id": name, "topics": None} for name in ("g", "h")]
-        answer = await client.ask(
+        response = await client.request(
             "offset_fetch", 9, {"groups": groups, "lag_wanted": TO_HIGH_WATERMARK}
         )
         rows = [
-            row for group in answer.groups for topic in group.topics for row in topic.partitions
+            row for group in response.groups for topic in group.topics for row in topic.partitions
         ]
         assert [(row.log_start_offset, row.log_end_offset, row.lag) for row in rows] == [
             (3, 10, 6),
             (3, 10, -1),
         ] * 2
-        assert leader.asked == [(OTHER, -2, 2), (OTHER, -1, 2)]
+        assert leader.requests == [(OTHER, -2, 2), (OTHER, -1, 2)]
 
 
 @pytest.mark.parametrize(
     "leader",
     [Leader(0, 9, refuses=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)), Leader(0, 9, fails=True)],
 )
-async def test_what_nobody_knows_holds_up_nothing(tmp_path: Path, leader: Leader) -> None:
+async def test_an_unknown_end_delays_no_other(tmp_path: Path, leader: Leader) -> None:
     async with rig(tmp_path) as node:
         node.create("gone")
         node.create("here")

@@ -42,7 +42,7 @@ async def passes(mock_clock: MockClock, seconds: float) -> None:
         await settle()
 
 
-async def test_half_sent_frames_hold_nobody_up_for_a_second(
+async def test_half_sent_frames_delay_no_other_for_a_second(
     tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig(tmp_path) as node:
@@ -53,7 +53,7 @@ async def test_half_sent_frames_hold_nobody_up_for_a_second(
         good.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
         with caplog.at_level(logging.WARNING):
             await passes(mock_clock, 1.0)
-        assert good.answers()[0].responses[0].partition_responses[0].error_code == 0
+        assert good.responses()[0].responses[0].partition_responses[0].error_code == 0
         assert any(hog.sock.closed for hog in hogs) and not all(hog.sock.closed for hog in hogs)
         assert "bytes of its incomplete request" in caplog.text
         assert node.server.statistics().evicted_connections == sum(hog.sock.closed for hog in hogs)
@@ -76,7 +76,7 @@ async def test_a_tiny_budget_serves_one_large_request_at_a_time(
         good = await node.connect()
         good.post("produce", 9, node.produce_body("t", batch(b"x" * 600_000)))
         await passes(mock_clock, 4 * STALLED_SECONDS)
-        assert good.answers()[0].responses[0].partition_responses[0].error_code == 0
+        assert good.responses()[0].responses[0].partition_responses[0].error_code == 0
         assert (
             node.server.statistics().memory_waits > 0
             and node.server.statistics().stalled_connections == 0
@@ -134,19 +134,19 @@ async def test_the_greediest_reader_goes_first(tmp_path: Path, mock_clock: MockC
 
 async def test_addresses_have_a_bound_and_loopback_has_none(tmp_path: Path) -> None:
     async with rig(tmp_path, max_connections_per_ip="2") as node:
-        strangers = [await node.connect(address="10.1.1.1") for _ in range(3)]
-        neighbours = [await node.connect(address="127.0.0.1") for _ in range(3)]
-        assert [client.sock.closed for client in strangers] == [False, False, True]
-        assert not any(client.sock.closed for client in neighbours)
+        remote = [await node.connect(address="10.1.1.1") for _ in range(3)]
+        local = [await node.connect(address="127.0.0.1") for _ in range(3)]
+        assert [client.sock.closed for client in remote] == [False, False, True]
+        assert not any(client.sock.closed for client in local)
 
 
 def test_slow_readers_together_may_have_less_each() -> None:
-    answers = ResponsePool(64 * MIB)
-    assert answers.connection_bytes_max == SEND_QUEUE_BYTES_MAX
-    answers.bytes = 60 * MIB
-    assert answers.connection_bytes_max == MIB
-    answers.bytes = 70 * MIB
-    assert answers.connection_bytes_max == SEND_QUEUE_BYTES_MIN and answers.is_over
+    responses = ResponsePool(64 * MIB)
+    assert responses.connection_bytes_max == SEND_QUEUE_BYTES_MAX
+    responses.bytes = 60 * MIB
+    assert responses.connection_bytes_max == MIB
+    responses.bytes = 70 * MIB
+    assert responses.connection_bytes_max == SEND_QUEUE_BYTES_MIN and responses.is_over
 
 
 class Holding:
@@ -179,7 +179,7 @@ def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
     assert pool.to_evict(holders, 9.0 + EVICT_SECONDS / 2) is None
     assert pool.to_evict(holders, 9.0 + EVICT_SECONDS) is trickle
     assert pool.to_evict([fresh, waiting], 9.9 + STALLED_SECONDS / 2) is fresh, (
-        "nobody stalls: the one that holds more than is wanted"
+        "none stalls: the one that holds more than is wanted"
     )
 
 
@@ -227,7 +227,7 @@ async def test_requests_that_wait_for_a_place_close_no_good_client(
             await passes(mock_clock, 1.0)
         assert not any(client.sock.closed for client in good + half)
         assert all(
-            client.answers()[0].responses[0].partition_responses[0].error_code == 0
+            client.responses()[0].responses[0].partition_responses[0].error_code == 0
             for client in good
         )
         assert 0 < sum(hog.sock.closed for hog in hogs) < len(hogs)

@@ -57,10 +57,10 @@ async def test_a_deleted_topic_is_gone_with_its_records(tmp_path: Path) -> None:
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
         await create_topic(connection, "t")
         await produce(connection, "t", batch(b"old"))
-        answer = await ask(
+        response = await ask(
             connection, "delete_topics", 5, {"topic_names": ["t"], "timeout_ms": 10_000}
         )
-        assert answer.responses[0].error_code == 0
+        assert response.responses[0].error_code == 0
         assert (
             await produce(connection, "t", batch(b"x"))
         ).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -70,7 +70,7 @@ async def test_a_deleted_topic_is_gone_with_its_records(tmp_path: Path) -> None:
         assert values((await fetch(connection, "t", 0)).records) == []
 
 
-async def test_a_parked_fetch_is_answered_by_a_produce(tmp_path: Path) -> None:
+async def test_a_produce_completes_a_parked_fetch(tmp_path: Path) -> None:
     async with (
         node(tmp_path) as running,
         connected(running) as consumer,
@@ -134,7 +134,7 @@ async def test_a_request_behind_a_parked_fetch_wakes_it(tmp_path: Path) -> None:
         assert sorted(order) == ["fetch", "metadata"]
 
 
-async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+async def test_pipelined_requests_get_their_responses_in_order(tmp_path: Path) -> None:
     async with node(tmp_path) as running, connected(running) as connection:
         await create_topic(connection, "t")
         offsets: list[int] = []
@@ -172,7 +172,7 @@ async def test_flush_before_ack_is_acknowledged_after_its_sync(tmp_path: Path) -
 
 
 def private_requests() -> Iterator[bytes]:
-    """One of each that only nodes may ask, in the shape in which nodes are answered."""
+    """One request of each API that only nodes may use, in the format of nodes."""
     for name in SERVED_TO_PEERS:
         api = by_name(name)
         assert api is not None
@@ -194,7 +194,7 @@ async def test_private_apis_are_not_served_to_clients(tmp_path: Path) -> None:
         assert {56, 62, 63, 67, 32_000, 32_001, 32_002} <= set(keys)
 
 
-async def test_a_stranger_is_not_heard_on_the_peer_listener(tmp_path: Path) -> None:
+async def test_the_peer_listener_refuses_raft_messages_before_the_handshake(tmp_path: Path) -> None:
     async with node(tmp_path) as running:
         stream = await trio.open_tcp_stream("127.0.0.1", running.peer_port)
         async with stream:
@@ -212,7 +212,7 @@ async def test_a_data_directory_is_used_by_one_node_at_a_time(tmp_path: Path) ->
                 raise AssertionError("started twice")
 
 
-async def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     peers = one_node_peers()
     async with node(tmp_path / "one", peers=peers):
         with pytest.RaisesGroup(
@@ -223,16 +223,16 @@ async def test_a_port_in_use_is_told(tmp_path: Path) -> None:
 
 
 async def metadata_errors(connection: PeerConnection, *names: str) -> list[int]:
-    answer = await ask(
+    response = await ask(
         connection,
         "metadata",
         9,
         {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False},
     )
-    return [topic.error_code for topic in answer.topics]
+    return [topic.error_code for topic in response.topics]
 
 
-async def test_unknown_topics_are_told_apart_from_impossible_ones(tmp_path: Path) -> None:
+async def test_unknown_topics_and_invalid_names_have_different_errors(tmp_path: Path) -> None:
     async with node(tmp_path) as running, connected(running) as connection:
         assert await metadata_errors(connection, "unknown", "a/b") == [
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -340,7 +340,7 @@ async def test_older_metadata_is_refused_before_it_deletes_newer_topics(tmp_path
     assert (tmp_path / "logs" / "younger-0").exists()
 
 
-async def test_a_partition_whose_directory_is_gone_answers_with_a_storage_error(
+async def test_a_partition_without_its_directory_returns_a_storage_error(
     tmp_path: Path,
 ) -> None:
     peers = one_node_peers()

@@ -1,4 +1,4 @@
-"""Requests of many rows to a coordinator: portions, and answers that are the same as of one
+"""Requests of many rows to a coordinator: portions, and responses that are the same as of one
 decision.
 """
 
@@ -74,17 +74,17 @@ def node(groups: CountingGroups) -> FakeNode:
     return FakeNode(groups=groups, replica={})
 
 
-def rows_of(answer: Any) -> list[tuple[str, int, int]]:
+def rows_of(response: Any) -> list[tuple[str, int, int]]:
     return [
         (topic.name, row.partition_index, row.error_code)
-        for topic in answer.topics
+        for topic in response.topics
         for row in topic.partitions
     ]
 
 
 async def commit_many(node: FakeNode) -> Any:
     rows = [{"partition_index": index % 5, "committed_offset": index} for index in range(MANY)]
-    return await node.ask(
+    return await node.request(
         "offset_commit",
         8,
         group_id="g",
@@ -94,13 +94,13 @@ async def commit_many(node: FakeNode) -> Any:
 
 
 async def test_commits_of_many_partitions(node: FakeNode, groups: CountingGroups) -> None:
-    answer = await commit_many(node)
+    response = await commit_many(node)
     assert groups.decisions > 1
-    (topic,) = answer.topics
+    (topic,) = response.topics
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     found = sorted((row.partition_index, row.error_code) for row in topic.partitions)
     assert found == sorted((index % 5, 0 if index % 5 < 3 else unknown) for index in range(MANY))
-    fetched = await node.ask(
+    fetched = await node.request(
         "offset_fetch", 7, group_id="g", topics=[{"name": "t", "partition_indexes": [0, 1, 2]}]
     )
     assert [row.committed_offset for row in fetched.topics[0].partitions] == [
@@ -110,7 +110,7 @@ async def test_commits_of_many_partitions(node: FakeNode, groups: CountingGroups
     ]
 
 
-async def test_a_portion_that_is_refused_is_told_of_its_rows_alone(
+async def test_a_refused_portion_has_errors_in_its_rows_only(
     node: FakeNode, groups: CountingGroups
 ) -> None:
     groups.refuse_from = 2
@@ -127,8 +127,8 @@ async def test_fetches_of_many_partitions(node: FakeNode, groups: CountingGroups
         {"name": "t", "partition_indexes": [1] * MANY},
         {"name": "u", "partition_indexes": [0]},
     ]
-    answer = await node.ask("offset_fetch", 8, groups=[{"group_id": "g", "topics": wanted}])
-    (group,) = answer.groups
+    response = await node.request("offset_fetch", 8, groups=[{"group_id": "g", "topics": wanted}])
+    (group,) = response.groups
     assert groups.decisions > 1
     assert [(topic.name, len(topic.partitions)) for topic in group.topics] == [
         ("t", MANY),
@@ -140,19 +140,19 @@ async def test_fetches_of_many_partitions(node: FakeNode, groups: CountingGroups
 async def test_deletions_of_many_offsets(node: FakeNode, groups: CountingGroups) -> None:
     commit(groups.harness, (1, 5), (2, 6))
     rows = [{"partition_index": index % 3} for index in range(MANY)]
-    answer = await node.ask(
+    response = await node.request(
         "offset_delete", 0, group_id="g", topics=[{"name": "t", "partitions": rows}]
     )
     assert groups.decisions > 1
-    assert [code for _, _, code in rows_of(answer)] == [0] * MANY
-    fetched = await node.ask("offset_fetch", 7, group_id="g", topics=None)
+    assert [code for _, _, code in rows_of(response)] == [0] * MANY
+    fetched = await node.request("offset_fetch", 7, group_id="g", topics=None)
     assert list(fetched.topics) == []
 
 
 async def test_departures_of_many_members(node: FakeNode, groups: CountingGroups) -> None:
     members = [{"member_id": f"m{number}"} for number in range(MANY)]
-    answer = await node.ask("leave_group", 5, group_id="g", members=members)
+    response = await node.request("leave_group", 5, group_id="g", members=members)
     assert groups.decisions > 1
-    assert [(row.member_id, row.error_code) for row in answer.members] == [
+    assert [(row.member_id, row.error_code) for row in response.members] == [
         (f"m{number}", ErrorCode.UNKNOWN_MEMBER_ID) for number in range(MANY)
     ]

@@ -38,7 +38,7 @@ async def serves(client: Client) -> bool:
         return False
     client.post(*API_VERSIONS)
     await settle()
-    return len(client.answers()) == 1
+    return len(client.responses()) == 1
 
 
 # -- how many
@@ -179,7 +179,7 @@ async def test_peers_take_no_client_s_place(tmp_path: Path) -> None:
         )
 
 
-async def test_limits_in_the_metadata_lock_nobody_out(
+async def test_limits_in_the_metadata_block_no_other_client(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An earlier version accepted them from clients."""
@@ -216,7 +216,9 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
         assert busy.sock.closed
 
 
-async def test_who_waits_for_an_answer_is_not_idle(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_connection_that_waits_for_a_response_is_not_idle(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path, connections_max_idle_ms="1000") as node:
         node.create("t")
         client = await node.connect()
@@ -227,10 +229,10 @@ async def test_who_waits_for_an_answer_is_not_idle(tmp_path: Path, mock_clock: M
             await settle()
         assert not client.sock.closed
         await (await node.connect()).produce("t", batch(b"a"))
-        assert values(client.answers()[0].responses[0].partitions[0].records) == [b"a"]
+        assert values(client.responses()[0].responses[0].partitions[0].records) == [b"a"]
 
 
-async def test_an_answer_is_life(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_response_restarts_the_idle_time(tmp_path: Path, mock_clock: MockClock) -> None:
     async with rig(tmp_path, connections_max_idle_ms="5000") as node:
         node.create("t")
         client = await node.connect()
@@ -239,7 +241,7 @@ async def test_an_answer_is_life(tmp_path: Path, mock_clock: MockClock) -> None:
         for _ in range(10):
             mock_clock.jump(1)
             await settle()
-        assert len(client.answers()) == 1
+        assert len(client.responses()) == 1
         assert await serves(client)
 
 
@@ -257,7 +259,7 @@ async def test_who_is_still_reading_is_not_idle(tmp_path: Path, mock_clock: Mock
             await settle()
         client.take(1 << 20)
         await settle()
-        assert len(client.answers()) == 1
+        assert len(client.responses()) == 1
 
 
 async def test_no_idle_limit(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -347,19 +349,19 @@ async def test_large_frames_wait_for_memory_and_go_on(
         await settle()
         second.send(other_rest)
         await settle()
-        assert not second.answers()
+        assert not second.responses()
         assert node.server.statistics().request_bytes <= limit + 2 * MIB
         assert await serves(await node.connect())  # small ones do not wait
         first.send(rest[-10:])
         await settle()
-        assert len(first.answers()) == 1
+        assert len(first.responses()) == 1
         mock_clock.jump(1.1)
         await settle()
-        assert second.answers()[0].responses[0].partition_responses[0].error_code == 0
+        assert second.responses()[0].responses[0].partition_responses[0].error_code == 0
         assert node.partition("t").log.log_end_offset == 2
 
 
-async def test_one_of_those_who_wait_for_memory_goes_on(
+async def test_one_of_the_connections_that_wait_for_memory_continues(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
@@ -371,11 +373,11 @@ async def test_one_of_those_who_wait_for_memory_goes_on(
         for _ in range(20):
             mock_clock.jump(1)
             await settle()
-        assert sum(len(client.answers()) for client, _ in pairs) >= 1
+        assert sum(len(client.responses()) for client, _ in pairs) >= 1
 
 
 async def test_more_than_the_arena_in_one_turn(tmp_path: Path, mock_clock: MockClock) -> None:
-    """The turn ends in the middle: nobody's records are written over before they are in the
+    """The turn ends in the middle: no records are overwritten before they are in the
     file.
     """
     async with rig(tmp_path) as node:
@@ -389,7 +391,7 @@ async def test_more_than_the_arena_in_one_turn(tmp_path: Path, mock_clock: MockC
         await settle()
         assert node.server.turns - before > 1
         offsets = [
-            client.answers()[0].responses[0].partition_responses[0].base_offset
+            client.responses()[0].responses[0].partition_responses[0].base_offset
             for client in clients
         ]
         assert sorted(offsets) == list(range(count))
@@ -419,11 +421,11 @@ async def test_a_slow_reader_gets_everything_and_is_not_served_ahead(
         assert await serves(other)
         client.take(SEND_QUEUE_BYTES_MAX)
         await settle()
-        answers = client.answers()
-        assert len(answers) == 20
-        assert {len(values(answer.responses[0].partitions[0].records)) for answer in answers} == {
-            50
-        }
+        responses = client.responses()
+        assert len(responses) == 20
+        assert {
+            len(values(response.responses[0].partitions[0].records)) for response in responses
+        } == {50}
 
 
 # -- turns
@@ -449,7 +451,7 @@ async def test_one_turn_is_one_write_and_one_send_a_connection(
                 client.post("produce", 9, node.produce_body("t", batch(b"x")))
         await settle()
         assert flushes == [15]
-        assert [len(client.answers()) for client in clients] == [5, 5, 5]
+        assert [len(client.responses()) for client in clients] == [5, 5, 5]
         assert [client.sock.sends for client in clients] == [1, 1, 1]
 
 
@@ -478,7 +480,8 @@ async def test_other_tasks_run_while_sockets_stay_ready(tmp_path: Path) -> None:
         assert len(set(turns)) > 1
         await settle()
         codes = {
-            answer.responses[0].partition_responses[0].error_code for answer in client.answers()
+            response.responses[0].partition_responses[0].error_code
+            for response in client.responses()
         }
         assert codes == {ErrorCode.NONE}
 

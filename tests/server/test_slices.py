@@ -1,4 +1,4 @@
-"""Large requests leave others their turn: what is slow to answer is answered in slices, and
+"""Large requests leave others their turn: slow ones are handled in slices, and
 said once.
 """
 
@@ -91,7 +91,7 @@ LARGE: dict[str, tuple[str, int, Mapping[str, Any]]] = {
 }
 
 
-async def test_others_are_answered_while_a_large_answer_is_made(tmp_path: Path) -> None:
+async def test_others_are_served_while_a_large_response_is_made(tmp_path: Path) -> None:
     async with rig(tmp_path, max_request_partition_size_limit="2000") as node:
         await large(node)
         node.node.controller.controller_id = 1
@@ -102,14 +102,14 @@ async def test_others_are_answered_while_a_large_answer_is_made(tmp_path: Path) 
             while not node.server.dispatcher.requests or slow.sock.incoming:
                 await trio.lowlevel.checkpoint()  # until it is taken up
             other.post("list_offsets", 1, {"topics": []})
-            while not (answers := other.answers()):
+            while not (responses := other.responses()):
                 await trio.lowlevel.checkpoint()
-            assert len(answers) == 1
+            assert len(responses) == 1
             if slow.sock.sent:
                 held_back.append(name)
             await settle()
-            (answer,) = slow.answers()
-            assert answer is not None, name
+            (response,) = slow.responses()
+            assert response is not None, name
         assert held_back == []
 
 
@@ -118,7 +118,7 @@ async def test_slices_are_the_same_bytes() -> None:
     topics = [
         {"name": f"t{row}", "partitions": [partition] * row} for row in (0, 1, 99, 100, 101, 250)
     ]
-    answer = {
+    response = {
         "brokers": [{"node_id": 1, "host": "h", "port": 2}] * 130,
         "cluster_id": "c",
         "controller_id": 1,
@@ -127,30 +127,30 @@ async def test_slices_are_the_same_bytes() -> None:
     metadata = apis.by_name("metadata")
     assert metadata is not None
     for version in range(metadata.versions[0], metadata.versions[1] + 1):
-        slices, weights = metadata.encode_response_in_slices(version, answer), []
+        slices, weights = metadata.encode_response_in_slices(version, response), []
         try:
             while True:
                 weights.append(next(slices))
         except StopIteration as end:
-            assert end.value == metadata.encode_response(version, answer)
+            assert end.value == metadata.encode_response(version, response)
         assert max(weights) <= 100 and sum(weights) == 130 + 551 + len(topics)
 
 
 async def rows(
     client: Client, api: str, version: int, partitions: list[Any], key: str = "partitions"
 ) -> list[Any]:
-    answer = await client.ask(
+    response = await client.request(
         api,
         version,
         {"topics": [{"name": "t", "topic": "t", key: partitions}] * 2, "timeout_ms": 1000},
     )
-    return [list(topic.partitions) for topic in answer.topics]
+    return [list(topic.partitions) for topic in response.topics]
 
 
-async def test_what_is_named_twice_is_answered_once(tmp_path: Path) -> None:
+async def test_a_resource_that_is_named_twice_has_one_row(tmp_path: Path) -> None:
     """DeleteRecords as Apache Kafka 4.3 does.
 
-    DescribeProducers answers each time there; DescribeConfigs does, and here ten times.
+    DescribeProducers responses each time there; DescribeConfigs does, and here ten times.
     """
     async with rig(tmp_path) as node:
         node.create("t", partitions=2)
@@ -168,18 +168,18 @@ async def test_what_is_named_twice_is_answered_once(tmp_path: Path) -> None:
             (0, ErrorCode.OFFSET_OUT_OF_RANGE)
         ]
         one = ["retention.ms"]
-        asked = [
+        requested = [
             {"resource_type": 2, "resource_name": "t", "configuration_keys": keys}
             for keys in (one, None, one)
         ]
-        answer = await client.ask("describe_configs", 4, {"resources": asked * 100})
-        assert [row.error_code for row in answer.results] == [ErrorCode.NONE] * 15 + [
+        response = await client.request("describe_configs", 4, {"resources": requested * 100})
+        assert [row.error_code for row in response.results] == [ErrorCode.NONE] * 15 + [
             code
             for _ in range(5)
             for code in (ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST)
         ] + [ErrorCode.INVALID_REQUEST] * 270
-        too_many = await client.ask(
-            "describe_configs", 4, {"resources": asked[:1] * (CONFIG_RESOURCES_MAX + 1)}
+        too_many = await client.request(
+            "describe_configs", 4, {"resources": requested[:1] * (CONFIG_RESOURCES_MAX + 1)}
         )
         assert {row.error_code for row in too_many.results} == {ErrorCode.INVALID_REQUEST}
 

@@ -27,7 +27,7 @@ from tests.controller.cluster import CLUSTER, SESSIONS, FakeQuorum, TrioClock, m
 
 
 class FakeNode(SimpleNamespace):
-    """What `Context.node` is to the handlers under test, and `ask` to the tests."""
+    """What `Context.node` is to the handlers under test, and `request` to the tests."""
 
     controller: ControllerService
     quorum: FakeQuorum
@@ -36,7 +36,7 @@ class FakeNode(SimpleNamespace):
     def image(self) -> MetadataImage:
         return self.controller.image
 
-    async def ask(
+    async def request(
         self,
         api_name: str,
         version: int,
@@ -58,15 +58,15 @@ class FakeNode(SimpleNamespace):
             node=node, header=header, listener=listener, peer="test", now=now, peer_node=peer_node
         )
         try:
-            answer: Any = handler.handle(context, decoded)
-            if isawaitable(answer):
-                answer = await answer
+            response: Any = handler.handle(context, decoded)
+            if isawaitable(response):
+                response = await response
         except MqError as error:
-            answer = handler.failed(decoded, error)
-        if isinstance(answer, Generator):
-            answer = all_slices(answer)
-        assert isinstance(answer, Mapping)
-        return api.decode_response(version, api.encode_response(version, answer))
+            response = handler.failed(decoded, error)
+        if isinstance(response, Generator):
+            response = all_slices(response)
+        assert isinstance(response, Mapping)
+        return api.decode_response(version, api.encode_response(version, response))
 
     async def create(
         self, *names: str, partitions: int = 1, factor: int = 1, **configs: str
@@ -82,8 +82,8 @@ class FakeNode(SimpleNamespace):
             }
             for name in names
         ]
-        answer = await self.ask("create_topics", 7, topics=topics)
-        assert [topic.error_code for topic in answer.topics] == [0] * len(names)
+        response = await self.request("create_topics", 7, topics=topics)
+        assert [topic.error_code for topic in response.topics] == [0] * len(names)
 
 
 @asynccontextmanager

@@ -1,5 +1,5 @@
 """ApiVersions through the whole server: what each listener offers, and how a client that is
-too new is told.
+too new gets a response.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.server.rig import Client, rig, settle
 async def versions(
     client: Client, version: int = 4, name: str = "test", software_version: str = "1.0"
 ) -> Any:
-    return await client.ask(
+    return await client.request(
         "api_versions",
         version,
         {"client_software_name": name, "client_software_version": software_version},
@@ -31,17 +31,17 @@ async def versions(
 @pytest.mark.parametrize("version", range(5))
 async def test_every_version(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
-        answer = await versions(await node.connect(), version)
-        assert answer.error_code == 0
-        offered = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        response = await versions(await node.connect(), version)
+        assert response.error_code == 0
+        offered = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
         assert offered[0] == (0, 13)  # 0 to 2 are shown for librdkafka's sake, and not served
         assert offered[1] == (4, 18)
         if version >= 3:
-            assert answer.finalized_features_epoch == node.image.index
+            assert response.finalized_features_epoch == node.image.index
         # a least level of 0 is shown from v4 on
         shown = {3: {"mqd.metadata.version"}, 4: set(LEVELS)}
-        assert {one.name for one in answer.supported_features} == shown.get(version, set())
-        finalized = {one.name: one.max_version_level for one in answer.finalized_features}
+        assert {one.name for one in response.supported_features} == shown.get(version, set())
+        finalized = {one.name: one.max_version_level for one in response.finalized_features}
         assert finalized == (node.image.features if version >= 3 else {})
 
 
@@ -52,11 +52,11 @@ INIT_PRODUCER_ID = 22
 async def test_what_is_offered_is_what_is_served(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         for kind, names in ((CLIENT, ("produce", *SERVED)), (PEER, (*SERVED, *SERVED_TO_PEERS))):
-            answer = await versions(await node.connect(kind))
-            keys = [row.api_key for row in answer.api_keys]
+            response = await versions(await node.connect(kind))
+            keys = [row.api_key for row in response.api_keys]
             served = [apis.by_name(name) for name in ("fetch", *names)]
             assert keys == sorted(api.key for api in served)
-            for row in answer.api_keys:
+            for row in response.api_keys:
                 api = apis.by_key(row.api_key)
                 assert api is not None
                 assert row.max_version == {INIT_PRODUCER_ID: 5}.get(api.key, api.versions[1])
@@ -84,7 +84,7 @@ async def test_unfit_software_names(tmp_path: Path, name: str, version: str) -> 
 
 
 @pytest.mark.parametrize("version", [5, 32_767, -1])
-async def test_a_version_that_is_not_known_is_told_in_version_0(
+async def test_an_unknown_version_gets_a_response_in_version_0(
     tmp_path: Path, version: int
 ) -> None:
     async with rig(tmp_path) as node:
@@ -95,9 +95,9 @@ async def test_a_version_that_is_not_known_is_told_in_version_0(
         assert frame[:4] == pack(">i", 77)
         api = apis.by_name("api_versions")
         assert api is not None
-        answer = api.decode_response(0, frame, 4)
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [
+        response = api.decode_response(0, frame, 4)
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [
             (18, 0, 4)
         ]
         assert (await versions(client)).error_code == 0

@@ -91,6 +91,6 @@ def configs(resources: int, values: int) -> list[dict[str, Any]]:
     ],
 )
 async def test_too_much(api: str, version: int, request_: dict[str, Any], code: ErrorCode) -> None:
-    answer = await FakeNode().ask(api, version, **request_)
-    rows = answer.get("responses") or answer.get("results") or [answer]
+    response = await FakeNode().request(api, version, **request_)
+    rows = response.get("responses") or response.get("results") or [response]
     assert {row.error_code for row in rows} == {code}

@@ -1,5 +1,5 @@
 """Elections, reassignments, unregistering and features over the wire's shapes, and what
-only peers may ask.
+only peers may send.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def second(node: FakeNode) -> int:
 
 
 async def elect(node: FakeNode, kind: int, rows: list[Any] | None, version: int = 2) -> Any:
-    return await node.ask(
+    return await node.request(
         "elect_leaders", version, election_type=kind, topic_partitions=rows, timeout_ms=1000
     )
 
@@ -37,15 +37,15 @@ async def move(
     node: FakeNode, replicas: list[int] | None, partition: int = 0, version: int = 1, **rest: Any
 ) -> Any:
     topics = [{"name": "t", "partitions": [{"partition_index": partition, "replicas": replicas}]}]
-    answer = await node.ask(
+    response = await node.request(
         "alter_partition_reassignments", version, timeout_ms=1000, topics=topics, **rest
     )
-    assert answer.error_code == 0
-    return answer.responses[0].partitions[0]
+    assert response.error_code == 0
+    return response.responses[0].partitions[0]
 
 
 async def moves(node: FakeNode, topics: list[Any] | None = None) -> list[Any]:
-    answer = await node.ask("list_partition_reassignments", 0, timeout_ms=1000, topics=topics)
+    response = await node.request("list_partition_reassignments", 0, timeout_ms=1000, topics=topics)
     return [
         (
             topic.name,
@@ -54,7 +54,7 @@ async def moves(node: FakeNode, topics: list[Any] | None = None) -> list[Any]:
             list(row.adding_replicas),
             list(row.removing_replicas),
         )
-        for topic in answer.topics
+        for topic in response.topics
         for row in topic.partitions
     ]
 
@@ -65,10 +65,12 @@ async def test_the_refusal_of_a_long_list_of_elections_is_short(version: int) ->
     seconds, and hold hundreds of megabytes.
     """
     async with running_node() as node:
-        answer = await elect(node, 0, [{"topic": "t", "partitions": list(range(99_000))}], version)
+        response = await elect(
+            node, 0, [{"topic": "t", "partitions": list(range(99_000))}], version
+        )
         if version >= 1:
-            assert answer.error_code == ErrorCode.POLICY_VIOLATION
-        (row,) = answer.replica_election_results
+            assert response.error_code == ErrorCode.POLICY_VIOLATION
+        (row,) = response.replica_election_results
         assert {p.error_code for p in row.partition_result} == {ErrorCode.POLICY_VIOLATION}
         assert len(row.partition_result) == REFUSED_PARTITIONS_NAMED_MAX
 
@@ -81,10 +83,10 @@ async def test_elections() -> None:
             i for i, p in enumerate(node.image.topics["t"].partitions) if p.leader == TWO
         ]
         rows = [{"topic": "t", "partitions": [0, 1, 7]}, {"topic": "none", "partitions": [0]}]
-        answer = await elect(node, 0, rows)
+        response = await elect(node, 0, rows)
         got = {
             (r.topic, p.partition_id): p.error_code
-            for r in answer.replica_election_results
+            for r in response.replica_election_results
             for p in r.partition_result
         }
         assert got == {("t", 0): 84, ("t", 1): 84, ("t", 7): 3, ("none", 0): 3}
@@ -96,7 +98,7 @@ async def test_elections() -> None:
         assert (await elect(node, 5, None)).error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_an_unclean_election_takes_whoever_lives() -> None:
+async def test_an_unclean_election_takes_any_live_replica() -> None:
     async with running_node(min_insync_replicas="1") as node:
         epoch = await second(node)
         await node.create("t", partitions=1, factor=2)
@@ -167,9 +169,9 @@ async def test_moves_that_are_refused(
 async def test_a_broker_is_unregistered() -> None:
     async with running_node() as node:
         await second(node)
-        assert (await node.ask("unregister_broker", 0, broker_id=2)).error_code == 0
+        assert (await node.request("unregister_broker", 0, broker_id=2)).error_code == 0
         assert (
-            await node.ask("unregister_broker", 0, broker_id=2)
+            await node.request("unregister_broker", 0, broker_id=2)
         ).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
@@ -188,10 +190,10 @@ async def test_a_broker_is_unregistered() -> None:
 async def test_features(name: str, level: int, kind: int, code: int) -> None:
     async with running_node() as node:
         updates = [{"feature": name, "max_version_level": level, "upgrade_type": kind}]
-        answer = await node.ask(
+        response = await node.request(
             "update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=False
         )
-        assert answer.error_code == code
+        assert response.error_code == code
 
 
 async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None:
@@ -200,7 +202,7 @@ async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None
         node.raft.runs_newest = lambda node_id: node_id != 1
         updates = [{"feature": "mqd.metadata.version", "max_version_level": 2, "upgrade_type": 1}]
         for validate_only in (True, False):
-            answer = await node.ask(
+            response = await node.request(
                 "update_features",
                 2,
                 timeout_ms=1000,
@@ -208,23 +210,23 @@ async def test_a_version_that_a_node_does_not_support_is_not_finalized() -> None
                 validate_only=validate_only,
             )
             assert (
-                answer.error_code == 95
+                response.error_code == 95
                 and "that node 1 runs a release that supports it: start it with this release"
-                in answer.error_message
+                in response.error_message
             )
         node.raft.runs_newest = lambda _node_id: True
-        answer = await node.ask(
+        response = await node.request(
             "update_features", 2, timeout_ms=1000, feature_updates=updates, validate_only=False
         )
-        assert answer.error_code == 0 and node.image.features["mqd.metadata.version"] == 2
+        assert response.error_code == 0 and node.image.features["mqd.metadata.version"] == 2
 
 
 async def test_what_only_nodes_may_ask() -> None:
     async with running_node() as node:
         fields: dict[str, Any] = {"broker_id": 1, "broker_epoch": 1, "topics": []}
         for name, version in (("alter_partition", 3), ("report_offline_replicas", 0)):
-            answer = await node.ask(name, version, **fields)
-            assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            response = await node.request(name, version, **fields)
+            assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def test_a_large_reassignment_is_several_decisions_and_names_each_partition_once() -> None:
@@ -239,20 +241,20 @@ async def test_a_large_reassignment_is_several_decisions_and_names_each_partitio
 
         node.controller.submit = counted  # type: ignore[method-assign]
         wishes = [{"partition_index": index, "replicas": [1]} for index in (*range(1200), 0, 1199)]
-        answer = await node.ask(
+        response = await node.request(
             "alter_partition_reassignments",
             0,
             timeout_ms=1000,
             topics=[{"name": "t", "partitions": wishes}],
         )
-        rows = [(row.partition_index, row.error_code) for row in answer.responses[0].partitions]
+        rows = [(row.partition_index, row.error_code) for row in response.responses[0].partitions]
         assert rows == [*((index, 0) for index in range(1200)), (0, 42), (1199, 42)]
         assert len(operations) >= 3
         wishes = [{"partition_index": index, "replicas": [1]} for index in range(10_001)]
-        answer = await node.ask(
+        response = await node.request(
             "alter_partition_reassignments",
             0,
             timeout_ms=1000,
             topics=[{"name": "t", "partitions": wishes}],
         )
-        assert answer.error_code == 44
+        assert response.error_code == 44

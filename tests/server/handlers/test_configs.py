@@ -25,7 +25,7 @@ async def describe(
     **rest: Any,
 ) -> Any:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
-    (row,) = (await node.ask("describe_configs", version, resources=[resource], **rest)).results
+    (row,) = (await node.request("describe_configs", version, resources=[resource], **rest)).results
     return row
 
 
@@ -38,7 +38,7 @@ async def alter(
     ]
     resource = {"resource_type": kind, "resource_name": name, "configs": rows}
     (row,) = (
-        await node.ask("incremental_alter_configs", 1, resources=[resource], **rest)
+        await node.request("incremental_alter_configs", 1, resources=[resource], **rest)
     ).responses
     assert (row.resource_type, row.resource_name) == (kind, name)
     assert (row.error_message is None) == (row.error_code == 0)
@@ -69,9 +69,9 @@ async def test_sources_synonyms_types_and_documentation(version: int) -> None:
         fields: dict[str, Any] = {"include_synonyms": True}
         if version >= 3:
             fields["include_documentation"] = True
-        answer = await describe(node, TOPIC, "t", version=version, **fields)
-        assert (answer.error_code, answer.error_message) == (0, "")
-        rows = {row.name: row for row in answer.configs}
+        response = await describe(node, TOPIC, "t", version=version, **fields)
+        assert (response.error_code, response.error_message) == (0, "")
+        rows = {row.name: row for row in response.configs}
         retention, segment = rows["retention.ms"], rows["segment.bytes"]
         assert (
             retention.value,
@@ -112,16 +112,16 @@ async def test_sources_synonyms_types_and_documentation(version: int) -> None:
 )
 async def test_resources_that_are_none(kind: int, name: str, code: int) -> None:
     async with running_node() as node:
-        answer = await describe(node, kind, name)
+        response = await describe(node, kind, name)
         assert (
-            answer.error_code,
-            answer.resource_type,
-            answer.resource_name,
-            list(answer.configs),
+            response.error_code,
+            response.resource_type,
+            response.resource_name,
+            list(response.configs),
         ) == (code, kind, name, [])
 
 
-async def test_a_node_says_what_holds_and_why() -> None:
+async def test_the_configuration_of_a_node_has_values_and_sources() -> None:
     async with running_node(num_partitions="3") as node:
         rows = {
             row.name: row
@@ -282,13 +282,13 @@ async def test_a_resource_that_is_named_twice_has_two_rows() -> None:
             {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": [key]}
             for key in ("retention.ms", "segment.bytes", "retention.ms")
         ]
-        results = (await node.ask("describe_configs", 4, resources=resources)).results
+        results = (await node.request("describe_configs", 4, resources=resources)).results
         assert [[row.name for row in result.configs] for result in results] == [
             ["retention.ms"],
             ["segment.bytes"],
             ["retention.ms"],
         ]
-        results = (await node.ask("describe_configs", 4, resources=resources[:1] * 12)).results
+        results = (await node.request("describe_configs", 4, resources=resources[:1] * 12)).results
         assert [result.error_code for result in results] == [0] * 10 + [42] * 2
 
 
@@ -302,7 +302,9 @@ async def test_keys_without_effect_are_marked_where_they_are_set(
     ) -> tuple[int, str | None]:
         configs = [{"name": key, "config_operation": SET, "value": value} for key, value in changes]
         resource = {"resource_type": kind, "resource_name": name, "configs": configs}
-        (row,) = (await node.ask("incremental_alter_configs", 1, resources=[resource])).responses
+        (row,) = (
+            await node.request("incremental_alter_configs", 1, resources=[resource])
+        ).responses
         return row.error_code, row.error_message
 
     async with running_node() as node:
@@ -313,7 +315,7 @@ async def test_keys_without_effect_are_marked_where_they_are_set(
                 "replication_factor": 1,
                 "configs": [{"name": "preallocate", "value": value}],
             }
-            (row,) = (await node.ask("create_topics", 7, topics=[topic])).topics
+            (row,) = (await node.request("create_topics", 7, topics=[topic])).topics
             assert (row.error_code, row.error_message) == (0, message)
         assert await changed(
             node, TOPIC, "t", ("retention.ms", "5"), ("compression.type", "zstd")
@@ -380,14 +382,14 @@ async def test_mixed_and_doubled_resources() -> None:
             for name in ("t", "t", "u", "zz")
         ]
         for version in (0, 1):
-            answer = await node.ask("incremental_alter_configs", version, resources=resources)
-            assert [(row.resource_name, row.error_code) for row in answer.responses] == [
+            response = await node.request("incremental_alter_configs", version, resources=resources)
+            assert [(row.resource_name, row.error_code) for row in response.responses] == [
                 ("t", 42),
                 ("t", 42),
                 ("u", 0),
                 ("zz", 3),
             ]
-        assert (await node.ask("incremental_alter_configs", 1, resources=[])).responses == []
+        assert (await node.request("incremental_alter_configs", 1, resources=[])).responses == []
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -399,12 +401,12 @@ async def test_a_legacy_change_replaces(version: int) -> None:
             {"resource_type": TOPIC, "resource_name": name, "configs": configs}
             for name in ("t", "zz")
         ]
-        answer = await node.ask(
+        response = await node.request(
             "alter_configs",
             version,
             resources=[*rows, {"resource_type": LOGGER, "resource_name": "1", "configs": []}],
         )
-        assert [row.error_code for row in answer.responses] == [0, 3, 42]
+        assert [row.error_code for row in response.responses] == [0, 3, 42]
         assert node.image.topic_configs("t") == {"retention.ms": "7"}
 
 
@@ -462,15 +464,15 @@ async def test_loggers_beside_topics_in_one_request(a_logger: logging.Logger) ->
                 "configs": [{"name": a_logger.name, "config_operation": SET, "value": "INFO"}],
             },
         ]
-        answer = await node.ask("incremental_alter_configs", 1, resources=resources)
-        assert {(row.resource_type, row.error_code) for row in answer.responses} == {
+        response = await node.request("incremental_alter_configs", 1, resources=resources)
+        assert {(row.resource_type, row.error_code) for row in response.responses} == {
             (TOPIC, 0),
             (LOGGER, 0),
         }
         assert a_logger.level == logging.INFO and node.image.topic_configs("t") == {
             "retention.ms": "9"
         }
-        answer = await node.ask(
+        response = await node.request(
             "incremental_alter_configs", 1, resources=[resources[1], resources[1]]
         )
-        assert [row.error_code for row in answer.responses] == [42, 42]
+        assert [row.error_code for row in response.responses] == [42, 42]

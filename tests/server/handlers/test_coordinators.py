@@ -1,4 +1,4 @@
-"""FindCoordinator and InitProducerId, and what nodes ask one another."""
+"""FindCoordinator and InitProducerId, and requests between nodes."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_the_hash_is_javas(key: str, java_hash: int) -> None:
 )
 async def test_a_name_has_a_length(key: str) -> None:
     async with running_node() as node:
-        for asked, code in ((key, 42), (key[:-1], 15)):
-            assert (await node.ask("find_coordinator", 3, key=asked)).error_code == code
-            several = await node.ask("find_coordinator", 4, coordinator_keys=["g", asked])
+        for requested, code in ((key, 42), (key[:-1], 15)):
+            assert (await node.request("find_coordinator", 3, key=requested)).error_code == code
+            several = await node.request("find_coordinator", 4, coordinator_keys=["g", requested])
             assert [row.error_code for row in several.coordinators] == [15, code]
 
 
@@ -58,7 +58,7 @@ async def test_a_coordinator_is_found_when_its_topic_is_there(
         async def find(*keys: str, key_type: int = 0) -> list[tuple[int, int, str, int]]:
             if version >= 4:
                 rows = (
-                    await node.ask(
+                    await node.request(
                         "find_coordinator", version, coordinator_keys=list(keys), key_type=key_type
                     )
                 ).coordinators
@@ -67,7 +67,7 @@ async def test_a_coordinator_is_found_when_its_topic_is_there(
                 fields: dict[str, Any] = {"key": keys[0]}
                 if version:
                     fields["key_type"] = key_type
-                rows = [await node.ask("find_coordinator", version, **fields)]
+                rows = [await node.request("find_coordinator", version, **fields)]
             return [(row.error_code, row.node_id, row.host, row.port) for row in rows]
 
         assert await find("g") == [(15, -1, "", -1)]
@@ -93,20 +93,20 @@ async def test_no_coordinator_while_its_partition_has_no_leader(autojump_clock: 
     async with running_node() as node:
         await node.create("__consumer_offsets")
         await node.controller.lifecycle.leave(timeout=1, no_controller_timeout=1)
-        answer = await node.ask("find_coordinator", 4, coordinator_keys=["g"])
-        assert answer.coordinators[0].error_code == 15
+        response = await node.request("find_coordinator", 4, coordinator_keys=["g"])
+        assert response.coordinators[0].error_code == 15
 
 
 @pytest.mark.parametrize("version", range(6))
 async def test_idempotent_producers_get_fresh_ids(version: int) -> None:
     async with running_node() as node:
-        answers = [
-            await node.ask(
+        responses = [
+            await node.request(
                 "init_producer_id", version, transactional_id=None, transaction_timeout_ms=0
             )
             for _ in range(3)
         ]
-        assert [(a.error_code, a.producer_id, a.producer_epoch) for a in answers] == [
+        assert [(a.error_code, a.producer_id, a.producer_epoch) for a in responses] == [
             (0, 0, 0),
             (0, 1, 0),
             (0, 2, 0),
@@ -124,25 +124,27 @@ async def test_idempotent_producers_get_fresh_ids(version: int) -> None:
 )
 async def test_init_producer_id_refuses(request_: dict[str, Any], code: int) -> None:
     async with running_node() as node:
-        answer = await node.ask(
+        response = await node.request(
             "init_producer_id",
             4,
             **{"transactional_id": None, "transaction_timeout_ms": 1000, **request_},
         )
-        assert answer.error_code == code
-        assert (answer.producer_id, answer.producer_epoch) == ((0, 0) if code == 0 else (-1, -1))
+        assert response.error_code == code
+        assert (response.producer_id, response.producer_epoch) == (
+            (0, 0) if code == 0 else (-1, -1)
+        )
 
 
 async def test_ids_wait_for_a_controller(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         node.quorum.leader_id = None
-        answer = await node.ask(
+        response = await node.request(
             "init_producer_id", 4, transactional_id=None, transaction_timeout_ms=1000
         )
-        assert (answer.error_code, answer.producer_id) == (14, -1)
+        assert (response.error_code, response.producer_id) == (14, -1)
 
 
-# -- what nodes ask one another
+# -- requests between nodes
 
 
 def registration(node_id: int, cluster: str = CLUSTER, **rest: Any) -> dict[str, Any]:
@@ -161,28 +163,33 @@ async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         node.peers.nodes[2] = node.peers.nodes[1]
         for version in range(5):
-            answer = await node.ask(
+            response = await node.request(
                 "broker_registration", version, listener=PEER, peer_node=2, **registration(2)
             )
-            assert (answer.error_code, answer.broker_epoch) == (0, node.image.brokers[TWO].epoch)
+            assert (response.error_code, response.broker_epoch) == (
+                0,
+                node.image.brokers[TWO].epoch,
+            )
         beat = {
             "broker_id": 2,
-            "broker_epoch": answer.broker_epoch,
+            "broker_epoch": response.broker_epoch,
             "current_metadata_offset": node.image.index,
         }
         beat["partitions_max"] = 7
         for version in range(3):
-            answer = await node.ask("broker_heartbeat", version, listener=PEER, peer_node=2, **beat)
+            response = await node.request(
+                "broker_heartbeat", version, listener=PEER, peer_node=2, **beat
+            )
             assert (
-                answer.error_code,
-                answer.is_caught_up,
-                answer.is_fenced,
-                answer.should_shut_down,
+                response.error_code,
+                response.is_caught_up,
+                response.is_fenced,
+                response.should_shut_down,
             ) == (0, True, False, False)
         assert node.controller.operations.options().partitions_max[TWO] == 7
         broker = node.image.brokers[TWO]
         assert (broker.host, broker.port, broker.rack) == ("localhost", 9091, "r")
-        block = await node.ask(
+        block = await node.request(
             "allocate_producer_ids",
             0,
             listener=PEER,
@@ -191,18 +198,18 @@ async def test_registration_and_heartbeats(autojump_clock: MockClock) -> None:
             broker_epoch=beat["broker_epoch"],
         )
         assert (block.error_code, block.producer_id_start, block.producer_id_len) == (0, 0, 1000)
-        stale = await node.ask(
+        stale = await node.request(
             "broker_heartbeat", 1, listener=PEER, peer_node=2, **{**beat, "broker_epoch": 0}
         )
         assert (stale.error_code, stale.is_fenced) == (77, True)
         assert (
-            await node.ask(
+            await node.request(
                 "allocate_producer_ids", 0, listener=PEER, peer_node=9, broker_id=9, broker_epoch=0
             )
         ).error_code == 102
 
 
-async def test_strangers_do_not_register() -> None:
+async def test_nodes_outside_the_peers_file_do_not_register() -> None:
     async with running_node() as node:
         for request, code in (
             (registration(9), 119),
@@ -237,35 +244,39 @@ async def test_strangers_do_not_register() -> None:
                 119,
             ),
         ):
-            answer = await node.ask(
+            response = await node.request(
                 "broker_registration", 4, listener=PEER, peer_node=request["broker_id"], **request
             )
-            assert (answer.error_code, answer.broker_epoch) == (code, -1)
+            assert (response.error_code, response.broker_epoch) == (code, -1)
 
 
-async def test_clients_may_not_ask_as_nodes() -> None:
+async def test_clients_cannot_send_requests_of_nodes() -> None:
     async with running_node() as node:
         assert (
-            await node.ask("broker_registration", 4, listener=CLIENT, **registration(1))
+            await node.request("broker_registration", 4, listener=CLIENT, **registration(1))
         ).error_code == 31
         assert (
-            await node.ask("broker_heartbeat", 1, listener=CLIENT, broker_id=1)
+            await node.request("broker_heartbeat", 1, listener=CLIENT, broker_id=1)
         ).error_code == 31
         assert (
-            await node.ask("allocate_producer_ids", 0, listener=CLIENT, broker_id=1)
+            await node.request("allocate_producer_ids", 0, listener=CLIENT, broker_id=1)
         ).error_code == 31
 
 
 @pytest.mark.parametrize("peer_node", [None, 2])
-async def test_a_node_speaks_for_itself_only(peer_node: int | None) -> None:
+async def test_a_node_sends_requests_in_its_own_name_only(peer_node: int | None) -> None:
     async with running_node() as node:
         before = node.image.brokers[ONE]
         me: dict[str, Any] = {"listener": PEER, "peer_node": peer_node}
-        assert (await node.ask("broker_registration", 4, **me, **registration(1))).error_code == 31
+        assert (
+            await node.request("broker_registration", 4, **me, **registration(1))
+        ).error_code == 31
         beat: dict[str, Any] = {"broker_id": 1, "broker_epoch": before.epoch}
         beat |= {"want_shut_down": True}
-        assert (await node.ask("broker_heartbeat", 1, **me, **beat)).error_code == 31
+        assert (await node.request("broker_heartbeat", 1, **me, **beat)).error_code == 31
         assert (
-            await node.ask("allocate_producer_ids", 0, **me, broker_id=1, broker_epoch=before.epoch)
+            await node.request(
+                "allocate_producer_ids", 0, **me, broker_id=1, broker_epoch=before.epoch
+            )
         ).error_code == 31
         assert node.image.brokers[ONE] == before

@@ -31,7 +31,7 @@ async def test_every_version(version: int) -> None:
             topic("null", configs=[{"name": "retention.ms", "value": None}]),
         ]
         good, bad, null = (
-            await node.ask("create_topics", version, topics=rows, timeout_ms=1000)
+            await node.request("create_topics", version, topics=rows, timeout_ms=1000)
         ).topics
         assert (good.name, good.error_code, good.error_message) == ("good", 0, None)
         assert (
@@ -47,7 +47,7 @@ async def test_every_version(version: int) -> None:
             assert good.topic_id == node.image.topics["good"].topic_id
 
 
-async def test_others_are_served_while_the_answer_to_a_large_request_is_made(
+async def test_others_are_served_while_a_large_response_is_made(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
     rounds = 0
@@ -68,13 +68,13 @@ async def test_others_are_served_while_the_answer_to_a_large_request_is_made(
     monkeypatch.setattr(create_topics, "_row", row)
     async with running_node() as node:
         nursery.start_soon(others)
-        answer = await node.ask(
+        response = await node.request(
             "create_topics",
             7,
             topics=[topic(f"t{number}") for number in range(100)],
             validate_only=True,
         )
-    assert [one.error_code for one in answer.topics] == [0] * 100
+    assert [one.error_code for one in response.topics] == [0] * 100
     assert len(set(seen)) >= 10
 
 
@@ -84,17 +84,17 @@ async def test_a_request_that_names_too_many_topics_is_refused_before_anything_i
     async with running_node() as node:
         monkeypatch.setattr(node.entropy, "uuid", lambda: pytest.fail("an id was drawn"))
         rows = [topic(f"t{number}") for number in range(CREATED_TOPICS_MAX + 1)]
-        answer = await node.ask("create_topics", 7, topics=rows)
-        assert {one.error_code for one in answer.topics} == {ErrorCode.POLICY_VIOLATION}
+        response = await node.request("create_topics", 7, topics=rows)
+        assert {one.error_code for one in response.topics} == {ErrorCode.POLICY_VIOLATION}
 
 
-async def test_the_answer_tells_the_configs_in_force() -> None:
+async def test_the_response_has_the_effective_configs() -> None:
     async with running_node(log_segment_bytes="3000000") as node:
         configs = [{"name": "retention.ms", "value": "77"}]
-        answer = await node.ask(
+        response = await node.request(
             "create_topics", 7, topics=[topic("t", configs=configs)], validate_only=True
         )
-        rows = {row.name: row for row in answer.topics[0].configs}
+        rows = {row.name: row for row in response.topics[0].configs}
         assert list(rows) == sorted(rows) and len(rows) > 20
         assert (rows["retention.ms"].value, rows["retention.ms"].config_source) == ("77", 1)
         assert (rows["segment.bytes"].value, rows["segment.bytes"].config_source) == ("3000000", 4)
@@ -105,17 +105,17 @@ async def test_the_answer_tells_the_configs_in_force() -> None:
 async def test_the_nodes_number_of_partitions_is_the_default() -> None:
     async with running_node(num_partitions="4") as node:
         assigned = topic("a", assignments=[{"partition_index": 0, "broker_ids": [1]}])
-        answer = await node.ask("create_topics", 5, topics=[topic("t"), assigned])
-        assert [row.num_partitions for row in answer.topics] == [4, 1]
+        response = await node.request("create_topics", 5, topics=[topic("t"), assigned])
+        assert [row.num_partitions for row in response.topics] == [4, 1]
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
 async def test_no_time_at_all_is_a_time_out_for_each_topic(timeout_ms: int) -> None:
     async with running_node() as node:
-        answer = await node.ask(
+        response = await node.request(
             "create_topics", 2, topics=[topic("t"), topic("u"), topic("u")], timeout_ms=timeout_ms
         )
-        assert [(row.name, row.error_code) for row in answer.topics] == [("t", 7), ("u", 7)]
+        assert [(row.name, row.error_code) for row in response.topics] == [("t", 7), ("u", 7)]
         assert not node.image.topics
 
 
@@ -123,29 +123,29 @@ async def test_without_a_controller_it_waits_as_long_as_it_may(autojump_clock: M
     async with running_node() as node:
         node.quorum.leader_id = None
         start = trio.current_time()
-        answer = await node.ask("create_topics", 7, topics=[topic("t")], timeout_ms=1500)
-        assert answer.topics[0].error_code == 7 and trio.current_time() - start == pytest.approx(
+        response = await node.request("create_topics", 7, topics=[topic("t")], timeout_ms=1500)
+        assert response.topics[0].error_code == 7 and trio.current_time() - start == pytest.approx(
             1.5
         )
 
 
-async def test_another_node_is_asked_in_the_same_words(autojump_clock: MockClock) -> None:
+async def test_the_request_is_forwarded_unchanged(autojump_clock: MockClock) -> None:
     async with running_node() as node:
-        asked: list[Any] = []
+        requested: list[Any] = []
 
         async def forward(
             node_id: int, api: str, version: int, request: Mapping[str, Any]
         ) -> Mapping[str, Any]:
-            asked.append((node_id, api, version, request["topics"][0]["name"]))
+            requested.append((node_id, api, version, request["topics"][0]["name"]))
             return {"topics": [{"name": "t", "error_code": 36}]}
 
         node.controller.channel.forward = forward
         node.quorum.leader_id = 2
-        answer = await node.ask("create_topics", 7, topics=[topic("t")], timeout_ms=1500)
-        assert answer.topics[0].error_code == 36
-        assert asked == [(2, "CreateTopics", 7, "t")]
-        answer = await node.ask(
+        response = await node.request("create_topics", 7, topics=[topic("t")], timeout_ms=1500)
+        assert response.topics[0].error_code == 36
+        assert requested == [(2, "CreateTopics", 7, "t")]
+        response = await node.request(
             "create_topics", 7, listener=PEER, topics=[topic("t")], timeout_ms=1500
         )
         # what was forwarded is not forwarded again
-        assert answer.topics[0].error_code == 41 and len(asked) == 1
+        assert response.topics[0].error_code == 41 and len(requested) == 1

@@ -22,8 +22,8 @@ async def delete(
         ],
         "timeout_ms": 1000,
     }
-    answer = await client.ask("delete_records", version, body)
-    row = answer.topics[0].partitions[0]
+    response = await client.request("delete_records", version, body)
+    row = response.topics[0].partitions[0]
     return row.error_code, row.low_watermark
 
 

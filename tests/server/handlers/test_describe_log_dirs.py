@@ -14,9 +14,9 @@ from tests.server.rig import Client, rig
 
 
 async def describe(client: Client, version: int = 4, topics: Any = None) -> Any:
-    answer = await client.ask("describe_log_dirs", version, {"topics": topics})
-    assert version < 3 or answer.error_code == 0
-    (result,) = answer.results
+    response = await client.request("describe_log_dirs", version, {"topics": topics})
+    assert version < 3 or response.error_code == 0
+    (result,) = response.results
     return result
 
 
@@ -45,12 +45,12 @@ async def test_what_lies_there_in_every_version(tmp_path: Path, version: int) ->
             assert (result.usable_bytes, result.total_bytes >= 0) == (node.disk.free, True)
 
 
-async def test_only_what_is_asked_for(tmp_path: Path) -> None:
+async def test_only_requested_partitions_are_listed(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("a", partitions=2)
         client = await node.connect()
-        asked = [{"topic": "a", "partitions": [1, 7]}, {"topic": "nobody", "partitions": [0]}]
-        result = await describe(client, topics=asked)
+        requested = [{"topic": "a", "partitions": [1, 7]}, {"topic": "missing", "partitions": [0]}]
+        result = await describe(client, topics=requested)
         assert [
             (topic.name, [row.partition_index for row in topic.partitions])
             for topic in result.topics
@@ -68,9 +68,7 @@ async def test_a_directory_that_is_offline(tmp_path: Path) -> None:
         assert (result.error_code, list(result.topics)) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
 
 
-async def test_a_disk_that_cannot_be_asked_for_its_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_of_unknown_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(tmp_path) as node:
         client = await node.connect()
 

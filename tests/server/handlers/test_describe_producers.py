@@ -12,10 +12,10 @@ from tests.server.rig import ME, OTHER, Client, rig
 
 
 async def describe(client: Client, topic: str, partition: int = 0) -> Any:
-    answer = await client.ask(
+    response = await client.request(
         "describe_producers", 0, {"topics": [{"name": topic, "partition_indexes": [partition]}]}
     )
-    return answer.topics[0].partitions[0]
+    return response.topics[0].partitions[0]
 
 
 async def test_producers_of_a_partition(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ async def test_partitions_that_are_not_here(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(OTHER,))
         client = await node.connect()
-        elsewhere, unknown = await describe(client, "t"), await describe(client, "nobody")
+        elsewhere, unknown = await describe(client, "t"), await describe(client, "missing")
         assert (elsewhere.error_code, unknown.error_code) == (
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -1,5 +1,5 @@
 """DescribeQuorum: what the leader knows, as Kafka's offsets and times; who does not lead
-asks the leader.
+sends the request to the leader.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STATUS = RaftStatus(
         PeerStatus(4, False, 20, 90.0, 80.0),
     ),
 )
-ASKED = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+REQUESTED = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
 REFUSED = "node 3 refuses this node: the peers file of node 3 names voters [3]"
 API = apis.by_name("describe_quorum")
 assert API is not None
@@ -64,14 +64,14 @@ class Controller:
         return await here()
 
 
-async def ask(
+async def request_quorum(
     topics: list[dict[str, Any]],
     *,
     version: int = 2,
     listener: str = CLIENT,
     status: RaftStatus = STATUS,
 ) -> Any:
-    """The answer after it went through its encoding."""
+    """The response after it went through its encoding."""
     assert API is not None
     clock = SimpleNamespace(monotonic=lambda: 100.0, wall_ms=lambda: 1_000_000)
     node = SimpleNamespace(
@@ -90,16 +90,16 @@ async def ask(
     request = API.decode_request(
         version, memoryview(API.encode_request(version, {"topics": topics})), 0
     )
-    answer = await describe_quorum.handle(context, request)
-    return API.decode_response(version, memoryview(API.encode_response(version, answer)), 0)
+    response = await describe_quorum.handle(context, request)
+    return API.decode_response(version, memoryview(API.encode_response(version, response)), 0)
 
 
 @pytest.mark.parametrize("listener", [CLIENT, PEER])
 async def test_the_leader_tells_what_it_knows(listener: str) -> None:
-    answer = await ask(ASKED, listener=listener)
-    (topic,) = answer.topics
+    response = await request_quorum(REQUESTED, listener=listener)
+    (topic,) = response.topics
     (partition,) = topic.partitions
-    assert (answer.error_code, answer.error_message, topic.topic_name) == (
+    assert (response.error_code, response.error_message, topic.topic_name) == (
         0,
         "",
         "__cluster_metadata",
@@ -110,11 +110,11 @@ async def test_the_leader_tells_what_it_knows(listener: str) -> None:
         partition.leader_epoch,
         partition.high_watermark,
     ) == (0, 2, 7, 41)
-    told = [
+    received = [
         (row.replica_id, row.log_end_offset, row.last_fetch_timestamp, row.last_caught_up_timestamp)
         for row in partition.current_voters
     ]
-    assert told == [(1, 42, 999_500, 999_250), (2, 42, 1_000_000, 1_000_000), (3, -1, -1, -1)]
+    assert received == [(1, 42, 999_500, 999_250), (2, 42, 1_000_000, 1_000_000), (3, -1, -1, -1)]
     reasons = [row.no_connection_reason for row in partition.current_voters]
     assert reasons == ["", "", REFUSED]
     (observer,) = partition.observers
@@ -124,7 +124,7 @@ async def test_the_leader_tells_what_it_knows(listener: str) -> None:
         990_000,
     )
     assert [
-        (node.node_id, node.listeners[0].host, node.listeners[0].port) for node in answer.nodes
+        (node.node_id, node.listeners[0].host, node.listeners[0].port) for node in response.nodes
     ] == [
         (1, "h1", 191),
         (2, "h2", 192),
@@ -134,8 +134,8 @@ async def test_the_leader_tells_what_it_knows(listener: str) -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 async def test_older_versions_say_less(version: int) -> None:
-    answer = await ask(ASKED, version=version)
-    (partition,) = answer.topics[0].partitions
+    response = await request_quorum(REQUESTED, version=version)
+    (partition,) = response.topics[0].partitions
     assert [row.last_fetch_timestamp for row in partition.current_voters] == (
         [-1] * 3 if version == 0 else [999_500, 1_000_000, -1]
     )
@@ -152,15 +152,15 @@ async def test_older_versions_say_less(version: int) -> None:
                 "partitions": [{"partition_index": 0}, {"partition_index": 1}],
             }
         ],
-        [*ASKED, {"topic_name": "other", "partitions": [{"partition_index": 0}]}],
+        [*REQUESTED, {"topic_name": "other", "partitions": [{"partition_index": 0}]}],
         [],
     ],
 )
 async def test_there_is_one_such_partition(topics: list[dict[str, Any]]) -> None:
-    """Each as Apache Kafka 4.3.1 answers it."""
-    answer = await ask(topics)
-    assert answer.error_code == 0 and list(answer.nodes) == []
-    rows = [(topic.topic_name, row) for topic in answer.topics for row in topic.partitions]
+    """Each as Apache Kafka 4.3.1 responses it."""
+    response = await request_quorum(topics)
+    assert response.error_code == 0 and list(response.nodes) == []
+    rows = [(topic.topic_name, row) for topic in response.topics for row in topic.partitions]
     assert [name for name, _ in rows] == [
         topic["topic_name"] for topic in topics for _ in topic["partitions"]
     ]
@@ -175,6 +175,6 @@ async def test_there_is_one_such_partition(topics: list[dict[str, Any]]) -> None
 async def test_who_does_not_lead_does_not_tell() -> None:
     follower = replace(STATUS, role=Role.FOLLOWER, ready=False)
     with pytest.raises(MqError) as caught:
-        await ask(ASKED, listener=PEER, status=follower)
+        await request_quorum(REQUESTED, listener=PEER, status=follower)
     assert caught.value.code is ErrorCode.NOT_CONTROLLER
     assert describe_quorum.failed(None, caught.value)["error_code"] == ErrorCode.NOT_CONTROLLER

@@ -23,8 +23,8 @@ async def test_every_version_reads_in_its_shape(tmp_path: Path, version: int) ->
         topic_id = node.create("t")
         client = await node.connect()
         await client.produce("t", batch(b"a", b"b"))
-        answer = await client.ask("fetch", version, node.fetch_body("t", 0, version=version))
-        (topic,) = answer.responses
+        response = await client.request("fetch", version, node.fetch_body("t", 0, version=version))
+        (topic,) = response.responses
         assert (topic.topic_id == topic_id) if version >= 13 else (topic.topic == "t")
         (row,) = topic.partitions
         assert (
@@ -34,7 +34,7 @@ async def test_every_version_reads_in_its_shape(tmp_path: Path, version: int) ->
             row.last_stable_offset,
         ) == (0, 0, 2, 2)
         assert version < 5 or row.log_start_offset == 0
-        assert version < 7 or (answer.error_code, answer.session_id) == (0, 0)
+        assert version < 7 or (response.error_code, response.session_id) == (0, 0)
         assert version < 11 or row.preferred_read_replica == -1
         assert row.aborted_transactions is None
         assert values(row.records) == [b"a", b"b"]
@@ -152,13 +152,15 @@ async def test_max_bytes_is_shared_by_the_partitions_in_their_order(tmp_path: Pa
             for _ in range(3):
                 await client.produce("t", batch(b"x" * 400), partition=index)
         size = node.partition("t").log.size_bytes // 3
-        answer = await client.ask("fetch", 12, many(node, "t", 3, max_bytes=4 * size))
-        assert [len(values(row.records)) for row in answer.responses[0].partitions] == [3, 1, 0]
-        answer = await client.ask("fetch", 12, many(node, "t", 3, partition_max_bytes=2 * size))
-        assert [len(values(row.records)) for row in answer.responses[0].partitions] == [2, 2, 2]
+        response = await client.request("fetch", 12, many(node, "t", 3, max_bytes=4 * size))
+        assert [len(values(row.records)) for row in response.responses[0].partitions] == [3, 1, 0]
+        response = await client.request(
+            "fetch", 12, many(node, "t", 3, partition_max_bytes=2 * size)
+        )
+        assert [len(values(row.records)) for row in response.responses[0].partitions] == [2, 2, 2]
         # the first whole, and no second one
-        answer = await client.ask("fetch", 12, many(node, "t", 3, max_bytes=1))
-        assert [len(values(row.records)) for row in answer.responses[0].partitions] == [1, 0, 0]
+        response = await client.request("fetch", 12, many(node, "t", 3, max_bytes=1))
+        assert [len(values(row.records)) for row in response.responses[0].partitions] == [1, 0, 0]
 
 
 async def test_the_broker_s_own_bound_holds(tmp_path: Path) -> None:
@@ -182,13 +184,13 @@ async def test_leader_epochs_fence(tmp_path: Path) -> None:
         assert (
             await client.fetch("t", 0, current_leader_epoch=2)
         ).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        answer = await client.ask(
+        response = await client.request(
             "fetch", 16, node.fetch_body("t", 0, version=16, current_leader_epoch=0)
         )
-        row = answer.responses[0].partitions[0]
+        row = response.responses[0].partitions[0]
         assert row.error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (ME, 1)
-        assert [(one.node_id, one.port) for one in answer.node_endpoints] == [(ME, 9091)]
+        assert [(one.node_id, one.port) for one in response.node_endpoints] == [(ME, 9091)]
 
 
 async def test_who_does_not_lead_names_the_leader(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ async def test_who_does_not_lead_names_the_leader(tmp_path: Path) -> None:
         ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_logs_that_part_are_told_where(tmp_path: Path) -> None:
+async def test_diverging_logs_get_the_diverging_epoch(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
@@ -231,7 +233,7 @@ async def test_the_current_epoch_is_known_before_anything_is_appended_in_it(
         client = await node.connect()
         client.post("fetch", 12, node.fetch_body("t", 0, last_fetched_epoch=0, max_wait_ms=1000))
         await settle()
-        assert client.answers() == []  # nothing diverges: it waits
+        assert client.responses() == []  # nothing diverges: it waits
 
 
 async def test_an_epoch_that_the_log_cannot_know_is_out_of_range(tmp_path: Path) -> None:
@@ -254,11 +256,11 @@ async def test_unknown_topics_by_name_and_by_id(tmp_path: Path) -> None:
         assert (
             await client.fetch("t", 0, partition=5)
         ).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert (await client.fetch("nobody", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await client.fetch("missing", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         body = node.fetch_body("t", 0, version=13)
         node.delete("t")
-        answer = await client.ask("fetch", 13, body)
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        response = await client.request("fetch", 13, body)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 async def test_a_partition_whose_log_could_not_be_opened(tmp_path: Path) -> None:
@@ -283,13 +285,13 @@ async def parked(
         node.fetch_body(topic, offset, **{"max_wait_ms": 10_000, **options}),
     )
     await settle()
-    assert client.answers() == []
+    assert client.responses() == []
     assert node.parked_fetches()
 
 
 def only_row(client: Client) -> Any:
-    (answer,) = client.answers()
-    return answer.responses[0].partitions[0]
+    (response,) = client.responses()
+    return response.responses[0].partitions[0]
 
 
 async def test_a_fetch_waits_for_its_bytes(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -298,13 +300,13 @@ async def test_a_fetch_waits_for_its_bytes(tmp_path: Path, mock_clock: MockClock
         client, producer = await node.connect(), await node.connect()
         await parked(node, client, min_bytes=300)
         await producer.produce("t", batch(b"x" * 100))
-        assert client.answers() == []
+        assert client.responses() == []
         await producer.produce("t", batch(b"y" * 100))
         assert len(values(only_row(client).records)) == 2
         assert node.parked_fetches() == 0
 
 
-async def test_a_fetch_is_answered_with_what_there_is_when_its_time_is_up(
+async def test_a_fetch_responds_with_what_there_is_at_its_deadline(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -314,7 +316,7 @@ async def test_a_fetch_is_answered_with_what_there_is_when_its_time_is_up(
         await producer.produce("t", batch(b"few"))
         mock_clock.jump(0.49)
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         mock_clock.jump(0.02)
         await settle()
         assert values(only_row(client).records) == [b"few"]
@@ -330,8 +332,8 @@ async def test_an_earlier_deadline_behind_a_later_one_is_kept(
         await parked(node, early, max_wait_ms=1000)
         mock_clock.jump(1.001)
         await settle()
-        assert len(early.answers()) == 1
-        assert late.answers() == []
+        assert len(early.responses()) == 1
+        assert late.responses() == []
 
 
 async def test_an_error_does_not_wait(tmp_path: Path) -> None:
@@ -339,8 +341,8 @@ async def test_an_error_does_not_wait(tmp_path: Path) -> None:
         node.create("t")
         client = await node.connect()
         body = many(node, "t", 2, max_wait_ms=10_000)  # partition 1 does not exist
-        answer = await client.ask("fetch", 12, body)
-        assert [row.error_code for row in answer.responses[0].partitions] == [
+        response = await client.request("fetch", 12, body)
+        assert [row.error_code for row in response.responses[0].partitions] == [
             0,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
@@ -351,10 +353,10 @@ async def test_nothing_wanted_does_not_wait(tmp_path: Path) -> None:
         node.create("t")
         client = await node.connect()
         assert values((await client.fetch("t", 0, max_wait_ms=10_000, min_bytes=0)).records) == []
-        answer = await client.ask(
+        response = await client.request(
             "fetch", 12, {**node.fetch_body("t", 0, max_wait_ms=10_000), "topics": []}
         )
-        assert not answer.responses
+        assert not response.responses
 
 
 async def test_a_fetch_wakes_when_records_are_committed_not_when_they_are_written(
@@ -366,7 +368,7 @@ async def test_a_fetch_wakes_when_records_are_committed_not_when_they_are_writte
         await parked(node, client)
         producer.post("produce", 9, node.produce_body("t", batch(b"a")))
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         log = node.partition("t").log
         log.on_synced(log.written_end_offset)
         node.replica.on_durable(log)
@@ -374,7 +376,9 @@ async def test_a_fetch_wakes_when_records_are_committed_not_when_they_are_writte
         assert values(only_row(client).records) == [b"a"]
 
 
-async def test_a_lost_leadership_wakes_who_waits(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_lost_leadership_wakes_parked_fetches(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER))
         client = await node.connect()
@@ -392,7 +396,7 @@ async def test_a_lost_leadership_wakes_who_waits(tmp_path: Path, mock_clock: Moc
     ("version", "code"),
     [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)],
 )
-async def test_a_deleted_topic_wakes_who_waits(
+async def test_a_deleted_topic_wakes_parked_fetches(
     tmp_path: Path, mock_clock: MockClock, version: int, code: ErrorCode
 ) -> None:
     async with rig(tmp_path) as node:
@@ -419,7 +423,7 @@ async def test_a_client_that_goes_takes_its_waiting_fetch_along(
         assert not node.partition("t").fetches
 
 
-async def test_a_client_that_half_closes_gets_its_answer_first(
+async def test_a_client_that_half_closes_gets_its_response_first(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -445,7 +449,7 @@ async def test_any_request_but_a_fetch_wakes_the_fetch_before_it(
             await parked(node, client, offset=node.partition("t").log.log_end_offset)
             client.post(name, version, body)
             await settle()
-            assert len(client.answers()) == 2
+            assert len(client.responses()) == 2
 
 
 @pytest.mark.parametrize("session_epoch", [0, -1])
@@ -460,9 +464,9 @@ async def test_an_ordinary_fetch_waits_behind_one_that_waits(
         await parked(node, client)
         client.post("fetch", 12, node.fetch_body("other", 0, session_epoch=session_epoch))
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         await producer.produce("t", batch(b"came"))
-        first, second = client.answers()
+        first, second = client.responses()
         assert values(first.responses[0].partitions[0].records) == [b"came"]
         assert values(second.responses[0].partitions[0].records) == [b"there"]
 
@@ -471,14 +475,14 @@ async def test_an_ordinary_fetch_waits_behind_one_that_waits(
 
 
 async def open_session(node: Rig, client: Client, partitions: int, version: int = 12) -> int:
-    answer = await client.ask(
+    response = await client.request(
         "fetch", version, many(node, "t", partitions, version=version, session_epoch=0)
     )
-    assert (answer.error_code, answer.session_id > 0) == (0, True)
-    assert [row.partition_index for row in answer.responses[0].partitions] == list(
+    assert (response.error_code, response.session_id > 0) == (0, True)
+    assert [row.partition_index for row in response.responses[0].partitions] == list(
         range(partitions)
     )
-    return int(answer.session_id)
+    return int(response.session_id)
 
 
 async def go_on(
@@ -492,11 +496,11 @@ async def go_on(
         "topics": [],
         **options,
     }
-    return await client.ask("fetch", version, body)
+    return await client.request("fetch", version, body)
 
 
-def indexes(answer: Any) -> list[int]:
-    return [row.partition_index for topic in answer.responses for row in topic.partitions]
+def indexes(response: Any) -> list[int]:
+    return [row.partition_index for topic in response.responses for row in topic.partitions]
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
@@ -507,13 +511,13 @@ async def test_a_session_tells_only_what_is_new(tmp_path: Path, version: int) ->
         session_id = await open_session(node, client, 3, version)
         assert indexes(await go_on(client, session_id, 1, version)) == []
         await producer.produce("t", batch(b"a"), partition=1)
-        answer = await go_on(client, session_id, 2, version)
-        assert (answer.session_id, indexes(answer)) == (session_id, [1])
-        asked = {
+        response = await go_on(client, session_id, 2, version)
+        assert (response.session_id, indexes(response)) == (session_id, [1])
+        requested = {
             **node.name_of("t", 13, version),
             "partitions": [{"partition": 1, "fetch_offset": 1, "partition_max_bytes": 1 << 20}],
         }
-        assert indexes(await go_on(client, session_id, 3, version, topics=[asked])) == []
+        assert indexes(await go_on(client, session_id, 3, version, topics=[requested])) == []
         node.logs.delete_records(node.partition("t", 1).log, 1)
         # its start moved: news without bytes
         assert indexes(await go_on(client, session_id, 4, version)) == [1]
@@ -525,7 +529,7 @@ async def test_a_session_tells_only_what_is_new(tmp_path: Path, version: int) ->
         )
 
 
-async def test_an_error_in_a_session_is_told_until_it_is_gone_and_the_end_of_it_too(
+async def test_an_error_in_a_session_is_sent_until_it_ends_and_its_end_is_sent(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -534,8 +538,10 @@ async def test_an_error_in_a_session_is_told_until_it_is_gone_and_the_end_of_it_
         session_id = await open_session(node, client, 1, 10)
         node.lead("t", OTHER)
         for epoch in (1, 2):
-            answer = await go_on(client, session_id, epoch, 10)
-            assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            response = await go_on(client, session_id, epoch, 10)
+            assert (
+                response.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
         node.lead("t", ME)
         assert indexes(await go_on(client, session_id, 3, 10)) == [0]
         assert indexes(await go_on(client, session_id, 4, 10)) == []
@@ -552,8 +558,8 @@ async def test_wrong_ids_and_epochs(
         node.create("t")
         client = await node.connect()
         session_id = await open_session(node, client, 1)
-        answer = await go_on(client, session_id + id_offset, epoch)
-        assert (answer.error_code, answer.session_id, list(answer.responses)) == (code, 0, [])
+        response = await go_on(client, session_id + id_offset, epoch)
+        assert (response.error_code, response.session_id, list(response.responses)) == (code, 0, [])
         assert (await go_on(client, session_id, 1)).error_code == 0
 
 
@@ -595,7 +601,7 @@ async def test_a_session_is_closed_by_its_client_even_behind_a_waiting_fetch(
             },
         )
         await settle()
-        assert [(one.error_code, indexes(one)) for one in client.answers()] == [(0, []), (0, [])]
+        assert [(one.error_code, indexes(one)) for one in client.responses()] == [(0, []), (0, [])]
         assert len(node.replica.sessions) == 0
         assert (
             await go_on(client, session_id, 2)
@@ -608,10 +614,12 @@ async def test_who_got_bytes_comes_last_the_next_time(tmp_path: Path) -> None:
         client = await node.connect()
         for index in (0, 1):
             await client.produce("t", batch(b"x" * 100), partition=index)
-        answer = await client.ask("fetch", 12, many(node, "t", 2, session_epoch=0, max_bytes=1))
-        assert [len(values(row.records)) for row in answer.responses[0].partitions] == [1, 0]
-        answer = await go_on(client, answer.session_id, 1, max_bytes=1)
+        response = await client.request(
+            "fetch", 12, many(node, "t", 2, session_epoch=0, max_bytes=1)
+        )
+        assert [len(values(row.records)) for row in response.responses[0].partitions] == [1, 0]
+        response = await go_on(client, response.session_id, 1, max_bytes=1)
         assert [
             (row.partition_index, len(values(row.records)))
-            for row in answer.responses[0].partitions
+            for row in response.responses[0].partitions
         ] == [(1, 1)]

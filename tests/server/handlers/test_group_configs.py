@@ -1,5 +1,5 @@
 """Configuration of single groups (KIP-848) and the list of what has any (KIP-1142), as
-Apache Kafka 4.3.1 answers the same bytes.
+Apache Kafka 4.3.1 responses the same bytes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ async def alter(
         for key, operation, value in changes
     ]
     resource = {"resource_type": GROUP, "resource_name": name, "configs": rows}
-    (row,) = (await node.ask("incremental_alter_configs", 1, resources=[resource])).responses
+    (row,) = (await node.request("incremental_alter_configs", 1, resources=[resource])).responses
     return row.error_code, row.error_message
 
 
 async def describe(node: FakeNode, name: str) -> Any:
     resource = {"resource_type": GROUP, "resource_name": name, "configuration_keys": None}
     (row,) = (
-        await node.ask("describe_configs", 4, resources=[resource], include_synonyms=True)
+        await node.request("describe_configs", 4, resources=[resource], include_synonyms=True)
     ).results
     return row
 
@@ -159,9 +159,9 @@ async def test_what_has_configuration_is_listed_by_type() -> None:
         await alter(node, "g", (SESSION, 0, "50000"))
 
         async def listed(version: int, **request: Any) -> Any:
-            answer = await node.ask("list_config_resources", version, **request)
-            return answer.error_code, [
-                (row.resource_type, row.resource_name) for row in answer.config_resources
+            response = await node.request("list_config_resources", version, **request)
+            return response.error_code, [
+                (row.resource_type, row.resource_name) for row in response.config_resources
             ]
 
         assert await listed(0) == (0, [])
@@ -177,17 +177,17 @@ async def test_without_the_feature_there_are_no_consumer_groups() -> None:
     async with running_node() as node:
         assert node.image.features["group.version"] == 1
         node.image.features["group.version"] = 0
-        answer = await node.ask(
+        response = await node.request(
             "consumer_group_heartbeat", 1, group_id="g", member_id="m", member_epoch=0
         )
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-        (row,) = (await node.ask("consumer_group_describe", 1, group_ids=["g"])).groups
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        (row,) = (await node.request("consumer_group_describe", 1, group_ids=["g"])).groups
         assert (row.group_id, row.error_code) == ("g", ErrorCode.UNSUPPORTED_VERSION)
 
 
 async def test_a_node_may_leave_the_protocol_out() -> None:
     async with running_node(group_coordinator_rebalance_protocols="classic") as node:
-        answer = await node.ask(
+        response = await node.request(
             "consumer_group_heartbeat", 1, group_id="g", member_id="m", member_epoch=0
         )
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -1,5 +1,5 @@
 """Requests about classic groups on their way to the coordinators: what is copied, what old
-versions are told, several groups at once.
+versions get, several groups at once.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from mqd.server.handlers import (
 
 
 class Coordinators:
-    """A CoordinatorService that answers as it is told, and notes what it was asked."""
+    """A CoordinatorService with scripted responses. It records its calls."""
 
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
+    def __init__(self, response: Any) -> None:
+        self._answer = response
         self.calls: list[tuple[Any, Call]] = []
 
     def partition_of(self, key: str) -> int:
@@ -47,10 +47,10 @@ class Coordinators:
 
     async def call_shard(self, index: Any, op: Call) -> Any:
         self.calls.append((index, op._replace(request=deepcopy(op.request))))
-        answer = self._answer(index, op) if callable(self._answer) else self._answer
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self._answer(index, op) if callable(self._answer) else self._answer
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     async def call_everywhere(self, op: Call) -> list[Any]:
         return [await self.call_shard(index, op) for index in (1, 2)]
@@ -111,29 +111,31 @@ async def test_nothing_large_waits_with_a_request(
 ) -> None:
     groups = Coordinators({"error_code": ErrorCode.NONE})
     _, request = received(api, version, group_id="g", **rows)
-    told: list[None] = []
-    asked = replace(context(groups, api, version), waits=lambda: told.append(None))
-    await handler.handle(asked, request)
-    assert told == [None]
+    returned: list[None] = []
+    requested = replace(context(groups, api, version), waits=lambda: returned.append(None))
+    await handler.handle(requested, request)
+    assert returned == [None]
     (name,) = rows
     assert len(groups.calls[0][1].request[name]) == len(rows[name]) and not request[name]
 
 
 @pytest.mark.parametrize("version", range(10))
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         {"error_code": ErrorCode.MEMBER_ID_REQUIRED, "protocol_name": None},
         MqError(ErrorCode.NOT_COORDINATOR),
     ],
 )
-async def test_a_join_without_a_protocol_is_told_in_every_version(
-    version: int, answer: Any
+async def test_a_join_without_a_protocol_gets_an_error_in_every_version(
+    version: int, response: Any
 ) -> None:
     _, request = received("join_group", version, group_id="g")
-    told = await join_group.handle(context(Coordinators(answer), "join_group", version), request)
+    returned = await join_group.handle(
+        context(Coordinators(response), "join_group", version), request
+    )
     api = by_name("join_group")
-    decoded = api.decode_response(version, api.encode_response(version, told))
+    decoded = api.decode_response(version, api.encode_response(version, returned))
     assert decoded.error_code in (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.NOT_COORDINATOR)
     assert decoded.protocol_name == (None if version >= 7 else "")
 
@@ -152,14 +154,14 @@ def test_while_the_coordinator_loads_a_heartbeat_is_taken_for_good() -> None:
 
 async def test_groups_of_every_shard_are_listed() -> None:
     groups = Coordinators(lambda index, _: {"groups": [{"group_id": f"of {index}"}]})
-    answer = await list_groups.handle(
+    response = await list_groups.handle(
         context(groups, "list_groups", 5), received("list_groups", 5)[1]
     )
-    assert answer == {"groups": [{"group_id": "of 1"}, {"group_id": "of 2"}]}
+    assert response == {"groups": [{"group_id": "of 1"}, {"group_id": "of 2"}]}
 
 
-async def test_each_shard_describes_its_own_groups_in_the_order_that_was_asked() -> None:
-    def answer(index: int, call: Call) -> Any:
+async def test_each_shard_describes_its_own_groups_in_the_order_of_the_request() -> None:
+    def response(index: int, call: Call) -> Any:
         if index == 1:
             return MqError(ErrorCode.NOT_COORDINATOR)
         return {
@@ -168,12 +170,12 @@ async def test_each_shard_describes_its_own_groups_in_the_order_that_was_asked()
             ]
         }
 
-    groups = Coordinators(answer)
+    groups = Coordinators(response)
     _, request = received(
         "describe_groups", 5, groups=["aa", "b", "cc", "aa"], include_authorized_operations=True
     )
-    told = await describe_groups.handle(context(groups, "describe_groups", 5), request)
-    assert told["groups"] == [
+    returned = await describe_groups.handle(context(groups, "describe_groups", 5), request)
+    assert returned["groups"] == [
         {"group_id": "aa", "error_code": ErrorCode.NONE, "authorized_operations": 3400},
         {"group_id": "b", "error_code": ErrorCode.NOT_COORDINATOR},
         {"group_id": "cc", "error_code": ErrorCode.NONE, "authorized_operations": 3400},
@@ -182,10 +184,10 @@ async def test_each_shard_describes_its_own_groups_in_the_order_that_was_asked()
         (2, ["aa", "cc"]),
         (1, ["b"]),
     ]
-    by_name("describe_groups").encode_response(5, told)
+    by_name("describe_groups").encode_response(5, returned)
 
 
-async def test_for_whom_a_rebalance_waits_is_told_to_those_who_ask() -> None:
+async def test_awaited_members_of_a_rebalance_are_described_on_request() -> None:
     """Stock clients get Kafka's fields and no other: not every one steps over tags that it
     does not know.
     """
@@ -205,16 +207,19 @@ async def test_for_whom_a_rebalance_waits_is_told_to_those_who_ask() -> None:
     api = by_name("describe_groups")
     for version, wanted in ((4, True), (5, False), (5, True), (6, True)):
         _, request = received("describe_groups", version, groups=["g"], awaited_wanted=wanted)
-        answer = await describe_groups.handle(context(groups, "describe_groups", version), request)
-        (row,) = api.decode_response(version, api.encode_response(version, answer)).groups
-        told = wanted and version >= 5
-        assert [each.awaited for each in row.members] == [told, False] and row.state_since_ms == (
-            5 if told else -1
+        response = await describe_groups.handle(
+            context(groups, "describe_groups", version), request
         )
+        (row,) = api.decode_response(version, api.encode_response(version, response)).groups
+        returned = wanted and version >= 5
+        assert [each.awaited for each in row.members] == [
+            returned,
+            False,
+        ] and row.state_since_ms == (5 if returned else -1)
 
 
 async def test_many_groups_are_deleted_some_at_a_time() -> None:
-    def answer(index: int, call: Call) -> Any:
+    def response(index: int, call: Call) -> Any:
         return {
             "results": [
                 {"group_id": name, "error_code": ErrorCode.NONE}
@@ -222,19 +227,19 @@ async def test_many_groups_are_deleted_some_at_a_time() -> None:
             ]
         }
 
-    groups = Coordinators(answer)
+    groups = Coordinators(response)
     names = [f"{number:04}" for number in range(250)]
-    told = await delete_groups.handle(
+    returned = await delete_groups.handle(
         context(groups, "delete_groups", 2), received("delete_groups", 2, groups_names=names)[1]
     )
-    assert [row["group_id"] for row in told["results"]] == names
+    assert [row["group_id"] for row in returned["results"]] == names
     assert [len(call.request.groups_names) for _, call in groups.calls] == [100, 100, 50]
 
 
-async def test_a_group_that_is_not_deleted_at_once_is_asked_for_again() -> None:
+async def test_the_deletion_of_a_large_group_is_repeated_until_done() -> None:
     passes = {"a": 3, "b": 1, "c": 2}
 
-    def answer(index: int, call: Call) -> Any:
+    def response(index: int, call: Call) -> Any:
         rows = []
         for name in call.request.groups_names:
             passes[name] -= 1
@@ -250,11 +255,11 @@ async def test_a_group_that_is_not_deleted_at_once_is_asked_for_again() -> None:
             )
         return {"results": rows}
 
-    groups = Coordinators(answer)
+    groups = Coordinators(response)
     _, request = received("delete_groups", 2, groups_names=["a", "b", "c"])
-    told = await delete_groups.handle(context(groups, "delete_groups", 2), request)
+    returned = await delete_groups.handle(context(groups, "delete_groups", 2), request)
     codes = {"a": ErrorCode.NONE, "b": ErrorCode.NONE, "c": ErrorCode.NON_EMPTY_GROUP}
-    assert told == {
+    assert returned == {
         "results": [{"group_id": name, "error_code": code} for name, code in codes.items()]
     }
     assert [call.request.groups_names for _, call in groups.calls] == [
@@ -264,7 +269,7 @@ async def test_a_group_that_is_not_deleted_at_once_is_asked_for_again() -> None:
     ]
 
 
-def test_where_there_are_no_groups_at_all_each_is_told_so() -> None:
+def test_without_a_groups_topic_each_group_gets_an_error() -> None:
     _, request = received("delete_groups", 2, groups_names=["a", "b", "a"])
     error = MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert [row["group_id"] for row in delete_groups.failed(request, error)["results"]] == [
@@ -272,24 +277,24 @@ def test_where_there_are_no_groups_at_all_each_is_told_so() -> None:
         "b",
     ]
     _, request = received("describe_groups", 6, groups=["a"])
-    answer = describe_groups.failed(request, error)
-    assert answer == {
+    response = describe_groups.failed(request, error)
+    assert response == {
         "groups": [{"group_id": "a", "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}]
     }
-    by_name("describe_groups").encode_response(6, answer)
+    by_name("describe_groups").encode_response(6, response)
 
 
 async def test_a_consumer_group_that_is_named_again_and_again_is_described_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may have much to tell, and a request has room for many names."""
+    """A group may have many members, and a request has room for many names."""
     groups = Coordinators(
         lambda key, call: {"groups": [{"group_id": key, "error_code": ErrorCode.NONE}]}
     )
     _, request = received("consumer_group_describe", 1, group_ids=["g", "", "h", "g", "", "g"])
-    asked = context(groups, "consumer_group_describe", 1)
+    requested = context(groups, "consumer_group_describe", 1)
     monkeypatch.setattr(consumer_group_describe, "require_protocol", lambda node: None)
-    answer = await consumer_group_describe.handle(asked, request)
-    assert [row["group_id"] for row in answer["groups"]] == ["g", "", "h"] and len(
+    response = await consumer_group_describe.handle(requested, request)
+    assert [row["group_id"] for row in response["groups"]] == ["g", "", "h"] and len(
         groups.calls
     ) == 2

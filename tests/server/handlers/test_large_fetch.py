@@ -1,4 +1,4 @@
-"""Fetches of many partitions: decoded, planned and answered in slices, with the same
+"""Fetches of many partitions: decoded, planned and encoded in slices, with the same
 results as small ones.
 """
 
@@ -52,17 +52,17 @@ def fetch_of(indexes: Any, **options: Any) -> dict[str, Any]:
     return {**body, "topics": [{"topic": "t", "partitions": rows}]}
 
 
-def found(answer: Any) -> dict[int, list[bytes]]:
+def found(response: Any) -> dict[int, list[bytes]]:
     return {
         row.partition_index: values(row.records)
-        for topic in answer.responses
+        for topic in response.responses
         for row in topic.partitions
         if row.records
     }
 
 
-def rows_of(answer: Any) -> list[Any]:
-    return [row for topic in answer.responses for row in topic.partitions]
+def rows_of(response: Any) -> list[Any]:
+    return [row for topic in response.responses for row in topic.partitions]
 
 
 async def until_planned(node: Rig) -> None:
@@ -76,29 +76,29 @@ async def until_planned(node: Rig) -> None:
 async def parked(node: Rig, client: Client, **options: Any) -> None:
     client.post("fetch", 11, fetch_of(range(MANY), **{"max_wait_ms": 10_000, **options}))
     await settle()
-    assert client.answers() == []
+    assert client.responses() == []
     assert node.parked_fetches()
 
 
-def nobody_waits(node: Rig) -> bool:
+def nothing_is_parked(node: Rig) -> bool:
     return not any(partition.fetches for partition in node.replica.partitions())
 
 
 @pytest.mark.parametrize("version", [4, 11, 12])
-async def test_every_partition_is_answered(tmp_path: Path, version: int) -> None:
+async def test_every_partition_has_a_row(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()
         for index in (0, MANY - 1):
             await client.produce("t", batch(b"%d" % index), partition=index)
-        answer = await client.ask("fetch", version, fetch_of(range(MANY)))
-        assert [row.partition_index for row in rows_of(answer)] == list(range(MANY))
-        assert found(answer) == {0: [b"0"], MANY - 1: [b"%d" % (MANY - 1)]}
-        assert nobody_waits(node)
+        response = await client.request("fetch", version, fetch_of(range(MANY)))
+        assert [row.partition_index for row in rows_of(response)] == list(range(MANY))
+        assert found(response) == {0: [b"0"], MANY - 1: [b"%d" % (MANY - 1)]}
+        assert nothing_is_parked(node)
 
 
 @pytest.mark.parametrize("count", [2, MANY], ids=["small", "large"])
-async def test_a_partition_named_twice_is_answered_once_from_its_last_row(
+async def test_a_partition_named_twice_has_one_row_from_its_last_position(
     tmp_path: Path, count: int
 ) -> None:
     async with rig(tmp_path) as node:
@@ -108,24 +108,24 @@ async def test_a_partition_named_twice_is_answered_once_from_its_last_row(
             await client.produce("t", batch(value))
         body = fetch_of([0] * count)
         body["topics"][0]["partitions"][-1]["fetch_offset"] = 1
-        answer = await client.ask("fetch", 12, body)
-        assert found(answer) == {0: [b"b"]}
-        assert len(rows_of(answer)) == 1
+        response = await client.request("fetch", 12, body)
+        assert found(response) == {0: [b"b"]}
+        assert len(rows_of(response)) == 1
 
 
-async def test_others_are_answered_between_two_slices(tmp_path: Path) -> None:
+async def test_others_are_served_between_two_slices(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client, other = await node.connect(), await node.connect()
         client.post("fetch", 12, fetch_of(range(MANY), max_wait_ms=1000))
         await until_planned(node)
         other.post("api_versions", 0, {})
-        while not other.answers():
+        while not other.responses():
             assert not client.sock.sent
             await trio.lowlevel.checkpoint()
 
 
-async def test_requests_behind_wait_for_the_plan_and_are_answered_in_order(tmp_path: Path) -> None:
+async def test_later_requests_wait_for_the_plan_and_keep_their_order(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()
@@ -135,11 +135,11 @@ async def test_requests_behind_wait_for_the_plan_and_are_answered_in_order(tmp_p
         client.post("metadata", 12, {"topics": [{"name": "t"}]})
         node.node.controller.controller_id = 1
         await settle()
-        first, produced, second, metadata = client.answers()
+        first, produced, second, metadata = client.responses()
         assert (found(first), found(second)) == ({}, {0: [b"late"]})
         assert produced.responses[0].partition_responses[0].error_code == 0
         assert len(metadata.topics[0].partitions) == MANY
-        assert nobody_waits(node)
+        assert nothing_is_parked(node)
 
 
 # -- fetches that wait
@@ -151,14 +151,14 @@ async def test_a_large_fetch_waits_for_its_bytes(tmp_path: Path, mock_clock: Moc
         client, producer = await node.connect(), await node.connect()
         await parked(node, client, min_bytes=300)
         await producer.produce("t", batch(b"x" * 100), partition=3)
-        assert client.answers() == []
+        assert client.responses() == []
         await producer.produce("t", batch(b"y" * 100), partition=MANY - 1)
-        (answer,) = client.answers()
-        assert sorted(found(answer)) == [3, MANY - 1]
-        assert nobody_waits(node)
+        (response,) = client.responses()
+        assert sorted(found(response)) == [3, MANY - 1]
+        assert nothing_is_parked(node)
 
 
-async def test_a_large_fetch_is_answered_when_its_time_is_up(
+async def test_a_large_fetch_responds_at_its_deadline(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -167,9 +167,9 @@ async def test_a_large_fetch_is_answered_when_its_time_is_up(
         await parked(node, client, max_wait_ms=500)
         mock_clock.jump(0.51)
         await settle()
-        (answer,) = client.answers()
-        assert len(rows_of(answer)) == MANY
-        assert nobody_waits(node)
+        (response,) = client.responses()
+        assert len(rows_of(response)) == MANY
+        assert nothing_is_parked(node)
 
 
 async def test_records_that_come_behind_the_plan_are_not_missed(
@@ -181,9 +181,9 @@ async def test_records_that_come_behind_the_plan_are_not_missed(
         client.post("fetch", 12, fetch_of(range(MANY), max_wait_ms=10_000))
         await until_planned(node)
         await producer.produce("t", batch(b"news"))
-        (answer,) = client.answers()
-        assert found(answer) == {0: [b"news"]}
-        assert nobody_waits(node)
+        (response,) = client.responses()
+        assert found(response) == {0: [b"news"]}
+        assert nothing_is_parked(node)
 
 
 async def test_records_behind_the_plan_that_a_response_has_no_room_for_do_not_end_the_wait(
@@ -199,16 +199,16 @@ async def test_records_behind_the_plan_that_a_response_has_no_room_for_do_not_en
         for producer in producers:
             producer.post("produce", 9, node.produce_body("t", batch(b"x" * 100)))
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         assert node.parked_fetches()
         mock_clock.jump(0.51)
         await settle()
-        (answer,) = client.answers()
-        assert found(answer) == {0: [b"x" * 100]}
-        assert nobody_waits(node)
+        (response,) = client.responses()
+        assert found(response) == {0: [b"x" * 100]}
+        assert nothing_is_parked(node)
 
 
-async def test_a_leadership_lost_behind_the_plan_is_answered_at_once(
+async def test_a_leadership_lost_behind_the_plan_is_sent_at_once(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -218,11 +218,11 @@ async def test_a_leadership_lost_behind_the_plan_is_answered_at_once(
         await until_planned(node)
         node.lead("t", OTHER)
         await settle()
-        (answer,) = client.answers()
-        assert [row.error_code for row in rows_of(answer)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] + [
-            0
-        ] * (MANY - 1)
-        assert nobody_waits(node)
+        (response,) = client.responses()
+        assert [row.error_code for row in rows_of(response)] == [
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+        ] + [0] * (MANY - 1)
+        assert nothing_is_parked(node)
 
 
 async def test_one_append_frees_every_fetch_that_waits(
@@ -236,9 +236,9 @@ async def test_one_append_frees_every_fetch_that_waits(
             await parked(node, client)
         await producer.produce("t", batch(b"news"), partition=7)
         for client in clients:
-            (answer,) = client.answers()
-            assert found(answer) == {7: [b"news"]}
-        assert nobody_waits(node)
+            (response,) = client.responses()
+            assert found(response) == {7: [b"news"]}
+        assert nothing_is_parked(node)
 
 
 async def test_a_large_request_for_few_partitions_leaves_them_when_it_is_woken(
@@ -247,18 +247,18 @@ async def test_a_large_request_for_few_partitions_leaves_them_when_it_is_woken(
     async with rig(tmp_path) as node:
         await create_many(node)
         client, producer = await node.connect(), await node.connect()
-        answer = await client.ask("fetch", 12, fetch_of(range(MANY), session_epoch=0))
+        response = await client.request("fetch", 12, fetch_of(range(MANY), session_epoch=0))
         forgotten = [{"topic": "t", "partitions": list(range(1, MANY))}]
-        body = fetch_of([0] * MANY, session_id=answer.session_id, session_epoch=1)
+        body = fetch_of([0] * MANY, session_id=response.session_id, session_epoch=1)
         client.post(
             "fetch", 12, {**body, "max_wait_ms": 10_000, "forgotten_topics_data": forgotten}
         )
         await settle()
         assert node.partition("t", 0).fetches
         await producer.produce("t", batch(b"news"))
-        (answer,) = client.answers()
-        assert found(answer) == {0: [b"news"]}
-        assert nobody_waits(node)
+        (response,) = client.responses()
+        assert found(response) == {0: [b"news"]}
+        assert nothing_is_parked(node)
 
 
 @pytest.mark.parametrize("behind", ["produce", "metadata", "final fetch"])
@@ -279,7 +279,7 @@ async def test_a_request_behind_frees_a_large_fetch(
                 "fetch", 12, {**fetch_of([]), "session_id": 7, "session_epoch": -1, "topics": []}
             )
         await settle()
-        first, _ = client.answers()
+        first, _ = client.responses()
         assert len(rows_of(first)) == MANY
 
 
@@ -296,14 +296,14 @@ async def test_a_client_that_goes_takes_its_large_fetch_along(
             await until_planned(node)
         elif when == "while it waits":
             await settle()
-            assert not nobody_waits(node)
+            assert not nothing_is_parked(node)
         (client.half_close if how == "half close" else client.reset)()
         await settle()
         if how == "half close":
-            (answer,) = client.answers()
-            assert len(rows_of(answer)) == MANY
+            (response,) = client.responses()
+            assert len(rows_of(response)) == MANY
         assert client.sock.closed
-        assert nobody_waits(node)
+        assert nothing_is_parked(node)
         assert node.server.memory.request_bytes == 0
 
 
@@ -317,7 +317,7 @@ async def test_a_damaged_large_fetch_closes_its_connection(tmp_path: Path) -> No
         client.send_frame(head + pack(">i", MANY + 1) + rows)
         await settle()
         assert client.sock.closed
-        assert (await other.ask("api_versions", 0, {})).error_code == 0
+        assert (await other.request("api_versions", 0, {})).error_code == 0
         assert node.server.memory.request_bytes == 0
 
 
@@ -327,31 +327,36 @@ async def test_a_damaged_large_fetch_closes_its_connection(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "unknown", [FETCH_SESSION_UNKNOWN_MAX, FETCH_SESSION_UNKNOWN_MAX + 1, 10 * DECODED_AT_ONCE_ROWS]
 )
-async def test_a_session_of_many_unknown_partitions_ends_with_the_answer(
+async def test_a_session_of_many_unknown_partitions_ends_with_the_response(
     tmp_path: Path, unknown: int
 ) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
-        answer = await client.ask("fetch", 12, fetch_of(range(1, 1 + unknown), session_epoch=0))
-        assert [row.error_code for row in rows_of(answer)] == [
+        response = await client.request(
+            "fetch", 12, fetch_of(range(1, 1 + unknown), session_epoch=0)
+        )
+        assert [row.error_code for row in rows_of(response)] == [
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ] * unknown
         lives = unknown <= FETCH_SESSION_UNKNOWN_MAX
-        assert (answer.session_id != 0, len(node.replica.sessions)) == (lives, lives)
+        assert (response.session_id != 0, len(node.replica.sessions)) == (lives, lives)
 
 
 async def test_partitions_that_become_unknown_end_their_session(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()
-        answer = await client.ask("fetch", 11, fetch_of(range(MANY), session_epoch=0))
-        session_id = answer.session_id
+        response = await client.request("fetch", 11, fetch_of(range(MANY), session_epoch=0))
+        session_id = response.session_id
         assert session_id
         again = {**fetch_of([], session_id=session_id, session_epoch=1), "topics": []}
-        assert rows_of(await client.ask("fetch", 11, again)) == []
+        assert rows_of(await client.request("fetch", 11, again)) == []
         await delete_many(node)
-        answer = await client.ask("fetch", 11, {**again, "session_epoch": 2})
-        assert (answer.session_id, len(rows_of(answer))) == (0, MANY)
-        answer = await client.ask("fetch", 11, {**again, "session_epoch": 3})
-        assert (answer.error_code, rows_of(answer)) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+        response = await client.request("fetch", 11, {**again, "session_epoch": 2})
+        assert (response.session_id, len(rows_of(response))) == (0, MANY)
+        response = await client.request("fetch", 11, {**again, "session_epoch": 3})
+        assert (response.error_code, rows_of(response)) == (
+            ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+            [],
+        )

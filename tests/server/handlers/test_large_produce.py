@@ -1,4 +1,4 @@
-"""Produce requests of many partitions or bytes: decoded, appended and answered in slices,
+"""Produce requests of many partitions or bytes: decoded, appended and encoded in slices,
 with the same results as small ones.
 """
 
@@ -46,12 +46,12 @@ def produce_of(node: Rig, rows: Any, *, version: int = 9, **options: Any) -> dic
     return body
 
 
-def codes(answer: Any) -> list[int]:
-    return [row.error_code for topic in answer.responses for row in topic.partition_responses]
+def codes(response: Any) -> list[int]:
+    return [row.error_code for topic in response.responses for row in topic.partition_responses]
 
 
-def offsets(answer: Any) -> list[int]:
-    return [row.base_offset for topic in answer.responses for row in topic.partition_responses]
+def offsets(response: Any) -> list[int]:
+    return [row.base_offset for topic in response.responses for row in topic.partition_responses]
 
 
 def appended(node: Rig) -> int:
@@ -67,15 +67,15 @@ async def until_begun(node: Rig, topic: str = "t", last: int = MANY - 1) -> None
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
-async def test_every_partition_is_appended_and_answered(tmp_path: Path, version: int) -> None:
+async def test_every_partition_is_appended_and_has_a_row(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()
         rows = [(index, None if index == 5 else batch(b"%d" % index)) for index in range(MANY + 1)]
-        answer = await client.ask("produce", version, produce_of(node, rows, version=version))
+        response = await client.request("produce", version, produce_of(node, rows, version=version))
         expected = [0] * (MANY + 1)
         expected[5], expected[MANY] = ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert codes(answer) == expected
+        assert codes(response) == expected
         assert appended(node) == MANY - 1
         assert values((await client.fetch("t", 0, partition=MANY - 1)).records) == [
             b"%d" % (MANY - 1)
@@ -84,20 +84,20 @@ async def test_every_partition_is_appended_and_answered(tmp_path: Path, version:
 
 
 @pytest.mark.parametrize("version", [8, 9])
-async def test_many_topics_are_answered_in_their_order(tmp_path: Path, version: int) -> None:
+async def test_many_topics_keep_their_order_in_the_response(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         for name in ("a", "b"):
             node.create(name)
         client = await node.connect()
         body = node.produce_body("a", None, version=version)
-        names = ["a", "nobody", "b"] * AT_ONCE
+        names = ["a", "missing", "b"] * AT_ONCE
         body["topic_data"] = [
             {"name": name, "partition_data": [{"index": 0, "records": VALUE}]} for name in names
         ]
-        answer = await client.ask("produce", version, body)
-        assert [topic.name for topic in answer.responses] == names
+        response = await client.request("produce", version, body)
+        assert [topic.name for topic in response.responses] == names
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert codes(answer) == [unknown if name == "nobody" else 0 for name in names]
+        assert codes(response) == [unknown if name == "missing" else 0 for name in names]
 
 
 async def test_records_of_a_partition_stay_in_their_order(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_records_of_a_partition_stay_in_their_order(tmp_path: Path) -> Non
         )
         client.post("produce", 9, produce_of(node, [(0, batch(b"last"))]))
         await settle()
-        first, large, last = client.answers()
+        first, large, last = client.responses()
         assert (offsets(first), offsets(large), offsets(last)) == (
             [0],
             list(range(1, MANY + 1)),
@@ -120,14 +120,14 @@ async def test_records_of_a_partition_stay_in_their_order(tmp_path: Path) -> Non
         assert stored == [b"first", *(b"%d" % number for number in range(MANY)), b"last"]
 
 
-async def test_others_are_answered_between_two_slices(tmp_path: Path) -> None:
+async def test_others_are_served_between_two_slices(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client, other = await node.connect(), await node.connect()
         client.post("produce", 9, produce_of(node, [(index, VALUE) for index in range(MANY)]))
         await until_begun(node)
         other.post("api_versions", 0, {})
-        while not other.answers():
+        while not other.responses():
             assert not client.sock.sent
             await trio.lowlevel.checkpoint()
 
@@ -139,25 +139,25 @@ async def test_requests_behind_wait_for_the_appends_and_not_for_the_commit(
         await create_many(node, flush_before_ack="true")
         client = await node.connect()
         client.post("produce", 9, produce_of(node, [(index, VALUE) for index in range(MANY)]))
-        client.post("produce", 9, produce_of(node, [(MANY - 1, VALUE)], acks=0), answered=False)
+        client.post("produce", 9, produce_of(node, [(MANY - 1, VALUE)], acks=0), responds=False)
         await until_begun(node)
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         assert node.partition("t", MANY - 1).log.log_end_offset == 2
         for index in range(MANY):
             synced(node, "t", index)
         await settle()
-        (answer,) = client.answers()
-        assert codes(answer) == [0] * MANY
+        (response,) = client.responses()
+        assert codes(response) == [0] * MANY
 
 
 @pytest.mark.parametrize("refused", [False, True])
-async def test_acks_0_is_not_answered(tmp_path: Path, refused: bool) -> None:
+async def test_acks_0_gets_no_response(tmp_path: Path, refused: bool) -> None:
     async with rig(tmp_path) as node:
         await create_many(node)
         client = await node.connect()
         rows = [(index, None if refused and index == 3 else VALUE) for index in range(MANY)]
-        client.post("produce", 9, produce_of(node, rows, acks=0), answered=False)
+        client.post("produce", 9, produce_of(node, rows, acks=0), responds=False)
         await settle()
         assert appended(node) == MANY - refused
         assert client.sock.closed == refused
@@ -180,17 +180,17 @@ async def test_only_what_is_not_committed_is_timed_out(
             synced(node, "t", index)
         mock_clock.jump(1.4)
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         mock_clock.jump(0.2)
         await settle()
-        (answer,) = client.answers()
-        assert codes(answer) == [ErrorCode.REQUEST_TIMED_OUT] + [0] * (MANY - 1)
+        (response,) = client.responses()
+        assert codes(response) == [ErrorCode.REQUEST_TIMED_OUT] + [0] * (MANY - 1)
         synced(node, "t")
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
 
 
-async def test_a_leadership_lost_between_two_slices_is_answered(tmp_path: Path) -> None:
+async def test_a_leadership_lost_between_two_slices_is_an_error(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         await create_many(node, replicas=(ME, OTHER), flush_before_ack="true")
         client = await node.connect()
@@ -206,10 +206,10 @@ async def test_a_leadership_lost_between_two_slices_is_answered(tmp_path: Path) 
         for index in range(1, MANY - 1):
             synced(node, "t", index)
         await settle()
-        (answer,) = client.answers()
+        (response,) = client.responses()
         moved = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert codes(answer) == [moved] + [0] * (MANY - 2) + [moved]
-        assert [one.node_id for one in answer.node_endpoints] == [OTHER]
+        assert codes(response) == [moved] + [0] * (MANY - 2) + [moved]
+        assert [one.node_id for one in response.node_endpoints] == [OTHER]
         assert not node.partition("t", MANY - 1).log.log_end_offset
 
 
@@ -226,9 +226,9 @@ async def test_a_slice_that_could_not_be_written_is_refused_though_a_later_one_r
         await until_begun(node, "t", 1)
         node.disk.free = 1 << 40
         await settle()
-        (answer,) = client.answers()
-        assert codes(answer)[SLICE - 1] == ErrorCode.KAFKA_STORAGE_ERROR
-        later = codes(answer)[SLICE:]
+        (response,) = client.responses()
+        assert codes(response)[SLICE - 1] == ErrorCode.KAFKA_STORAGE_ERROR
+        later = codes(response)[SLICE:]
         stored = values((await client.fetch("t", 0, partition=1)).records)
         assert later.count(0) == len(stored) > 0
 
@@ -244,8 +244,8 @@ async def test_a_client_that_goes(tmp_path: Path, how: str) -> None:
         await settle()
         assert client.sock.closed
         if how == "half close":
-            (answer,) = client.answers()
-            assert codes(answer) == [0] * MANY
+            (response,) = client.responses()
+            assert codes(response) == [0] * MANY
         assert node.server.memory.request_bytes == 0
 
 
@@ -256,7 +256,7 @@ async def test_a_damaged_large_request_closes_its_connection(tmp_path: Path) -> 
         client.send_frame(head + pack(">i", MANY + 1) + pack(">ii", 0, -1) * MANY)
         await settle()
         assert client.sock.closed
-        assert (await other.ask("api_versions", 0, {})).error_code == 0
+        assert (await other.request("api_versions", 0, {})).error_code == 0
         assert node.server.memory.request_bytes == 0
 
 
@@ -276,7 +276,7 @@ async def test_many_bytes_are_appended_in_slices_and_not_copied(tmp_path: Path) 
                 await trio.lowlevel.checkpoint()
         assert appended(node) < count
         await settle()
-        first, second = client.answers()
+        first, second = client.responses()
         assert codes(first) == codes(second) == [0] * count
         for index in (0, 1):
             log = [value[:2] for value in await everything(client, index)]
@@ -306,15 +306,15 @@ async def test_each_slice_of_a_transaction_is_confirmed(
         client = await node.connect()
         coordinator.codes["t", MANY - 1] = ErrorCode.INVALID_TXN_STATE
         rows = [(index, part(0)) for index in range(MANY)]
-        answer = await client.ask("produce", 9, produce_of(node, rows, transactional_id=TX))
-        assert codes(answer) == [0] * (MANY - 1) + [ErrorCode.INVALID_TXN_STATE]
+        response = await client.request("produce", 9, produce_of(node, rows, transactional_id=TX))
+        assert codes(response) == [0] * (MANY - 1) + [ErrorCode.INVALID_TXN_STATE]
         assert len(coordinator.requests) == SLICES
-        answer = await client.ask(
+        response = await client.request(
             "produce",
             9,
             produce_of(node, [(i, part(1)) for i in range(MANY - 1)], transactional_id=TX),
         )
-        assert codes(answer) == [0] * (MANY - 1)
+        assert codes(response) == [0] * (MANY - 1)
         assert len(coordinator.requests) == SLICES, "the transaction is open in each of these"
 
 
@@ -328,6 +328,6 @@ async def test_producers_of_two_transactions_in_one_request_are_refused(
         rows = [
             (index, part(0, producer_id=7 if index == MANY - 1 else 9)) for index in range(MANY)
         ]
-        answer = await client.ask("produce", 9, produce_of(node, rows, transactional_id=TX))
-        assert set(codes(answer)) == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+        response = await client.request("produce", 9, produce_of(node, rows, transactional_id=TX))
+        assert set(codes(response)) == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
         assert (len(coordinator.requests), appended(node)) == (0, 0)

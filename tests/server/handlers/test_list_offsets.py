@@ -39,8 +39,8 @@ async def row_of(
         "isolation_level": isolation_level,
         "topics": [{"name": topic, "partitions": [partition]}],
     }
-    answer = await client.ask("list_offsets", version, body)
-    return answer.topics[0].partitions[0]
+    response = await client.request("list_offsets", version, body)
+    return response.topics[0].partitions[0]
 
 
 async def look(
@@ -73,13 +73,13 @@ async def test_special_timestamps_in_every_version(tmp_path: Path, version: int)
             NOW + 1: (0, NOW + 9, 1),
             NOW + 10: NOWHERE,
         }
-        for asked, answer in expected.items():
-            known = version >= SINCE.get(asked, 0)
-            assert await look(client, "t", asked, version) == (
-                answer if known else (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+        for requested, response in expected.items():
+            known = version >= SINCE.get(requested, 0)
+            assert await look(client, "t", requested, version) == (
+                response if known else (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
             )
-        for asked in (-7, -(2**63)):
-            assert await look(client, "t", asked, version) == (
+        for requested in (-7, -(2**63)):
+            assert await look(client, "t", requested, version) == (
                 ErrorCode.UNSUPPORTED_VERSION,
                 -1,
                 -1,
@@ -90,8 +90,10 @@ async def test_an_empty_partition(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
-        assert [await look(client, "t", asked) for asked in (LATEST, EARLIEST)] == [(0, -1, 0)] * 2
-        assert [await look(client, "t", asked) for asked in (MAX_TIMESTAMP, 0, NOW)] == [
+        assert [await look(client, "t", requested) for requested in (LATEST, EARLIEST)] == [
+            (0, -1, 0)
+        ] * 2
+        assert [await look(client, "t", requested) for requested in (MAX_TIMESTAMP, 0, NOW)] == [
             NOWHERE
         ] * 3
 
@@ -108,7 +110,7 @@ async def test_the_end_is_what_is_committed(tmp_path: Path, isolation_level: int
         assert await look(client, "t", NOW, isolation_level=isolation_level) == NOWHERE
 
 
-async def test_leader_epochs_are_told_and_fence(tmp_path: Path) -> None:
+async def test_leader_epochs_are_returned_and_fence(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER), isr=(ME,))
         client = await node.connect()
@@ -131,7 +133,7 @@ async def test_leader_epochs_are_told_and_fence(tmp_path: Path) -> None:
 async def test_unknown_and_offline_partitions(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         client = await node.connect()
-        assert (await look(client, "nobody", LATEST))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await look(client, "missing", LATEST))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         node.disk.write_error = errno.EIO
         node.create("t")
         assert (await look(client, "t", LATEST))[0] == ErrorCode.KAFKA_STORAGE_ERROR
@@ -158,13 +160,13 @@ async def test_a_partition_that_is_named_twice_has_one_row_with_an_error(tmp_pat
             }
             for name, indexes in (("t", (1, 0)), ("u", (0,)), ("t", (0, 0)))
         ]
-        answer = await client.ask("list_offsets", 7, {"replica_id": -1, "topics": topics})
+        response = await client.request("list_offsets", 7, {"replica_id": -1, "topics": topics})
         rows = {
             topic.name: [(row.partition_index, row.error_code) for row in topic.partitions]
-            for topic in answer.topics
+            for topic in response.topics
         }
         assert rows == {"t": [(0, ErrorCode.INVALID_REQUEST), (1, 0)], "u": [(0, 0)]}
-        assert len(answer.topics) == 2, "a topic that is named twice is one topic of the response"
+        assert len(response.topics) == 2, "a topic that is named twice is one topic of the response"
 
 
 async def test_a_segment_that_cannot_be_read_is_a_storage_error(tmp_path: Path) -> None:

@@ -25,21 +25,21 @@ def names(*names: str) -> list[dict[str, Any]]:
 async def test_every_version(version: int) -> None:
     async with running_node() as node:
         await node.create("a", partitions=2)
-        answer = await node.ask(
+        response = await node.request(
             "metadata",
             version,
             topics=names("a", "zz", "a/b", "a"),
             allow_auto_topic_creation=False,
         )
-        assert [(row.name, row.error_code) for row in answer.topics] == [
+        assert [(row.name, row.error_code) for row in response.topics] == [
             ("a", 0),
             ("zz", 3),
             ("a/b", 17),
         ]
-        assert [(row.node_id, row.host, row.port) for row in answer.brokers] == [
+        assert [(row.node_id, row.host, row.port) for row in response.brokers] == [
             (1, "localhost", 9091)
         ]
-        partitions = answer.topics[0].partitions
+        partitions = response.topics[0].partitions
         assert [
             (row.partition_index, row.leader_id, list(row.replica_nodes), list(row.isr_nodes))
             for row in partitions
@@ -48,42 +48,42 @@ async def test_every_version(version: int) -> None:
             (1, 1, [1], [1]),
         ]
         if version >= 1:
-            assert answer.controller_id == 1
+            assert response.controller_id == 1
         if version >= 2:
-            assert answer.cluster_id == CLUSTER
+            assert response.cluster_id == CLUSTER
         if version >= 7:
             assert partitions[0].leader_epoch == 0
         if version >= 10:
-            assert answer.topics[0].topic_id == node.image.topics["a"].topic_id
+            assert response.topics[0].topic_id == node.image.topics["a"].topic_id
 
 
 async def test_all_topics_and_none() -> None:
     async with running_node() as node:
         await node.create("a", "b")
-        for version, asked, expected in (
+        for version, requested, expected in (
             (0, [], ["a", "b"]),
             (1, [], []),
             (1, None, ["a", "b"]),
             (12, [], []),
             (12, None, ["a", "b"]),
         ):
-            answer = await node.ask("metadata", version, topics=asked)
-            assert sorted(row.name for row in answer.topics) == expected
+            response = await node.request("metadata", version, topics=requested)
+            assert sorted(row.name for row in response.topics) == expected
 
 
 async def test_by_id() -> None:
     async with running_node() as node:
         await node.create("a", "b")
-        topic_id, stranger = node.image.topics["a"].topic_id, UUID(int=77)
+        topic_id, unknown_id = node.image.topics["a"].topic_id, UUID(int=77)
         rows = [
             {"name": None, "topic_id": topic_id},
-            {"name": None, "topic_id": stranger},
+            {"name": None, "topic_id": unknown_id},
             {"name": "b"},
         ]
-        answer = await node.ask("metadata", 12, topics=rows)
-        assert [(row.name, row.topic_id, row.error_code) for row in answer.topics] == [
+        response = await node.request("metadata", 12, topics=rows)
+        assert [(row.name, row.topic_id, row.error_code) for row in response.topics] == [
             ("a", topic_id, 0),
-            (None, stranger, 100),
+            (None, unknown_id, 100),
         ]
 
 
@@ -97,19 +97,19 @@ async def test_by_id() -> None:
 )
 async def test_ids_where_they_may_not_be(version: int, row: dict[str, Any]) -> None:
     async with running_node() as node:
-        answer = await node.ask("metadata", version, topics=[row])
-        assert [topic.error_code for topic in answer.topics] == [42] and not answer.brokers
+        response = await node.request("metadata", version, topics=[row])
+        assert [topic.error_code for topic in response.topics] == [42] and not response.brokers
 
 
-async def test_a_missing_topic_is_created_for_who_asks_again(autojump_clock: MockClock) -> None:
+async def test_a_missing_topic_is_created_for_the_next_request(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         for version in (1, 9):
             name = f"new{version}"
-            answer = await node.ask("metadata", version, topics=names(name, "b/d"))
-            assert [row.error_code for row in answer.topics] == [3, 17]
+            response = await node.request("metadata", version, topics=names(name, "b/d"))
+            assert [row.error_code for row in response.topics] == [3, 17]
             await trio.sleep(0.1)
-            answer = await node.ask("metadata", version, topics=names(name))
-            assert (answer.topics[0].error_code, len(answer.topics[0].partitions)) == (0, 1)
+            response = await node.request("metadata", version, topics=names(name))
+            assert (response.topics[0].error_code, len(response.topics[0].partitions)) == (0, 1)
         assert sorted(node.image.topics) == ["new1", "new9"]
 
 
@@ -117,43 +117,48 @@ async def test_a_missing_topic_is_not_created_when_client_or_node_object(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
-        await node.ask("metadata", 9, topics=names("t"), allow_auto_topic_creation=False)
+        await node.request("metadata", 9, topics=names("t"), allow_auto_topic_creation=False)
         await trio.sleep(0.1)
         assert not node.image.topics
     async with running_node(auto_create_topics_enable="false") as node:
-        assert (await node.ask("metadata", 9, topics=names("t"))).topics[0].error_code == 3
+        assert (await node.request("metadata", 9, topics=names("t"))).topics[0].error_code == 3
         await trio.sleep(0.1)
         assert not node.image.topics
 
 
-async def test_authorized_operations_when_asked() -> None:
+async def test_authorized_operations_on_request() -> None:
     async with running_node() as node:
         await node.create("a")
-        asked: dict[str, Any] = {
+        requested: dict[str, Any] = {
             "include_cluster_authorized_operations": True,
             "include_topic_authorized_operations": True,
         }
-        answer = await node.ask("metadata", 8, topics=names("a"), **asked)
+        response = await node.request("metadata", 8, topics=names("a"), **requested)
         assert (
-            answer.cluster_authorized_operations,
-            answer.topics[0].topic_authorized_operations,
+            response.cluster_authorized_operations,
+            response.topics[0].topic_authorized_operations,
         ) == (8096, 3576)
-        asked = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
-        answer = await node.ask("metadata", 12, topics=names("zz"), **asked)
-        assert answer.topics[0].topic_authorized_operations == 3576
-        answer = await node.ask("metadata", 8, topics=names("a"))
+        requested = {
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": True,
+        }
+        response = await node.request("metadata", 12, topics=names("zz"), **requested)
+        assert response.topics[0].topic_authorized_operations == 3576
+        response = await node.request("metadata", 8, topics=names("a"))
         assert (
-            answer.cluster_authorized_operations,
-            answer.topics[0].topic_authorized_operations,
+            response.cluster_authorized_operations,
+            response.topics[0].topic_authorized_operations,
         ) == (UNASKED, UNASKED)
 
 
 async def test_internal_topics_are_marked_even_where_they_are_not() -> None:
     async with running_node() as node:
         await node.create("__consumer_offsets")
-        asked = names("__consumer_offsets", "__transaction_state", "x")
-        answer = await node.ask("metadata", 5, topics=asked, allow_auto_topic_creation=False)
-        assert [row.is_internal for row in answer.topics] == [True, True, False]
+        requested = names("__consumer_offsets", "__transaction_state", "x")
+        response = await node.request(
+            "metadata", 5, topics=requested, allow_auto_topic_creation=False
+        )
+        assert [row.is_internal for row in response.topics] == [True, True, False]
 
 
 async def test_what_a_fenced_broker_leads() -> None:
@@ -166,9 +171,9 @@ async def test_what_a_fenced_broker_leads() -> None:
         await node.controller.heartbeat(
             Heartbeat(NodeId(2), epoch, node.image.index, want_fence=True)
         )
-        answer = await node.ask("metadata", 9, topics=names("a"))
-        assert [broker.node_id for broker in answer.brokers] == [1]
-        (lost,) = [row for row in answer.topics[0].partitions if row.leader_id == -1]
+        response = await node.request("metadata", 9, topics=names("a"))
+        assert [broker.node_id for broker in response.brokers] == [1]
+        (lost,) = [row for row in response.topics[0].partitions if row.leader_id == -1]
         assert (
             lost.error_code,
             list(lost.offline_replicas),
@@ -176,17 +181,17 @@ async def test_what_a_fenced_broker_leads() -> None:
             list(lost.isr_nodes),
         ) == (5, [2], [2], [])
         old = (
-            (await node.ask("metadata", 0, topics=names("a")))
+            (await node.request("metadata", 0, topics=names("a")))
             .topics[0]
             .partitions[lost.partition_index]
         )
         assert (old.error_code, list(old.replica_nodes)) == (5, [])
-        cluster = await node.ask("describe_cluster", 2, include_fenced_brokers=True)
+        cluster = await node.request("describe_cluster", 2, include_fenced_brokers=True)
         assert [(row.broker_id, row.rack, row.is_fenced) for row in cluster.brokers] == [
             (1, None, False),
             (2, "r2", True),
         ]
-        assert [row.broker_id for row in (await node.ask("describe_cluster", 2)).brokers] == [1]
+        assert [row.broker_id for row in (await node.request("describe_cluster", 2)).brokers] == [1]
 
 
 async def test_without_the_controller_no_leader_is_named() -> None:
@@ -194,14 +199,16 @@ async def test_without_the_controller_no_leader_is_named() -> None:
         await node.create("a")
         node.replica.in_contact = False
         for topics in (names("a"), None):
-            (row,) = (await node.ask("metadata", 9, topics=topics)).topics[0].partitions
+            (row,) = (await node.request("metadata", 9, topics=topics)).topics[0].partitions
             assert (row.error_code, row.leader_id) == (5, -1)
         (row,) = (
-            (await node.ask("describe_topic_partitions", 0, topics=names("a"))).topics[0].partitions
+            (await node.request("describe_topic_partitions", 0, topics=names("a")))
+            .topics[0]
+            .partitions
         )
         assert (row.error_code, row.leader_id) == (5, -1)
         node.replica.in_contact = True
-        (row,) = (await node.ask("metadata", 9, topics=names("a"))).topics[0].partitions
+        (row,) = (await node.request("metadata", 9, topics=names("a"))).topics[0].partitions
         assert (row.error_code, row.leader_id) == (0, 1)
 
 
@@ -212,7 +219,7 @@ async def page(
     node: FakeNode, topics: list[str], limit: int = 2000, cursor: tuple[str, int] | None = None
 ) -> tuple[Any, Any]:
     where = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
-    answer = await node.ask(
+    response = await node.request(
         "describe_topic_partitions",
         0,
         topics=names(*topics),
@@ -221,9 +228,9 @@ async def page(
     )
     rows = [
         (row.name, row.error_code, [partition.partition_index for partition in row.partitions])
-        for row in answer.topics
+        for row in response.topics
     ]
-    following = answer.next_cursor
+    following = response.next_cursor
     return rows, None if following is None else (following.topic_name, following.partition_index)
 
 
@@ -275,21 +282,25 @@ async def test_following_the_cursor_sees_every_partition_once() -> None:
 async def test_describe_cluster() -> None:
     async with running_node() as node:
         for version in (0, 1, 2):
-            answer = await node.ask(
+            response = await node.request(
                 "describe_cluster", version, include_cluster_authorized_operations=version > 0
             )
-            assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, CLUSTER, 1)
-            assert [(row.broker_id, row.host, row.port) for row in answer.brokers] == [
+            assert (response.error_code, response.cluster_id, response.controller_id) == (
+                0,
+                CLUSTER,
+                1,
+            )
+            assert [(row.broker_id, row.host, row.port) for row in response.brokers] == [
                 (1, "localhost", 9091)
             ]
-            assert answer.cluster_authorized_operations == (8096 if version else UNASKED)
+            assert response.cluster_authorized_operations == (8096 if version else UNASKED)
         for endpoint, code in ((2, 114), (3, 115), (0, 115)):
-            answer = await node.ask("describe_cluster", 1, endpoint_type=endpoint)
+            response = await node.request("describe_cluster", 1, endpoint_type=endpoint)
             assert (
-                answer.error_code,
-                answer.cluster_id,
-                answer.controller_id,
-                list(answer.brokers),
+                response.error_code,
+                response.cluster_id,
+                response.controller_id,
+                list(response.brokers),
             ) == (code, "", -1, [])
 
 
@@ -301,5 +312,5 @@ async def test_the_only_broker_is_named_while_it_stops() -> None:
             Heartbeat(NodeId(1), epoch, node.image.index, want_fence=True)
         )
         assert not node.image.alive_brokers()
-        answer = await node.ask("metadata", 12, topics=names())
-        assert [row.node_id for row in answer.brokers] == [1]
+        response = await node.request("metadata", 12, topics=names())
+        assert [row.node_id for row in response.brokers] == [1]

@@ -16,10 +16,10 @@ async def end_of(
 ) -> tuple[int, int, int]:
     """(error code, epoch, end offset)."""
     row = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
-    answer = await client.ask(
+    response = await client.request(
         "offset_for_leader_epoch", version, {"topics": [{"topic": topic, "partitions": [row]}]}
     )
-    found = answer.topics[0].partitions[0]
+    found = response.topics[0].partitions[0]
     return found.error_code, found.leader_epoch, found.end_offset
 
 
@@ -52,7 +52,7 @@ async def test_the_current_epoch_ends_at_the_log_s_end_also_before_anything_is_w
 
 
 async def test_a_past_epoch_without_records_is_known(tmp_path: Path) -> None:
-    """A consumer that began at the end in epoch 0 asks this after the node was started
+    """A consumer that began at the end in epoch 0 sends this after the node was started
     again; "unknown" resets its position.
     """
     async with rig(tmp_path) as node:
@@ -76,7 +76,7 @@ async def test_leader_epochs_fence(tmp_path: Path) -> None:
         assert (await end_of(client, 1, current=2))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
         node.lead("t", OTHER, isr=(ME, OTHER))
         assert await end_of(client, 1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
-        assert await end_of(client, 1, topic="nobody") == (
+        assert await end_of(client, 1, topic="missing") == (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             -1,
             -1,

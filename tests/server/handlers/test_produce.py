@@ -24,15 +24,17 @@ VERSIONS = range(3, 14)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_every_version_appends_and_answers_in_its_shape(tmp_path: Path, version: int) -> None:
+async def test_every_version_appends_and_responds_in_its_format(
+    tmp_path: Path, version: int
+) -> None:
     async with rig(tmp_path) as node:
         topic_id = node.create("t")
         client = await node.connect()
         await client.produce("t", batch(b"first"))
-        answer = await client.ask(
+        response = await client.request(
             "produce", version, node.produce_body("t", batch(b"a", b"b"), version=version)
         )
-        (topic,) = answer.responses
+        (topic,) = response.responses
         assert (topic.topic_id == topic_id) if version >= 13 else (topic.name == "t")
         (row,) = topic.partition_responses
         assert (row.index, row.error_code, row.base_offset, row.log_append_time_ms) == (0, 0, 1, -1)
@@ -58,7 +60,7 @@ async def test_every_version_refuses_in_its_shape(tmp_path: Path, version: int) 
         assert node.partition("t").log.log_end_offset == 0
 
 
-async def test_append_time_is_answered(tmp_path: Path) -> None:
+async def test_the_response_has_the_append_time(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         node.create("t", message_timestamp_type="LogAppendTime")
         client = await node.connect()
@@ -138,22 +140,22 @@ async def test_a_large_batch_for_a_compacted_topic_is_looked_at_in_slices(tmp_pa
         client.post("produce", 9, node.produce_body("t", large_batch(**producer, base_sequence=0)))
         for _ in range(4):
             await trio.lowlevel.checkpoint()
-        assert client.answers() == []
+        assert client.responses() == []
         assert (await other.produce("t", batch(b"c"))).error_code == ErrorCode.NONE
         await settle()
-        rows = [answer.responses[0].partition_responses[0] for answer in client.answers()]
+        rows = [response.responses[0].partition_responses[0] for response in client.responses()]
         assert [row.error_code for row in rows] == [ErrorCode.NONE] * 3
         assert rows[0].base_offset == rows[2].base_offset < rows[1].base_offset
         assert node.partition("t").log.log_end_offset == 3 * KEYS_AT_ONCE + 2
         assert not node.logs.inspection._inspected
 
 
-async def answered(client: Client, count: int) -> list[Any]:
-    """So many answers, once they are there: threads have worked for them."""
+async def received(client: Client, count: int) -> list[Any]:
+    """So many responses, once they are there: threads have worked for them."""
     found: list[Any] = []
 
     def all_there() -> bool:
-        found.extend(client.answers())
+        found.extend(client.responses())
         return len(found) >= count
 
     await wait_until(all_there)
@@ -179,8 +181,8 @@ async def test_a_large_batch_of_another_codec_is_compressed_anew_in_a_thread(
         client.post("produce", 9, node.produce_body("t", batch(b"small")))
         rows = [
             row
-            for answer in await answered(client, 2)
-            for row in answer.responses[0].partition_responses
+            for response in await received(client, 2)
+            for row in response.responses[0].partition_responses
         ]
         assert [(row.error_code, row.base_offset) for row in rows] == [
             (0, 0),
@@ -201,7 +203,9 @@ async def test_a_compacted_topic_looks_at_what_was_compressed_anew(tmp_path: Pat
         client = await node.connect()
         for records in (large_batch(keyless=KEYS_AT_ONCE), large_batch()):
             client.post("produce", 9, node.produce_body("t", records))
-        rows = [answer.responses[0].partition_responses[0] for answer in await answered(client, 2)]
+        rows = [
+            response.responses[0].partition_responses[0] for response in await received(client, 2)
+        ]
         assert [row.error_code for row in rows] == [ErrorCode.INVALID_RECORD, ErrorCode.NONE]
         assert [one.batch_index for one in rows[0].record_errors] == [KEYS_AT_ONCE]
         assert not node.logs.inspection._inspected
@@ -230,27 +234,27 @@ async def test_unknown_topics_by_name_and_by_id(tmp_path: Path) -> None:
         client = await node.connect()
         body = node.produce_body("t", batch(), version=13)
         assert (
-            await client.produce("nobody", batch())
+            await client.produce("missing", batch())
         ).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         node.delete("t")
-        answer = await client.ask("produce", 13, body)
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        response = await client.request("produce", 13, body)
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_stale_client_is_told_the_leader_from_v10_on(tmp_path: Path, version: int) -> None:
+async def test_a_stale_client_gets_the_leader_from_v10_on(tmp_path: Path, version: int) -> None:
     async with rig(tmp_path) as node:
         node.create("t", replicas=(ME, OTHER))
         node.lead("t", OTHER)
         client = await node.connect()
-        answer = await client.ask(
+        response = await client.request(
             "produce", version, node.produce_body("t", batch(), version=version)
         )
-        row = answer.responses[0].partition_responses[0]
+        row = response.responses[0].partition_responses[0]
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         if version >= 10:
             assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (OTHER, 1)
-            assert [(one.node_id, one.host, one.port) for one in answer.node_endpoints] == [
+            assert [(one.node_id, one.host, one.port) for one in response.node_endpoints] == [
                 (OTHER, "host2", 9092)
             ]
 
@@ -264,7 +268,7 @@ async def test_a_partition_that_is_not_here_is_not_unknown(tmp_path: Path) -> No
         ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_the_same_partition_twice_is_appended_twice_and_answered_twice(
+async def test_the_same_partition_twice_is_appended_twice_and_has_two_rows(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
@@ -275,8 +279,8 @@ async def test_the_same_partition_twice_is_appended_twice_and_answered_twice(
             {"index": 0, "records": batch(b"a", b"b")},
             {"index": 0, "records": batch(b"c")},
         ]
-        answer = await client.ask("produce", 9, body)
-        rows = answer.responses[0].partition_responses
+        response = await client.request("produce", 9, body)
+        rows = response.responses[0].partition_responses
         assert [(row.index, row.error_code, row.base_offset) for row in rows] == [
             (0, 0, 0),
             (0, 0, 2),
@@ -293,8 +297,8 @@ async def test_a_refused_partition_does_not_hold_back_its_neighbours(tmp_path: P
             {"index": 0, "records": None},
             {"index": 1, "records": batch()},
         ]
-        answer = await client.ask("produce", 9, body)
-        assert [row.error_code for row in answer.responses[0].partition_responses] == [
+        response = await client.request("produce", 9, body)
+        assert [row.error_code for row in response.responses[0].partition_responses] == [
             ErrorCode.INVALID_RECORD,
             0,
         ]
@@ -303,25 +307,27 @@ async def test_a_refused_partition_does_not_hold_back_its_neighbours(tmp_path: P
 # -- acks
 
 
-async def test_acks_0_is_not_answered_and_the_next_answer_is_the_next_request_s(
+async def test_acks_0_gets_no_response_and_the_next_request_gets_its_own(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
-        client.post("produce", 9, node.produce_body("t", batch(b"a"), acks=0), answered=False)
+        client.post("produce", 9, node.produce_body("t", batch(b"a"), acks=0), responds=False)
         row = await client.produce("t", batch(b"b"))
         assert row.base_offset == 1
 
 
-@pytest.mark.parametrize(("topic", "records"), [("nobody", batch()), ("t", None), ("t", damaged())])
+@pytest.mark.parametrize(
+    ("topic", "records"), [("missing", batch()), ("t", None), ("t", damaged())]
+)
 async def test_a_refusal_with_acks_0_closes_the_connection(
     tmp_path: Path, topic: str, records: bytes | None
 ) -> None:
     async with rig(tmp_path) as node:
         node.create("t")
         client = await node.connect()
-        client.post("produce", 9, node.produce_body(topic, records, acks=0), answered=False)
+        client.post("produce", 9, node.produce_body(topic, records, acks=0), responds=False)
         await settle()
         assert client.sock.closed
         assert not client.sock.sent
@@ -342,14 +348,14 @@ async def test_acks_all_needs_the_minimum_of_replicas_and_the_others_do_not(
 
 
 def synced(node: Rig, topic: str, index: int = 0) -> None:
-    """What a finished fdatasync tells."""
+    """What a finished fdatasync reports."""
     log = node.partition(topic, index).log
     assert log.on_synced(log.written_end_offset)
     node.replica.on_durable(log)
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_flush_before_ack_answers_when_it_is_durable_and_not_before(
+async def test_flush_before_ack_responds_when_it_is_durable_and_not_before(
     tmp_path: Path, acks: int
 ) -> None:
     async with rig(tmp_path) as node:
@@ -357,12 +363,12 @@ async def test_flush_before_ack_answers_when_it_is_durable_and_not_before(
         client = await node.connect()
         client.post("produce", 9, node.produce_body("t", batch(b"a"), acks=acks))
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         assert node.partition("t").high_watermark == 0
         synced(node, "t")
         await settle()
-        (answer,) = client.answers()
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        (response,) = client.responses()
+        assert response.responses[0].partition_responses[0].error_code == 0
 
 
 async def test_what_is_not_committed_in_time_is_timed_out(
@@ -375,15 +381,17 @@ async def test_what_is_not_committed_in_time_is_timed_out(
         await settle()
         mock_clock.jump(1.4)
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         mock_clock.jump(0.2)
         await settle()
-        (answer,) = client.answers()
-        row = answer.responses[0].partition_responses[0]
+        (response,) = client.responses()
+        row = response.responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
-        synced(node, "t")  # afterwards it is committed all the same, and nobody is answered twice
+        synced(
+            node, "t"
+        )  # afterwards it is committed all the same, and there is no second response
         await settle()
-        assert client.answers() == []
+        assert client.responses() == []
         assert values((await client.fetch("t", 0)).records) == [b"a"]
 
 
@@ -402,8 +410,8 @@ async def test_only_what_is_not_committed_is_timed_out(
         synced(node, "t", 1)
         mock_clock.jump(2)
         await settle()
-        (answer,) = client.answers()
-        assert [row.error_code for row in answer.responses[0].partition_responses] == [
+        (response,) = client.responses()
+        assert [row.error_code for row in response.responses[0].partition_responses] == [
             ErrorCode.REQUEST_TIMED_OUT,
             0,
         ]
@@ -417,8 +425,8 @@ async def test_a_producer_whose_leader_loses_the_leadership_is_sent_away(tmp_pat
         await settle()
         node.lead("t", OTHER)
         await settle()
-        (answer,) = client.answers()
-        row = answer.responses[0].partition_responses[0]
+        (response,) = client.responses()
+        row = response.responses[0].partition_responses[0]
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (OTHER, 1)
 
@@ -431,9 +439,9 @@ async def test_a_deleted_topic_sends_its_waiting_producers_away(tmp_path: Path) 
         await settle()
         node.delete("t")
         await settle()
-        (answer,) = client.answers()
+        (response,) = client.responses()
         assert (
-            answer.responses[0].partition_responses[0].error_code
+            response.responses[0].partition_responses[0].error_code
             == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
 
@@ -453,8 +461,8 @@ async def test_a_refusal_is_not_overwritten_by_the_time_out_of_its_neighbour(
         node.lead("t", OTHER)
         mock_clock.jump(2)
         await settle()
-        (answer,) = client.answers()
-        codes = [row.error_code for row in answer.responses[0].partition_responses]
+        (response,) = client.responses()
+        codes = [row.error_code for row in response.responses[0].partition_responses]
         assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT]
 
 
@@ -472,8 +480,8 @@ async def test_a_full_disk_refuses_what_it_could_not_keep_and_nothing_else(tmp_p
             {"index": index, "records": data} for index, data in rows
         ]
         node.disk.free = 50_000
-        answer = await client.ask("produce", 9, body)
-        codes = [row.error_code for row in answer.responses[0].partition_responses]
+        response = await client.request("produce", 9, body)
+        codes = [row.error_code for row in response.responses[0].partition_responses]
         assert codes == [0, ErrorCode.KAFKA_STORAGE_ERROR, 0]
         assert values((await client.fetch("full", 0, partition=1)).records) == []
         partition = node.partition("full", 1)
@@ -491,8 +499,8 @@ async def test_every_row_of_a_log_that_could_not_be_written_is_refused(tmp_path:
         other.post("produce", 9, node.produce_body("t", batch(b"b"), acks=-1))
         await settle()
         for client in (one, other):
-            (answer,) = client.answers()
-            row = answer.responses[0].partition_responses[0]
+            (response,) = client.responses()
+            row = response.responses[0].partition_responses[0]
             assert (row.error_code, row.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
 
 
@@ -519,7 +527,7 @@ async def test_records_survive_in_the_order_of_requests_across_connections_of_on
             client.post("produce", 9, node.produce_body("t", batch(b"%d" % number)))
         await settle()
         offsets = [
-            client.answers()[0].responses[0].partition_responses[0].base_offset
+            client.responses()[0].responses[0].partition_responses[0].base_offset
             for client in clients
         ]
         stored = values((await clients[0].fetch("t", 0)).records)
@@ -531,13 +539,15 @@ async def test_a_node_without_a_replica_names_the_leader_from_the_metadata(tmp_p
     async with rig(tmp_path) as node:
         node.create("t", replicas=(OTHER,))
         client = await node.connect()
-        answer = await client.ask("produce", 10, node.produce_body("t", batch(b"a"), version=10))
-        row = answer.responses[0].partition_responses[0]
+        response = await client.request(
+            "produce", 10, node.produce_body("t", batch(b"a"), version=10)
+        )
+        row = response.responses[0].partition_responses[0]
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (OTHER, 0)
-        assert [(one.node_id, one.port) for one in answer.node_endpoints] == [(OTHER, 9092)]
+        assert [(one.node_id, one.port) for one in response.node_endpoints] == [(OTHER, 9092)]
         found = (
-            (await client.ask("fetch", 16, node.fetch_body("t", 0, version=16)))
+            (await client.request("fetch", 16, node.fetch_body("t", 0, version=16)))
             .responses[0]
             .partitions[0]
         )

@@ -36,8 +36,8 @@ async def seal(
         "topics": [{"name": topic, "partition_indexes": list(partitions or (0,))}],
         "coordinator_epoch": coordinator_epoch,
     }
-    answer = await client.ask("seal_transactions", 0, {"seals": [row]})
-    (found,) = answer.seals
+    response = await client.request("seal_transactions", 0, {"seals": [row]})
+    (found,) = response.seals
     assert found.producer_id == PID
     return {one.error_code for of_topic in found.topics for one in of_topic.partitions}
 
@@ -92,7 +92,7 @@ async def test_readers_skip_a_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def test_a_batch_that_was_allowed_before_the_transaction_was_prepared_comes_too_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator has said yes, and the batch waits: the seal takes that word away, as
+    """The coordinator has confirmed, and the batch waits: the seal removes that verdict, as
     a marker does.
     """
     async with rig(tmp_path) as node:
@@ -106,7 +106,7 @@ async def test_a_batch_that_was_allowed_before_the_transaction_was_prepared_come
         assert PID not in producers.guards and node.partition("t").log.log_end_offset == 0
 
 
-async def test_a_seal_is_answered_when_it_is_committed(
+async def test_the_response_waits_until_the_seal_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:

@@ -13,8 +13,10 @@ from tests.server.handlers.node import running_node
 async def test_delete_by_name(version: int) -> None:
     async with running_node() as node:
         await node.create("a", "b")
-        answer = await node.ask("delete_topics", version, topic_names=["a", "zz"], timeout_ms=1000)
-        assert [(row.name, row.error_code) for row in answer.responses] == [("a", 0), ("zz", 3)]
+        response = await node.request(
+            "delete_topics", version, topic_names=["a", "zz"], timeout_ms=1000
+        )
+        assert [(row.name, row.error_code) for row in response.responses] == [("a", 0), ("zz", 3)]
         assert list(node.image.topics) == ["b"]
 
 
@@ -23,7 +25,9 @@ async def test_delete_by_id_tells_the_name() -> None:
         await node.create("a")
         topic_id = node.image.topics["a"].topic_id
         rows = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": UUID(int=7)}]
-        good, unknown = (await node.ask("delete_topics", 6, topics=rows, timeout_ms=1000)).responses
+        good, unknown = (
+            await node.request("delete_topics", 6, topics=rows, timeout_ms=1000)
+        ).responses
         assert (good.name, good.topic_id, good.error_code, good.error_message) == (
             "a",
             topic_id,
@@ -37,15 +41,15 @@ async def test_delete_by_id_tells_the_name() -> None:
 async def test_deletion_may_be_disabled(version: int, code: int) -> None:
     async with running_node(delete_topic_enable="false") as node:
         await node.create("a")
-        answer = await node.ask("delete_topics", version, topic_names=["a"], timeout_ms=1000)
-        assert answer.responses[0].error_code == code and "a" in node.image.topics
+        response = await node.request("delete_topics", version, topic_names=["a"], timeout_ms=1000)
+        assert response.responses[0].error_code == code and "a" in node.image.topics
 
 
 async def test_delete_without_time() -> None:
     async with running_node() as node:
         await node.create("a")
-        answer = await node.ask("delete_topics", 6, topics=[{"name": "a"}], timeout_ms=0)
-        assert answer.responses[0].error_code == 7 and "a" in node.image.topics
+        response = await node.request("delete_topics", 6, topics=[{"name": "a"}], timeout_ms=0)
+        assert response.responses[0].error_code == 7 and "a" in node.image.topics
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -57,17 +61,17 @@ async def test_create_partitions(version: int) -> None:
             {"name": "b", "count": 1, "assignments": None},
             {"name": "c", "count": 1, "assignments": None},
         ]
-        answer = await node.ask("create_partitions", version, topics=rows, timeout_ms=1000)
-        assert [(row.name, row.error_code) for row in answer.results] == [
+        response = await node.request("create_partitions", version, topics=rows, timeout_ms=1000)
+        assert [(row.name, row.error_code) for row in response.results] == [
             ("a", 0),
             ("b", 37),
             ("c", 3),
         ]
         assert len(node.image.topics["a"].partitions) == 3
         more = [{"name": "b", "count": 2, "assignments": [{"broker_ids": [1]}]}]
-        answer = await node.ask(
+        response = await node.request(
             "create_partitions", version, topics=more, timeout_ms=1000, validate_only=True
         )
-        assert answer.results[0].error_code == 0 and len(node.image.topics["b"].partitions) == 1
-        answer = await node.ask("create_partitions", version, topics=more, timeout_ms=0)
-        assert answer.results[0].error_code == 7
+        assert response.results[0].error_code == 0 and len(node.image.topics["b"].partitions) == 1
+        response = await node.request("create_partitions", version, topics=more, timeout_ms=0)
+        assert response.results[0].error_code == 7

@@ -1,5 +1,5 @@
-"""Produce in transactions, through the whole server: who must ask the coordinator, what a
-word is worth that comes late (KIP-890).
+"""Produce in transactions, through the whole server: requests to the coordinator, and verdicts that
+are late (KIP-890).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
 
 
 @pytest.mark.parametrize(
-    ("version", "says", "told"),
+    ("version", "code", "expected"),
     [
         (9, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE),
         (11, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
@@ -75,15 +75,19 @@ async def test_the_first_batch_of_a_transaction_asks_and_the_others_do_not(
     ],
 )
 async def test_what_the_coordinator_refuses_is_not_appended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, says: ErrorCode, told: ErrorCode
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    code: ErrorCode,
+    expected: ErrorCode,
 ) -> None:
     async with rig(tmp_path) as node:
         coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t")
         client = await node.connect()
-        coordinator.codes["t", 0] = says
+        coordinator.codes["t", 0] = code
         row = await client.produce("t", part(0), version=version, transactional_id=TX)
-        assert row.error_code == told
+        assert row.error_code == expected
         assert node.partition("t").log.log_end_offset == 0
         del coordinator.codes["t", 0]
         assert (
@@ -101,12 +105,12 @@ async def test_a_transaction_that_is_being_completed_is_given_a_moment(
         coordinator.codes["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
         client.post("produce", 12, node.produce_body("t", part(0), version=12, transactional_id=TX))
         await settle()
-        assert client.answers() == [] and len(coordinator.requests) == 1
+        assert client.responses() == [] and len(coordinator.requests) == 1
         coordinator.codes.clear()
         mock_clock.jump(0.02)
         await settle()
-        (answer,) = client.answers()
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        (response,) = client.responses()
+        assert response.responses[0].partition_responses[0].error_code == 0
         mark(node, committed=True, epoch=1, version=2)
         coordinator.codes["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
         client.post(
@@ -116,14 +120,14 @@ async def test_a_transaction_that_is_being_completed_is_given_a_moment(
             await settle()
             mock_clock.jump(0.02)
         await settle()
-        (answer,) = client.answers()
+        (response,) = client.responses()
         assert (
-            answer.responses[0].partition_responses[0].error_code
+            response.responses[0].partition_responses[0].error_code
             == ErrorCode.CONCURRENT_TRANSACTIONS
         )
 
 
-async def test_requests_behind_it_wait_for_the_word_and_other_connections_do_not(
+async def test_later_requests_wait_for_the_verdict_and_other_connections_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -135,12 +139,13 @@ async def test_requests_behind_it_wait_for_the_word_and_other_connections_do_not
         client.post("produce", 9, node.produce_body("t", part(1), transactional_id=TX))
         client.post("produce", 9, node.produce_body("t", batch(b"plain")))
         await settle()
-        assert client.answers() == [] and len(coordinator.requests) == 1
+        assert client.responses() == [] and len(coordinator.requests) == 1
         assert (await other.produce("t", batch(b"other"))).base_offset == 0
         coordinator.may_respond.set()
         await settle()
         assert [
-            answer.responses[0].partition_responses[0].base_offset for answer in client.answers()
+            response.responses[0].partition_responses[0].base_offset
+            for response in client.responses()
         ] == [1, 2, 3]
         assert len(coordinator.requests) == 1, "the second batch came into an open transaction"
 
@@ -156,12 +161,12 @@ async def test_what_waits_with_a_record_after_it_goes_on_before_that_is_committe
         client.post("produce", 9, node.produce_body("t", part(1), transactional_id=TX))
         await settle()
         assert node.partition("t").log.log_end_offset == 2, (
-            "the barrier ends with the append, not with the answer"
+            "the barrier ends with the append, not with the response"
         )
-        assert client.answers() == []
+        assert client.responses() == []
 
 
-async def test_a_word_that_comes_after_the_marker_begins_no_transaction(
+async def test_a_verdict_after_the_marker_begins_no_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -174,15 +179,17 @@ async def test_a_word_that_comes_after_the_marker_begins_no_transaction(
         mark(node, committed=False)  # the coordinator timed the transaction out meanwhile
         coordinator.may_respond.set()
         await settle()
-        (answer,) = client.answers()
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
+        (response,) = client.responses()
+        assert (
+            response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
+        )
         assert node.partition("t").last_stable_offset == 1
         assert not node.partition("t").log.producers.open
 
 
-@pytest.mark.parametrize("says", [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS])
-async def test_the_marker_of_the_transaction_before_may_come_while_the_next_one_asks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, says: ErrorCode
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS])
+async def test_a_marker_of_the_previous_transaction_during_the_request_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, code: ErrorCode
 ) -> None:
     """With version 2 a transaction goes on before the markers of the last one are written:
     its epoch is another.
@@ -193,7 +200,7 @@ async def test_the_marker_of_the_transaction_before_may_come_while_the_next_one_
         client = await node.connect()
         assert (await client.produce("t", part(0), version=12, transactional_id=TX)).error_code == 0
         coordinator.may_respond = type(coordinator.may_respond)()
-        coordinator.codes["t", 0] = says
+        coordinator.codes["t", 0] = code
         client.post(
             "produce", 12, node.produce_body("t", part(0, epoch=1), version=12, transactional_id=TX)
         )
@@ -204,13 +211,13 @@ async def test_the_marker_of_the_transaction_before_may_come_while_the_next_one_
         coordinator.codes.clear()
         mock_clock.jump(0.02)
         await settle()
-        (answer,) = client.answers()
-        row = answer.responses[0].partition_responses[0]
+        (response,) = client.responses()
+        row = response.responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (0, 2)
         assert len(coordinator.requests) == 3, "once for the first, twice for the second"
 
 
-async def test_offsets_are_appended_on_the_coordinator_s_word(
+async def test_offsets_are_appended_after_the_verdict_of_the_coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -226,32 +233,32 @@ async def test_offsets_are_appended_on_the_coordinator_s_word(
         with pytest.raises(MqError) as caught:
             append()
         assert caught.value.code is ErrorCode.INVALID_TXN_STATE
-        for says, told in (
+        for code, expected in (
             (ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
             (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
         ):
-            coordinator.codes[OFFSETS, 0] = says
+            coordinator.codes[OFFSETS, 0] = code
             with pytest.raises(MqError) as caught:
                 async with offsets_confirmed(
                     node.node, "g", TX, (PID, 0), SupportedOperation.ADD_PARTITION
                 ):
                     raise AssertionError
-            assert caught.value.code is told
+            assert caught.value.code is expected
         coordinator.codes.clear()
         async with offsets_confirmed(
             node.node, "g", TX, (PID, 0), SupportedOperation.ADD_PARTITION
         ):
             append()
-        asked = len(coordinator.requests)
+        requested = len(coordinator.requests)
         async with offsets_confirmed(
             node.node, "g", TX, (PID, 0), SupportedOperation.ADD_PARTITION
         ):
             append()
-        assert len(coordinator.requests) == asked, "it is open"
+        assert len(coordinator.requests) == requested, "it is open"
         assert partition.log.log_end_offset == 2
 
 
-async def test_a_word_is_for_one_request_only(
+async def test_a_verdict_is_valid_for_one_request_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -276,9 +283,9 @@ async def test_a_batch_of_a_transaction_comes_with_the_transactional_id(
         client = await node.connect()
         body = node.produce_body("t", part(0), version=version)
         body["topic_data"][0]["partition_data"].append({"index": 1, "records": batch(b"plain")})
-        answer = await client.ask("produce", version, body)
+        response = await client.request("produce", version, body)
         refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert [row.error_code for row in answer.responses[0].partition_responses] == [
+        assert [row.error_code for row in response.responses[0].partition_responses] == [
             refused,
             0,
         ] and not coordinator.requests
@@ -291,7 +298,7 @@ async def test_a_batch_of_a_transaction_comes_with_the_transactional_id(
         assert node.partition("t").log.log_end_offset == 1
 
 
-async def test_a_coordinator_elsewhere_is_asked_there(
+async def test_the_request_goes_to_the_node_of_the_coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -305,7 +312,7 @@ async def test_a_coordinator_elsewhere_is_asked_there(
 
 
 @pytest.mark.parametrize("fails", [OSError("gone"), MqError(ErrorCode.COORDINATOR_NOT_AVAILABLE)])
-async def test_a_coordinator_that_cannot_be_asked_is_asked_again_by_the_client(
+async def test_without_a_coordinator_the_client_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Exception
 ) -> None:
     async with rig(tmp_path) as node:
@@ -320,7 +327,7 @@ async def test_a_coordinator_that_cannot_be_asked_is_asked_again_by_the_client(
         )
 
 
-async def test_verification_can_be_switched_off_but_not_for_those_who_add_by_it(
+async def test_verification_can_be_disabled_but_not_for_requests_that_add_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, transaction_partition_verification_enable="false") as node:
@@ -345,8 +352,8 @@ async def test_two_producers_in_one_request_are_refused(
         body["topic_data"][0]["partition_data"].append(
             {"index": 1, "records": part(0, producer_id=PID + 1)}
         )
-        answer = await client.ask("produce", 9, body)
-        rows = answer.responses[0].partition_responses
+        response = await client.request("produce", 9, body)
+        rows = response.responses[0].partition_responses
         assert [row.error_code for row in rows] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
 
 
@@ -361,13 +368,13 @@ async def test_several_producers_in_one_request_leave_nothing_behind(
         body["topic_data"][0]["partition_data"] += [
             {"index": 0, "records": part(0, producer_id=PID + more)} for more in range(1, 100)
         ]
-        answer = await client.ask("produce", 9, body)
-        codes = [row.error_code for row in answer.responses[0].partition_responses]
-        assert codes == [ErrorCode.INVALID_TXN_STATE] * 99 + [0], "one of them was asked for"
+        response = await client.request("produce", 9, body)
+        codes = [row.error_code for row in response.responses[0].partition_responses]
+        assert codes == [ErrorCode.INVALID_TXN_STATE] * 99 + [0], "the request named one of them"
         assert not node.partition("t").log.producers.guards
 
 
-async def test_producers_that_are_refused_are_forgotten_and_who_waits_is_not(
+async def test_guards_of_refused_producers_are_evicted_and_those_with_waiting_batches_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqd.server.guards.GUARDS_KEPT_MAX", 3)
@@ -398,8 +405,8 @@ async def test_producers_that_are_refused_are_forgotten_and_who_waits_is_not(
         coordinator.codes.clear()
         goes.set()
         await settle()
-        (answer,) = client.answers()
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        (response,) = client.responses()
+        assert response.responses[0].partition_responses[0].error_code == 0
         assert [sorted(one) for one in guards] == [[108], [107, 109]]
 
 
@@ -434,15 +441,15 @@ async def test_one_partition_that_is_refused_does_not_keep_the_others_from_being
         body = node.produce_body("t", part(0), transactional_id=TX)
         body["topic_data"][0]["partition_data"].append({"index": 1, "records": part(0)})
         body["topic_data"][0]["partition_data"].append({"index": 2, "records": part(0)})
-        answer = await client.ask("produce", 9, body)
-        codes = [row.error_code for row in answer.responses[0].partition_responses]
+        response = await client.request("produce", 9, body)
+        codes = [row.error_code for row in response.responses[0].partition_responses]
         assert codes == [0, ErrorCode.INVALID_TXN_STATE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator was not asked for it: that ends no transaction, and no producer."""
+    """It is not in the request to the coordinator: that ends no transaction and no producer."""
     async with rig(tmp_path) as node:
         coordinator = ScriptedCoordinator(node, monkeypatch)
         node.create("t", 2, replicas=(ME, OTHER), isr=(ME,))
@@ -456,8 +463,8 @@ async def test_a_partition_that_this_node_leads_only_since_then_is_tried_again(
         node.lead("t", ME, isr=(ME,), partition=1)
         coordinator.may_respond.set()
         await settle()
-        (answer,) = client.answers()
-        codes = [row.error_code for row in answer.responses[0].partition_responses]
+        (response,) = client.responses()
+        codes = [row.error_code for row in response.responses[0].partition_responses]
         assert codes == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
         assert (
             await client.produce("t", part(0), partition=1, version=12, transactional_id=TX)

@@ -46,7 +46,7 @@ def marker(
 
 
 async def coordinator_on(node: Rig) -> Client:
-    """A connection of another node, on which transaction coordinators ask."""
+    """A connection of another node, for requests of transaction coordinators."""
     client = await node.connect(PEER)
     list(node.server._connections)[-1].authenticated(OTHER)
     return client
@@ -55,14 +55,14 @@ async def coordinator_on(node: Rig) -> Client:
 async def send(
     client: Client, *markers: dict[str, Any], version: int = 1
 ) -> dict[tuple[int, str, int], int]:
-    answer = await client.ask("write_txn_markers", version, {"markers": list(markers)})
-    return codes(answer)
+    response = await client.request("write_txn_markers", version, {"markers": list(markers)})
+    return codes(response)
 
 
-def codes(answer: Any) -> dict[tuple[int, str, int], int]:
+def codes(response: Any) -> dict[tuple[int, str, int], int]:
     return {
         (found["producer_id"], topic["name"], row["partition_index"]): row["error_code"]
-        for found in answer["markers"]
+        for found in response["markers"]
         for topic in found["topics"]
         for row in topic["partitions"]
     }
@@ -80,7 +80,7 @@ async def write(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_each_partition_has_its_answer(
+async def test_each_partition_has_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     async with rig(tmp_path) as node:
@@ -135,7 +135,7 @@ async def test_epochs_of_producers_and_coordinators_are_judged(
         assert await send(peer, old) == {(PID, "t", 0): ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 
 
-async def test_markers_need_the_replicas_and_are_answered_when_they_have_them(
+async def test_the_response_waits_until_the_replicas_have_the_markers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     async with rig(tmp_path) as node:
@@ -144,11 +144,11 @@ async def test_markers_need_the_replicas_and_are_answered_when_they_have_them(
         peer = await coordinator_on(node)
         peer.post("write_txn_markers", 1, {"markers": [marker(True, {"t": [0]})]})
         await settle()
-        assert peer.answers() == []
+        assert peer.responses() == []
         mock_clock.jump(31)
         await settle()
-        (answer,) = peer.answers()
-        assert codes(answer) == {(PID, "t", 0): ErrorCode.REQUEST_TIMED_OUT}
+        (response,) = peer.responses()
+        assert codes(response) == {(PID, "t", 0): ErrorCode.REQUEST_TIMED_OUT}
         node.lead("t", ME, isr=(ME,))
         assert await send(peer, marker(True, {"t": [0]})) == {
             (PID, "t", 0): ErrorCode.NOT_ENOUGH_REPLICAS
@@ -267,12 +267,14 @@ async def test_committed_reads_end_where_the_first_open_transaction_begins(
             "topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
         }
         for level, end in ((0, 3), (1, 1)):
-            answer = await client.ask("list_offsets", 7, {"isolation_level": level, **offsets})
-            assert answer.topics[0].partitions[0].offset == end
-        answer = await client.ask(
+            response = await client.request(
+                "list_offsets", 7, {"isolation_level": level, **offsets}
+            )
+            assert response.topics[0].partitions[0].offset == end
+        response = await client.request(
             "describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]}
         )
-        (found,) = answer.topics[0].partitions[0].active_producers
+        (found,) = response.topics[0].partitions[0].active_producers
         assert (found.producer_id, found.current_txn_start_offset, found.coordinator_epoch) == (
             PID,
             1,
@@ -280,14 +282,14 @@ async def test_committed_reads_end_where_the_first_open_transaction_begins(
         )
         await send(peer, marker(True, {"t": [0]}))
         assert await fetched(client) == ([b"0", b"1", b"2"], [], 4)
-        answer = await client.ask(
+        response = await client.request(
             "describe_producers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]}
         )
-        (found,) = answer.topics[0].partitions[0].active_producers
+        (found,) = response.topics[0].partitions[0].active_producers
         assert (found.current_txn_start_offset, found.coordinator_epoch) == (-1, 3)
 
 
-async def test_aborted_transactions_are_told_by_their_first_offset_where_they_overlap(
+async def test_overlapping_aborted_transactions_are_listed_by_first_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as node:
@@ -320,10 +322,10 @@ async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_
         reader.post("fetch", 12, body)
         await settle()
         await write(writer, 1, b"y" * 400)
-        assert reader.answers() == [], "nothing of it is stable"
+        assert reader.responses() == [], "nothing of it is stable"
         await send(writer, marker(True, {"t": [0]}))  # a marker is 78 bytes
-        (answer,) = reader.answers()
-        assert values(answer.responses[0].partitions[0].records)[:2] == [b"x" * 400, b"y" * 400]
+        (response,) = reader.responses()
+        assert values(response.responses[0].partitions[0].records)[:2] == [b"x" * 400, b"y" * 400]
         reader.post(
             "fetch",
             12,
@@ -334,9 +336,9 @@ async def test_a_waiting_fetch_of_committed_records_wakes_by_the_marker_and_not_
         await settle()
         await write(writer, 2, b"z" * 10)
         await send(writer, marker(True, {"t": [0]}))
-        assert reader.answers() == [], "too few bytes still"
+        assert reader.responses() == [], "too few bytes still"
         await writer.produce("t", batch(b"plain" * 40))
-        assert len(reader.answers()) == 1
+        assert len(reader.responses()) == 1
 
 
 async def test_a_follower_serves_committed_records_by_what_it_knows(
@@ -370,10 +372,10 @@ async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(
         node.create("t", 2)
         client = await node.connect()
         await write(client, 0, b"a")
-        answers: list[Any] = []
+        responses: list[Any] = []
 
         async def mark() -> None:
-            answers.append(
+            responses.append(
                 await write_markers(node.node, {"markers": [marker(True, {"t": [0, 1]})]})
             )
 
@@ -388,4 +390,4 @@ async def test_a_marker_whose_write_failed_in_one_slice_is_not_said_to_be_there(
             assert row.error_code == 0
         partition = node.partition("t", 0)
         assert partition.last_stable_offset == 0, "the marker is not there"
-        assert codes(answers[0])[PID, "t", 0] == ErrorCode.KAFKA_STORAGE_ERROR
+        assert codes(responses[0])[PID, "t", 0] == ErrorCode.KAFKA_STORAGE_ERROR
