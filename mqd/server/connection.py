@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from struct import Struct
 from typing import Protocol
 
@@ -35,7 +36,6 @@ from mqd.server.context import PEER
 from mqd.server.frame_buffer import FrameBuffer
 from mqd.server.memory import RequestPool, ResponsePool
 from mqd.server.receive_buffers import Arena, Buffer
-from mqd.server.response_queue import ResponseQueue
 from mqd.server.send_queue import Part, SendQueue
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,17 @@ this turn.
 """
 
 
+class QueuedResponse(Protocol):
+    """The place of a request in the queue of responses. Code that sets `parts` calls
+    `Connection.response_ready`.
+    """
+
+    parts: list[Part] | None
+    """The response with its length and header. None until it is complete; empty if none is sent
+    (acks=0).
+    """
+
+
 class Slot:
     """A queued response that is completed once, in the same turn or later."""
 
@@ -62,7 +73,7 @@ class Slot:
         self.parts: list[Part] | None = None
 
     def complete(self, parts: list[Part]) -> None:
-        """`parts`: the response with its length and header. Empty if none is sent (acks=0)."""
+        """`parts`: as in `QueuedResponse`."""
         assert self.parts is None, "a request has one response"
         self.parts = parts
         self.connection.response_ready()
@@ -202,7 +213,8 @@ class Connection:
         self._events = READABLE
         self.client_id: bytes | bytearray = b""
         """The client id of the last request, in UTF-8: checked once, not at each request."""
-        self.slots = ResponseQueue()
+        self.slots: deque[QueuedResponse] = deque()
+        """One place for each request without a sent response, in the order of the requests."""
         self.send_queue = SendQueue(sock, owner.memory.response_pool(listener), now)
         self.is_dirty = False
         self.request_pool = owner.memory.request_pool(listener)
@@ -256,7 +268,8 @@ class Connection:
             self.close()
 
     def _receive_in_arena(self) -> None:
-        arena, frames = self.owner.arena, self.frames
+        arena = self.owner.arena
+        frames = self.frames
         start = arena.position
         size = _SMALL_RECEIVE_BYTES if frames.is_large else RECEIVE_BYTES_MAX
         received = self.sock.receive_into(arena.view[start : start + size])
@@ -459,7 +472,17 @@ class Connection:
         self.is_dirty = False
         if not self.open:
             return
-        ready, may_have_ranges = self.slots.take_ready()
+        slots = self.slots
+        ready: list[Part] = []
+        may_have_ranges = False
+        while slots:
+            parts = slots[0].parts
+            if parts is None:
+                break  # in the order of the requests (I9)
+            slots.popleft()
+            ready += parts
+            if len(parts) > 1:
+                may_have_ranges = True
         if ready:
             now = self.last_active = self.owner.now
             queue = self.send_queue
@@ -469,18 +492,14 @@ class Connection:
                     queue.count_unsent()
                 else:
                     self._send()
-            else:
-                self._send_bytes(ready[0] if len(ready) == 1 else b"".join(ready))  # type: ignore[arg-type]
+            else:  # most responses
+                try:
+                    if not queue.send_bytes(ready, now):
+                        self._watch(self._events | WRITABLE)
+                except OSError as error:
+                    self._lost(error)
         if self._closing or not self._events & READABLE:
             self._after_progress()
-
-    def _send_bytes(self, data: Part) -> None:
-        """Send bytes when nothing else waits to be sent: most responses."""
-        try:
-            if not self.send_queue.send_bytes(data, self.owner.now):
-                self._watch(self._events | WRITABLE)
-        except OSError as error:
-            self._lost(error)
 
     def _send(self) -> None:
         """Send what waits. The poller calls again while something is left."""

@@ -40,11 +40,12 @@ class SendQueue:
         """Whether so many bytes wait that the connection should take no more requests."""
         return self.unsent_bytes > self.pool.connection_bytes_max
 
-    def send_bytes(self, data: Part, now: float) -> bool:
-        """Send bytes while the queue is empty. Returns whether all of them are sent.
+    def send_bytes(self, parts: list[Part], now: float) -> bool:
+        """Send parts without file ranges while the queue is empty. Returns whether all is sent.
 
         Raises OSError.
         """
+        data: Part = parts[0] if len(parts) == 1 else b"".join(parts)  # type: ignore[arg-type]
         assert not isinstance(data, FileRange)
         try:
             sent = self._sock.send(data)
