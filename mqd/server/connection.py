@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Protocol
 
 from mqd.errors import ProtocolError
-from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Socket
+from mqd.io.net import HANG_UP, READABLE, WRITABLE, Socket
 from mqd.limits import (
     FRAME_BYTES_MIN,
     IN_FLIGHT_REQUESTS_MAX,
@@ -32,10 +32,10 @@ from mqd.limits import (
 )
 from mqd.raft.handshake_listener import ListenerHandshake
 from mqd.server.bugs import raised_in_core
+from mqd.server.connection_owner import Cancellable, Freeable, Owner
 from mqd.server.context import PEER
 from mqd.server.frame_buffer import FrameBuffer
-from mqd.server.memory import RequestPool, ResponsePool
-from mqd.server.receive_buffers import Arena, Buffer
+from mqd.server.receive_buffers import Buffer
 from mqd.server.send_queue import Part, SendQueue
 
 logger = logging.getLogger(__name__)
@@ -79,91 +79,6 @@ class Slot:
         self.connection.response_ready()
 
 
-class Freeable(Protocol):
-    """A parked request that can be woken (replica/waiters.py)."""
-
-    def free(self) -> None: ...
-
-
-class Cancellable(Protocol):
-    """The scope of a task's work."""
-
-    def cancel(self) -> None: ...
-
-
-class Dispatcher(Protocol):
-    """Handles frames and makes the responses (server/dispatch.py)."""
-
-    def dispatch(
-        self, connection: Connection, buffer: Buffer, view: memoryview, start: int, end: int
-    ) -> bool:
-        """Handle the request in buffer[start:end]. Returns False if it must wait for an earlier
-        response.
-
-        Raises ProtocolError where the connection must be closed.
-        """
-        ...
-
-    def bug(self, connection: Connection, api: str) -> None:
-        """Log the exception that is being handled, and close the connection."""
-        ...
-
-
-class Memory(Protocol):
-    """The memory of all connections (server/connection_memory.py)."""
-
-    def request_pool(self, listener: str) -> RequestPool: ...
-
-    def response_pool(self, listener: str) -> ResponsePool: ...
-
-    def want(self, connection: Connection, size: int, frame_bytes: int, now: float) -> None:
-        """Call `read_again` once the pool has room for `size` more bytes of a frame of
-        `frame_bytes`.
-        """
-        ...
-
-
-class Owner(Protocol):
-    """The server, as a connection sees it (server/service.py)."""
-
-    arena: Arena
-    request_bytes_max: int
-    now: float
-    """Monotonic seconds at which this turn began."""
-    now_ms: int
-    """The same moment in milliseconds since the Unix epoch."""
-    turns: int
-    """Turns that have ended."""
-
-    @property
-    def poller(self) -> Poller: ...
-
-    @property
-    def dispatcher(self) -> Dispatcher: ...
-
-    @property
-    def memory(self) -> Memory: ...
-
-    def dirty(self, connection: Connection) -> None:
-        """This connection has responses to send when the turn ends."""
-        ...
-
-    @property
-    def slice_is_over(self) -> bool:
-        """Whether the connection that is served now has used up its share of this turn."""
-        ...
-
-    def resume_later(self, connection: Connection) -> None:
-        """Call `resume` after other connections had a turn."""
-        ...
-
-    def authenticated(self, connection: Connection) -> None:
-        """Count it as a node of the cluster. Raises ProtocolError if there are too many of them."""
-        ...
-
-    def closed(self, connection: Connection) -> None: ...
-
-
 class Connection:
     """One accepted socket."""
 
@@ -194,7 +109,7 @@ class Connection:
         "work",
     )
 
-    def __init__(self, owner: Owner, sock: Socket, listener: str, now: float) -> None:
+    def __init__(self, owner: Owner[Connection], sock: Socket, listener: str, now: float) -> None:
         self.owner = owner
         self.sock = sock
         self.peer = sock.peer

@@ -87,14 +87,14 @@ class ConsumerFetch:
         self._rack_aware = node.config["replica.selector.class"] == RACK_AWARE
         self._run = FetchRun(node, tasks, self)
 
-    def take_up(self, pending: PendingConsumerFetch, now: float) -> None:
-        """Take up a request of few rows."""
+    def start(self, pending: PendingConsumerFetch, now: float) -> None:
+        """Start a fetch of few rows."""
         request = pending.request
         named = named_partitions(request.topics, request.forgotten, pending.version)
         if self._resolve(pending, named, now):
             self._run.run(pending, may_wait=pending.deadline > now and bool(pending.wanted))
 
-    async def take_up_large(self, pending: PendingConsumerFetch, now: float) -> None:
+    async def start_large(self, pending: PendingConsumerFetch, now: float) -> None:
         """The same for many rows, in slices. Ends with `FetchTasks.resume`."""
         named = await finished_in_slices(_named_in_slices(pending.request, pending.version))
         connection = pending.slot.connection

@@ -79,8 +79,8 @@ class FollowerFetch:
         self._bytes_max = node.config.integer("fetch.max.bytes")
         self._run = FetchRun(node, tasks, self)
 
-    def take_up(self, pending: PendingFollowerFetch, now: float) -> None:
-        """Take up a request of few rows. Its sender is known to be the node that it names."""
+    def start(self, pending: PendingFollowerFetch, now: float) -> None:
+        """Start a fetch of few rows. Its sender is the node that it names."""
         if not self._resolve(pending, now):
             return
         request = pending.request
@@ -94,7 +94,7 @@ class FollowerFetch:
         }
         self._run.run(pending, may_wait=pending.deadline > now)
 
-    async def take_up_large(self, pending: PendingFollowerFetch, now: float) -> None:
+    async def start_large(self, pending: PendingFollowerFetch, now: float) -> None:
         """The same for many rows, in slices. Ends with `FetchTasks.resume`."""
         if not self._resolve(pending, now):
             self._tasks.resume(pending.slot.connection)

@@ -129,7 +129,7 @@ class LargeProduce:
         self._examination = trio.Lock()
         """One large batch is decompressed at a time, for memory."""
 
-    def take_up(
+    def start(
         self,
         connection: Connection,
         buffer: Buffer,

@@ -17,7 +17,8 @@ from mqd.errors import ProtocolError
 from mqd.io.disk import FileRange, OsDisk
 from mqd.io.net import HANG_UP, READABLE, WRITABLE, Poller, Ready, Socket
 from mqd.limits import IN_FLIGHT_REQUESTS_MAX, MIB, RECEIVE_ARENA_BYTES, SENDFILE_BYTES_MIN
-from mqd.server.connection import Connection, Dispatcher, Memory, Slot
+from mqd.server.connection import Connection, Slot
+from mqd.server.connection_owner import Dispatcher, Memory
 from mqd.server.memory import RequestPool, ResponsePool
 from mqd.server.receive_buffers import Arena, Buffer
 
@@ -94,7 +95,7 @@ class ScriptedOwner:
         self.arena = Arena(RECEIVE_ARENA_BYTES)
         self.scripted = ScriptedPoller()
         self.poller: Poller = self.scripted
-        self.dispatcher: Dispatcher = self
+        self.dispatcher: Dispatcher[Connection] = self
         self.now = 0.0
         self.now_ms = 0
         self.turns = 0
@@ -129,7 +130,7 @@ class ScriptedOwner:
         self.dirty_connections.append(connection)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> Memory[Connection]:
         return self
 
     def request_pool(self, listener: str) -> RequestPool:

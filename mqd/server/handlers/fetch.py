@@ -57,8 +57,8 @@ class Fetch:
         version: int,
         correlation_id: int,
     ) -> bool:
-        """Take up the request in [position, end). False if it must wait for an earlier fetch of its
-        connection.
+        """Start the fetch in [position, end). Returns False if it must wait for an earlier fetch of
+        the connection.
         """
         request = decode_fetch_at_once(view, position, end, version)
         if request is None:
@@ -82,11 +82,11 @@ class Fetch:
         wait_ms = min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS)
         slot, deadline = connection.slot(), now + wait_ms / 1000
         if request.replica_id < 0:
-            self._consumers.take_up(
+            self._consumers.start(
                 PendingConsumerFetch(slot, version, correlation_id, request, deadline), now
             )
         elif _is_follower(connection, request):
-            self._followers.take_up(
+            self._followers.start(
                 PendingFollowerFetch(slot, version, correlation_id, request, deadline), now
             )
         else:
@@ -110,11 +110,11 @@ class Fetch:
         wait_ms = min(max(0, request.max_wait_ms), FETCH_WAIT_MAX_MS)
         deadline = now + wait_ms / 1000
         if request.replica_id < 0:
-            await self._consumers.take_up_large(
+            await self._consumers.start_large(
                 PendingConsumerFetch(slot, version, correlation_id, request, deadline), now
             )
         elif _is_follower(connection, request):
-            await self._followers.take_up_large(
+            await self._followers.start_large(
                 PendingFollowerFetch(slot, version, correlation_id, request, deadline), now
             )
         else:

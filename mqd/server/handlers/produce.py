@@ -83,7 +83,7 @@ class Produce:
                 or self._large.must_examine(view, request[3], end - position)
             )
         ):
-            self._large.take_up(connection, buffer, view[position:end], version, correlation_id)
+            self._large.start(connection, buffer, view[position:end], version, correlation_id)
             return
         transactional_id, acks, timeout_ms, topics = request
         replica = self._replica
