@@ -37,8 +37,10 @@ live parts. MQD_TESTING_LOG=INFO writes what the nodes log, with virtual times; 
 lines are added to an exception.
 """
 
-from mqd.testing.cluster import Cluster, ClusterNetwork, SimulatedNode
+from mqd.testing.cluster import Cluster
+from mqd.testing.cluster_network import ClusterNetwork
 from mqd.testing.disk import MemoryDisk
+from mqd.testing.node import SimulatedNode
 from mqd.testing.world import World, current_world, run, simulated
 
 __all__ = [

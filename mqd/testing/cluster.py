@@ -1,11 +1,8 @@
-"""A cluster of shipping nodes inside one simulated world: started, killed, paused, cut off,
-and asked by clients.
-"""
+"""A cluster of production nodes inside one simulated world, and its clients."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -13,355 +10,25 @@ from typing import Any
 
 import trio
 
-from mqd import daemon
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.peer import PeerConnection, start_peer
-from mqd.config import NodeConfig, StartError, StartOptions
-from mqd.errors import StorageError
+from mqd.config import NodeConfig
 from mqd.io.entropy import RandomEntropy
 from mqd.peers import Peers, parse_peers
-from mqd.testing.disk import Inode, MemoryDisk, ProcessDisk
-from mqd.testing.network import Fabric, Host, HostNetwork
+from mqd.testing.cluster_network import ClusterNetwork, Place
+from mqd.testing.disk import MemoryDisk
+from mqd.testing.fabric import Fabric, Host
+from mqd.testing.inodes import Inode
+from mqd.testing.network import HostNetwork
+from mqd.testing.node import SimulatedNode
+from mqd.testing.node_clock import NodeClock
 from mqd.testing.process import Process
-from mqd.testing.scheduler import STARTS_AT, Trace, VirtualClock, current_node
+from mqd.testing.scheduler import Trace
 from mqd.testing.world import World, current_world
 
 CLIENT_PORT = 9092
 PEER_PORT = 9093
-READY_SECONDS = 60.0
-"""Virtual seconds in which a node must serve after it was started, and in which the tasks
-of a dead one must end.
-"""
-_WALL_MS_AT_START = 1_767_225_600_000
-"""2026-01-01T00:00:00Z."""
 _START_SPREAD_SECONDS = 0.05
-_DATA = Path("/data")
-
-Place = int | str
-"""On the network: the id of a node, or the name of a client ("c1")."""
-
-
-class NodeClock:
-    """A node's Clock (io/clock.py): the world's time, and a wall clock that may be wrong.
-
-    With a price, time passes while the node's code runs: between two readings of the clock, which
-    fair turns and slices take after each piece of work. The world's time stands still meanwhile, so
-    the node is `ahead` of it, and must wait before it runs again.
-    """
-
-    def __init__(self, clock: VirtualClock, chance: random.Random | None = None) -> None:
-        self._clock = clock
-        self._chance = chance
-        self.skew_seconds = 0.0
-        self.price_seconds = 0.0
-        """The longest time that passes between two readings; mostly it is far less."""
-        self._ahead_at = 0.0
-        """The time that the last reading gave."""
-        self._readings = 0
-        """How often it was read since the last `charge`."""
-
-    def monotonic(self) -> float:
-        if not self.price_seconds:
-            return self._clock.now
-        assert self._chance is not None
-        self._readings += 1
-        self._ahead_at = (
-            max(self._ahead_at, self._clock.now) + self.price_seconds * self._chance.random() ** 3
-        )
-        return self._ahead_at
-
-    def charge(self, requests: int) -> None:
-        """The node has served so many requests since the last call. Each takes time, also if the
-        node did not read the clock after it."""
-        for _ in range(requests - self._readings):
-            self.monotonic()
-        self._readings = 0
-
-    @property
-    def ahead(self) -> float:
-        """Seconds of work that the world's time does not yet show."""
-        return max(self._ahead_at - self._clock.now, 0.0)
-
-    def wall_ms(self) -> int:
-        return _WALL_MS_AT_START + int((self._clock.now - STARTS_AT + self.skew_seconds) * 1000)
-
-
-class SimulatedNode:
-    """One machine of the cluster, and the node that runs on it, or does not."""
-
-    def __init__(self, cluster: Cluster, node_id: int) -> None:
-        self.id = node_id
-        self.disk = MemoryDisk(
-            node_id, cluster.world.clock, cluster.world.random(f"disk-{node_id}")
-        )
-        self.clock = NodeClock(cluster.world.clock, cluster.world.random(f"cpu-{node_id}"))
-        self.host: Host = cluster.fabric.host(str(node_id), f"10.0.0.{node_id}")
-        self.options: dict[str, str] = {}
-        """Options of this node alone; they count from its next start on."""
-        self.failure: BaseException | None = None
-        """Why its last process ended by itself."""
-        self.starts = 0
-        self.daemon: Any = None
-        """The live parts (`daemon.Daemon`) of its process; None while there is none."""
-        self._cluster = cluster
-        self._charged: tuple[Any, int] = None, 0
-        """The server whose requests were charged last, and how many."""
-        self._process: Process | None = None
-        self._scope = trio.CancelScope()
-        self._ready = trio.Event()
-        self._gone = trio.Event()
-        self._gone.set()
-
-    def __repr__(self) -> str:
-        return f"<SimulatedNode {self.id} {'running' if self.running else 'down'}>"
-
-    @property
-    def process(self) -> Process | None:
-        """Its newest process, dead or alive."""
-        return self._process
-
-    @property
-    def running(self) -> bool:
-        """Whether it has a process: it may be starting still, or be paused."""
-        return self._process is not None and self._process.alive
-
-    @property
-    def ready(self) -> bool:
-        """Whether it serves clients."""
-        return self.running and self._ready.is_set()
-
-    def charge_requests(self) -> None:
-        """Have the requests take time that the node has served since the last call."""
-        server = self.daemon.server if self.daemon is not None else None
-        served = server.dispatcher.requests if server is not None else 0
-        before = self._charged[1] if self._charged[0] is server else 0
-        self._charged = server, served
-        self.clock.charge(served - before)
-
-    # -- life
-
-    async def start(self, *, wait: bool = True) -> None:
-        """Start a process on its disk, as it is; returns when it serves. RuntimeError when it does
-        not.
-
-        Powers the machine on when it was cut off. Quiet when the node runs already.
-        """
-        if not self.running:
-            with trio.move_on_after(READY_SECONDS) as late:
-                await self._gone.wait()
-            if late.cancelled_caught:
-                raise RuntimeError(
-                    f"node {self.id} was killed {READY_SECONDS:g} s ago, and some of its "
-                    "tasks still do not end"
-                )
-            self._begin()
-        if wait:
-            await self.wait_ready()
-
-    def _begin(self) -> None:
-        cluster, world = self._cluster, self._cluster.world
-        self.starts += 1
-        process = self._process = Process(self.id, f"node {self.id}", world.clock)
-        self._scope = trio.CancelScope()
-        self._ready, self._gone = trio.Event(), trio.Event()
-        self.failure = None
-        cluster.fabric.power_on(self.host)
-        world.trace.add(self.id, "start")
-        seams = daemon.Seams(
-            clock=self.clock,
-            entropy=RandomEntropy(world.random(f"node-{self.id}-{self.starts}")),
-            disk=ProcessDisk(self.disk, process),
-            network=HostNetwork(cluster.fabric, self.host, process),
-            announce=lambda _line: self._announced(process),
-            signals=(),
-            owns_process=False,
-        )
-        options = StartOptions(cluster.peers, self.id, _DATA, cluster.config(self.id))
-        cluster.nursery.start_soon(
-            self._live, process, options, seams, self._scope, self._gone, name=f"node {self.id}"
-        )
-
-    def _announced(self, process: Process) -> None:
-        if process.alive:
-            self._cluster.world.trace.add(self.id, "ready")
-            self._ready.set()
-
-    async def _live(
-        self,
-        process: Process,
-        options: StartOptions,
-        seams: daemon.Seams,
-        scope: trio.CancelScope,
-        gone: trio.Event,
-    ) -> None:
-        current_node.set(process)
-        failure: BaseException | None = None
-        try:
-            with scope:
-                async with trio.open_nursery() as nursery:
-                    self.daemon = await nursery.start(daemon.main, options, seams)
-        except BaseException as error:
-            cancelled, failure = _split(error)
-            if cancelled is not None:
-                raise cancelled from None
-        finally:
-            self._after(process, failure)
-            gone.set()
-
-    def _after(self, process: Process, failure: BaseException | None) -> None:
-        """The process has ended, by itself or because it was killed."""
-        self.daemon = None
-        if not process.alive:
-            return  # what its last tasks raised meanwhile nobody would have heard
-        process.end()
-        self._cluster.fabric.process_ended(self.host)
-        self.failure = failure
-        world = self._cluster.world
-        world.trace.add(
-            self.id, "stopped" if failure is None else f"failed {type(failure).__name__}"
-        )
-        if failure is not None and not _is_of_disk(failure):
-            world.fail(failure)
-
-    async def wait_ready(self) -> None:
-        """Wait until it serves. RuntimeError when it ends first, or after 60 s."""
-        with trio.move_on_after(READY_SECONDS):
-            async with trio.open_nursery() as nursery:
-                for event in (self._ready, self._gone):
-                    nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
-        if not self.ready:
-            raise RuntimeError(
-                f"node {self.id} does not serve: {self.failure or 'it is still starting'}"
-            ) from self.failure
-
-    async def wait_gone(self) -> None:
-        """Wait until no task of its process is left."""
-        await self._gone.wait()
-
-    async def stop(self) -> None:
-        """A clean stop, as SIGTERM asks for; returns when the process has ended."""
-        if self.running and self.daemon is not None:
-            self._cluster.world.trace.add(self.id, "stop")
-            self.daemon.stop.set()
-        await self._gone.wait()
-
-    def kill(self) -> None:
-        """The process ends at once, as by SIGKILL: what it wrote stays, its connections are
-        closed by the system.
-        """
-        self._die("kill")
-        self._cluster.fabric.process_ended(self.host)
-
-    def power_cut(self) -> None:
-        """The machine ends at once: of what was not synced chance decides what is left, and
-        nobody hears from it any more.
-        """
-        self._die("power cut")
-        self._cluster.fabric.power_cut(self.host)
-        self.disk.power_cut()
-
-    def kill_in_write(self, after: int = 0) -> None:
-        """Kill it in the middle of a change of its disk: of the one after the next `after` ones."""
-        self.disk.cut_in_write(after, self.kill)
-
-    def power_cut_in_write(self, after: int = 0) -> None:
-        """As `kill_in_write`, with the whole machine."""
-        self.disk.cut_in_write(after, self.power_cut)
-
-    def _die(self, how: str) -> None:
-        self.disk.disarm()
-        process = self._process
-        if process is None or not process.alive:
-            return
-        self._cluster.world.trace.add(self.id, how)
-        process.end()
-        self._cluster.resume(process)
-        self._scope.cancel()
-
-    # -- disturbances
-
-    def pause(self, seconds: float) -> None:
-        """None of its tasks runs for so long, as after SIGSTOP; its system still takes what
-        arrives.
-        """
-        if self.running:
-            assert self._process is not None
-            self._cluster.world.trace.add(self.id, f"pause {seconds:.6f}")
-            self._cluster.pause(self._process, seconds)
-
-    def resume(self) -> None:
-        """End a pause early. Quiet when there is none."""
-        if self._process is not None:
-            self._cluster.resume(self._process)
-
-    def skew(self, seconds: float) -> None:
-        """Its wall clock is wrong by so much from now on, ahead or (negative) behind.
-
-        Its monotonic clock goes on evenly.
-        """
-        self._cluster.world.trace.add(self.id, f"skew {seconds:.6f}")
-        self.clock.skew_seconds = seconds
-
-
-class ClusterNetwork:
-    """What a test does to the links between nodes (by id) and clients (by name: "c1", "c2"
-    in the order of their making).
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._fabric = cluster.fabric
-        self._random = cluster.world.random("partitions")
-
-    def _host(self, place: Place) -> Host:
-        return self._cluster.hosts[place]
-
-    def partition(self, *groups: Collection[Place], breaks: bool | None = None) -> None:
-        """Nothing passes between the groups, until `heal`. Places that no group names reach
-        everybody.
-
-        What is under way is held, and connections live on silently; or (`breaks`) they are reset at
-        once, as some routers do. By default chance decides which.
-        """
-        self._cluster.world.trace.add(
-            "-", f"partition {' | '.join(' '.join(map(str, _ordered(group))) for group in groups)}"
-        )
-        breaks = self._random.random() < 0.3 if breaks is None else breaks
-        for index, group in enumerate(groups):
-            for other in groups[index + 1 :]:
-                for a in _ordered(group):
-                    for b in _ordered(other):
-                        self._fabric.hold(self._host(a), self._host(b))
-                        self._fabric.hold(self._host(b), self._host(a))
-                        if breaks:
-                            self._fabric.break_connections(self._host(a), self._host(b))
-
-    def isolate(self, node_id: Place, *, breaks: bool | None = None) -> None:
-        """Cut one node off from all other nodes; clients still reach it."""
-        self.partition(
-            [node_id], [other for other in self._cluster.nodes if other != node_id], breaks=breaks
-        )
-
-    def stall(self, source: Place, target: Place) -> None:
-        """Nothing from `source` arrives at `target`; the other way is open. `heal` ends it."""
-        self._cluster.world.trace.add("-", f"stall {source} {target}")
-        self._fabric.hold(self._host(source), self._host(target))
-
-    def slow(self, source: Place, target: Place, seconds: float) -> None:
-        """Everything takes so many seconds longer, both ways; 0.0 or `heal` ends it."""
-        self._cluster.world.trace.add("-", f"slow {source} {target} {seconds:.6f}")
-        for one, other in ((source, target), (target, source)):
-            self._fabric.link(self._host(one), self._host(other)).delay = seconds
-
-    def break_connections(self, source: Place, target: Place) -> int:
-        """Reset every connection between the two; returns how many there were."""
-        self._cluster.world.trace.add("-", f"break {source} {target}")
-        return self._fabric.break_connections(self._host(source), self._host(target))
-
-    def heal(self) -> None:
-        """Every link is open and quick again; what was held arrives soon."""
-        self._cluster.world.trace.add("-", "heal")
-        self._fabric.heal()
 
 
 class Cluster:
@@ -589,15 +256,6 @@ class Cluster:
         self.world.clock.release(process)
 
 
-async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
-
-
-def _ordered(places: Collection[Place]) -> list[Place]:
-    return sorted(places, key=str)
-
-
 def _peers(nodes: int, observers: int, racks: Mapping[int, str]) -> Peers:
     lines = ['cluster_id = "simulated"', 'cluster_secret = "what only simulated nodes know"']
     for node_id in range(1, nodes + observers + 1):
@@ -612,19 +270,3 @@ def _peers(nodes: int, observers: int, racks: Mapping[int, str]) -> Peers:
         if node_id in racks:
             lines.append(f'rack = "{racks[node_id]}"')
     return parse_peers("\n".join(lines), Path("peers.toml"))
-
-
-def _split(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
-    """The cancellations in an exception, and the rest of it."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(trio.Cancelled)
-    return (error, None) if isinstance(error, trio.Cancelled) else (None, error)
-
-
-def _is_of_disk(error: BaseException) -> bool:
-    """Whether a node ends with this when its disk fails or its start is refused: faults of
-    the world, not of the node.
-    """
-    if isinstance(error, BaseExceptionGroup):
-        return all(map(_is_of_disk, error.exceptions))
-    return isinstance(error, (StartError, StorageError))

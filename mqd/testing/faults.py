@@ -38,7 +38,8 @@ from mqd.client.descriptions import (
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch_builder import build_batch
 from mqd.raft.machine import Role
-from mqd.testing.cluster import Cluster, SimulatedNode
+from mqd.testing.cluster import Cluster
+from mqd.testing.node import SimulatedNode
 from mqd.testing.probes.probes import Probes
 from mqd.testing.workload import PRODUCE, PRODUCE_VERSION, produce_body
 from mqd.types import TopicPartition

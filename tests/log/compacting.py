@@ -14,7 +14,7 @@ from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.compression import Codec
 from mqd.protocol.markers import EndMarker, build_end_marker
 from mqd.protocol.record_reader import Record, iterate_records
-from mqd.testing.disk import ProcessDisk
+from mqd.testing.process_disk import ProcessDisk
 from tests.log.support import Harness, Inline
 
 

@@ -12,7 +12,8 @@ import trio
 from mqd.client.admin import Admin
 from mqd.log.manager.housekeeping import CHECKPOINT_SECONDS
 from mqd.testing import Cluster, run
-from mqd.testing.disk import Directory, MemoryDisk
+from mqd.testing.disk import MemoryDisk
+from mqd.testing.inodes import Directory
 from tests.log.test_missing_records import ORDERS, consume, partition, produce
 
 

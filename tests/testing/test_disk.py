@@ -12,8 +12,9 @@ import pytest
 import trio
 
 from mqd.testing import current_world, simulated
-from mqd.testing.disk import MemoryDisk, ProcessDisk
+from mqd.testing.disk import MemoryDisk
 from mqd.testing.process import Killed, Process
+from mqd.testing.process_disk import ProcessDisk
 from mqd.testing.scheduler import VirtualClock
 
 FILE = Path("/d/f")

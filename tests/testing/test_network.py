@@ -12,9 +12,12 @@ import trio
 
 from mqd.io.net import HANG_UP, READABLE, WRITABLE
 from mqd.testing import current_world, simulated
-from mqd.testing.disk import MemoryDisk, ProcessDisk
-from mqd.testing.network import BUFFER_BYTES, Fabric, Host, HostNetwork, MemorySocket, MemoryStream
+from mqd.testing.disk import MemoryDisk
+from mqd.testing.fabric import BUFFER_BYTES, Fabric, Host
+from mqd.testing.network import HostNetwork
 from mqd.testing.process import Killed, Process
+from mqd.testing.process_disk import ProcessDisk
+from mqd.testing.sockets import MemorySocket, MemoryStream
 
 
 class Two:

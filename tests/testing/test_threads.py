@@ -11,8 +11,10 @@ import pytest
 import trio
 
 from mqd.testing import current_world, run
-from mqd.testing.disk import Directory, MemoryDisk, ProcessDisk
+from mqd.testing.disk import MemoryDisk
+from mqd.testing.inodes import Directory
 from mqd.testing.process import Killed, Process
+from mqd.testing.process_disk import ProcessDisk
 from mqd.testing.threads import Work
 
 FILE = Path("/f")

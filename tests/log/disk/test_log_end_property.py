@@ -20,7 +20,8 @@ from mqd.log.log_config import LogConfig
 from mqd.log.log_end import LOG_END_CHECKPOINT
 from mqd.log.partition_log import PartitionLog
 from mqd.protocol.files import RECOVERY_POINT_CHECKPOINT
-from mqd.testing.disk import Directory, MemoryDisk
+from mqd.testing.disk import MemoryDisk
+from mqd.testing.inodes import Directory
 from mqd.testing.process import Killed, Process
 from mqd.testing.scheduler import VirtualClock
 from tests.log.compacting import InlineDisk, roll, settle

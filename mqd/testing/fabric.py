@@ -1,0 +1,350 @@
+"""A network in memory: hosts, links that delay, hold and break, and connections that behave as
+TCP's do.
+
+What is sent arrives in order on each connection, in pieces cut anywhere, each piece after the
+link's delay. A link that is held keeps what is on its way until it heals, as TCP does by sending it
+again. Buffers are bounded: who reads slowly makes the other side wait. What ends a connection:
+either side closes it, a process ends (its system closes what it had open), a link breaks it, or a
+host that lost power comes back and knows nothing of it. A host without power says nothing at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from mqd.testing.scheduler import Trace, VirtualClock
+
+BUFFER_BYTES = 256 * 1024
+"""What one direction of a connection holds: sent and not yet read by the other side."""
+DELAY_SECONDS = (50e-6, 400e-6)
+"""One way, on a quiet link: drawn anew for each piece."""
+HICCUP = (0.002, 0.02)
+"""How often a piece is late (a fraction of them), and by how many seconds at most."""
+_SPLIT = 0.03
+_RETRANSMIT_SECONDS = (0.005, 0.4)
+"""How long after the healing of a link the pieces on it move again."""
+
+
+class End(Enum):
+    """How a direction of a connection ended."""
+
+    OPEN = 0
+    CLOSED = 1
+    """The other side sends no more: what it sent can still be read, then the stream is at
+    its end.
+    """
+    RESET = 2
+
+
+@dataclass(slots=True)
+class Link:
+    """One direction between two hosts."""
+
+    held: bool = False
+    """Nothing arrives until it heals."""
+    delay: float = 0.0
+    """Seconds on top of the usual delay."""
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    """What would have arrived while it was held, in order."""
+
+
+class Listener(Protocol):
+    """A port of a host on which a process accepts connections."""
+
+    is_open: bool
+
+    def arrived(self, endpoint: Endpoint) -> None:
+        """A new connection waits to be accepted."""
+        ...
+
+    def end(self) -> None:
+        """The process has ended: reset the connections that wait."""
+        ...
+
+
+class Host:
+    """A machine on the network."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.powered = True
+        self.listeners: dict[int, Listener] = {}
+        self.ends: dict[Endpoint, None] = {}
+        self.unheard: dict[Endpoint, None] = {}
+        """Of other hosts: they sent something while there was no power."""
+        self.next_port = 40_000
+
+    def port(self) -> int:
+        self.next_port += 1
+        return self.next_port
+
+
+class Fabric:
+    """All hosts and links of one world."""
+
+    def __init__(self, clock: VirtualClock, source: random.Random) -> None:
+        self.clock = clock
+        self.random = source
+        self.hosts: dict[str, Host] = {}
+        self._links: dict[tuple[Host, Host], Link] = {}
+        self.delay_seconds = DELAY_SECONDS
+        self.bytes_delivered = 0
+
+    @property
+    def trace(self) -> Trace:
+        return self.clock.trace
+
+    def host(self, name: str, address: str) -> Host:
+        made = self.hosts[address] = Host(name, address)
+        return made
+
+    def link(self, source: Host, target: Host) -> Link:
+        found = self._links.get((source, target))
+        if found is None:
+            found = self._links[source, target] = Link()
+        return found
+
+    # -- what befalls links
+
+    def hold(self, source: Host, target: Host) -> None:
+        """Nothing from `source` arrives at `target` until `release`."""
+        self.link(source, target).held = True
+
+    def release(self, source: Host, target: Host) -> None:
+        link = self.link(source, target)
+        if not link.held:
+            return
+        link.held = False
+        waiting, link.waiting = link.waiting, []
+        if waiting:
+            self.clock.after(
+                self.random.uniform(*_RETRANSMIT_SECONDS), lambda: self._again(link, waiting)
+            )
+
+    def heal(self) -> None:
+        """Every link is open and quick."""
+        for (source, target), link in self._links.items():
+            link.delay = 0.0
+            self.release(source, target)
+
+    def _again(self, link: Link, waiting: list[Callable[[], None]]) -> None:
+        if link.held:
+            link.waiting[:0] = waiting
+            return
+        for arrive in waiting:
+            arrive()
+
+    def break_connections(self, one: Host, other: Host) -> int:
+        """Every connection between the two is reset on both sides; how many there were."""
+        broken = [end for end in one.ends if end.remote is other]
+        for end in broken:
+            end.peer_end.reset()
+            end.reset()
+        return len(broken)
+
+    # -- what befalls hosts
+
+    def process_ended(self, host: Host) -> None:
+        """Its system closes everything that the process had open; what was sent is still on
+        its way.
+        """
+        for listener in list(host.listeners.values()):
+            listener.end()
+        for end in list(host.ends):
+            end.end_of_process()
+
+    def power_cut(self, host: Host) -> None:
+        """Silence: nobody is told."""
+        host.powered = False
+        for listener in host.listeners.values():
+            listener.is_open = False
+        host.listeners.clear()
+        for end in host.ends:
+            end.forget()
+        host.ends.clear()
+
+    def power_on(self, host: Host) -> None:
+        """Who sends to it once more learns that it knows nothing of any connection."""
+        host.powered = True
+        for end in host.unheard:
+            self.clock.after(self.random.uniform(*_RETRANSMIT_SECONDS), end.refused)
+        host.unheard.clear()
+
+    # -- the way of one piece
+
+    def delay(self, link: Link) -> float:
+        source = self.random
+        late = source.random() * HICCUP[1] if source.random() < HICCUP[0] else 0.0
+        low, high = self.delay_seconds
+        return low + (high - low) * source.random() + link.delay + late
+
+
+class Endpoint:
+    """One side of a connection, in the system of its host."""
+
+    __slots__ = (
+        "_due",
+        "_in_flight",
+        "end",
+        "fabric",
+        "host",
+        "inbox",
+        "is_open",
+        "label",
+        "link",
+        "name",
+        "on_change",
+        "peer_end",
+        "port",
+        "remote",
+    )
+
+    def __init__(self, fabric: Fabric, host: Host, remote: Host, port: int) -> None:
+        self.fabric = fabric
+        self.host = host
+        self.remote = remote
+        self.port = port
+        self.name = f"{host.address}:{port}"
+        self.peer_end: Endpoint = self
+        self.link = fabric.link(host, remote)
+        self.inbox = bytearray()
+        self.end = End.OPEN
+        """Of what comes in."""
+        self.is_open = True
+        """False: closed on this side, or its host has forgotten it."""
+        self.on_change: Callable[[], None] | None = None
+        """Called when it can be read, written, or is gone."""
+        self._in_flight = 0
+        """Bytes sent and not yet in the other inbox."""
+        self._due = 0.0
+        host.ends[self] = None
+
+    # -- the owner's calls
+
+    def readable(self) -> bool:
+        return bool(self.inbox) or self.end is not End.OPEN
+
+    def room(self) -> int:
+        return BUFFER_BYTES - self._in_flight - len(self.peer_end.inbox)
+
+    def receive_into(self, view: memoryview) -> int:
+        inbox = self.inbox
+        taken = min(len(inbox), len(view))
+        if taken:
+            was_full = self.peer_end.room() <= 0
+            view[:taken] = inbox[:taken]
+            del inbox[:taken]
+            if was_full:
+                self.fabric.clock.after(self.fabric.delay(self.link), self.peer_end.changed)
+            return taken
+        if self.end is End.RESET:
+            raise ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
+        if self.end is End.CLOSED or not len(view):
+            return 0
+        raise BlockingIOError(errno.EAGAIN, "nothing to read")
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        if not self.is_open:
+            raise OSError(errno.EBADF, "the connection was closed on this side")
+        if self.end is End.RESET:
+            raise BrokenPipeError(errno.EPIPE, "broken pipe")
+        room = self.room()
+        if room <= 0:
+            raise BlockingIOError(errno.EAGAIN, "the other side reads too slowly")
+        piece = bytes(memoryview(data)[:room])
+        size = len(piece)
+        self._in_flight += size
+        chance = self.fabric.random.random
+        if size > 1 and chance() < _SPLIT:
+            cut = 1 + int(chance() * (size - 1))
+            self._dispatch(piece[:cut])
+            self._dispatch(piece[cut:])
+        else:
+            self._dispatch(piece)
+        return size
+
+    def close(self) -> None:
+        """Ends both directions. With unread bytes it is a reset, as the system does."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self.on_change = None
+        self.host.ends.pop(self, None)
+        if self.end is not End.RESET:
+            self._dispatch(None, End.RESET if self.inbox else End.CLOSED)
+        self.inbox.clear()
+
+    # -- what befalls it
+
+    def end_of_process(self) -> None:
+        self.close()
+
+    def forget(self) -> None:
+        """The host lost power."""
+        self.is_open = False
+        self.on_change = None
+        self.inbox.clear()
+
+    def reset(self) -> None:
+        self.host.ends.pop(self, None)
+        if self.end is not End.RESET:
+            self.end = End.RESET
+            self.changed()
+
+    def changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+    # -- on the way
+
+    def _dispatch(self, piece: bytes | None, end: End = End.OPEN) -> None:
+        fabric = self.fabric
+        self._due = max(self._due, fabric.clock.now + fabric.delay(self.link))
+        fabric.clock.at(self._due, lambda: self._arrive(piece, end))
+
+    def _arrive(self, piece: bytes | None, end: End) -> None:
+        """At the other host, unless the link holds it."""
+        link = self.link
+        if link.held:
+            link.waiting.append(lambda: self._arrive(piece, end))
+            return
+        target = self.peer_end
+        if not self.remote.powered:
+            self.remote.unheard[self] = None  # its bytes stay in the buffer
+            return
+        if piece is not None:
+            self._in_flight -= len(piece)
+        if not target.is_open:
+            if piece is not None:
+                self.refused()
+            return
+        if target.end is End.RESET:
+            return
+        if piece is not None:
+            target.inbox += piece
+            fabric = self.fabric
+            fabric.bytes_delivered += len(piece)
+            fabric.trace.add(target.name, f"received {len(piece)} from {self.name}")
+        else:
+            target.end = end
+            self.fabric.trace.add(target.name, f"{end.name.lower()} by {self.name}")
+            if end is End.RESET:
+                target.host.ends.pop(target, None)
+        target.changed()
+
+    def refused(self) -> None:
+        """The other host knows nothing of this connection: it answers with a reset."""
+        back = self.fabric.link(self.remote, self.host)
+        self.fabric.clock.after(self.fabric.delay(back), lambda: self._reset_by(back))
+
+    def _reset_by(self, back: Link) -> None:
+        if back.held:
+            back.waiting.append(lambda: self._reset_by(back))
+        elif self.is_open:
+            self.reset()

@@ -1,0 +1,266 @@
+"""One simulated machine and the life of its node: start, stop, kill, power cut, pause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from mqd import daemon
+from mqd.config import StartError, StartOptions
+from mqd.errors import StorageError
+from mqd.io.entropy import RandomEntropy
+from mqd.testing.disk import MemoryDisk
+from mqd.testing.fabric import Host
+from mqd.testing.network import HostNetwork
+from mqd.testing.node_clock import NodeClock
+from mqd.testing.process import Process
+from mqd.testing.process_disk import ProcessDisk
+from mqd.testing.scheduler import current_node
+
+if TYPE_CHECKING:
+    from mqd.testing.cluster import Cluster
+
+READY_SECONDS = 60.0
+"""Virtual seconds within which a started node must serve, and all tasks of a dead one must end."""
+DATA = Path("/data")
+"""The data directory of each node, on its own disk."""
+
+
+class SimulatedNode:
+    """One machine of the cluster, and the node that runs on it, or does not."""
+
+    def __init__(self, cluster: Cluster, node_id: int) -> None:
+        self.id = node_id
+        self.disk = MemoryDisk(
+            node_id, cluster.world.clock, cluster.world.random(f"disk-{node_id}")
+        )
+        self.clock = NodeClock(cluster.world.clock, cluster.world.random(f"cpu-{node_id}"))
+        self.host: Host = cluster.fabric.host(str(node_id), f"10.0.0.{node_id}")
+        self.options: dict[str, str] = {}
+        """Options of this node alone; they count from its next start on."""
+        self.failure: BaseException | None = None
+        """Why its last process ended by itself."""
+        self.starts = 0
+        self.daemon: Any = None
+        """The live parts (`daemon.Daemon`) of its process; None while there is none."""
+        self._cluster = cluster
+        self._charged: tuple[Any, int] = None, 0
+        """The server whose requests were charged last, and how many."""
+        self._process: Process | None = None
+        self._scope = trio.CancelScope()
+        self._ready = trio.Event()
+        self._gone = trio.Event()
+        self._gone.set()
+
+    def __repr__(self) -> str:
+        return f"<SimulatedNode {self.id} {'running' if self.running else 'down'}>"
+
+    @property
+    def process(self) -> Process | None:
+        """Its newest process, dead or alive."""
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether it has a process: it may be starting still, or be paused."""
+        return self._process is not None and self._process.alive
+
+    @property
+    def ready(self) -> bool:
+        """Whether it serves clients."""
+        return self.running and self._ready.is_set()
+
+    def charge_requests(self) -> None:
+        """Have the requests take time that the node has served since the last call."""
+        server = self.daemon.server if self.daemon is not None else None
+        served = server.dispatcher.requests if server is not None else 0
+        before = self._charged[1] if self._charged[0] is server else 0
+        self._charged = server, served
+        self.clock.charge(served - before)
+
+    # -- life
+
+    async def start(self, *, wait: bool = True) -> None:
+        """Start a process on its disk, as it is; returns when it serves. RuntimeError when it does
+        not.
+
+        Powers the machine on when it was cut off. Quiet when the node runs already.
+        """
+        if not self.running:
+            with trio.move_on_after(READY_SECONDS) as late:
+                await self._gone.wait()
+            if late.cancelled_caught:
+                raise RuntimeError(
+                    f"node {self.id} was killed {READY_SECONDS:g} s ago, and some of its "
+                    "tasks still do not end"
+                )
+            self._begin()
+        if wait:
+            await self.wait_ready()
+
+    def _begin(self) -> None:
+        cluster, world = self._cluster, self._cluster.world
+        self.starts += 1
+        process = self._process = Process(self.id, f"node {self.id}", world.clock)
+        self._scope = trio.CancelScope()
+        self._ready, self._gone = trio.Event(), trio.Event()
+        self.failure = None
+        cluster.fabric.power_on(self.host)
+        world.trace.add(self.id, "start")
+        seams = daemon.Seams(
+            clock=self.clock,
+            entropy=RandomEntropy(world.random(f"node-{self.id}-{self.starts}")),
+            disk=ProcessDisk(self.disk, process),
+            network=HostNetwork(cluster.fabric, self.host, process),
+            announce=lambda _line: self._announced(process),
+            signals=(),
+            owns_process=False,
+        )
+        options = StartOptions(cluster.peers, self.id, DATA, cluster.config(self.id))
+        cluster.nursery.start_soon(
+            self._live, process, options, seams, self._scope, self._gone, name=f"node {self.id}"
+        )
+
+    def _announced(self, process: Process) -> None:
+        if process.alive:
+            self._cluster.world.trace.add(self.id, "ready")
+            self._ready.set()
+
+    async def _live(
+        self,
+        process: Process,
+        options: StartOptions,
+        seams: daemon.Seams,
+        scope: trio.CancelScope,
+        gone: trio.Event,
+    ) -> None:
+        current_node.set(process)
+        failure: BaseException | None = None
+        try:
+            with scope:
+                async with trio.open_nursery() as nursery:
+                    self.daemon = await nursery.start(daemon.main, options, seams)
+        except BaseException as error:
+            cancelled, failure = _split(error)
+            if cancelled is not None:
+                raise cancelled from None
+        finally:
+            self._after(process, failure)
+            gone.set()
+
+    def _after(self, process: Process, failure: BaseException | None) -> None:
+        """The process has ended, by itself or because it was killed."""
+        self.daemon = None
+        if not process.alive:
+            return  # what its last tasks raised meanwhile nobody would have heard
+        process.end()
+        self._cluster.fabric.process_ended(self.host)
+        self.failure = failure
+        world = self._cluster.world
+        world.trace.add(
+            self.id, "stopped" if failure is None else f"failed {type(failure).__name__}"
+        )
+        if failure is not None and not _is_of_disk(failure):
+            world.fail(failure)
+
+    async def wait_ready(self) -> None:
+        """Wait until it serves. RuntimeError when it ends first, or after 60 s."""
+        with trio.move_on_after(READY_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for event in (self._ready, self._gone):
+                    nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
+        if not self.ready:
+            raise RuntimeError(
+                f"node {self.id} does not serve: {self.failure or 'it is still starting'}"
+            ) from self.failure
+
+    async def wait_gone(self) -> None:
+        """Wait until no task of its process is left."""
+        await self._gone.wait()
+
+    async def stop(self) -> None:
+        """A clean stop, as SIGTERM asks for; returns when the process has ended."""
+        if self.running and self.daemon is not None:
+            self._cluster.world.trace.add(self.id, "stop")
+            self.daemon.stop.set()
+        await self._gone.wait()
+
+    def kill(self) -> None:
+        """The process ends at once, as by SIGKILL: what it wrote stays, its connections are
+        closed by the system.
+        """
+        self._die("kill")
+        self._cluster.fabric.process_ended(self.host)
+
+    def power_cut(self) -> None:
+        """The machine ends at once: of what was not synced chance decides what is left, and
+        nobody hears from it any more.
+        """
+        self._die("power cut")
+        self._cluster.fabric.power_cut(self.host)
+        self.disk.power_cut()
+
+    def kill_in_write(self, after: int = 0) -> None:
+        """Kill it in the middle of a change of its disk: of the one after the next `after` ones."""
+        self.disk.cut_in_write(after, self.kill)
+
+    def power_cut_in_write(self, after: int = 0) -> None:
+        """As `kill_in_write`, with the whole machine."""
+        self.disk.cut_in_write(after, self.power_cut)
+
+    def _die(self, how: str) -> None:
+        self.disk.disarm()
+        process = self._process
+        if process is None or not process.alive:
+            return
+        self._cluster.world.trace.add(self.id, how)
+        process.end()
+        self._cluster.resume(process)
+        self._scope.cancel()
+
+    # -- disturbances
+
+    def pause(self, seconds: float) -> None:
+        """None of its tasks runs for so long, as after SIGSTOP; its system still takes what
+        arrives.
+        """
+        if self.running:
+            assert self._process is not None
+            self._cluster.world.trace.add(self.id, f"pause {seconds:.6f}")
+            self._cluster.pause(self._process, seconds)
+
+    def resume(self) -> None:
+        """End a pause early. Quiet when there is none."""
+        if self._process is not None:
+            self._cluster.resume(self._process)
+
+    def skew(self, seconds: float) -> None:
+        """Its wall clock is wrong by so much from now on, ahead or (negative) behind.
+
+        Its monotonic clock goes on evenly.
+        """
+        self._cluster.world.trace.add(self.id, f"skew {seconds:.6f}")
+        self.clock.skew_seconds = seconds
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def _split(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """The cancellations in an exception, and the rest of it."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)
+    return (error, None) if isinstance(error, trio.Cancelled) else (None, error)
+
+
+def _is_of_disk(error: BaseException) -> bool:
+    """Whether a node ends with this when its disk fails or its start is refused: faults of
+    the world, not of the node.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_of_disk, error.exceptions))
+    return isinstance(error, (StartError, StorageError))
