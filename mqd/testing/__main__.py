@@ -25,9 +25,9 @@ from collections import Counter
 from pathlib import Path
 
 from mqd.testing.coverage import EVENTS
+from mqd.testing.faults.plots import PLOTS
 from mqd.testing.jobs import bugs, results
-from mqd.testing.plots import PLOTS
-from mqd.testing.runner import LOADS, SECONDS_OF_SAFETY, Result, Settings
+from mqd.testing.settings import LOADS, SECONDS_OF_SAFETY, Result, Settings
 
 SHOWN = (
     "acknowledged",

@@ -20,7 +20,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from mqd.testing.runner import Result, Settings, run_seed
+from mqd.testing.runner import run_seed
+from mqd.testing.settings import Result, Settings
 
 BUGS = "tests.sim.bugs"
 _GC_THRESHOLD = 50_000

@@ -69,7 +69,7 @@ class Transaction:
     """
     values: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
 
-    def commit_asked(self) -> None:
+    def commit_requested(self) -> None:
         """From here on nobody but the coordinator can tell."""
         self.asked = self.asked or not self.replaced
 

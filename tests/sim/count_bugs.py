@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from mqd.testing.jobs import run_with_bug
-from mqd.testing.runner import Settings
+from mqd.testing.settings import Settings
 from tests.sim.bugs import BUGS
 from tests.sim.found import FOUND
 

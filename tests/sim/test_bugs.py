@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mqd.testing.runner import LOADS, Settings, run_seed
+from mqd.testing.runner import run_seed
+from mqd.testing.settings import LOADS, Settings
 from tests.sim.bugs import BUGS
 from tests.sim.found import FOUND
 

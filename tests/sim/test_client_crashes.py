@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from mqd.client.producer import Producer
-from mqd.testing.runner import Settings, run_seed
+from mqd.testing.runner import run_seed
+from mqd.testing.settings import Settings
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import pytest
 
 from mqd.testing.__main__ import main
 from mqd.testing.coverage import EVENTS
-from mqd.testing.runner import Result, Settings, run_seed
+from mqd.testing.runner import run_seed
+from mqd.testing.settings import Result, Settings
 
 
 @pytest.mark.parametrize("missing", [None, *EVENTS])

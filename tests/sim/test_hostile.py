@@ -12,7 +12,7 @@ import trio
 from mqd.client.admin import Admin
 from mqd.io.net import Stream
 from mqd.testing import Cluster, run
-from mqd.testing.hostile import Hostile
+from mqd.testing.clients.hostile import Hostile
 from mqd.testing.requests import frame
 
 PRICE_SECONDS = 0.004

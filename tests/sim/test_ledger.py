@@ -18,7 +18,7 @@ def written(
     for partition, value in values:
         ledger.write(transaction, partition, value)
     if outcome != "aborted":
-        transaction.commit_asked()
+        transaction.commit_requested()
     transaction.committed() if outcome == "committed" else transaction.given_up()
     return transaction
 
@@ -56,7 +56,7 @@ def test_who_was_replaced_commits_nothing() -> None:
     transaction = ledger.begin("w.1")
     ledger.write(transaction, T, b"x")
     transaction.replaced = True
-    transaction.commit_asked()
+    transaction.commit_requested()
     assert not transaction.asked and kinds(ledger, [(0, b"x")], []) == {"txn-aborted-read"}
     ledger.committed(transaction)
     assert kinds(ledger, [], []) == {"txn-aborted-read", "txn-zombie"}
@@ -66,7 +66,7 @@ def test_a_commit_that_was_asked_for_before_may_take_effect() -> None:
     ledger = Ledger()
     transaction = ledger.begin("w.1")
     ledger.write(transaction, T, b"x")
-    transaction.commit_asked()
+    transaction.commit_requested()
     transaction.replaced = True
     ledger.committed(transaction)
     assert kinds(ledger, [(0, b"x")], []) == set()

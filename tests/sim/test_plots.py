@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from mqd.testing.faults import Administration, Mode
-from mqd.testing.plots import PLOTS, draw_plot
-from mqd.testing.runner import Settings, run_seed
+from mqd.testing.faults.administration import Administration
+from mqd.testing.faults.plan import Mode
+from mqd.testing.faults.plots import PLOTS, draw_plot
+from mqd.testing.runner import run_seed
+from mqd.testing.settings import Settings
 
 PLAYED = {
     "deposed": 100,

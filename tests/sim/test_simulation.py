@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from mqd.testing.__main__ import main
-from mqd.testing.faults import Mode, Plan
+from mqd.testing.faults.plan import Mode, Plan
 from mqd.testing.jobs import results
-from mqd.testing.runner import LOADS, Result, Settings, _Run, run_seed
+from mqd.testing.runner import _Run, run_seed
+from mqd.testing.settings import LOADS, Result, Settings
 
 FOUND_AT_ONCE = "raft-answers-before-fsync"
 SEEDS = {3: range(3), 5: range(1)}
@@ -62,7 +63,10 @@ def test_a_seed_replays_byte_for_byte_whatever_the_hashes_are() -> None:
     on their addresses: here and elsewhere.
     """
     settings = Settings(seed=7, seconds=2.0, plot="deposed", load="all")
-    script = f"from mqd.testing.runner import *; print(run_seed({settings}).digest)"
+    script = (
+        "from mqd.testing.runner import run_seed; from mqd.testing.settings import Settings; "
+        f"print(run_seed({settings}).digest)"
+    )
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -16,7 +16,7 @@ SECONDS = 20
 PARENT = """
 import signal
 from mqd.testing.jobs import results
-from mqd.testing.runner import Settings
+from mqd.testing.settings import Settings
 running = results([Settings(seed) for seed in range(100)], jobs=2)
 next(running)
 print("begun", flush=True)

@@ -29,7 +29,7 @@ from mqd.client.txn import INIT_PRODUCER_ID, Phase
 from mqd.client.txn_calls import end_transaction
 from mqd.errors import ErrorCode, MqError
 from mqd.testing.checker import Outcome
-from mqd.testing.clients import CALL_SECONDS, PAUSE_SECONDS, pause
+from mqd.testing.clients.common import CALL_SECONDS, PAUSE_SECONDS, pause
 from mqd.testing.ledger import Ledger, Transaction
 from mqd.types import TopicPartition
 
@@ -299,7 +299,7 @@ class TwoPhase:
             await self._recover(driver, prepared)
         transaction, commit = prepared.transaction, prepared.commit
         if commit:
-            transaction.commit_asked()
+            transaction.commit_requested()
         if not await self._end(driver, prepared, commit=commit, accepted="2pc-stolen"):
             return
         self.counts["driven_transactions"] += 1

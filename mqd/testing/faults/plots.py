@@ -19,8 +19,10 @@ import trio
 from mqd.client.admin import Admin
 from mqd.client.descriptions import ElectionType
 from mqd.errors import MqError
-from mqd.testing.faults import Administration, Mode, Nemesis
-from mqd.testing.workload import Workload
+from mqd.testing.clients.workload_state import WorkloadState
+from mqd.testing.faults.administration import Administration
+from mqd.testing.faults.faulted_cluster import FaultedCluster
+from mqd.testing.faults.plan import Mode
 from mqd.types import IsrChange, IsrOutcome, TopicPartition
 
 PLOTS: dict[str, tuple[Mode, ...]] = {
@@ -68,15 +70,14 @@ class Plots:
     def __init__(
         self,
         name: str,
-        nemesis: Nemesis,
+        cluster: FaultedCluster,
         administration: Administration,
-        workload: Workload,
+        workload: WorkloadState,
         chance: random.Random,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._name = name
-        self._nemesis = nemesis
-        self._cluster = nemesis.cluster
+        self._cluster = cluster
         self._administration = administration
         self._workload = workload
         self._chance = chance
@@ -86,7 +87,7 @@ class Plots:
     async def run(self) -> None:
         while True:
             await trio.sleep(self._chance.expovariate(1 / EVERY_SECONDS))
-            async with self._nemesis.stage:
+            async with self._cluster.stage:
                 with trio.move_on_after(PLAY_SECONDS_MAX):
                     try:
                         await self._play()
@@ -101,13 +102,13 @@ class Plots:
         """A controller that nobody hears goes on for a while, and returns with entries that
         nobody else has.
         """
-        deposed = self._nemesis.controller()
+        deposed = self._cluster.controller()
         if deposed is None:
             raise _GivenUpError
-        others = [node_id for node_id in self._nemesis.ids if node_id != deposed]
+        others = [node_id for node_id in self._cluster.ids if node_id != deposed]
         network = self._cluster.network
         network.partition({deposed}, others, breaks=False)
-        await self._until(lambda: self._nemesis.controller(among=others) is not None)
+        await self._until(lambda: self._cluster.controller(among=others) is not None)
         await trio.sleep(self._chance.uniform(0.1, 1.0))
         if self._chance.random() < 0.5:
             for other in others:
@@ -151,11 +152,11 @@ class Plots:
             raise _GivenUpError
         await self._until(
             lambda: (
-                self._nemesis.newest_image() is not None
-                and name in self._nemesis.newest_image().topics
+                self._cluster.newest_image() is not None
+                and name in self._cluster.newest_image().topics
             )
         )
-        replicas = self._nemesis.newest_image().topics[name].partitions[0].replicas
+        replicas = self._cluster.newest_image().topics[name].partitions[0].replicas
         node_id = self._chance.choice(replicas)
         await self._until(lambda: self._holds(node_id, name) and name in administration.created)
         self._kill(node_id, None)
@@ -163,7 +164,7 @@ class Plots:
             if await administration.delete_once(name) and self._chance.random() < 0.6:
                 await administration.create(name)
         finally:
-            self._nemesis.later(self._chance.uniform(0.01, 0.3), self._nemesis.start, node_id)
+            self._cluster.later(self._chance.uniform(0.01, 0.3), self._cluster.start, node_id)
         await trio.sleep(1.0)
 
     async def _reborn(self) -> None:
@@ -174,14 +175,14 @@ class Plots:
         held = self._hold_wishes(leader)
         try:
             await self._until(lambda: self._is_wanted(partition, leader, follower))
-            epoch = self._nemesis.newest_image().brokers[follower].epoch
+            epoch = self._cluster.newest_image().brokers[follower].epoch
             with trio.move_on_after(0.5):
                 await self._workload.next_acknowledgement(partition)
             self._cluster.network.slow(leader, follower, self._chance.uniform(0.1, 0.3))
-            self._nemesis.cut_power(follower, self._chance.uniform(0.01, 0.05))
+            self._cluster.cut_power(follower, self._chance.uniform(0.01, 0.05))
 
             def is_back() -> bool:
-                broker = self._nemesis.newest_image().brokers[follower]
+                broker = self._cluster.newest_image().brokers[follower]
                 return broker.epoch > epoch and not broker.fenced
 
             await self._until(is_back)
@@ -194,8 +195,8 @@ class Plots:
         """Of the last two in sync one loses power and the other is killed; the former
         returns first, with less than it acknowledged.
         """
-        await self._until(self._nemesis.is_whole)
-        partition = self._chance.choice(self._nemesis.checked)
+        await self._until(self._cluster.is_whole)
+        partition = self._chance.choice(self._cluster.checked)
         found = self._image(partition)
         leader = found.leader
         follower = self._chance.choice([member for member in found.isr if member != leader])
@@ -210,33 +211,33 @@ class Plots:
         )
         with trio.move_on_after(1.0):
             await self._workload.next_acknowledgement(partition)
-        self._nemesis.cut_power(follower, self._chance.uniform(0.05, 0.2))
+        self._cluster.cut_power(follower, self._chance.uniform(0.05, 0.2))
         self._kill(leader, 3.0)
         for member in gone:
-            self._nemesis.later(self._chance.uniform(0.1, 0.3), self._nemesis.start, member)
+            self._cluster.later(self._chance.uniform(0.1, 0.3), self._cluster.start, member)
         await trio.sleep(4.0)
 
     async def _blackout(self) -> None:
         """All lose power when something was just acknowledged; the disks were slow."""
         seconds = self._chance.uniform(0.02, 0.15)
-        for node_id in self._nemesis.ids:
+        for node_id in self._cluster.ids:
             self._cluster.disk(node_id).slow_by = seconds
         with trio.move_on_after(1.5):
             await self._workload.next_acknowledgement()
-        for node_id in self._nemesis.live():
-            self._nemesis.cut_power(node_id, self._chance.uniform(0.05, 0.5))
+        for node_id in self._cluster.live():
+            self._cluster.cut_power(node_id, self._chance.uniform(0.05, 0.5))
         await trio.sleep(2.0)
 
     async def _one_by_one(self) -> None:
         """A leader is killed when it has just acknowledged something, and when one of its
         followers leads, all others lose power.
         """
-        partition = self._chance.choice(self._nemesis.checked)
+        partition = self._chance.choice(self._cluster.checked)
         found = self._image(partition)
         leader = found.leader
-        if leader not in self._nemesis.live() or len(found.isr) < 3:
+        if leader not in self._cluster.live() or len(found.isr) < 3:
             raise _GivenUpError
-        others = [node_id for node_id in self._nemesis.ids if node_id != leader]
+        others = [node_id for node_id in self._cluster.ids if node_id != leader]
         seconds = self._chance.uniform(0.3, 1.0)
         for node_id in others:
             self._cluster.disk(node_id).slow_logs_by = seconds
@@ -245,8 +246,8 @@ class Plots:
         self._kill(leader, 3.0)
         await self._until(lambda: self._image(partition).leader not in (leader, -1))
         for node_id in others:
-            if node_id in self._nemesis.live():
-                self._nemesis.cut_power(node_id, self._chance.uniform(0.05, 0.5))
+            if node_id in self._cluster.live():
+                self._cluster.cut_power(node_id, self._chance.uniform(0.05, 0.5))
         await trio.sleep(2.0)
 
     # -- scenes
@@ -255,10 +256,10 @@ class Plots:
         """A partition, its leader, and one of its followers that was out of the ISR and is
         being started; no controller is among them.
         """
-        await self._until(self._nemesis.is_whole)
-        partition = self._chance.choice(self._nemesis.checked)
+        await self._until(self._cluster.is_whole)
+        partition = self._chance.choice(self._cluster.checked)
         found = self._image(partition)
-        leader, controller = found.leader, self._nemesis.controller()
+        leader, controller = found.leader, self._cluster.controller()
         candidates = [member for member in found.isr if member not in (leader, controller)]
         if not candidates:
             raise _GivenUpError
@@ -267,7 +268,7 @@ class Plots:
         await self._until(lambda: follower not in self._image(partition).isr)
         if self._image(partition).leader != leader:
             raise _GivenUpError
-        self._nemesis.later(0.0, self._nemesis.start, follower)
+        self._cluster.later(0.0, self._cluster.start, follower)
         return partition, leader, follower
 
     def _hold_wishes(self, node_id: int) -> trio.Event:
@@ -300,17 +301,17 @@ class Plots:
         """End a process, and begin it again after so many seconds; with None, whoever calls
         does, or the healing.
         """
-        self._nemesis.counts["kill"] += 1
+        self._cluster.counts["kill"] += 1
         self._node(node_id).kill()
         if seconds is not None:
-            self._nemesis.later(seconds, self._nemesis.start, node_id)
+            self._cluster.later(seconds, self._cluster.start, node_id)
 
     def _node(self, node_id: int) -> Any:
-        return self._cluster.nodes[node_id]
+        return self._cluster.node(node_id)
 
     def _image(self, partition: TopicPartition) -> Any:
         """The partition as the newest living image has it."""
-        image = self._nemesis.newest_image()
+        image = self._cluster.newest_image()
         found = image.partition(*partition) if image is not None else None
         if found is None:
             raise _GivenUpError

@@ -28,7 +28,7 @@ from mqd.client.offsets import (
     commit_errors,
 )
 from mqd.errors import MqError
-from mqd.testing.clients import (
+from mqd.testing.clients.common import (
     CALL_SECONDS,
     DRAIN_LOOK_SECONDS,
     FETCH_WAIT_MS,

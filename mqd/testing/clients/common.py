@@ -20,6 +20,8 @@ from mqd.types import TopicPartition
 
 PAUSE_SECONDS = 0.1
 """Mean time before another attempt."""
+DELIVERY_SECONDS = 8.0
+"""For the delivery of a record, and for one read."""
 FETCH_WAIT_MS = 400
 CALL_SECONDS = 6.0
 """For one talk with a coordinator."""

@@ -1,0 +1,88 @@
+"""Requests on a bare stream, as a client in another language sends them."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from mqd import limits
+from mqd.client.cluster import ClusterClient
+from mqd.io.net import Stream
+from mqd.protocol.frame import FrameReader
+from mqd.protocol.schema import Api, decode_response_header, encode_request_header
+from mqd.types import TopicPartition
+
+PRODUCE = 0
+PRODUCE_VERSION = 9
+"""The newest version that names topics by name. mqd's own clients test topic ids."""
+RESPONSE_SECONDS = 2.5
+
+_SIZE = struct.Struct(">i")
+
+
+class Wire:
+    """Sends pipelined requests; responses arrive in the order of the requests."""
+
+    def __init__(self, stream: Stream, client_id: str) -> None:
+        self._stream = stream
+        self._client_id = client_id
+        self._frames = FrameReader(bytes_max=limits.RESPONSE_BYTES_MAX)
+        self._waiting: deque[tuple[Api, int, int]] = deque()
+        self._next = 0
+        self._buffer = memoryview(bytearray(65536))
+
+    async def send(
+        self, declaration: Api, version: int, body: dict[str, Any], *, has_response: bool = True
+    ) -> None:
+        """Raises OSError when the connection is broken, TooSlowError when it takes nothing."""
+        self._next += 1
+        encoded = encode_request_header(declaration, version, self._next, self._client_id) + bytes(
+            declaration.encode_request(version, body)
+        )
+        if has_response:
+            self._waiting.append((declaration, version, self._next))
+        with trio.fail_after(RESPONSE_SECONDS):
+            await self._stream.send_all(_SIZE.pack(len(encoded)) + encoded)
+
+    async def receive(self) -> Any:
+        """The response to the oldest request that has none yet."""
+        declaration, version, correlation_id = self._waiting.popleft()
+        with trio.fail_after(RESPONSE_SECONDS):
+            while (frame := self._frames.next_frame()) is None:
+                received = await self._stream.receive_into(self._buffer)
+                if not received:
+                    raise OSError("the broker closed the connection")
+                self._frames.receive_data(self._buffer[:received])
+        found, position = decode_response_header(declaration, version, frame)
+        assert found == correlation_id, (found, correlation_id)
+        return declaration.decode_response(version, frame, position)
+
+
+def produce_body(
+    partition: TopicPartition, batch: bytes | bytearray, *, acks: int
+) -> dict[str, Any]:
+    rows = [{"index": partition.partition, "records": bytes(batch)}]
+    return {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout_ms": 1500,
+        "topic_data": [{"name": partition.topic, "partition_data": rows}],
+    }
+
+
+@asynccontextmanager
+async def open_leader_stream(
+    client: ClusterClient, partition: TopicPartition
+) -> AsyncIterator[Wire]:
+    """A stream to the partition's leader, for the length of a block."""
+    leader = await client.leader(partition, deadline=trio.current_time() + RESPONSE_SECONDS)
+    stream = await client._network.connect(*leader.address, timeout=RESPONSE_SECONDS)
+    try:
+        yield Wire(stream, client.client_id)
+    finally:
+        stream.close()

@@ -1,0 +1,89 @@
+"""What all producers and consumers of one run share: the history, and who was acknowledged when."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from mqd.client.cluster import ClusterClient
+from mqd.errors import ErrorCode
+from mqd.io.clock import Clock
+from mqd.testing.checker import History, Promise, Send
+from mqd.types import NO_OFFSET, TopicPartition
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What the clients of one run went through."""
+
+    reconnects: int = 0
+    lost_producer_state: int = 0
+    """How often a broker did not know a raw producer's batches any more
+    (OUT_OF_ORDER_SEQUENCE_NUMBER at the oldest unacknowledged).
+    """
+    refusals: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+class WorkloadState:
+    """Where each client notes its results."""
+
+    def __init__(
+        self,
+        *,
+        history: History,
+        new_client: Callable[[str], Awaitable[ClusterClient]],
+        source: Callable[[str], random.Random],
+        is_committed: Callable[[TopicPartition, int], bool],
+        clock: Clock,
+    ) -> None:
+        """`new_client(name)` creates a ClusterClient. `source(purpose)`: the source of chance."""
+        self.history = history
+        self.new_client = new_client
+        self.source = source
+        self.clock = clock
+        self.statistics = Statistics()
+        self.stopping = trio.Event()
+        self.acknowledged_at: dict[str, float] = {}
+        """Producer -> when it had its last acknowledgement with acks=all; -inf before the first."""
+        self.positions: dict[tuple[str, TopicPartition], int] = {}
+        """(consumer, partition) -> what it reads next."""
+        self._is_committed = is_committed
+        self._acknowledgements: dict[TopicPartition | None, trio.Event] = {}
+
+    def expect_acknowledgements(self, producer: str) -> None:
+        """Note that this producer must get acknowledgements with acks=all."""
+        self.acknowledged_at[producer] = -math.inf
+
+    def acknowledged(self, send: Send, offset: int) -> None:
+        send.ok(offset)
+        self.history.acknowledged += 1
+        if send.promise is Promise.ALL:
+            self.acknowledged_at[send.session.partition("/")[0]] = trio.current_time()
+            for place in (None, send.partition):
+                if (event := self._acknowledgements.pop(place, None)) is not None:
+                    event.set()
+        if (
+            send.promise is Promise.ALL
+            and offset != NO_OFFSET
+            and not self._is_committed(send.partition, offset)
+        ):
+            self.history.not_committed(send.partition, offset)
+
+    async def next_acknowledgement(self, partition: TopicPartition | None = None) -> None:
+        """Until a client is told of a record with acks=all that it is committed; in that
+        partition, or anywhere.
+        """
+        await self._acknowledgements.setdefault(partition, trio.Event()).wait()
+
+    def count(self, code: int) -> None:
+        self.statistics.refusals += 1
+        name = ErrorCode(code).name
+        self.statistics.refused[name] = self.statistics.refused.get(name, 0) + 1
+
+    def value(self, name: str, number: int, chance: random.Random) -> bytes:
+        return b"%s.%d%s" % (name.encode(), number, b"." * chance.choice([0, 0, 10, 300]))

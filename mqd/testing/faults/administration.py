@@ -1,0 +1,216 @@
+"""Administrative changes beside the faults: topics, replicas, leaders, configurations."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from mqd.client.admin import CREATE_TOPICS, DELETE_TOPICS, Admin
+from mqd.client.cluster import ClusterClient
+from mqd.client.descriptions import (
+    END_OF_LOG,
+    ConfigChange,
+    ConfigOperation,
+    ElectionType,
+    Resource,
+    ResourceType,
+)
+from mqd.errors import ErrorCode, MqError
+from mqd.protocol.batch_builder import build_batch
+from mqd.testing.clients.wire import PRODUCE, PRODUCE_VERSION, produce_body
+from mqd.testing.faults.plan import Mode, Plan
+from mqd.types import TopicPartition
+
+SHORTENED = "x-short"
+"""The topic that loses its oldest records. DeleteRecords may remove what another replica has in
+another version: it was cut off from its leader, and its log agrees only from the new log start on.
+So records of this topic are compared with nothing.
+"""
+THROWAWAY = "x"
+"""The first letter of topics that administration makes and deletes; their records are
+nobody's business.
+"""
+
+_RETENTION: tuple[dict[str, str], ...] = (
+    {"retention.ms": "400", "segment.ms": "200", "file.delete.delay.ms": "100"},
+    {"segment.ms": "200", "file.delete.delay.ms": "100"},
+)
+"""Configurations of a topic that gets shorter; the second one by DeleteRecords alone."""
+
+
+class Administration:
+    """Changes of the metadata beside the faults. What was acknowledged must be true at the end."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        plan: Plan,
+        chance: random.Random,
+        nodes: list[int],
+        checked: list[TopicPartition],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._wall_ms = wall_ms
+        self.created: dict[str, int] = {}
+        """Topics whose creation was acknowledged, and their partitions."""
+        self.deleted: set[str] = set()
+        self.doubtful: set[str] = set()
+        """Topics of which nobody can tell whether they are there."""
+        self.counts: Counter[str] = Counter()
+        self._admin = Admin(client, timeout_s=4.0)
+        self.client = client
+        self._plan = plan
+        self._chance = chance
+        self._nodes = nodes
+        self._checked = checked
+        self._number = 0
+
+    async def run(self) -> None:
+        """Until cancelled: a topic comes, grows or goes, leaders are elected, replicas
+        move, options change.
+        """
+        deeds: list[Callable[[], Awaitable[object]]] = [
+            self.create,
+            self.create,
+            self.delete,
+            self.delete,
+        ]
+        deeds += [self._elect, self._move, self._move, self._configure, self._grow]
+        while True:
+            await trio.sleep(self._chance.expovariate(1 / self._plan.admin_every))
+            try:
+                await self._chance.choice(deeds)()
+            except MqError:
+                self.counts["refused"] += 1
+
+    async def create(self, name: str | None = None) -> str | None:
+        """A topic, with a new name or one that was deleted; its name when it is there.
+
+        One attempt: one that was given up may make the topic much later, after the deletion of what
+        a second one had made.
+        """
+        if name is None:
+            self._number += 1
+            name = f"{THROWAWAY}{self._number}"
+        partitions = self._chance.randrange(1, 4)
+        self.deleted.discard(name)
+        self.doubtful.add(name)
+        wish = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 3,
+            "assignments": [],
+            "configs": [],
+        }
+        answer = await self.client.request_controller(
+            CREATE_TOPICS, {"topics": [wish], "timeout_ms": 4000, "validate_only": False}
+        )
+        if answer.topics[0].error_code:
+            return None
+        self.doubtful.discard(name)
+        self.created[name] = partitions
+        self.counts["created"] += 1
+        return name
+
+    async def delete_once(self, name: str) -> bool:
+        """One attempt to delete that topic; whether it is gone, and may come again. An attempt that
+        was given up may delete it much later, and then what has its name by that time: who tries
+        more than once must not make it again.
+        """
+        del self.created[name]
+        self.doubtful.add(name)
+        body = {"topics": [{"name": name}], "topic_names": [name], "timeout_ms": 1000}
+        answer = await self.client.request_controller(DELETE_TOPICS, body)
+        if answer.responses[0].error_code:
+            return False
+        self.doubtful.discard(name)
+        self.deleted.add(name)
+        self.counts["deleted"] += 1
+        return True
+
+    async def delete(self, name: str | None = None) -> None:
+        """That topic, or any."""
+        if name is None and self.created:
+            name = self._chance.choice(sorted(self.created))
+        if name is None or name not in self.created:
+            return
+        del self.created[name]
+        self.doubtful.add(name)
+        error = (await self._admin.delete_topics([name]))[name]
+        if error is None or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self.doubtful.discard(name)
+            self.deleted.add(name)
+            self.counts["deleted"] += 1
+
+    async def _grow(self) -> None:
+        if not self.created:
+            return
+        name = self._chance.choice(sorted(self.created))
+        # so that no plot deletes it meanwhile: it would be noted down as there
+        count = self.created.pop(name)
+        try:
+            if (await self._admin.add_partitions({name: count + 1}))[name] is None:
+                count += 1
+                self.counts["grown"] += 1
+        finally:
+            self.created[name] = count
+
+    async def shorten(self) -> None:
+        """Until cancelled: a topic of its own is written, and loses its oldest records to
+        retention and DeleteRecords.
+        """
+        partition = TopicPartition(SHORTENED, 0)
+        # or all replicas lose records, and none may lead
+        flush = {"flush.before.ack": str(self._plan.mode is Mode.POWER_ALL).lower()}
+        configs = self._chance.choice(_RETENTION) | flush
+        is_there = False
+        while True:
+            await trio.sleep(self._chance.choice([0.02, 0.1, 0.4]))
+            try:
+                if not is_there:
+                    await self._admin.create_topic(partition.topic, 1, 3, configs)
+                    is_there = True
+                await self._fill(partition)
+                if self._chance.random() < 0.3:
+                    before = (await self._admin.delete_records({partition: END_OF_LOG}))[partition]
+                    self.counts["deleted_records"] += not isinstance(before, MqError) and before > 0
+            except MqError as error:
+                is_there = is_there or error.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+    async def _fill(self, partition: TopicPartition) -> None:
+        leader = await self.client.leader(partition, deadline=trio.current_time() + 2.0)
+        batch = build_batch(
+            [(None, b"x" * self._chance.choice([10, 1_000]))], timestamp=self._wall_ms()
+        )
+        connection = await self.client.connection_to_leader(leader.node_id)
+        # 1: records are deleted that are not yet committed
+        body = produce_body(partition, batch, acks=self._chance.choice([-1, 1]))
+        answer = await self.client.request(connection, PRODUCE, body, at_most=PRODUCE_VERSION)
+        if code := answer.responses[0].partition_responses[0].error_code:
+            await self.client.refresh([partition.topic])
+            raise MqError(ErrorCode(code))
+        self.counts["filled"] += 1
+
+    async def _elect(self) -> None:
+        await self._admin.elect_leaders(
+            ElectionType.PREFERRED, [self._chance.choice(self._checked)]
+        )
+        self.counts["elected"] += 1
+
+    async def _move(self) -> None:
+        partition = self._chance.choice(self._checked)
+        replicas = self._chance.sample(self._nodes, 3) if self._chance.random() < 0.9 else None
+        await self._admin.alter_partition_reassignments({partition: replicas})
+        self.counts["moved"] += 1
+
+    async def _configure(self) -> None:
+        topic = self._chance.choice(self._checked).topic
+        value = self._chance.choice(["300", "2000", "60000"])
+        resource = Resource(ResourceType.TOPIC, topic)
+        await self._admin.alter_configs(
+            {resource: [ConfigChange("segment.ms", ConfigOperation.SET, value)]}
+        )
+        self.counts["configured"] += 1

@@ -1,0 +1,69 @@
+"""Which faults the run of one seed has, and how often.
+
+Power cuts need care. What a topic without `flush.before.ack` acknowledged is in the memory of its
+in-sync replicas, and is lost where all of them lose power (docs/INVARIANTS.md, I1). So there are
+three modes, in each of which no acknowledged record may be lost:
+
+- KILL: any number of processes is killed; machines keep running.
+- POWER_ONE: one node loses power, and no other until every replica is in sync again; processes are
+  killed besides.
+- POWER_ALL: any number of nodes loses power at once, and every topic has `flush.before.ack`.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Mode(Enum):
+    """What may happen to the power."""
+
+    KILL = "kill"
+    POWER_ONE = "power-one"
+    POWER_ALL = "power-all"
+
+
+FAMILIES = (
+    "kill",
+    "power",
+    "stop",
+    "pause",
+    "partition",
+    "stall",
+    "slow",
+    "break",
+    "skew",
+    "sync",
+    "full",
+    "corrupt",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one seed does."""
+
+    mode: Mode
+    families: tuple[str, ...]
+    fault_every: float
+    """Mean seconds between faults."""
+    admin_every: float
+
+    @classmethod
+    def draw(cls, chance: random.Random) -> Plan:
+        mode = chance.choice([Mode.KILL, Mode.KILL, Mode.POWER_ONE, Mode.POWER_ALL])
+        families = [family for family in FAMILIES if chance.random() < 0.6]
+        if mode is Mode.KILL:
+            families = [family for family in families if family not in ("power", "sync")]
+        else:
+            families = [family for family in families if family != "corrupt"]
+            if "power" not in families:
+                families.append("power")
+        return cls(
+            mode,
+            tuple(families or ["kill"]),
+            chance.choice([0.3, 0.7, 1.5]),
+            chance.choice([0.3, 1.0, 4.0]),
+        )

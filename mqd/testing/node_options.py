@@ -1,0 +1,49 @@
+"""The options of all nodes of one run."""
+
+from __future__ import annotations
+
+import random
+
+from mqd.testing.faults.plan import Mode
+from mqd.testing.thresholds import draw_thresholds
+
+OPTIONS = {
+    "broker.session.timeout.ms": "600",
+    "broker.heartbeat.interval.ms": "200",
+    "replica.lag.time.max.ms": "1500",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    "replica.fetch.wait.max.ms": "400",
+    "auto.create.topics.enable": "false",
+}
+TWO_PHASE = "transaction.two.phase.commit.enable"
+COORDINATORS_MIN_INSYNC = 2
+"""min.insync.replicas of the coordinators' topics: they have no configuration of their own."""
+COORDINATOR_PARTITIONS = 2
+COORDINATOR_OPTIONS = {
+    "min.insync.replicas": str(COORDINATORS_MIN_INSYNC),
+    "offsets.topic.num.partitions": str(COORDINATOR_PARTITIONS),
+    "transaction.state.log.num.partitions": str(COORDINATOR_PARTITIONS),
+    "group.initial.rebalance.delay.ms": "50",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "1500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "100",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+"""Besides, where there are groups and transactions: few partitions, for each costs time,
+and timers of a run of seconds.
+"""
+
+
+def draw_options(
+    chance: random.Random, load: str, mode: Mode, *, is_hostile: bool
+) -> dict[str, str]:
+    """The fixed options of this load, and the thresholds that the seed draws."""
+    options = OPTIONS | draw_thresholds(chance, tiny=is_hostile, floods=load == "hostile")
+    if load == "plain":
+        return options
+    flush = {"log.flush.before.ack": "true"} if mode is Mode.POWER_ALL else {}
+    two_phase = {TWO_PHASE: "true"} if load == "prepare" else {}
+    return options | COORDINATOR_OPTIONS | flush | two_phase

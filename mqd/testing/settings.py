@@ -1,0 +1,59 @@
+"""What to simulate, and the result of one seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+SECONDS_OF_SAFETY = 8.0
+"""Virtual seconds with faults."""
+LOADS = ("plain", "copy", "groups", "all", "prepare", "hostile")
+"""What clients do. `plain`: produce and consume. The others do so, too, and besides: transactions
+and the copy of a topic (`copy`), groups of consumers (`groups`), both (`all`), two-phase commits
+(`prepare`), or attacks (`hostile`, clients/hostile.py).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is to be run. The same settings give the same run."""
+
+    seed: int
+    nodes: int = 3
+    observers: int = 0
+    """Nodes beside these that do not vote."""
+    seconds: float = SECONDS_OF_SAFETY
+    bug: str | None = None
+    plot: str | None = None
+    """Played whatever the seed would (plots.py)."""
+    load: str | None = None
+    """One of LOADS, whatever the seed would."""
+
+    @property
+    def command(self) -> str:
+        """Runs this seed again, alone, with its trace in a file."""
+        seconds = "" if self.seconds == SECONDS_OF_SAFETY else f" --seconds {self.seconds:g}"
+        bug = f" --bug {self.bug}" if self.bug else ""
+        bug += f" --plot {self.plot}" if self.plot else ""
+        bug += f" --load {self.load}" if self.load else ""
+        observers = f" --observers {self.observers}" if self.observers else ""
+        return (
+            f"python -m mqd.testing --seeds {self.seed} --nodes "
+            f"{self.nodes}{observers}{seconds}{bug} --trace trace-{self.seed}.txt"
+        )
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of one seed. Plain values: it travels between processes."""
+
+    settings: Settings
+    violations: list[str] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
+    """The last lines of the trace, of a run with violations."""
+    digest: str = ""
+    events: int = 0
+    simulated_seconds: float = 0.0
+    real_seconds: float = 0.0
+    converged_after: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
