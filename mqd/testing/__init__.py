@@ -1,8 +1,8 @@
 """A real cluster inside one process: the shipping daemon on virtual time, a network and disks in
 memory, and one seed.
 
-Whatever speaks to a cluster through `mqd.client` can be tested with it, against dying nodes,
-partitions and power cuts, in a fraction of the time that passes there:
+A program that uses `mqd.client` can be tested with it against node failures, partitions and power
+cuts. An hour of virtual time takes seconds:
 
     import trio
     from mqd.client import Admin, open_producer
@@ -25,13 +25,13 @@ partitions and power cuts, in a fraction of the time that passes there:
 `run` is `trio.run` with a clock that jumps to the next event, a scheduler in the order of the seed,
 and a world in which `Cluster` works. `@simulated(seed=42)` does the same for a pytest test;
 `pytest.mark.parametrize` over seeds and `run` make a search of it. The same seed gives the same
-run, event by event: `cluster.trace.digest` says so. A test must play along: what it draws comes
-from `cluster.world.random("purpose")`, what it reads of time from `trio.current_time()` or
-`cluster.clock`, and it does not iterate over sets of strings.
+run, event by event, with the same `cluster.trace.digest`. The test must be deterministic, too: it
+draws from `cluster.world.random("purpose")`, reads the time from `trio.current_time()` or
+`cluster.clock`, and does not iterate over sets of strings.
 
-What can happen to a node: `kill`, `power_cut`, both in the middle of a write, `stop`, `start`,
-`pause`, `skew`; to its disk (`cluster.disk(1)`): failing syncs, reads and writes, no space, flipped
-bits; to the network (`cluster.network`): partitions, held and slow links, broken connections.
+Faults of a node: `kill`, `power_cut`, both in the middle of a write, `stop`, `start`,
+`pause`, `skew`; of its disk (`cluster.disk(1)`): failing syncs, reads and writes, no space, flipped
+bits; of the network (`cluster.network`): partitions, held and slow links, broken connections.
 `cluster.on_event` is called after each step of a node, for invariants; `cluster.daemon(1)` are its
 live parts. MQD_TESTING_LOG=INFO writes what the nodes log, with virtual times; without it the last
 lines are added to an exception.

@@ -6,8 +6,8 @@
     python -m mqd.testing --seeds 0-99 --nodes 3 --observers 1    with a node that does not vote
     python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt  one seed again, every event in
                                                                   a file
-    python -m mqd.testing --list-bugs                             defects that can be planted, each
-                                                                  of which must be found
+    python -m mqd.testing --list-bugs                             defects that can be planted; each
+                                                                  must be found
     python -m mqd.testing --seeds 0-149 --bug NAME                one of them is planted, and found
                                                                   within these; ends at the first
                                                                   find
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         totals.add(result)
         if result.violations:
             bad.append(result)
-            _tell(result)
+            _print_violations(result)
             if not options.keep_going:
                 break
         elif options.verbose:
@@ -152,7 +152,7 @@ class Totals:
         )
 
 
-def _tell(result: Result) -> None:
+def _print_violations(result: Result) -> None:
     print(f"seed {result.settings.seed}:")
     for violation in result.violations[:10]:
         print(f"  {violation}")

@@ -1,17 +1,15 @@
-"""What clients were told, against what the cluster holds in the end: every way in which the two can
-quarrel.
+"""Compares the responses that clients got with the final logs of the cluster.
 
-A history is written down while clients run: each send begins as *pending* and ends as *ok*
-(acknowledged at an offset), *fail* (refused: surely not stored) or *info* (nobody can tell: a
+Clients note their history while they run. Each send begins as *pending* and ends as *ok*
+(acknowledged at an offset), *fail* (refused: surely not stored) or *info* (unknown outcome: a
 timeout, a broken connection, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-REQUEST_TIMED_OUT; KAFKA-13574). What is still pending at the end counts as info. Each poll notes
-the records that it returned, and what the broker said of its log. Values are unique, so a value
-names its send.
+REQUEST_TIMED_OUT; KAFKA-13574). A send that is pending at the end counts as info. Each poll notes
+the records and the offsets that the broker returned. Values are unique, so a value names its send.
 
 `History.check(final)` compares both with the final log of each partition, as read from its
-beginning after everything has healed. The anomalies are those of Jepsen's Kafka workload, as far as
-they apply without transactions, and the offset given with the acknowledgement, gaps, and high
-watermarks that go back, besides. Pure: no client, no clock; writes nothing but itself.
+beginning after everything has healed. The anomalies are those of Jepsen's Kafka workload that
+apply without transactions; besides, wrong offsets of acknowledgements, gaps, and high watermarks
+that decrease. A core: no client, no clock.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class Promise(Enum):
     """What a send may rely on, once it is acknowledged."""
 
     ALL = "acks=all"
-    """Never lost, at the offset it was told."""
+    """Never lost, and at the acknowledged offset."""
     ORDER = "acks=1 or 0"
     """May be lost; if it is there, it is there once and in order."""
 
@@ -60,7 +58,7 @@ class Send:
     offset: int = NO_OFFSET
 
     def ok(self, offset: int) -> None:
-        """Acknowledged; NO_OFFSET where the answer did not name one."""
+        """Acknowledged; NO_OFFSET where the response has none."""
         assert self.outcome is Outcome.PENDING, self
         self.outcome, self.offset = Outcome.OK, offset
 
@@ -70,7 +68,7 @@ class Send:
         self.outcome = Outcome.FAIL
 
     def info(self) -> None:
-        """Nobody can tell."""
+        """The outcome is unknown."""
         assert self.outcome is Outcome.PENDING, self
         self.outcome = Outcome.INFO
 
@@ -107,15 +105,15 @@ MEANINGS = {
     "aborted-read": "in the log, or read, although its send was refused",
     "inconsistent": "two readers saw different values at one offset",
     "lost-read": "served to a consumer, and not in the log",
-    "poll-skip": "a consumer was led past records",
-    "poll-back": "a consumer was given a record again, or an older one",
-    "watermark-back": "one leader in one epoch told a consumer a lower high watermark than before",
+    "poll-skip": "a consumer skipped records",
+    "poll-back": "a consumer got a record again, or an older one",
+    "watermark-back": "one leader in one epoch returned a lower high watermark than before",
     "watermarks-disagree": "log start <= last stable offset <= high watermark does not hold "
-    "in an answer",
-    "beyond-watermark": "a record was served at or above the high watermark of the same answer",
-    "beyond-epoch": "a fetch in one leader epoch was given records of a later one (KIP-320)",
-    "out-of-range": "a consumer that had read up to an offset was told that it is out of range",
-    "unreadable": "a consumer was given damaged batches, or refused for good",
+    "in a response",
+    "beyond-watermark": "a record was served at or above the high watermark of the same response",
+    "beyond-epoch": "a fetch in one leader epoch returned records of a later one (KIP-320)",
+    "out-of-range": "a consumer got OFFSET_OUT_OF_RANGE at an offset up to which it had read",
+    "unreadable": "a consumer got damaged batches, or a final error",
     "ack-not-committed": "acknowledged with acks=all, while no replica's high watermark had "
     "passed it",
 }
@@ -127,11 +125,11 @@ class _Reader:
 
     next_offset: int
     watermarks: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(node, leader epoch) -> highest high watermark it was told by them."""
+    """(node, leader epoch) -> highest high watermark that they returned."""
 
 
 class History:
-    """Everything that clients of one run did and were told."""
+    """All requests of the clients of one run, and their responses."""
 
     def __init__(self) -> None:
         self.sends: list[Send] = []
@@ -155,7 +153,7 @@ class History:
         return made
 
     def begin_reading(self, consumer: str, partition: TopicPartition, offset: int) -> None:
-        """A consumer takes its place: at its start, and again after each seek."""
+        """A consumer sets its position: at its start, and again after each seek."""
         self._readers[consumer, partition] = _Reader(offset)
 
     def polled(
@@ -166,7 +164,7 @@ class History:
         high_watermark: int | None,
     ) -> None:
         """(offset, value) of each record that one poll returned, in its order, and the high
-        watermark of that answer; None where the client tells that of a newer answer (what it has
+        watermark of that response; None where the client has only that of a newer response (records
         fetched ahead may lie beyond it: a new leader's may be lower).
         """
         reader = self._readers[consumer, partition]
@@ -190,7 +188,7 @@ class History:
             reader.next_offset = offset + 1
             seen.setdefault(offset, set()).add(value)
 
-    def told(
+    def fetched(
         self,
         consumer: str,
         partition: TopicPartition,
@@ -201,9 +199,9 @@ class History:
         last_stable: int,
         high_watermark: int,
     ) -> None:
-        """What one answer of one node says of its log. It may go back when another node or another
-        epoch answers: a new leader learns the high watermark from its followers (KIP-207), and no
-        record goes back with it.
+        """The offsets in one response of one node. They may be lower in a response of another node
+        or epoch: a new leader learns the high watermark from its followers (KIP-207). No record is
+        lost by that.
         """
         if not log_start <= last_stable <= high_watermark:
             self._note(
@@ -222,33 +220,31 @@ class History:
         watermarks[node, leader_epoch] = high_watermark
 
     def restarted(self, node: int) -> None:
-        """A node began a new life: what it said in the one before does not bind it (a
-        checkpoint is older than the memory).
+        """A new process of a node runs: its high watermark may be lower (its checkpoint is older
+        than the memory of the process before).
         """
         for reader in self._readers.values():
             for key in [key for key in reader.watermarks if key[0] == node]:
                 del reader.watermarks[key]
 
     def out_of_range(self, consumer: str, partition: TopicPartition, why: str) -> None:
-        """A consumer that read everything below an offset was told, by a leader, that there
-        is no such offset.
+        """A leader returned OFFSET_OUT_OF_RANGE to a consumer that had read everything below the
+        offset.
         """
         self._note("out-of-range", partition, f"{consumer}: {why}")
 
     def unreadable(self, consumer: str, partition: TopicPartition, why: str) -> None:
-        """A consumer was given bytes that are no records, or refused for good."""
+        """A consumer got bytes that are no records, or a final error."""
         self._note("unreadable", partition, f"{consumer}: {why}")
 
     def beyond_epoch(self, consumer: str, partition: TopicPartition, why: str) -> None:
-        """A node that holds records of a later leader epoch answered a fetch that names an
-        earlier one, instead of fencing it.
+        """A node with records of a later leader epoch served a fetch that names an earlier one,
+        instead of fencing it.
         """
         self._note("beyond-epoch", partition, f"{consumer}: {why}")
 
     def not_committed(self, partition: TopicPartition, offset: int) -> None:
-        """An acknowledgement with acks=all came although nobody's high watermark had passed
-        `offset`.
-        """
+        """An acknowledgement with acks=all came before any high watermark had passed `offset`."""
         self._note("ack-not-committed", partition, str(offset))
 
     def _note(self, kind: str, partition: TopicPartition, example: str) -> None:

@@ -12,7 +12,6 @@ import trio
 
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.peer import PeerConnection, start_peer
-from mqd.config import NodeConfig
 from mqd.io.entropy import RandomEntropy
 from mqd.peers import Peers, parse_peers
 from mqd.testing.cluster_network import ClusterNetwork, Place
@@ -20,7 +19,7 @@ from mqd.testing.disk import MemoryDisk
 from mqd.testing.fabric import Fabric, Host
 from mqd.testing.inodes import Inode
 from mqd.testing.network import HostNetwork
-from mqd.testing.node import SimulatedNode
+from mqd.testing.node import Pauses, SharedParts, SimulatedNode
 from mqd.testing.node_clock import NodeClock
 from mqd.testing.process import Process
 from mqd.testing.scheduler import Trace
@@ -50,7 +49,7 @@ class Cluster:
         start: bool = True,
         seed: int | None = None,
     ) -> None:
-        """`seed` must be that of the run, which decides everything; it may be given to say so."""
+        """`seed`: that of the run; a test may repeat it for its readers."""
         self.world: World = current_world()
         if seed is not None and seed != self.world.seed:
             raise ValueError(
@@ -60,15 +59,16 @@ class Cluster:
         self.options = dict(options or {})
         self.fabric = Fabric(self.world.clock, self.world.random("network"))
         self.peers = _peers(nodes, observers, racks or {})
-        self.nodes = {node_id: SimulatedNode(self, node_id) for node_id in self.peers.nodes}
+        pauses = Pauses(self.world.clock)
+        self._shared = SharedParts(self.world, self.fabric, self.peers, self.options, pauses)
+        self.nodes = {node_id: SimulatedNode(self._shared, node_id) for node_id in self.peers.nodes}
         self.clock = NodeClock(self.world.clock)
         """The clients' (mqd/io/clock.py): virtual time, and a wall clock that is right."""
         self.hosts: dict[Place, Host] = {node.id: node.host for node in self.nodes.values()}
-        self.network = ClusterNetwork(self)
+        self.network = ClusterNetwork(self.world, self.fabric, self.hosts, self.nodes.keys())
         self.nursery: trio.Nursery
         self._start = start
         self._clients = 0
-        self._paused: dict[Process, None] = {}
         self._busy: dict[Process, None] = {}
         self.longest_busy_seconds = 0.0
         """For how long the event loop of a node was busy with one step, at most."""
@@ -77,7 +77,7 @@ class Cluster:
 
     async def __aenter__(self) -> Cluster:
         self._manager = trio.open_nursery()
-        self.nursery = await self._manager.__aenter__()
+        self.nursery = self._shared.nursery = await self._manager.__aenter__()
         if self._start:
             try:
                 await self.start()
@@ -209,22 +209,6 @@ class Cluster:
         )
 
     # -- inside
-
-    def config(self, node_id: int) -> NodeConfig:
-        return NodeConfig.load(None, {}, {**self.options, **self.nodes[node_id].options}).of_node(
-            self.peers, node_id
-        )
-
-    def pause(self, process: Process, seconds: float) -> None:
-        if process not in self._paused:
-            self._paused[process] = None
-            self.world.clock.hold(process)
-        self.world.clock.after(seconds, lambda: self.resume(process))
-
-    def resume(self, process: Process) -> None:
-        if process in self._paused:
-            del self._paused[process]
-            self.world.clock.release(process)
 
     def price_work(self, seconds: float) -> None:
         """From now on the code of nodes takes time: up to so many seconds between two

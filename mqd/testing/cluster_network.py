@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
-from mqd.testing.fabric import Host
-
-if TYPE_CHECKING:
-    from mqd.testing.cluster import Cluster
+from mqd.testing.fabric import Fabric, Host
+from mqd.testing.world import World
 
 Place = int | str
 """On the network: the id of a node, or the name of a client ("c1")."""
@@ -19,13 +16,18 @@ class ClusterNetwork:
     in the order of their making).
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._fabric = cluster.fabric
-        self._random = cluster.world.random("partitions")
+    def __init__(
+        self, world: World, fabric: Fabric, hosts: Mapping[Place, Host], nodes: Collection[int]
+    ) -> None:
+        """`hosts`: of nodes and clients; `nodes`: the ids of all nodes."""
+        self._trace = world.trace
+        self._fabric = fabric
+        self._hosts = hosts
+        self._nodes = nodes
+        self._random = world.random("partitions")
 
     def _host(self, place: Place) -> Host:
-        return self._cluster.hosts[place]
+        return self._hosts[place]
 
     def partition(self, *groups: Collection[Place], breaks: bool | None = None) -> None:
         """Nothing passes between the groups, until `heal`. Places that no group names reach
@@ -34,7 +36,7 @@ class ClusterNetwork:
         What is under way is held, and connections live on silently; or (`breaks`) they are reset at
         once, as some routers do. By default chance decides which.
         """
-        self._cluster.world.trace.add(
+        self._trace.add(
             "-", f"partition {' | '.join(' '.join(map(str, _ordered(group))) for group in groups)}"
         )
         breaks = self._random.random() < 0.3 if breaks is None else breaks
@@ -50,28 +52,28 @@ class ClusterNetwork:
     def isolate(self, node_id: Place, *, breaks: bool | None = None) -> None:
         """Cut one node off from all other nodes; clients still reach it."""
         self.partition(
-            [node_id], [other for other in self._cluster.nodes if other != node_id], breaks=breaks
+            [node_id], [other for other in self._nodes if other != node_id], breaks=breaks
         )
 
     def stall(self, source: Place, target: Place) -> None:
         """Nothing from `source` arrives at `target`; the other way is open. `heal` ends it."""
-        self._cluster.world.trace.add("-", f"stall {source} {target}")
+        self._trace.add("-", f"stall {source} {target}")
         self._fabric.hold(self._host(source), self._host(target))
 
     def slow(self, source: Place, target: Place, seconds: float) -> None:
         """Everything takes so many seconds longer, both ways; 0.0 or `heal` ends it."""
-        self._cluster.world.trace.add("-", f"slow {source} {target} {seconds:.6f}")
+        self._trace.add("-", f"slow {source} {target} {seconds:.6f}")
         for one, other in ((source, target), (target, source)):
             self._fabric.link(self._host(one), self._host(other)).delay = seconds
 
     def break_connections(self, source: Place, target: Place) -> int:
         """Reset every connection between the two; returns how many there were."""
-        self._cluster.world.trace.add("-", f"break {source} {target}")
+        self._trace.add("-", f"break {source} {target}")
         return self._fabric.break_connections(self._host(source), self._host(target))
 
     def heal(self) -> None:
         """Every link is open and quick again; what was held arrives soon."""
-        self._cluster.world.trace.add("-", "heal")
+        self._trace.add("-", "heal")
         self._fabric.heal()
 
 

@@ -35,8 +35,8 @@ class Coverage:
         self._daemons.append(daemon)
 
     def counts(self) -> Counter[str]:
-        """Event -> how often it happened, over all nodes and their lives. DeleteRecords, and
-        refusals that only an answer tells, are counted by the clients.
+        """Event -> how often it happened, over all nodes and their lives. The
+        clients count DeleteRecords and refusals: only responses show them.
         """
         counts: Counter[str] = Counter()
         for daemon in self._daemons:

@@ -22,8 +22,8 @@ SYNC_SECONDS = (0.0002, 0.004)
 """The usual duration of an offloaded call; one in a hundred takes ten times as long."""
 
 
-class DiskFaults:
-    """What goes wrong with a disk next.
+class PendingFaults:
+    """The faults that the next calls of a disk meet.
 
     Numbers count down; `where` is a part of the path, "" for any.
     """
@@ -53,7 +53,7 @@ class MemoryDisk:
         self.clock = clock
         self.random = source
         self.root = Directory()
-        self.faults = DiskFaults()
+        self.faults = PendingFaults()
         self.capacity = CAPACITY_BYTES
         self.used = 0
         self.boots = 1
@@ -73,10 +73,10 @@ class MemoryDisk:
     def trace(self) -> Trace:
         return self.clock.trace
 
-    # -- what befalls it
+    # -- faults
 
     def power_cut(self) -> None:
-        """What was synced stays, and of the rest what chance decides."""
+        """Synced bytes stay; of the others, chance decides which."""
         self.boots += 1
         self.root.lose_power(self.random)
         self.used = self.root.bytes()
@@ -133,7 +133,7 @@ class MemoryDisk:
 
         What was corrupted or lost stays so.
         """
-        self.faults = DiskFaults()
+        self.faults = PendingFaults()
         self.capacity = CAPACITY_BYTES
         self.slow_by = self.slow_logs_by = 0.0
         self._fuse = None
@@ -152,11 +152,11 @@ class MemoryDisk:
         self._fuse = (after, then)
 
     def disarm(self) -> None:
-        """Whoever was to die in a write is dead."""
+        """Remove what `cut_in_write` set: the process is dead."""
         self._fuse = None
 
     def corrupt(self, path: Path | str, position: int | None = None) -> int:
-        """Flip a bit of one byte, chosen by chance unless `position` says which; returns where."""
+        """Flip a bit of one byte, at `position` or a random one; returns the position."""
         inode = self.find(Path(path))
         if not isinstance(inode, Inode) or not inode.data:
             raise FileNotFoundError(errno.ENOENT, "no such file, or nothing in it", str(path))

@@ -1,11 +1,11 @@
 """A network in memory: hosts, links that delay, hold and break, and connections that behave as
 TCP's do.
 
-What is sent arrives in order on each connection, in pieces cut anywhere, each piece after the
-link's delay. A link that is held keeps what is on its way until it heals, as TCP does by sending it
-again. Buffers are bounded: who reads slowly makes the other side wait. What ends a connection:
-either side closes it, a process ends (its system closes what it had open), a link breaks it, or a
-host that lost power comes back and knows nothing of it. A host without power says nothing at all.
+Bytes arrive in order on each connection, in pieces cut anywhere, each piece after the link's delay.
+A held link keeps the pieces on it until it heals, as TCP does by resending. Buffers are bounded: a
+slow reader makes the other side wait. A connection ends when either side closes it, its process
+ends (the system closes it), a link breaks it, or a host returns after a power cut and does not know
+it. A host without power sends nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mqd.testing.scheduler import Trace, VirtualClock
 BUFFER_BYTES = 256 * 1024
 """What one direction of a connection holds: sent and not yet read by the other side."""
 DELAY_SECONDS = (50e-6, 400e-6)
-"""One way, on a quiet link: drawn anew for each piece."""
+"""One way, on a quiet link: drawn for each piece."""
 HICCUP = (0.002, 0.02)
 """How often a piece is late (a fraction of them), and by how many seconds at most."""
 _SPLIT = 0.03
 _RETRANSMIT_SECONDS = (0.005, 0.4)
-"""How long after the healing of a link the pieces on it move again."""
+"""Delay between the healing of a link and the arrival of the pieces on it."""
 
 
 class End(Enum):
@@ -76,8 +76,8 @@ class Host:
         self.powered = True
         self.listeners: dict[int, Listener] = {}
         self.ends: dict[Endpoint, None] = {}
-        self.unheard: dict[Endpoint, None] = {}
-        """Of other hosts: they sent something while there was no power."""
+        self.unreceived: dict[Endpoint, None] = {}
+        """Endpoints of other hosts that sent bytes while this host had no power."""
         self.next_port = 40_000
 
     def port(self) -> int:
@@ -110,7 +110,7 @@ class Fabric:
             found = self._links[source, target] = Link()
         return found
 
-    # -- what befalls links
+    # -- faults of links
 
     def hold(self, source: Host, target: Host) -> None:
         """Nothing from `source` arrives at `target` until `release`."""
@@ -148,7 +148,7 @@ class Fabric:
             end.reset()
         return len(broken)
 
-    # -- what befalls hosts
+    # -- faults of hosts
 
     def process_ended(self, host: Host) -> None:
         """Its system closes everything that the process had open; what was sent is still on
@@ -160,7 +160,7 @@ class Fabric:
             end.end_of_process()
 
     def power_cut(self, host: Host) -> None:
-        """Silence: nobody is told."""
+        """The host falls silent: its peers get no reset."""
         host.powered = False
         for listener in host.listeners.values():
             listener.is_open = False
@@ -170,11 +170,11 @@ class Fabric:
         host.ends.clear()
 
     def power_on(self, host: Host) -> None:
-        """Who sends to it once more learns that it knows nothing of any connection."""
+        """The host knows no connection: peers that send to it get a reset."""
         host.powered = True
-        for end in host.unheard:
+        for end in host.unreceived:
             self.clock.after(self.random.uniform(*_RETRANSMIT_SECONDS), end.refused)
-        host.unheard.clear()
+        host.unreceived.clear()
 
     # -- the way of one piece
 
@@ -280,7 +280,7 @@ class Endpoint:
             self._dispatch(None, End.RESET if self.inbox else End.CLOSED)
         self.inbox.clear()
 
-    # -- what befalls it
+    # -- faults
 
     def end_of_process(self) -> None:
         self.close()
@@ -316,7 +316,7 @@ class Endpoint:
             return
         target = self.peer_end
         if not self.remote.powered:
-            self.remote.unheard[self] = None  # its bytes stay in the buffer
+            self.remote.unreceived[self] = None  # its bytes stay in the buffer
             return
         if piece is not None:
             self._in_flight -= len(piece)
@@ -339,7 +339,7 @@ class Endpoint:
         target.changed()
 
     def refused(self) -> None:
-        """The other host knows nothing of this connection: it answers with a reset."""
+        """The other host does not know this connection, and responds with a reset."""
         back = self.fabric.link(self.remote, self.host)
         self.fabric.clock.after(self.fabric.delay(back), lambda: self._reset_by(back))
 

@@ -1,12 +1,12 @@
-"""What groups promised: one owner for a partition at a time, no commit of somebody who is not its
-owner, committed offsets that stay.
+"""Checks the promises of consumer groups: a partition has one owner at a time, only the owner can
+commit, and committed offsets stay.
 
-Written down while members run, judged at the end with the offsets that are committed then. Pure: no
-client; time comes in.
+Members note their events while they run; `check` compares these with the final committed offsets.
+A core: no client.
 
-An offset is a register: what is committed in the end was sent by some commit, and by none that was
-acknowledged before another commit that was acknowledged began. A commit whose fate nobody knows, or
-that took more than one attempt, may have come late.
+An offset is a register. Some commit sent the final value. No acknowledged commit that ended before
+another acknowledged commit began can have left it. A commit of unknown outcome, or of more than one
+attempt, may have arrived late.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ GHOST = "ghost"
 """The metadata of commits that must never be accepted."""
 
 MEANINGS = {
-    "two-owners": "in one generation two members were told to read the same partition",
-    "stale-commit": "a commit of somebody who was the owner once, after another member had "
-    "become it, was accepted",
-    "commit-beyond-read": "an offset is committed beyond all that members of the group were given",
-    "commit-lost": "the offset that is committed is not one that the last commits can have left",
-    "commit-unknown": "an offset is committed that nobody has sent",
-    "group-skip": "records below the committed offset were given to no member of the group",
+    "two-owners": "in one generation two members were assigned the same partition",
+    "stale-commit": "a commit of a former owner was accepted after another member had become "
+    "the owner",
+    "commit-beyond-read": "the committed offset is beyond all records that members received",
+    "commit-lost": "the last commits cannot have left the committed offset",
+    "commit-unknown": "no commit has sent the committed offset",
+    "group-skip": "no member of the group received records below the committed offset",
 }
 
 
@@ -37,7 +37,7 @@ MEANINGS = {
 class Commit:
     """One commit of one member.
 
-    `began` and `ended` are places in the order of all that was written down.
+    `began` and `ended` are positions in the order of all events.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -50,13 +50,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Ghost:
-    """Somebody who was the owner of a partition."""
+    """A former owner of a partition."""
 
     metadata: GroupMetadata
     partition: TopicPartition
     ended: bool
-    """Whether its process ended then; else it let go of the partition, and may be a member
-    in that generation still.
+    """Whether its process ended. Otherwise it gave up the partition, and may still be a member
+    in that generation.
     """
 
 
@@ -65,11 +65,11 @@ class _Group:
     commits: list[Commit] = field(default_factory=list)
     claims: dict[tuple[int, TopicPartition], str] = field(default_factory=dict)
     owners: dict[TopicPartition, GroupMetadata] = field(default_factory=dict)
-    """Who was told in the highest generation that it may read."""
+    """The owner in the highest generation."""
     given: dict[TopicPartition, set[int]] = field(default_factory=dict)
     ghosts: list[Ghost] = field(default_factory=list)
     reached: dict[str, int] = field(default_factory=dict)
-    """Member id -> the highest generation in which it was told anything."""
+    """Member id -> the highest generation in which it got an assignment."""
 
 
 class GroupLedger:
@@ -91,9 +91,8 @@ class GroupLedger:
     def assigned(
         self, metadata: GroupMetadata, owned: Iterable[TopicPartition], *, classic: bool
     ) -> None:
-        """A member was told what it may read from here on. Where the protocol is classic a
-        generation gives a partition once; a static member that comes back in the same generation
-        has another member id (KIP-345).
+        """A member got its assignment. A generation of the classic protocol assigns a partition
+        once; a static member that returns in the same generation has another member id (KIP-345).
         """
         self.assignments += 1
         group, name = self._group(metadata.group_id), metadata.instance_id or metadata.member_id
@@ -117,7 +116,7 @@ class GroupLedger:
     def gone(
         self, metadata: GroupMetadata, partitions: Iterable[TopicPartition], *, ended: bool = False
     ) -> None:
-        """A member does not read these any more: revoked or lost, or (`ended`) it had them
+        """A member no longer reads these: they are revoked or lost, or (`ended`) it had them
         until its end.
         """
         if metadata.member_id and metadata.generation >= 0:
@@ -140,12 +139,12 @@ class GroupLedger:
         self.commits += 1
 
     def ghosts(self, group: str) -> list[Ghost]:
-        """Whose commits must be refused by now: in a later generation another member was told that
-        the partition is its own.
+        """The former owners whose commits must be refused now: another member owns the partition in
+        a later generation.
 
-        When something was told says nothing: a member that was removed may hear late of what it
-        had. And one that let go of a partition and is to let go of more stays in its epoch
-        meanwhile (KIP-848), in which it may commit whatever it wants, as in Apache Kafka.
+        The time of an event proves nothing: a removed member may learn late of its assignment. And
+        a member that gave up one partition and must give up more keeps its epoch meanwhile
+        (KIP-848); in this epoch its commits are accepted, as in Apache Kafka.
         """
         known = self._group(group)
         return [
@@ -164,7 +163,7 @@ class GroupLedger:
         self.refused_ghosts += 1
 
     def ghost_accepted(self, ghost: Ghost) -> None:
-        """A commit of a ghost was answered as if all were well."""
+        """A commit of a ghost got a response without an error."""
         self._note("stale-commit", ghost.partition, str(ghost.metadata))
 
     def _note(self, kind: str, partition: TopicPartition, example: str) -> None:

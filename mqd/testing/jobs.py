@@ -1,5 +1,5 @@
 """Many seeds, over one or more processes; and the defects of tests/sim/bugs.py, planted in
-whichever process runs the seed.
+the process that runs the seed.
 
 This cannot stand in `__main__.py`: a process that multiprocessing spawns does not import that
 module again.
@@ -25,11 +25,11 @@ from mqd.testing.settings import Result, Settings
 
 BUGS = "tests.sim.bugs"
 _GC_THRESHOLD = 50_000
-"""Objects made between two looks for garbage among the young."""
+"""Objects created between two collections of the youngest generation."""
 
 
 def results(settings: Sequence[Settings], jobs: int, trace: Path | None = None) -> Iterator[Result]:
-    """What became of each, in their order. Whoever ends the iteration early ends the rest."""
+    """The result of each, in their order. Closing the iterator early ends the remaining runs."""
     if jobs == 1 or len(settings) == 1:
         yield from map(partial(run_with_bug, trace=trace), settings)
         return
@@ -55,7 +55,7 @@ def _end_with_parent() -> None:
 
 def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
     """One seed, with the defect that its settings name planted for the time of the run."""
-    # what is made in a run is there until its end: looking for garbage all the time costs a sixth
+    # objects live until the end of a run: collecting garbage all the time costs a sixth
     gc.set_threshold(_GC_THRESHOLD)
     try:
         if settings.bug is None:
@@ -64,7 +64,7 @@ def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
         with bug.planted():
             return run_seed(replace(settings, load=settings.load or bug.load), trace)
     finally:
-        gc.collect()  # the cluster that was: its nodes, disks and clients refer to each other
+        gc.collect()  # the nodes, disks and clients of the cluster refer to each other
 
 
 def bugs() -> Any:

@@ -1,13 +1,13 @@
-"""What transactions promised, against what the cluster holds in the end.
+"""Checks the promises of transactions against the final logs.
 
-A ledger is written down while clients run: what each transaction wrote, and how it ended. *Aborted*
-is a transaction whose commit was never asked for: whatever happened to it since, nothing of it may
-be seen. *Committed* is one whose producer was told so: all of it must be seen. Of one whose commit
-was asked for and not answered nobody can tell: all or nothing. Values are unique, so a value names
-its transaction; a copy's value names the record that it is a copy of.
+Clients note what each transaction wrote, and how it ended. *Aborted*: its commit was never
+requested, so no record of it may be visible. *Committed*: its producer got the acknowledgement, so
+all records must be visible. A transaction whose commit was requested and not acknowledged has an
+unknown outcome: all records or none. Values are unique, so a value names its transaction; the value
+of a copy names the copied record.
 
-`Ledger.check` compares this with both views of each partition, and the copies with their source.
-Pure: no client, no clock.
+`Ledger.check` compares the notes with both views of each partition, and the copies with their
+source. A core: no client, no clock.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ Log = Sequence[tuple[int, bytes]]
 """(offset, value) of records, in their order."""
 
 MEANINGS = {
-    "txn-torn": "a part of a transaction is there for readers of committed records, and "
-    "another is not",
-    "txn-lost": "a transaction was committed, and something of it is not there",
-    "txn-aborted-read": "a record of a transaction that nobody committed is there for "
-    "readers of committed records",
-    "txn-duplicate": "a record of a transaction is there more than once",
+    "txn-torn": "readers of committed records see a part of a transaction, and another part "
+    "is missing",
+    "txn-lost": "a transaction was committed, and a record of it is missing",
+    "txn-aborted-read": "readers of committed records see a record of a transaction that was not "
+    "committed",
+    "txn-duplicate": "the log has a record of a transaction more than once",
     "txn-unknown": "a record that no transaction wrote",
     "txn-reordered": "records of one transaction are not in the order in which they were sent",
     "txn-zombie": "the commit of a producer that had been replaced was accepted",
-    "2pc-stolen": "a prepared transaction was ended, or taken over, by somebody else than "
-    "its driver",
-    "2pc-zombie": "whoever wrote a prepared transaction has ended it with the epoch of its records",
-    "2pc-swept": "a transaction whose id was initialized anew was committed afterwards",
+    "2pc-stolen": "another client than its driver ended or took over a prepared transaction",
+    "2pc-zombie": "the writer of a prepared transaction ended it with the epoch of its records",
+    "2pc-swept": "a transaction was committed after its transactional id was initialized again",
     "2pc-repeat": "a decision was accepted, and refused when it was repeated",
     "2pc-turned": "a transaction was ended, and the opposite decision was accepted afterwards",
     "2pc-other": "another transaction was prepared than the one that its producer had open",
-    "txn-ghost": "a record is there for readers of committed records, and not for those of "
-    "all records, or at another offset",
-    "txn-reader": "a reader of committed records saw something else than what is there in the end",
+    "txn-ghost": "readers of committed records see a record that readers of all records do not "
+    "see, or see at another offset",
+    "txn-reader": "a reader of committed records saw other records than the final log has",
     "copy-missing": "a record was not copied",
     "copy-twice": "a record was copied more than once",
     "copy-unknown": "a copy of a record that is not in the source, or was another",
     "copy-reordered": "copies of one source partition are not in its order",
-    "stable-back": "one leader in one epoch told a lower last stable offset than before",
+    "stable-back": "one leader in one epoch returned a lower last stable offset than before",
     "beyond-stable": "a record was served to readers of committed records at or above the "
-    "last stable offset of the same answer",
+    "last stable offset of the same response",
     "stable-beyond-watermark": "log start <= last stable offset <= high watermark does not "
-    "hold in an answer",
+    "hold in a response",
 }
 
 
@@ -57,31 +56,30 @@ MEANINGS = {
 class Transaction:
     """One transaction of one producer.
 
-    `asked` tells whether its commit was ever asked for by somebody who may.
+    `requested`: whether a producer that was not replaced has requested its commit.
     """
 
     name: str
     outcome: Outcome = Outcome.PENDING
-    asked: bool = False
+    requested: bool = False
     replaced: bool = False
-    """Whether another has its transactional id: from then on its producer may ask for what
-    it wants.
+    """Whether another producer has its transactional id: later requests of this one do not count.
     """
     values: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
 
     def commit_requested(self) -> None:
-        """From here on nobody but the coordinator can tell."""
-        self.asked = self.asked or not self.replaced
+        """From here on only the coordinator knows the outcome."""
+        self.requested = self.requested or not self.replaced
 
     def committed(self) -> None:
-        """The producer was told so."""
-        assert self.asked and self.outcome is Outcome.PENDING, self
+        """The producer got the acknowledgement."""
+        assert self.requested and self.outcome is Outcome.PENDING, self
         self.outcome = Outcome.OK
 
     def given_up(self) -> None:
         """Aborted, or its producer is gone."""
         assert self.outcome is Outcome.PENDING, self
-        self.outcome = Outcome.INFO if self.asked else Outcome.FAIL
+        self.outcome = Outcome.INFO if self.requested else Outcome.FAIL
 
 
 def copy_of(partition: TopicPartition, offset: int, value: bytes) -> bytes:
@@ -114,15 +112,15 @@ class Ledger:
         self._by_value.setdefault((partition, value), []).append(transaction)
 
     def committed(self, transaction: Transaction) -> None:
-        """Its producer was told that it is committed."""
-        if transaction.asked:
+        """Its producer got the acknowledgement of its commit."""
+        if transaction.requested:
             transaction.committed()
             self.commits += 1
         else:
             self._note("txn-zombie", transaction.values[0][0], transaction.name)
 
     def broken(self, kind: str, transaction: Transaction, example: str) -> None:
-        """Something about a prepared transaction is not as promised."""
+        """A promise about a prepared transaction is broken."""
         self._note(kind, transaction.values[0][0], f"{transaction.name}: {example}")
 
     def read(self, reader: str, partition: TopicPartition, records: Log) -> None:
@@ -131,11 +129,11 @@ class Ledger:
         self._readers.setdefault((reader, partition), []).extend(records)
 
     def unread(self, reader: str, partition: TopicPartition, log: Log) -> Log:
-        """What that reader did not get of the records that are there."""
+        """The records of the log that this reader did not get."""
         seen = set(self._readers.get((reader, partition), ()))
         return [row for row in log if row not in seen]
 
-    def told(
+    def fetched(
         self,
         reader: str,
         partition: TopicPartition,
@@ -147,8 +145,8 @@ class Ledger:
         high_watermark: int,
         newest: int,
     ) -> None:
-        """What one answer of one node says of its log; `newest`: the offset of the last
-        record that it holds, -1 without one.
+        """The offsets in one response of one node; `newest`: the offset of its last record, -1
+        without one.
         """
         if not log_start <= last_stable <= high_watermark:
             self._note(
@@ -170,7 +168,7 @@ class Ledger:
         self._stable[key] = last_stable
 
     def restarted(self, node: int) -> None:
-        """A node began a new life: what it said in the one before does not bind it."""
+        """A new process of a node runs: its offsets may be lower than those of the one before."""
         for key in [key for key in self._stable if key[2] == node]:
             del self._stable[key]
 
@@ -212,7 +210,7 @@ class Ledger:
         writers = self._by_value.get((partition, value), [])
         if not writers:
             self._note("txn-unknown", partition, f"{value!r} at {offsets[0]}")
-        elif all(writer.outcome is Outcome.FAIL or not writer.asked for writer in writers):
+        elif all(writer.outcome is Outcome.FAIL or not writer.requested for writer in writers):
             self._note(
                 "txn-aborted-read", partition, f"{value!r} at {offsets[0]} of {writers[-1].name}"
             )
@@ -220,7 +218,7 @@ class Ledger:
     def _check_transaction(
         self, transaction: Transaction, places: Mapping[tuple[TopicPartition, bytes], list[int]]
     ) -> None:
-        if not transaction.asked:
+        if not transaction.requested:
             return
         missing = [key for key in transaction.values if key not in places]
         if missing and transaction.outcome is Outcome.OK:
@@ -233,7 +231,7 @@ class Ledger:
                 self._note(
                     "txn-torn",
                     missing[0][0],
-                    f"{transaction.name}: {alone[0]} is there, {missing[0]} is not",
+                    f"{transaction.name}: {alone[0]} is visible, {missing[0]} is missing",
                 )
         before: dict[TopicPartition, int] = {}
         for partition, value in transaction.values:
@@ -280,4 +278,4 @@ class Ledger:
             if log != seen:
                 at = next((at for at, (a, b) in enumerate(zip(log, seen)) if a != b), len(log))
                 there = log[at] if at < len(log) else None
-                self._note("txn-reader", partition, f"{reader} saw {seen[at]}, there is {there}")
+                self._note("txn-reader", partition, f"{reader} saw {seen[at]}, the log has {there}")

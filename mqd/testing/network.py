@@ -49,7 +49,7 @@ class MemoryListener:
             await self._arrived.wait()
 
     def end(self) -> None:
-        """Connections that nobody has accepted end with it."""
+        """Reset the connections that were not accepted yet."""
         self.is_open = False
         if self.host.listeners.get(self.port) is self:
             del self.host.listeners[self.port]

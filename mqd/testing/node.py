@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 from mqd import daemon
-from mqd.config import StartError, StartOptions
+from mqd.config import NodeConfig, StartError, StartOptions
 from mqd.errors import StorageError
 from mqd.io.entropy import RandomEntropy
+from mqd.peers import Peers
 from mqd.testing.disk import MemoryDisk
-from mqd.testing.fabric import Host
+from mqd.testing.fabric import Fabric, Host
 from mqd.testing.network import HostNetwork
 from mqd.testing.node_clock import NodeClock
 from mqd.testing.process import Process
 from mqd.testing.process_disk import ProcessDisk
-from mqd.testing.scheduler import current_node
-
-if TYPE_CHECKING:
-    from mqd.testing.cluster import Cluster
+from mqd.testing.scheduler import VirtualClock, current_node
+from mqd.testing.world import World
 
 READY_SECONDS = 60.0
 """Virtual seconds within which a started node must serve, and all tasks of a dead one must end."""
@@ -28,16 +28,49 @@ DATA = Path("/data")
 """The data directory of each node, on its own disk."""
 
 
+class Pauses:
+    """The processes that are paused, as after SIGSTOP."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._paused: dict[Process, None] = {}
+
+    def pause(self, process: Process, seconds: float) -> None:
+        if process not in self._paused:
+            self._paused[process] = None
+            self._clock.hold(process)
+        self._clock.after(seconds, lambda: self.resume(process))
+
+    def resume(self, process: Process) -> None:
+        """Quiet when the process is not paused."""
+        if process in self._paused:
+            del self._paused[process]
+            self._clock.release(process)
+
+
+@dataclass(eq=False)
+class SharedParts:
+    """What the nodes of one cluster share."""
+
+    world: World
+    fabric: Fabric
+    peers: Peers
+    options: dict[str, str]
+    """Options of all nodes."""
+    pauses: Pauses
+    nursery: trio.Nursery = field(init=False)
+    """Of the cluster's block: the processes of nodes run in it."""
+
+
 class SimulatedNode:
     """One machine of the cluster, and the node that runs on it, or does not."""
 
-    def __init__(self, cluster: Cluster, node_id: int) -> None:
+    def __init__(self, shared: SharedParts, node_id: int) -> None:
         self.id = node_id
-        self.disk = MemoryDisk(
-            node_id, cluster.world.clock, cluster.world.random(f"disk-{node_id}")
-        )
-        self.clock = NodeClock(cluster.world.clock, cluster.world.random(f"cpu-{node_id}"))
-        self.host: Host = cluster.fabric.host(str(node_id), f"10.0.0.{node_id}")
+        world = shared.world
+        self.disk = MemoryDisk(node_id, world.clock, world.random(f"disk-{node_id}"))
+        self.clock = NodeClock(world.clock, world.random(f"cpu-{node_id}"))
+        self.host: Host = shared.fabric.host(str(node_id), f"10.0.0.{node_id}")
         self.options: dict[str, str] = {}
         """Options of this node alone; they count from its next start on."""
         self.failure: BaseException | None = None
@@ -45,7 +78,7 @@ class SimulatedNode:
         self.starts = 0
         self.daemon: Any = None
         """The live parts (`daemon.Daemon`) of its process; None while there is none."""
-        self._cluster = cluster
+        self._shared = shared
         self._charged: tuple[Any, int] = None, 0
         """The server whose requests were charged last, and how many."""
         self._process: Process | None = None
@@ -101,31 +134,35 @@ class SimulatedNode:
             await self.wait_ready()
 
     def _begin(self) -> None:
-        cluster, world = self._cluster, self._cluster.world
+        shared, world = self._shared, self._shared.world
         self.starts += 1
         process = self._process = Process(self.id, f"node {self.id}", world.clock)
         self._scope = trio.CancelScope()
         self._ready, self._gone = trio.Event(), trio.Event()
         self.failure = None
-        cluster.fabric.power_on(self.host)
+        shared.fabric.power_on(self.host)
         world.trace.add(self.id, "start")
         seams = daemon.Seams(
             clock=self.clock,
             entropy=RandomEntropy(world.random(f"node-{self.id}-{self.starts}")),
             disk=ProcessDisk(self.disk, process),
-            network=HostNetwork(cluster.fabric, self.host, process),
+            network=HostNetwork(shared.fabric, self.host, process),
             announce=lambda _line: self._announced(process),
             signals=(),
             owns_process=False,
         )
-        options = StartOptions(cluster.peers, self.id, DATA, cluster.config(self.id))
-        cluster.nursery.start_soon(
+        options = StartOptions(shared.peers, self.id, DATA, self._config())
+        shared.nursery.start_soon(
             self._live, process, options, seams, self._scope, self._gone, name=f"node {self.id}"
         )
 
+    def _config(self) -> NodeConfig:
+        options = {**self._shared.options, **self.options}
+        return NodeConfig.load(None, {}, options).of_node(self._shared.peers, self.id)
+
     def _announced(self, process: Process) -> None:
         if process.alive:
-            self._cluster.world.trace.add(self.id, "ready")
+            self._shared.world.trace.add(self.id, "ready")
             self._ready.set()
 
     async def _live(
@@ -154,11 +191,11 @@ class SimulatedNode:
         """The process has ended, by itself or because it was killed."""
         self.daemon = None
         if not process.alive:
-            return  # what its last tasks raised meanwhile nobody would have heard
+            return  # a dead process reports no errors of its last tasks
         process.end()
-        self._cluster.fabric.process_ended(self.host)
+        self._shared.fabric.process_ended(self.host)
         self.failure = failure
-        world = self._cluster.world
+        world = self._shared.world
         world.trace.add(
             self.id, "stopped" if failure is None else f"failed {type(failure).__name__}"
         )
@@ -181,9 +218,9 @@ class SimulatedNode:
         await self._gone.wait()
 
     async def stop(self) -> None:
-        """A clean stop, as SIGTERM asks for; returns when the process has ended."""
+        """A clean stop, as by SIGTERM; returns when the process has ended."""
         if self.running and self.daemon is not None:
-            self._cluster.world.trace.add(self.id, "stop")
+            self._shared.world.trace.add(self.id, "stop")
             self.daemon.stop.set()
         await self._gone.wait()
 
@@ -192,14 +229,14 @@ class SimulatedNode:
         closed by the system.
         """
         self._die("kill")
-        self._cluster.fabric.process_ended(self.host)
+        self._shared.fabric.process_ended(self.host)
 
     def power_cut(self) -> None:
-        """The machine ends at once: of what was not synced chance decides what is left, and
-        nobody hears from it any more.
+        """The machine ends at once and sends nothing more. Chance decides which unsynced bytes
+        stay.
         """
         self._die("power cut")
-        self._cluster.fabric.power_cut(self.host)
+        self._shared.fabric.power_cut(self.host)
         self.disk.power_cut()
 
     def kill_in_write(self, after: int = 0) -> None:
@@ -215,9 +252,9 @@ class SimulatedNode:
         process = self._process
         if process is None or not process.alive:
             return
-        self._cluster.world.trace.add(self.id, how)
+        self._shared.world.trace.add(self.id, how)
         process.end()
-        self._cluster.resume(process)
+        self._shared.pauses.resume(process)
         self._scope.cancel()
 
     # -- disturbances
@@ -228,20 +265,20 @@ class SimulatedNode:
         """
         if self.running:
             assert self._process is not None
-            self._cluster.world.trace.add(self.id, f"pause {seconds:.6f}")
-            self._cluster.pause(self._process, seconds)
+            self._shared.world.trace.add(self.id, f"pause {seconds:.6f}")
+            self._shared.pauses.pause(self._process, seconds)
 
     def resume(self) -> None:
         """End a pause early. Quiet when there is none."""
         if self._process is not None:
-            self._cluster.resume(self._process)
+            self._shared.pauses.resume(self._process)
 
     def skew(self, seconds: float) -> None:
         """Its wall clock is wrong by so much from now on, ahead or (negative) behind.
 
-        Its monotonic clock goes on evenly.
+        Its monotonic clock stays right.
         """
-        self._cluster.world.trace.add(self.id, f"skew {seconds:.6f}")
+        self._shared.world.trace.add(self.id, f"skew {seconds:.6f}")
         self.clock.skew_seconds = seconds
 
 

@@ -1,5 +1,4 @@
-"""A process of a node: as long as it lives its seams do what they are asked to; dead, they do
-nothing any more.
+"""A process of a node: after its end, its clock, disk and network refuse every call.
 
 Trio ends the tasks of a dead node by cancelling them, and then their `finally` blocks run, which no
 real crash allows. So from the moment of death every seam raises `Killed`: nothing that such a block
@@ -14,7 +13,7 @@ from mqd.testing.scheduler import Timer, VirtualClock
 
 
 class Killed(BaseException):
-    """The process of the asker is dead. No `except Exception` catches it."""
+    """The calling process is dead. No `except Exception` catches this."""
 
 
 class Process:

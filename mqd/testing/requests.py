@@ -27,11 +27,11 @@ def frame(name: str, version: int, body: Mapping[str, Any]) -> bytes:
     return struct.pack(">i", len(encoded)) + encoded
 
 
-def decoded(name: str, version: int, answer: bytes) -> Any:
-    """The answer, whose length is cut off already."""
+def decoded(name: str, version: int, response: bytes) -> Any:
+    """A response, without its length prefix."""
     api = api_of(name)
-    _, position = decode_response_header(api, version, answer)
-    return api.decode_response(version, answer, position)
+    _, position = decode_response_header(api, version, response)
+    return api.decode_response(version, response, position)
 
 
 def fetch_body(topic: str, partitions: list[int], **options: Any) -> dict[str, Any]:

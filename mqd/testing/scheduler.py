@@ -99,19 +99,19 @@ class VirtualClock(trio.abc.Clock):
         self._runner: Any = None
         self._is_stuck = False
 
-    # -- Trio asks
+    # -- Trio calls
 
     def start_clock(self) -> None:
         runner: Any = trio_run.GLOBAL_RUN_CONTEXT.runner
         self._runner = runner
-        runner.io_manager = _SeldomAsked(runner.io_manager, runner.entry_queue)
+        runner.io_manager = _SeldomPolled(runner.io_manager, runner.entry_queue)
         runner.instruments = _FewInstruments(runner.instruments)
 
     def current_time(self) -> float:
         return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Called when no task can run: go on to the next event."""
+        """Called when no task can run: advance to the next event."""
         runner = self._runner
         queue = runner.entry_queue
         if queue.queue or queue.idempotent_queue:
@@ -197,9 +197,9 @@ class VirtualClock(trio.abc.Clock):
         return queue
 
 
-class _SeldomAsked:
-    """Trio's manager of real sockets, which asks the kernel in each pass of the loop. Here nothing
-    comes from there as a rule: it is asked in every 64th pass, when a thread has called
+class _SeldomPolled:
+    """Trio's manager of real sockets, which polls the kernel in each pass of the loop. A simulation
+    has no real sockets as a rule. So this polls only in every 64th pass, when a thread has called
     `run_sync_soon`, and when the loop would sleep.
     """
 
@@ -225,8 +225,8 @@ class _SeldomAsked:
 
 
 class _FewInstruments(dict[str, Any]):
-    """Trio's instruments as they are at the beginning: asking for one that is not there,
-    several times a step, costs little.
+    """Trio's instruments as they are at the beginning. Trio looks up missing ones several times a
+    step, which costs little here.
     """
 
     def __init__(self, instruments: Any) -> None:
@@ -274,7 +274,7 @@ class _GatedQueue(deque[Any]):
 
 
 class Steps(trio.abc.Instrument):
-    """Counts each step of a task, lets it cost time, and tells the observers of those of nodes."""
+    """Counts each step of a task, lets it cost time, and calls the observers for steps of nodes."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock

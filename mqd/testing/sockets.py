@@ -83,7 +83,7 @@ class MemorySocket:
 
     def _changed(self) -> None:
         if self.poller is not None:
-            self.poller.news(self)
+            self.poller.changed(self)
 
     def receive_into(self, view: memoryview) -> int:
         self.process.check()
@@ -118,7 +118,7 @@ class MemorySocket:
 
 
 class MemoryPoller:
-    """A Poller (io/net.py) that looks only at sockets of which there was news."""
+    """A Poller (io/net.py) that checks only sockets that have changed."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -129,14 +129,14 @@ class MemoryPoller:
     def watch(self, sock: Any, ready: Ready, events: int) -> None:
         self._watched[sock] = (ready, events | HANG_UP)
         sock.poller = self
-        self.news(sock)
+        self.changed(sock)
 
     def forget(self, sock: Any) -> None:
         if self._watched.pop(sock, None) is not None:
             self._maybe.pop(sock, None)
             sock.poller = None
 
-    def news(self, sock: MemorySocket) -> None:
+    def changed(self, sock: MemorySocket) -> None:
         if sock.ready() & self._watched[sock][1]:
             self._maybe[sock] = None
             if self._waiting is not None:

@@ -1,10 +1,10 @@
-"""Work in a thread of which the seed decides when it runs: it pauses at calls of its disk, and the
-event loop runs meanwhile.
+"""Work in a thread: the seed decides at which calls of the disk it pauses, and the event loop runs
+meanwhile.
 
-The work has a real thread, since its stack must outlive the pause. But there is one baton: either
-the loop runs or one work does, so the order of everything comes from the seed. What a work reads
-before a pause may have changed after it, exactly as under `trio.to_thread.run_sync`; calls that
-belong to the loop's thread fail in it as they fail there.
+The work has a real thread, since its stack must outlive the pause. But either the loop runs or one
+work does, never both: so the seed decides the order of everything. A value that the work read
+before a pause may be outdated after it, exactly as under `trio.to_thread.run_sync`. Calls that
+belong to the loop's thread fail in this thread as they fail there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ResultT = TypeVar("ResultT")
 
 PAUSES_MAX = 4
 _PAUSE_LIKELIHOOD = 0.4
-"""Of a disk call to be one before which the work pauses, while the work has pauses left."""
+"""That the work pauses before a disk call, while it has pauses left."""
 
 
 class Work(Generic[ResultT]):
@@ -142,11 +142,11 @@ def _taken() -> LockType:
 
 _idle: list[_WorkThread] = []
 _running: Work[Any] | None = None
-"""The work that has the baton; None while the loop has it."""
+"""The work that runs; None while the loop runs."""
 
 
 def step() -> None:
-    """A call of the disk: where a work makes it, the loop may run first."""
+    """Called at each disk call: in a work, the loop may run first."""
     if _running is not None:
         _running.step()
 

@@ -1,4 +1,4 @@
-"""One simulated world: `run` makes it, and whatever is simulated finds it with `current_world`."""
+"""One simulated world: `run` creates it, and simulated parts find it with `current_world`."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def run(
     """Run `await async_fn(*args)` in a world of its own: virtual time, and every choice from
     `seed`.
 
-    Returns what it returns and raises what it raises, with a note that tells the seed, the virtual
+    Returns what it returns and raises what it raises, with a note that has the seed, the virtual
     time and the last lines that the nodes logged (`log_level` and above). The same seed gives the
-    same run, on any machine. Trio runs inside of it as ever; real sockets, threads and files still
+    same run, on any machine. Trio works as usual; real sockets, threads and files still
     work, but what they do is not simulated.
     """
     world = World(seed, os.environ.get(LOG_ECHO_VARIABLE, log_level))
@@ -138,7 +138,7 @@ def simulated(
 ) -> Callable[[Callable[ParametersT, Awaitable[ResultT]]], Callable[ParametersT, ResultT]]:
     """A decorator for async tests: each call runs in a world of its own.
 
-    pytest passes fixtures as ever.
+    pytest passes fixtures as usual.
     """
 
     def decorate(

@@ -48,7 +48,7 @@ def tell(
     last_stable: int = 0,
     high_watermark: int,
 ) -> None:
-    history.told(
+    history.fetched(
         "r",
         TP,
         node=node,

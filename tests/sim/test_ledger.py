@@ -57,7 +57,7 @@ def test_who_was_replaced_commits_nothing() -> None:
     ledger.write(transaction, T, b"x")
     transaction.replaced = True
     transaction.commit_requested()
-    assert not transaction.asked and kinds(ledger, [(0, b"x")], []) == {"txn-aborted-read"}
+    assert not transaction.requested and kinds(ledger, [(0, b"x")], []) == {"txn-aborted-read"}
     ledger.committed(transaction)
     assert kinds(ledger, [], []) == {"txn-aborted-read", "txn-zombie"}
 
@@ -128,7 +128,7 @@ def test_last_stable_offsets_do_not_go_back_while_one_leader_leads() -> None:
     def told(
         ledger: Ledger, stable: int, *, node: int = 1, epoch: int = 3, newest: int = -1
     ) -> None:
-        ledger.told(
+        ledger.fetched(
             "r",
             T,
             node=node,

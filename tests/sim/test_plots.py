@@ -19,7 +19,7 @@ from mqd.testing.settings import Settings
 
 PLAYED = {
     "deposed": 100,
-    "late-wish": 100,
+    "late-isr-change": 100,
 }
 """Plot -> a seed in which it was seen to come to its end within seconds.
 

@@ -30,7 +30,7 @@ class CommittedReaders:
         self._steps = steps
 
     async def own(self, name: str) -> None:
-        """mqd's own; begun anew now and then, where it was."""
+        """mqd's consumer; at times another one continues at its position."""
         chance = self._steps.source(name)
         places = dict.fromkeys(self._steps.partitions, 0)
         client = await self._steps.new_client(name)
@@ -63,9 +63,7 @@ class CommittedReaders:
                 await pause(chance, PAUSE_SECONDS)
 
     async def raw(self, name: str, partition: TopicPartition) -> None:
-        """One partition, from the leader or a follower, a fetch at a time: what the answers
-        say of their log.
-        """
+        """Note the offsets in the responses for one partition, from the leader or a follower."""
         chance = self._steps.source(name)
         offset, epoch = 0, -1
         client = await self._steps.new_client(name)
@@ -90,7 +88,7 @@ class CommittedReaders:
                 else []
             )
             newest = max((header.last_offset for header in headers), default=-1)
-            self._steps.ledger.told(
+            self._steps.ledger.fetched(
                 name,
                 partition,
                 node=node,

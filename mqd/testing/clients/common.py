@@ -1,6 +1,4 @@
-"""What the clients of the simulated cluster have in common: pauses, a bare fetch, looking
-again for a leader, and what they wait for.
-"""
+"""What the clients of the simulated cluster have in common: times, pauses, a single fetch."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ DELIVERY_SECONDS = 8.0
 """For the delivery of a record, and for one read."""
 FETCH_WAIT_MS = 400
 CALL_SECONDS = 6.0
-"""For one talk with a coordinator."""
+"""Deadline of one call of a coordinator."""
 SESSION_MS = 1500
 HEARTBEAT_MS = 300
 """Of members of groups."""
@@ -39,7 +37,7 @@ async def pause(chance: random.Random, mean: float) -> None:
 
 
 async def refresh(client: ClusterClient, partition: TopicPartition) -> None:
-    """Ask who leads it; where nobody can tell, after a moment."""
+    """Refresh the metadata of its topic; after a pause when no node responds."""
     try:
         await client.refresh([partition.topic])
     except MqError:
@@ -56,8 +54,8 @@ async def fetch(
     *,
     read_committed: bool = False,
 ) -> Any:
-    """One fetch of one partition, from its leader or a follower: the row of the answer,
-    which may hold an error. MqError, ProtocolError.
+    """One fetch of one partition, from its leader or a follower: the row of the response,
+    which may have an error. MqError, ProtocolError.
     """
     connection = await client.connection_to_node(node, purpose=name)
     row = {
@@ -77,10 +75,10 @@ async def fetch(
         "forgotten_topics_data": [],
         "rack_id": "",
     }
-    answer = await client.request(connection, _FETCH, body, at_most=_FETCH_VERSION)
-    if answer.error_code:
-        raise ClientError(ErrorCode(answer.error_code), "fetch")
-    return answer.responses[0].partitions[0]
+    response = await client.request(connection, _FETCH, body, at_most=_FETCH_VERSION)
+    if response.error_code:
+        raise ClientError(ErrorCode(response.error_code), "fetch")
+    return response.responses[0].partitions[0]
 
 
 @contextmanager
@@ -94,5 +92,5 @@ def lives(members: dict[GroupConsumer, None], consumer: GroupConsumer) -> Iterat
 
 
 def owned(members: Iterable[GroupConsumer]) -> dict[str, frozenset[TopicPartition]]:
-    """Member id -> what each may read, of those that believe to be members."""
+    """Member id -> what each may read, of clients that consider themselves members."""
     return {one._member.member_id: one._member.owned for one in members if one._member.is_member}

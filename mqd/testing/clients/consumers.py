@@ -36,7 +36,7 @@ class Consumers:
         self._state = state
 
     async def own(self, name: str, partitions: list[TopicPartition]) -> None:
-        """mqd's consumer, from the beginning on; begun anew now and then, where it was."""
+        """mqd's consumer, from the beginning; at times another one continues at its position."""
         chance = self._state.source(name)
         places: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)
         for partition in partitions:
@@ -94,7 +94,7 @@ class Consumers:
                 if row.error_code:
                     self._state.count(row.error_code)
                     raise ClientError(ErrorCode(row.error_code), "fetch")
-                self._state.history.told(
+                self._state.history.fetched(
                     name,
                     partition,
                     node=node,
@@ -108,7 +108,7 @@ class Consumers:
                     self._state.history.beyond_epoch(
                         name,
                         partition,
-                        f"{offset} by node {node}: epoch {newest}, asked in {epoch}",
+                        f"{offset} by node {node}: epoch {newest}, requested in {epoch}",
                     )
                 self._state.history.polled(name, partition, rows, row.high_watermark)
                 offset += len(rows)
@@ -127,7 +127,7 @@ class Consumers:
                 await refresh(client, partition)
 
     async def _read_slowly(self, chance: random.Random) -> None:
-        """So that answers hold more than one batch; at the end readers hurry."""
+        """Pause, so that responses have more than one batch; not while the workload stops."""
         if not self._state.stopping.is_set():
             await pause(chance, READ_SECONDS)
 

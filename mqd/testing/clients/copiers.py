@@ -98,7 +98,7 @@ class Copiers:
         *,
         version_1: bool,
     ) -> bool:
-        """One transaction: what one batch holds. False when all is to be opened anew."""
+        """Copy one batch in a transaction. False when both clients must be opened again."""
         batch = None
         while batch is None:
             if self._steps.stopping.is_set():

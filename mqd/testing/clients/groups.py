@@ -1,10 +1,10 @@
-"""Members of groups in the simulated cluster, which note down what they own, are given and commit
+"""Members of consumer groups in the simulated cluster. They note what they own, read and commit
 (`group_ledger.GroupLedger`).
 
-A group speaks the classic protocol, KIP-848's, or both, each incarnation of a member as chance will
-have it (so the group migrates). Members come, commit now and then, leave, crash and stay away too
-long. Beside them ghosts: commits in the name of members that were the owners of a partition, and
-are not any more, none of which may be accepted.
+A group uses the classic protocol, that of KIP-848, or both: then each run of a member chooses at
+random, and the group migrates. Members join, commit at times, leave, crash and exceed the poll
+interval. Ghosts commit in the name of former owners of a partition; every such commit must be
+refused.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from mqd.testing.group_ledger import GHOST, GroupLedger
 from mqd.types import TopicPartition
 
 KINDS = ("classic", "eager", "consumer", "consumer", "mixed")
-"""What the members of a group speak: cooperative or eager assignors of the classic
-protocol, KIP-848's, or any.
+"""What the members of a group use: cooperative or eager assignors of the classic protocol,
+KIP-848, or any.
 """
 WORK_SECONDS = (0.02, 0.1, 0.4)
-"""Mean times that a member works on a batch: as long it keeps what is to be revoked."""
+"""Mean times that a member works on a batch; it keeps partitions to be revoked for as long."""
 GHOST_SECONDS = 0.2
 POLL_MS = 3000
-"""max.poll.interval.ms: how long a rebalance waits for a member that does not come for records."""
+"""max.poll.interval.ms: how long a rebalance waits for a member that does not poll."""
 
 
 class Groups:
@@ -70,12 +70,12 @@ class Groups:
         """
         self.ledger = ledger
         self.draining = trio.Event()
-        """Members come and go no more, and commit what they have."""
+        """Set when members must neither join nor leave, and commit all that they have read."""
         self.members: dict[GroupConsumer, None] = {}
         """As long as they live."""
         self.refused: Counter[str] = Counter()
         self.committed: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
-        """(offset, metadata) of each group, as it was told last."""
+        """(offset, metadata) that each group has committed, as last listed."""
         self._new_client = new_client
         self._source = source
         self._end_of = end_of
@@ -86,7 +86,7 @@ class Groups:
     def start(
         self, nursery: trio.Nursery, partitions: list[TopicPartition], *, groups: int
     ) -> None:
-        """They go on until the nursery is cancelled."""
+        """They run until the nursery is cancelled."""
         self.partitions = partitions
         for number in range(groups):
             group = f"group{number}"
@@ -142,7 +142,7 @@ class Groups:
                 protocol = "classic"
             assignors = ("range", "roundrobin") if kind == "eager" else ("cooperative-sticky",)
             static = chance.random() < 0.2 and kind != "mixed"
-            told = _Told(self, chance, classic=protocol == "classic")
+            events = _Events(self, chance, classic=protocol == "classic")
             try:
                 async with open_group_consumer(
                     client,
@@ -160,11 +160,11 @@ class Groups:
                     timeout_s=CALL_SECONDS,
                     leave=chance.random() < 0.6,
                     close_timeout_s=1.0,
-                    on_assigned=told.assigned,
-                    on_revoked=told.revoked,
-                    on_lost=told.lost,
+                    on_assigned=events.assigned,
+                    on_revoked=events.revoked,
+                    on_lost=events.lost,
                 ) as consumer:
-                    told.consumer = consumer
+                    events.consumer = consumer
                     with lives(self.members, consumer):
                         try:
                             await self._live(group, consumer, chance)
@@ -195,7 +195,7 @@ class Groups:
                 return
 
     async def commit(self, consumer: GroupConsumer) -> None:
-        """What it was given so far."""
+        """Commit its positions."""
         ours = set(consumer.assignment())
         offsets = {
             partition: offset
@@ -230,19 +230,19 @@ class Groups:
             ghost = chance.choice(ghosts[-5:])
             body = commit_body(ghost.metadata, {ghost.partition: CommittedOffset(0, GHOST)})
             try:
-                answer = await coordinator.ask(OFFSET_COMMIT, body, at_most=NAMES_UP_TO)
+                response = await coordinator.ask(OFFSET_COMMIT, body, at_most=NAMES_UP_TO)
             except MqError as error:
                 self.refused[error.code.name] += 1
                 continue
-            if commit_errors(answer):
+            if commit_errors(response):
                 coordinator.forget()
                 self.ledger.ghost_refused()
             else:
                 self.ledger.ghost_accepted(ghost)
 
 
-class _Told:
-    """What one member is told while it lives."""
+class _Events:
+    """Notes the assignments and revocations of one member."""
 
     def __init__(self, groups: Groups, chance: random.Random, *, classic: bool) -> None:
         self.consumer: GroupConsumer

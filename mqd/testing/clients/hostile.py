@@ -1,10 +1,9 @@
-"""A client that means harm, beside those that are checked: half-sent frames, readers that take
-nothing, sessions of unknown partitions, duplicate rows, floods of groups, ids and overrides,
-garbage. It breaks the protocol, but no rule of the checked clients: nothing that it sends may
-become a record of their topics, a member of their groups, or a commit.
+"""An attacking client beside the checked ones. It sends half frames, sessions of unknown
+partitions, duplicate rows, garbage, and floods of groups, ids and overrides; and it reads no
+responses.
 
-Its attacks are as large as tiny budgets need (thresholds.py). It ends with the faults, and all its
-connections with it.
+No request of it may become a record of the checked topics, a member of the checked groups, or a
+commit. Its attacks are large enough for tiny budgets (thresholds.py). It ends with the faults.
 """
 
 from __future__ import annotations
@@ -60,13 +59,13 @@ async def _opened(connect: Connect, count: int = 1) -> AsyncIterator[list[Stream
 
 
 class Hostile:
-    """Attacks until cancelled. `counts` tells what it did, and what was refused."""
+    """Attacks until cancelled. `counts` has its attacks and the refusals."""
 
     def __init__(
         self, connects: Mapping[int, Connect], topic: str, chance: random.Random, *, floods: bool
     ) -> None:
         """`connects`: one for each node, by its id. `topic`: one that exists, and is checked.
-        `floods`: whether coordinators, which nobody else uses then, may be filled.
+        `floods`: whether coordinators, which no other client uses then, may be filled.
         """
         self.counts: Counter[str] = Counter()
         self._connects = connects
@@ -132,7 +131,7 @@ class Hostile:
             await trio.sleep(self._chance.uniform(0.1, 1.5))
 
     async def _slow_reader(self, connect: Connect) -> None:
-        """Many large answers, of which it takes none."""
+        """Many large responses, and it reads none."""
         async with _opened(connect) as (stream,):
             one = frame(
                 "metadata",
@@ -156,7 +155,7 @@ class Hostile:
 
     async def _unknown_session(self, connect: Connect) -> None:
         async with _opened(connect) as (stream,):
-            first = await self._ask(
+            first = await self._request(
                 stream, "fetch", _FETCH, fetch_body(_UNKNOWN, list(range(150)), session_epoch=0)
             )
             session_id = first.session_id or 1
@@ -210,20 +209,20 @@ class Hostile:
                     {"resource_type": 32, "resource_name": name, "configs": configs}
                     for name in names
                 ]
-                answer = await self._ask(
+                response = await self._request(
                     stream,
                     "incremental_alter_configs",
                     _ALTER,
                     {"resources": resources, "validate_only": False},
                 )
-                for one in answer.responses:
+                for one in response.responses:
                     self.counts["hostile_overrides"] += one.error_code == 0
                     self.counts["metadata_refusals"] += one.error_code == ErrorCode.POLICY_VIOLATION
 
     async def _groups(self, connect: Connect) -> None:
-        """Members of new groups, each with much to say."""
-        async with _opened(connect) as (asker,):
-            for group in await self._names_of(asker, _GROUP):
+        """Members of new groups, each with large metadata."""
+        async with _opened(connect) as (finder,):
+            for group in await self._names_of(finder, _GROUP):
                 body = {
                     "group_id": group.name,
                     "session_timeout_ms": 10_000,
@@ -234,12 +233,12 @@ class Hostile:
                 }
                 async with _opened(self._connects[group.node_id]) as (stream,):
                     self._count(
-                        (await self._ask(stream, "join_group", _JOIN_GROUP, body)).error_code
+                        (await self._request(stream, "join_group", _JOIN_GROUP, body)).error_code
                     )
 
     async def _transactional_ids(self, connect: Connect) -> None:
-        async with _opened(connect) as (asker,):
-            for one in await self._names_of(asker, _TRANSACTIONAL_ID):
+        async with _opened(connect) as (finder,):
+            for one in await self._names_of(finder, _TRANSACTIONAL_ID):
                 body = {
                     "transactional_id": one.name,
                     "transaction_timeout_ms": 10_000,
@@ -248,17 +247,19 @@ class Hostile:
                 }
                 async with _opened(self._connects[one.node_id]) as (stream,):
                     self._count(
-                        (await self._ask(stream, "init_producer_id", _INIT, body)).error_code
+                        (await self._request(stream, "init_producer_id", _INIT, body)).error_code
                     )
 
     async def _names_of(self, stream: Stream, kind: int) -> list[_Coordinated]:
         """New names, and the nodes that coordinate them; empty while there is no coordinator."""
         names = [self._name().ljust(100 if kind == _GROUP else 15_000, "x") for _ in range(_NAMES)]
-        answer = await self._ask(
+        response = await self._request(
             stream, "find_coordinator", _FIND, {"key_type": kind, "coordinator_keys": names}
         )
         return [
-            _Coordinated(one.key, one.node_id) for one in answer.coordinators if one.error_code == 0
+            _Coordinated(one.key, one.node_id)
+            for one in response.coordinators
+            if one.error_code == 0
         ]
 
     def _count(self, code: int) -> None:
@@ -273,7 +274,7 @@ class Hostile:
                 struct.pack(">i", self._chance.choice([0x7FFF_FFFF, -1, 0, 3, 200_000_000]))
                 + bytes(100)
             )
-            await self._answer(stream)
+            await self._response(stream)
 
     async def _garbage(self, connect: Connect) -> None:
         async with _opened(connect) as (stream,):
@@ -288,21 +289,21 @@ class Hostile:
                 else struct.pack(">i", size) + chance.randbytes(size)
             )
             await stream.send_all(sent)
-            await self._answer(stream)
+            await self._response(stream)
 
     # -- inside
 
-    async def _ask(self, stream: Stream, name: str, version: int, body: dict[str, Any]) -> Any:
+    async def _request(self, stream: Stream, name: str, version: int, body: dict[str, Any]) -> Any:
         await stream.send_all(frame(name, version, body))
-        return decoded(name, version, await self._answer(stream))
+        return decoded(name, version, await self._response(stream))
 
     async def _pipelined(self, stream: Stream, requests: Sequence[bytes]) -> None:
         await stream.send_all(b"".join(requests))
         for _ in requests:
-            await self._answer(stream)
+            await self._response(stream)
 
-    async def _answer(self, stream: Stream) -> bytes:
-        """The next answer, without its length. OSError when the connection ends."""
+    async def _response(self, stream: Stream) -> bytes:
+        """The next response, without its length. OSError when the connection ends."""
         (size,) = struct.unpack(">i", await self._exactly(stream, 4))
         return await self._exactly(stream, size)
 

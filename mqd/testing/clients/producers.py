@@ -90,17 +90,17 @@ class Producers:
         try:
             metadata = await delivery.wait()
         except MqError as error:
-            self._fail(send, error)
+            self._note_error(send, error)
         else:
             self._state.acknowledged(send, metadata.offset)
 
-    def _fail(self, send: Send, error: MqError) -> None:
+    def _note_error(self, send: Send, error: MqError) -> None:
         self._state.count(error.code)
         send.fail() if error.code in FINAL_ERRORS else send.info()
 
     async def raw(self, name: str, partition: TopicPartition) -> None:
-        """Idempotent: up to five batches under way, all of them again after any failure,
-        until each is acknowledged.
+        """Idempotent: up to five batches in flight, all of them resent after any error, until each
+        is acknowledged.
         """
         chance = self._state.source(name)
         client = await self._state.new_client(name)

@@ -83,8 +83,8 @@ class TransactionSteps:
         transaction: Transaction,
         consumer: GroupConsumer | None = None,
     ) -> None:
-        """Another process gets the transactional id, and works; the old one, which does not
-        hear of it, goes on as well.
+        """Another process gets the transactional id and writes, while the old one, which does not
+        know it, continues.
         """
         name = transaction.name.partition(".")[0]
         chance = self.source(f"{transaction.name}+")
@@ -139,7 +139,7 @@ class TransactionSteps:
         *,
         version_1: bool,
     ) -> bool:
-        """One transaction. False when its producer is to be opened anew."""
+        """One transaction. False when its producer must be opened again."""
         with self.transaction(name) as transaction:
             await self.begin(producer, version_1=version_1)
             for number in range(chance.choice([1, 2, 5, 20])):
@@ -171,7 +171,7 @@ class TransactionSteps:
     async def end(
         self, producer: TransactionalProducer, transaction: Transaction, *, commit: bool
     ) -> bool:
-        """Commit or abort. False when the producer is to be opened anew."""
+        """Commit or abort. False when the producer must be opened again."""
         if commit:
             await producer.flush()
             if producer.phase is Phase.OPEN and await self._commit(producer, transaction):

@@ -99,7 +99,7 @@ class Transactional:
             await trio.sleep(DRAIN_LOOK_SECONDS)
 
     def missing(self) -> str | None:
-        """What is not copied, or not said to be."""
+        """What is not copied, or not known to be copied."""
         for partition, offset in self.copied.items():
             if offset != self._end_of(partition):
                 return f"copies of {partition} from {offset} to {self._end_of(partition)}"

@@ -2,13 +2,12 @@
 transactions, drivers end them.
 
 A worker writes with its own transactional id, prepares, and waits. A driver is another client, with
-nothing but the id, the producer id and the epoch; it decides at once, or long after every time-out.
-It repeats its decision, and tries the opposite one. Some workers go on writing after they have
-prepared, or try to end the transaction themselves. Some forget to prepare; some transactions are
-swept: their id is initialized anew, and their driver comes too late.
+nothing but the transactional id, the producer id and the epoch. It decides at once, or long after
+every timeout. It repeats its decision, and tries the opposite one. Some workers continue to write
+after they have prepared, or try to end the transaction themselves. Some forget to prepare. Some
+transactions are swept: their id is initialized again, and their driver comes too late.
 
-What they promise is in the ledger: a prepared transaction is ended by its driver or by a sweep, and
-by nobody and nothing else.
+The ledger checks the promise: only its driver or a sweep ends a prepared transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ TIMEOUT_MS = 2500
 WORK_SECONDS = 0.2
 """Mean pause between two transactions of a worker."""
 DECIDE_SECONDS = (0.02, 0.3, 1.6 * TIMEOUT_MS / 1000)
-"""How long drivers wait: too long for every time-out, now and then."""
+"""How long drivers wait; the last one is longer than every timeout."""
 REFUSALS = frozenset(
     {
         ErrorCode.INVALID_TXN_STATE,
@@ -47,7 +46,7 @@ REFUSALS = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""Somebody else has ended the transaction, or may end it."""
+"""Another client has ended the transaction, or may end it."""
 
 
 class Pair(NamedTuple):
@@ -57,12 +56,12 @@ class Pair(NamedTuple):
     producer_epoch: int
 
 
-NOBODY = Pair(-1, -1)
+NO_PRODUCER = Pair(-1, -1)
 
 
 @dataclass(eq=False, slots=True)
 class Prepared:
-    """What a driver knows of one transaction, and its worker's wish."""
+    """What a driver knows of one transaction, and the decision that its worker wants."""
 
     transactional_id: str
     writer: Pair
@@ -135,7 +134,7 @@ class TwoPhase:
     ) -> None:
         """One transaction, until it is ended."""
         fate = chance.choice(["commit", "commit", "commit", "abort", "sweep", "forget"])
-        # nobody initializes that again: time must end it
+        # no client initializes that id again: the timeout must abort it
         transactional_id = name if fate != "forget" else f"{name}-{number}"
         transaction = self.ledger.begin(f"{name}.{number}")
         try:
@@ -152,13 +151,13 @@ class TwoPhase:
                     self.counts["forgotten_transactions"] += fate == "forget"
                     return
                 writer = Pair(*producer.producer)
-                owner = await self._keep(client, name, writer, transaction)
+                owner = await self._prepare(client, name, writer, transaction)
                 if owner is None:
                     return  # it took too long
                 self.counts["prepared_transactions"] += 1
                 prepared = Prepared(name, writer, owner, transaction, fate == "commit")
                 if chance.random() < 0.5:
-                    await self._go_on(producer, prepared, chance)
+                    await self._continue(producer, prepared, chance)
                 if fate == "sweep":
                     await self._sweep(client, name)
                     await self._end(driver, prepared, commit=True, refused="2pc-swept")
@@ -179,10 +178,10 @@ class TwoPhase:
             await producer.enqueue(partition.topic, value, partition=partition.partition)
         await producer.flush()
 
-    async def _go_on(
+    async def _continue(
         self, zombie: TransactionalProducer, prepared: Prepared, chance: random.Random
     ) -> None:
-        """A worker that forgot that it has prepared: what it does now must not count."""
+        """A worker that continues after it has prepared: its writes must not count."""
         self.counts["sealed_writes"] += 1
         client = zombie._client
         late = self.ledger.begin(f"{prepared.transaction.name}.late")
@@ -207,10 +206,10 @@ class TwoPhase:
 
     # -- the two requests
 
-    async def _keep(
+    async def _prepare(
         self, client: ClusterClient, name: str, expected: Pair, transaction: Transaction
     ) -> Pair | None:
-        """Prepare; the owner, or None where there is nothing to prepare any more."""
+        """Prepare the transaction; returns its owner, or None when there is no open transaction."""
         body = {
             "transactional_id": name,
             "transaction_timeout_ms": TIMEOUT_MS,
@@ -219,15 +218,15 @@ class TwoPhase:
             "keep_prepared_txn": True,
         }
 
-        def accept(answer: Any) -> Pair | None:
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, f"preparing {transaction.name}")
-            ongoing = Pair(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
-            if ongoing == NOBODY:
+        def accept(response: Any) -> Pair | None:
+            if response.error_code:
+                raise error_from_wire(response.error_code, f"preparing {transaction.name}")
+            ongoing = Pair(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
+            if ongoing == NO_PRODUCER:
                 return None
-            if expected not in (NOBODY, ongoing):
+            if expected not in (NO_PRODUCER, ongoing):
                 self.ledger.broken("2pc-other", transaction, f"{ongoing} in place of {expected}")
-            return Pair(answer.producer_id, answer.producer_epoch)
+            return Pair(response.producer_id, response.producer_epoch)
 
         coordinator = Coordinator(client, name, KeyType.TRANSACTION)
         deadline = trio.current_time() + CALL_SECONDS
@@ -240,7 +239,7 @@ class TwoPhase:
         )
 
     async def _sweep(self, client: ClusterClient, name: str) -> None:
-        """Initialize the id anew, however long that takes: what it has open is aborted."""
+        """Initialize the id again, until it succeeds: that aborts its open transaction."""
         while True:
             try:
                 async with open_transactional_producer(
@@ -260,9 +259,9 @@ class TwoPhase:
         refused: str = "",
         accepted: str = "",
     ) -> bool:
-        """EndTxn until it is answered.
+        """Send EndTxn until a response decides.
 
-        `refused`: what is broken where it is accepted; `accepted`: where it is refused.
+        `refused`: the broken promise if it is accepted; `accepted`: the one if it is refused.
         """
         while True:
             try:
@@ -312,14 +311,11 @@ class TwoPhase:
             await self._end(driver, prepared, commit=not commit, refused="2pc-turned")
 
     async def _recover(self, driver: ClusterClient, prepared: Prepared) -> None:
-        """A driver that has lost the epoch asks for another one.
-
-        Who has the earlier one is left behind.
-        """
+        """A driver that has lost the epoch gets a new one, which fences the earlier owner."""
         while True:
             try:
-                owner = await self._keep(
-                    driver, prepared.transactional_id, NOBODY, prepared.transaction
+                owner = await self._prepare(
+                    driver, prepared.transactional_id, NO_PRODUCER, prepared.transaction
                 )
             except MqError as error:
                 self.refused[error.code.name] += 1

@@ -1,4 +1,4 @@
-"""What all producers and consumers of one run share: the history, and who was acknowledged when."""
+"""What all producers and consumers of one run share: the history, and the acknowledgements."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mqd.types import NO_OFFSET, TopicPartition
 
 @dataclass(slots=True)
 class Statistics:
-    """What the clients of one run went through."""
+    """Rare events of the clients of one run."""
 
     reconnects: int = 0
     lost_producer_state: int = 0
-    """How often a broker did not know a raw producer's batches any more
-    (OUT_OF_ORDER_SEQUENCE_NUMBER at the oldest unacknowledged).
+    """How often a broker had forgotten a raw producer (OUT_OF_ORDER_SEQUENCE_NUMBER for its
+    oldest unacknowledged batch).
     """
     refusals: int = 0
     refused: dict[str, int] = field(default_factory=dict)
@@ -75,9 +75,7 @@ class WorkloadState:
             self.history.not_committed(send.partition, offset)
 
     async def next_acknowledgement(self, partition: TopicPartition | None = None) -> None:
-        """Until a client is told of a record with acks=all that it is committed; in that
-        partition, or anywhere.
-        """
+        """Wait for the next acknowledgement with acks=all, in this partition or in any."""
         await self._acknowledgements.setdefault(partition, trio.Event()).wait()
 
     def count(self, code: int) -> None:

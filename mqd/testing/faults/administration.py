@@ -30,8 +30,8 @@ another version: it was cut off from its leader, and its log agrees only from th
 So records of this topic are compared with nothing.
 """
 THROWAWAY = "x"
-"""The first letter of topics that administration makes and deletes; their records are
-nobody's business.
+"""The first letter of topics that administration makes and deletes; no
+client reads or checks their records.
 """
 
 _RETENTION: tuple[dict[str, str], ...] = (
@@ -42,7 +42,7 @@ _RETENTION: tuple[dict[str, str], ...] = (
 
 
 class Administration:
-    """Changes of the metadata beside the faults. What was acknowledged must be true at the end."""
+    """Changes of the metadata during the faults. Acknowledged ones must hold at the end."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Administration:
         """Topics whose creation was acknowledged, and their partitions."""
         self.deleted: set[str] = set()
         self.doubtful: set[str] = set()
-        """Topics of which nobody can tell whether they are there."""
+        """Topics whose last creation or deletion has an unknown outcome."""
         self.counts: Counter[str] = Counter()
         self._admin = Admin(client, timeout_s=4.0)
         self.client = client
@@ -69,28 +69,28 @@ class Administration:
         self._number = 0
 
     async def run(self) -> None:
-        """Until cancelled: a topic comes, grows or goes, leaders are elected, replicas
-        move, options change.
+        """Until cancelled: create, grow and delete topics, elect leaders, move replicas, change
+        configurations.
         """
-        deeds: list[Callable[[], Awaitable[object]]] = [
+        operations: list[Callable[[], Awaitable[object]]] = [
             self.create,
             self.create,
             self.delete,
             self.delete,
         ]
-        deeds += [self._elect, self._move, self._move, self._configure, self._grow]
+        operations += [self._elect, self._move, self._move, self._configure, self._grow]
         while True:
             await trio.sleep(self._chance.expovariate(1 / self._plan.admin_every))
             try:
-                await self._chance.choice(deeds)()
+                await self._chance.choice(operations)()
             except MqError:
                 self.counts["refused"] += 1
 
     async def create(self, name: str | None = None) -> str | None:
-        """A topic, with a new name or one that was deleted; its name when it is there.
+        """Create a topic with this name, or with a new one; returns its name when it exists.
 
-        One attempt: one that was given up may make the topic much later, after the deletion of what
-        a second one had made.
+        One attempt: one that was given up may create the topic much later, after the deletion of
+        the topic that a second attempt had created.
         """
         if name is None:
             self._number += 1
@@ -98,17 +98,17 @@ class Administration:
         partitions = self._chance.randrange(1, 4)
         self.deleted.discard(name)
         self.doubtful.add(name)
-        wish = {
+        topic = {
             "name": name,
             "num_partitions": partitions,
             "replication_factor": 3,
             "assignments": [],
             "configs": [],
         }
-        answer = await self.client.request_controller(
-            CREATE_TOPICS, {"topics": [wish], "timeout_ms": 4000, "validate_only": False}
+        response = await self.client.request_controller(
+            CREATE_TOPICS, {"topics": [topic], "timeout_ms": 4000, "validate_only": False}
         )
-        if answer.topics[0].error_code:
+        if response.topics[0].error_code:
             return None
         self.doubtful.discard(name)
         self.created[name] = partitions
@@ -117,14 +117,14 @@ class Administration:
 
     async def delete_once(self, name: str) -> bool:
         """One attempt to delete that topic; whether it is gone, and may come again. An attempt that
-        was given up may delete it much later, and then what has its name by that time: who tries
-        more than once must not make it again.
+        was given up may delete it much later, and then the topic that has its name by that time. So
+        a caller that tries more than once must not create it again.
         """
         del self.created[name]
         self.doubtful.add(name)
         body = {"topics": [{"name": name}], "topic_names": [name], "timeout_ms": 1000}
-        answer = await self.client.request_controller(DELETE_TOPICS, body)
-        if answer.responses[0].error_code:
+        response = await self.client.request_controller(DELETE_TOPICS, body)
+        if response.responses[0].error_code:
             return False
         self.doubtful.discard(name)
         self.deleted.add(name)
@@ -149,7 +149,7 @@ class Administration:
         if not self.created:
             return
         name = self._chance.choice(sorted(self.created))
-        # so that no plot deletes it meanwhile: it would be noted down as there
+        # no plot may delete it meanwhile: the growth would note it as existing
         count = self.created.pop(name)
         try:
             if (await self._admin.add_partitions({name: count + 1}))[name] is None:
@@ -188,8 +188,8 @@ class Administration:
         connection = await self.client.connection_to_leader(leader.node_id)
         # 1: records are deleted that are not yet committed
         body = produce_body(partition, batch, acks=self._chance.choice([-1, 1]))
-        answer = await self.client.request(connection, PRODUCE, body, at_most=PRODUCE_VERSION)
-        if code := answer.responses[0].partition_responses[0].error_code:
+        response = await self.client.request(connection, PRODUCE, body, at_most=PRODUCE_VERSION)
+        if code := response.responses[0].partition_responses[0].error_code:
             await self.client.refresh([partition.topic])
             raise MqError(ErrorCode(code))
         self.counts["filled"] += 1

@@ -30,7 +30,7 @@ class DiskFaults:
     async def sync(self) -> None:
         """The next fsync of a node fails: it ends.
 
-        The machine is switched off with it, for what was not synced is nowhere.
+        The machine loses power with it: its unsynced bytes exist nowhere.
         """
         node_id = self._cluster.target()
         if node_id is None or (self._mode is Mode.POWER_ONE and not self._cluster.is_whole()):
@@ -48,13 +48,13 @@ class DiskFaults:
         self._cluster.cut_power(node_id, seconds)
 
     async def corrupt(self) -> None:
-        """A byte of a batch that its process has not synced is another after a kill, and sound
-        batches follow: no torn tail.
+        """Kill a process and flip a byte of a batch that it had not synced. Valid batches follow,
+        so it is no torn tail.
 
-        Only where two replicas must be in sync: with one, the others may stop in order before the
-        death is noticed, and what the damaged replica alone was left to vouch for is lost, rightly.
-        And only where every other node has a sound replica, whatever the metadata says: of a second
-        damage before the first one is told, nothing that is acknowledged need be left in the ISR.
+        Only where min.insync.replicas is 2: with 1, the other replicas may stop in order before the
+        controller notices the kill, and records that only the damaged replica had are lost,
+        rightly. And only where every other node has an undamaged replica: a second damage before
+        the first one is reported may leave no acknowledged record in the ISR.
         """
         image = self._cluster.newest_image()
         if image is None or not self._cluster.is_whole():
@@ -79,7 +79,9 @@ class DiskFaults:
             shadow is None
             or replica is None
             or not all(
-                self._has_sound(other, partition) for other in self._cluster.ids if other != node_id
+                self._is_undamaged(other, partition)
+                for other in self._cluster.ids
+                if other != node_id
             )
         ):
             return
@@ -101,7 +103,7 @@ class DiskFaults:
         )
         self._cluster.later(self._cluster.duration(), self._cluster.start, node_id)
 
-    def _has_sound(self, node_id: int, partition: TopicPartition) -> bool:
+    def _is_undamaged(self, node_id: int, partition: TopicPartition) -> bool:
         daemon = self._cluster.daemon(node_id)
         replica = daemon.replica.get(partition) if daemon is not None else None
         return replica is not None and replica.log.failure is None

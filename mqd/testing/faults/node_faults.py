@@ -66,7 +66,7 @@ class NodeFaults:
             target for target in targets if target is not None and target not in self._cluster.busy
         ):
             self._cluster.cut_power(node_id, self._cluster.duration())
-        # who is left may be the one that lost something
+        # the remaining node may be the one that lost records
         if self._mode is Mode.POWER_ONE and self._chance.random() < 0.5:
             for node_id in self._cluster.live():
                 if self._chance.random() < 0.7:

@@ -43,7 +43,7 @@ FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one seed does."""
+    """The faults of one seed."""
 
     mode: Mode
     families: tuple[str, ...]

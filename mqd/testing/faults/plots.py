@@ -1,10 +1,9 @@
-"""Directed faults: short sequences in which one guard of the product after the other is all that
-keeps a promise.
+"""Directed faults (plots): short sequences in which one check of the code alone keeps a promise.
 
-Chance alone seldom makes them: a leader that is deposed while its wish for another ISR is on the
-way, a node that returns first, and had lost what it acknowledged. Which plot a seed plays is drawn
-from the seed; it is played again and again, with the other faults between, never beside. No plot
-does what the mode of its seed forbids (faults.py): nothing acknowledged may be lost in any of them.
+Random faults seldom produce such a sequence. Examples: a leader is deposed while its AlterPartition
+request is in flight; a node that lost acknowledged records returns first. The seed decides which
+plot a run has. The plot repeats, and no other fault strikes during it. No plot does what the mode
+of the seed forbids (plan.py): no acknowledged record may be lost.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from mqd.types import IsrChange, IsrOutcome, TopicPartition
 
 PLOTS: dict[str, tuple[Mode, ...]] = {
     "deposed": tuple(Mode),
-    "late-wish": tuple(Mode),
+    "late-isr-change": tuple(Mode),
     "deleted": tuple(Mode),
     "reborn": (Mode.POWER_ONE,),
     "first-back": (Mode.POWER_ONE,),
@@ -36,19 +35,19 @@ PLOTS: dict[str, tuple[Mode, ...]] = {
 }
 """Name -> the modes in which it may be played."""
 LIKELIHOOD = 0.7
-"""Of a seed to play one."""
+"""That a seed plays one."""
 RARITY = 6
-"""How many times likelier a plot is that one mode only can play, which is one seed in four."""
+"""Weight of a plot that only one mode permits: one seed in four has this mode."""
 EVERY_SECONDS = 0.7
 PLAY_SECONDS_MAX = 8.0
 LOOK_SECONDS = 0.01
 PATIENCE_SECONDS = 3.0
-"""How long a plot waits for its next scene before it is given up."""
+"""How long a plot waits for its next step before it is given up."""
 ADMIN_SECONDS = 1.0
 
 
 def draw_plot(mode: Mode, chance: random.Random) -> str | None:
-    """What a seed of this mode plays, if anything."""
+    """The plot of a seed of this mode; None for no plot."""
     if chance.random() >= LIKELIHOOD:
         return None
     names = [
@@ -61,11 +60,11 @@ def draw_plot(mode: Mode, chance: random.Random) -> str | None:
 
 
 class _GivenUpError(Exception):
-    """The next scene cannot be played."""
+    """The next step is not possible now."""
 
 
 class Plots:
-    """Plays one plot until cancelled. `counts` tells how often it came to its end."""
+    """Plays one plot until cancelled. `counts` has how often it was completed."""
 
     def __init__(
         self,
@@ -99,8 +98,8 @@ class Plots:
     # -- the plots
 
     async def _deposed(self) -> None:
-        """A controller that nobody hears goes on for a while, and returns with entries that
-        nobody else has.
+        """An isolated controller runs for a while, and returns with entries that no other node
+        has.
         """
         deposed = self._cluster.controller()
         if deposed is None:
@@ -118,12 +117,12 @@ class Plots:
         network.heal()
         await trio.sleep(self._chance.uniform(0.5, 1.0))
 
-    async def _late_wish(self) -> None:
-        """A leader wants a follower in its ISR, and the wish arrives after another leads."""
+    async def _late_isr_change(self) -> None:
+        """A leader proposes a follower for its ISR, and the request arrives after another leads."""
         partition, leader, follower = await self._returning()
-        held = self._hold_wishes(leader)
+        held = self._hold_isr_changes(leader)
         try:
-            await self._until(lambda: self._is_wanted(partition, leader, follower))
+            await self._until(lambda: self._is_proposed(partition, leader, follower))
             found = self._image(partition)
             heirs = [member for member in found.isr if member != leader]
             if not heirs:
@@ -139,8 +138,8 @@ class Plots:
         await trio.sleep(0.3)
 
     async def _deleted(self) -> None:
-        """A topic goes, and may come again under the same name, while a node that has it is
-        down.
+        """A topic is deleted, and may be created again under the same name, while a node that has
+        it is down.
         """
         administration = self._administration
         name = (
@@ -168,13 +167,13 @@ class Plots:
         await trio.sleep(1.0)
 
     async def _reborn(self) -> None:
-        """A follower returns, its leader wants it in the ISR, and while the wish is on its
-        way it loses power and is registered anew.
+        """A follower returns and its leader proposes it for the ISR. While the request is in flight
+        the follower loses power and registers again.
         """
         partition, leader, follower = await self._returning()
-        held = self._hold_wishes(leader)
+        held = self._hold_isr_changes(leader)
         try:
-            await self._until(lambda: self._is_wanted(partition, leader, follower))
+            await self._until(lambda: self._is_proposed(partition, leader, follower))
             epoch = self._cluster.newest_image().brokers[follower].epoch
             with trio.move_on_after(0.5):
                 await self._workload.next_acknowledgement(partition)
@@ -192,8 +191,8 @@ class Plots:
         self._cluster.network.heal()
 
     async def _first_back(self) -> None:
-        """Of the last two in sync one loses power and the other is killed; the former
-        returns first, with less than it acknowledged.
+        """One of the last two in-sync replicas loses power and the other is killed. The former
+        returns first, and has lost acknowledged records.
         """
         await self._until(self._cluster.is_whole)
         partition = self._chance.choice(self._cluster.checked)
@@ -218,7 +217,7 @@ class Plots:
         await trio.sleep(4.0)
 
     async def _blackout(self) -> None:
-        """All lose power when something was just acknowledged; the disks were slow."""
+        """With slow disks, all nodes lose power right after an acknowledgement."""
         seconds = self._chance.uniform(0.02, 0.15)
         for node_id in self._cluster.ids:
             self._cluster.disk(node_id).slow_by = seconds
@@ -229,8 +228,8 @@ class Plots:
         await trio.sleep(2.0)
 
     async def _one_by_one(self) -> None:
-        """A leader is killed when it has just acknowledged something, and when one of its
-        followers leads, all others lose power.
+        """A leader is killed right after an acknowledgement. When one of its followers leads, all
+        other nodes lose power.
         """
         partition = self._chance.choice(self._cluster.checked)
         found = self._image(partition)
@@ -250,7 +249,7 @@ class Plots:
                 self._cluster.cut_power(node_id, self._chance.uniform(0.05, 0.5))
         await trio.sleep(2.0)
 
-    # -- scenes
+    # -- steps of plots
 
     async def _returning(self) -> tuple[TopicPartition, int, int]:
         """A partition, its leader, and one of its followers that was out of the ISR and is
@@ -271,24 +270,22 @@ class Plots:
         self._cluster.later(0.0, self._cluster.start, follower)
         return partition, leader, follower
 
-    def _hold_wishes(self, node_id: int) -> trio.Event:
-        """What this node asks of the controller for its ISRs is on the way until the event
-        is set.
-        """
+    def _hold_isr_changes(self, node_id: int) -> trio.Event:
+        """AlterPartition requests of this node stay in flight until the event is set."""
         daemon = self._cluster.daemon(node_id)
         if daemon is None:
             raise _GivenUpError
-        arrive, ask = trio.Event(), daemon.controller.replica_reports.alter_partitions
+        arrive, send = trio.Event(), daemon.controller.replica_reports.alter_partitions
 
         async def alter(changes: Sequence[IsrChange]) -> list[IsrOutcome]:
             await arrive.wait()
-            outcomes: list[IsrOutcome] = await ask(changes)
+            outcomes: list[IsrOutcome] = await send(changes)
             return outcomes
 
         daemon.controller.replica_reports.alter_partitions = alter
         return arrive
 
-    def _is_wanted(self, partition: TopicPartition, leader: int, follower: int) -> bool:
+    def _is_proposed(self, partition: TopicPartition, leader: int, follower: int) -> bool:
         daemon = self._cluster.daemon(leader)
         replica = daemon.replica.get(partition) if daemon is not None else None
         return replica is not None and follower in (replica.pending_isr or ())
@@ -298,8 +295,8 @@ class Plots:
         return daemon is not None and topic.encode() in daemon.replica.by_name
 
     def _kill(self, node_id: int, seconds: float | None) -> None:
-        """End a process, and begin it again after so many seconds; with None, whoever calls
-        does, or the healing.
+        """Kill a process, and start it again after so many seconds. With None, the caller starts
+        it, or `heal` does.
         """
         self._cluster.counts["kill"] += 1
         self._node(node_id).kill()

@@ -84,4 +84,4 @@ def _compare_compacted(shadow: Shadow, committed: Committed, end: int, what: str
             )
         shadow.compared_below = theirs.next_offset
     if any(base_offset >= committed.first_offset for base_offset in ours):
-        raise Violation(f"{what} has a batch at {min(ours)} that nobody committed")
+        raise Violation(f"{what} has a batch at {min(ours)} that no leader committed")

@@ -1,8 +1,7 @@
-"""What must hold inside of the coordinators, looked at after every event in which their records
-moved.
+"""What must hold inside of the group coordinators, checked after every event that added records.
 
-Only the coordinator of the newest leader epoch counts: a deposed one may believe for a while what
-will never be committed.
+Only the coordinator of the newest leader epoch counts: a deposed one may have state for a while
+that will never be committed.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from mqd.testing.violation import Violation
 from mqd.types import TopicPartition
 
 Owned = Callable[[], Mapping[str, frozenset[TopicPartition]]]
-"""Member id -> what that member, which has not given it up and was not told that it lost
-it, may read.
+"""Member id -> the partitions that this member reads: it has neither given them up nor learned that
+it lost them.
 """
 
 
 class GroupProbe:
     """Partitions of groups with server-side assignment (KIP-848) have one owner each, and
-    members own what the coordinator says.
+    members own what the coordinator assigned to them.
     """
 
     def __init__(self, owned: Owned) -> None:
@@ -30,8 +29,8 @@ class GroupProbe:
         self._owned = owned
         self._seen: dict[tuple[int, int], tuple[Any, int]] = {}
         self._epochs: dict[Any, dict[str, int]] = {}
-        """Of the groups that a shard had when it was looked at: one that comes again, or
-        was of the classic protocol, begins anew.
+        """Epochs of the groups that a shard had at the latest check. A group that is created again,
+        or was of the classic protocol, starts again.
         """
         self._uninformed: dict[tuple[str, str], frozenset[TopicPartition]] = {}
         """(group, member) -> what a classic member read when it joined again after its removal.
@@ -90,7 +89,9 @@ class GroupProbe:
                             )
         for member_id, mine in self._owned().items():
             member = group.members.get(member_id)
-            if member is None or member.epoch < 0:  # it said, or is about to hear, that it is away
+            if (
+                member is None or member.epoch < 0
+            ):  # it has left, or will soon learn that it was removed
                 continue
             foreign = [
                 place
@@ -107,5 +108,5 @@ class GroupProbe:
             for place in foreign:
                 if place not in self._uninformed.get(key, ()):
                     holder = owners.get((image.topics[place.topic].topic_id, place.partition))
-                    return f"member {member_id} reads {place}, of which {holder} is the owner"
+                    return f"member {member_id} reads {place}, whose owner is {holder}"
         return None

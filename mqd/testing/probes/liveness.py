@@ -1,4 +1,4 @@
-"""What still is to happen after the end of all faults: None when nothing is missing."""
+"""What must still happen after the end of all faults; None when nothing is missing."""
 
 from __future__ import annotations
 

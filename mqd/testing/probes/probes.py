@@ -1,10 +1,10 @@
 """What must hold inside the cluster, checked after every event. docs/INVARIANTS.md names the
 invariants.
 
-`Probes.look` compares only what changed since the last look, so it may be called after each of
-millions of events; `validate` compares everything, images and bytes included, at the end and now
-and then. A probe reads the nodes' own objects and changes nothing in them. The first violation is
-kept in `violation` and passed to `on_violation`; after it, no probe looks at anything.
+`Probes.look` compares only what changed since the latest call, so it may be called after each of
+millions of events. `validate` compares everything, images and bytes included, at times and at the
+end. A probe reads the nodes' own objects and changes nothing in them. `violation` has the first
+violation; `on_violation` is called for it, and no probe runs after it.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ class QuorumProbe:
         """(index, term) -> command, term of the entry before."""
         self.committed: dict[int, tuple[int, bytes]] = {}
         self.last: int = 1
-        """Index of the newest committed entry. The first one is everybody's base."""
+        """Index of the newest committed entry. The first one is the base of every journal."""
         self.journals: dict[int, Any] = {}
         """The newest journal object of each voter, dead ones too."""
         self.kept: dict[int, int] = {}
-        """Voter -> up to where its former lives had made durable what its journal still holds. A
-        new life that writes its journal anew, because it cannot know what was synced, does not
-        count it immediately, although it is on the disk.
+        """Voter -> up to which index former processes had synced the entries that its journal still
+        has. A new process cannot know what was synced and rewrites its journal, so it does not
+        count these entries at once, although they are on the disk.
         """
         self.states: dict[int, tuple[Any, ...]] = {}
         self.newest: dict[int, Any] = {}
@@ -117,7 +117,7 @@ class QuorumProbe:
         """The first sight of a committed entry: a majority must have it on stable storage."""
         if index <= journal.base_index:
             raise Violation(
-                f"I12: node {node_id} committed {index} by a snapshot of what nobody had committed"
+                f"I12: node {node_id} committed {index} by a snapshot; no voter had committed it"
             )
         entry = journal.entries[index - journal.base_index]
         copies = 0

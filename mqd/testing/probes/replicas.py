@@ -208,8 +208,8 @@ class ReplicaProbe:
                 and newest.partition_epoch > partition.assignment.partition_epoch
                 and member not in newest.isr
             ):
-                # taken out since, which this leader has not heard yet: the member may have given up
-                # its log
+                # removed from the ISR since, which this leader does not know yet: the member may
+                # have removed its log
                 continue
             shadow = shadows.get(member)
             if shadow is None:
@@ -226,10 +226,10 @@ class ReplicaProbe:
     def _read_log(
         self, node_id: int, life: int, log: Any, shadow: Shadow, died_in_cut: bool, where: str
     ) -> None:
-        """Bring the shadow up to the file, and see what was cut off.
+        """Bring the shadow up to the file, and check what was truncated.
 
-        A process that was killed while it cut its log has lost nothing by dying: what its leader
-        does not have goes, finished or not.
+        A process that was killed during a truncation has lost nothing by the kill: the records that
+        its leader does not have are truncated in any case.
         """
         if (log.truncations, log.cleanings, life) == (
             shadow.cuts,
@@ -245,10 +245,10 @@ class ReplicaProbe:
         fresh.end = log.segments[0].base_offset
         extend(self._world, node_id, log, fresh, where, self._counts)
         # at its leader's log start, which had passed it
-        begun_anew = log.segments[0].base_offset > end_before
+        was_reset = log.segments[0].base_offset > end_before
         older = (
             []
-            if begun_anew
+            if was_reset
             else [batch for batch in before if batch.next_offset <= log.segments[0].base_offset]
         )
         shadow.places = [(-1, -1)] * len(older) + fresh.places
@@ -259,7 +259,7 @@ class ReplicaProbe:
             min(len(before), len(shadow.batches)),
         )
         shadow.agreed = min(shadow.agreed, kept)
-        cut_at = before[kept].base_offset if kept < len(before) and not begun_anew else end_before
+        cut_at = before[kept].base_offset if kept < len(before) and not was_reset else end_before
         # what is missing in between, or has fewer records, was compacted
         if log.cleaned_to or log.cleanings:
             cut_at, shadow.agreed = (
@@ -299,11 +299,11 @@ class ReplicaProbe:
 
 
 def _epoch_led_in_passing(log: Any, shadow: Shadow, before: tuple[Any, ...]) -> int | None:
-    """The epoch in which the node, which does not lead now, led since it was looked at: several
-    entries of the metadata may be applied in one step, and the high watermark move between them.
+    """The epoch in which the node led since the latest check, although it does not lead now: one
+    step may apply several metadata entries, and the high watermark may move between them.
 
-    Either it led when it was looked at, or its leader epochs tell: only a leader notes an epoch of
-    which its log has no batch yet.
+    Either the node led at the latest check, or its leader epochs show it: only a leader notes an
+    epoch before its log has a batch of it.
     """
     latest: int = log.epochs.latest
     if latest > shadow.latest_epoch and not (

@@ -37,7 +37,7 @@ class World(Protocol):
 
 
 class Batch(NamedTuple):
-    """What tells one batch from another."""
+    """What distinguishes one batch from another."""
 
     base_offset: int
     next_offset: int
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Shadow:
-    """One replica as its files say. `batches` goes on when the process ends."""
+    """One replica, as read from its files. `batches` outlives the process."""
 
     batches: list[Batch] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
@@ -62,11 +62,11 @@ class Shadow:
     life: int = 0
     high_watermark: int = 0
     stable: int = 0
-    """The last stable offset at the last look."""
+    """The last stable offset at the latest check."""
     open: dict[int, int] = field(default_factory=dict)
     """Producer id -> first offset of its transaction, where the files hold no marker of its end."""
     state: tuple[Any, ...] = ()
-    """What was seen at the last look."""
+    """The state at the latest check."""
     agreed: int = 0
     """Batches from the front that were compared with the committed ones and are the same."""
     compared_below: int = 0
@@ -81,7 +81,7 @@ class Shadow:
     """
     unassigned: bool = False
     """Whether the metadata took the replica from its node since its log was read: the node
-    may have removed it, and begun another.
+    may have removed it, and created another.
     """
     latest_epoch: int = -1
     """The last entry of its leader epochs."""
