@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from mqd.raft.codec import AppendEntries, PreVote, PreVoteReply, RequestVote
@@ -45,12 +48,12 @@ def test_a_majority_of_promises_begins_the_election() -> None:
         lambda term: PreVoteReply(term, False),
     ],
 )
-def test_promises_for_another_term_and_refusals_begin_none(reply: object) -> None:
+def test_promises_for_another_term_and_refusals_begin_none(reply: Callable[[int], Any]) -> None:
     ours = led()
     term = ours.term(2)
     ours.advance(2.0)
     ours.tick(2)
-    ours.deliver(3, 2, reply(term))  # type: ignore[operator]
+    ours.deliver(3, 2, reply(term))
     ours.tick(2)
     assert ours.nodes[2].role is Role.FOLLOWER and ours.term(2) == term
 

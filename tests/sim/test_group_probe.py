@@ -90,7 +90,7 @@ def test_a_partition_that_is_given_while_another_member_lets_go_of_it(world: Car
 
 def test_a_member_that_reads_what_is_another_ones(world: Cardboard) -> None:
     world.reads["n"] = frozenset({T0})
-    assert "member n reads t-0, of which m is the owner" in str(world.look())
+    assert "member n reads t-0, whose owner is m" in str(world.look())
 
 
 def test_a_classic_member_that_was_removed_and_joins_again_is_not_yet_informed(
@@ -105,11 +105,11 @@ def test_a_classic_member_that_was_removed_and_joins_again_is_not_yet_informed(
     world.members["n"].previous_epoch = 2
     assert world.look() is None
     world.reads["n"] = frozenset({T0, TopicPartition("t", 1)})
-    assert "member n reads t-1, of which m is the owner" in str(world.look())
+    assert "member n reads t-1, whose owner is m" in str(world.look())
     world.reads["n"] = frozenset({TopicPartition("t", 2)})
     assert world.look() is None
     world.reads["n"] = frozenset({T0})
-    assert "member n reads t-0, of which m is the owner" in str(world.look())
+    assert "member n reads t-0, whose owner is m" in str(world.look())
 
 
 def test_epochs_that_go_back_or_are_ahead(world: Cardboard) -> None:
