@@ -46,7 +46,7 @@ def test_every_default_is_a_value_that_its_option_reads_back() -> None:
         assert option.parse(text) == option.default, option.name
 
 
-def test_every_option_says_what_it_means_and_why_it_does_nothing() -> None:
+def test_every_option_has_a_meaning_and_a_note_unless_implemented() -> None:
     for option in OPTIONS.values():
         assert option.meaning, option.name
         assert not option.meaning.endswith("."), option.name
@@ -178,7 +178,7 @@ def test_typed_readings() -> None:
         config.integer("delete.topic.enable")
 
 
-def test_what_the_peers_file_says_is_what_the_configuration_answers() -> None:
+def test_the_configuration_returns_the_values_of_the_peers_file() -> None:
     text = (
         'cluster_id="c"\n[[node]]\nid=7\nhost="a"\nport=1\npeer_port=2\nrack="r"\nadverti'
         'sed_host="b"\n'
@@ -329,7 +329,7 @@ def test_a_bad_topic_config_is_the_clients_fault(
         assert word in caught.value.message
 
 
-def test_a_good_topic_config_comes_back_typed() -> None:
+def test_a_valid_topic_config_is_returned_typed() -> None:
     assert validate_topic_config("cleanup.policy", "compact,delete") == ("compact", "delete")
     assert validate_topic_config("remote.storage.enable", "false") is False
     assert validate_topic_configs({"flush.messages": "1"}) == {"flush.messages": 1}
@@ -338,7 +338,7 @@ def test_a_good_topic_config_comes_back_typed() -> None:
 @pytest.mark.parametrize(
     ("nodes", "replicas", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)]
 )
-def test_the_number_of_nodes_decides_how_many_copies_there_are_unless_somebody_says(
+def test_the_number_of_nodes_decides_the_default_replication_factor(
     nodes: int, replicas: int, in_sync: int
 ) -> None:
     text = 'cluster_id = "c"\n' + "".join(

@@ -94,7 +94,7 @@ def test_toml_spells_the_same_names() -> None:
     ]
 
 
-def test_a_toml_line_that_is_not_certain_is_not_told() -> None:
+def test_an_uncertain_toml_line_number_is_not_reported() -> None:
     assert parse_toml('a = """\nb = 1\n"""\nb = 2\nc = {d = 3}\n[x . "y"]\nz=1', "f") == [
         ("a", "\nb = 1\n".lstrip("\n"), 1),
         ("b", "2", None),

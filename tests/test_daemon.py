@@ -148,7 +148,7 @@ async def test_one_directory_that_cannot_be_used_does_not_stop_the_others(tmp_pa
         await run.ready.wait()
 
 
-async def test_a_registration_that_cannot_be_noted_is_told(tmp_path: Path) -> None:
+async def test_a_registration_that_cannot_be_stored_is_reported(tmp_path: Path) -> None:
     class BadDisk(OsDisk):
         def write_atomic(self, path: Path, data: bytes) -> None:
             if path.name == "registration":
@@ -197,7 +197,7 @@ async def test_a_signal_ends_a_start_that_waits_for_a_quorum(tmp_path: Path) -> 
     assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 
-async def test_clients_are_not_heard_before_the_node_is_registered_and_peers_are(
+async def test_clients_are_refused_before_the_registration_and_peers_are_not(
     tmp_path: Path,
 ) -> None:
     peers = peers_of(3)
@@ -271,7 +271,7 @@ class BrokenLogs(FaultyDisk):
         )
 
 
-async def test_a_node_without_any_log_directory_left_stops_and_says_why(tmp_path: Path) -> None:
+async def test_a_node_without_any_log_directory_left_stops_with_the_reason(tmp_path: Path) -> None:
     peers, disk = one_node_peers(), BrokenLogs()
     async with started(tmp_path, peers, disk=disk) as run:
         await run.ready.wait()
@@ -287,7 +287,7 @@ async def test_a_node_without_any_log_directory_left_stops_and_says_why(tmp_path
     assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 
-async def test_a_directory_that_fails_before_the_node_is_registered_takes_its_word_away(
+async def test_a_directory_that_fails_before_the_registration_ends_the_vouching(
     tmp_path: Path,
 ) -> None:
     """What the file said was read already."""
@@ -320,7 +320,7 @@ async def test_a_restart_carries_out_nothing_of_the_past(tmp_path: Path) -> None
         assert not any(name.startswith("gone-0.") for name in directories)
 
 
-async def test_a_consumer_that_began_at_the_end_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_a_consumer_that_began_at_the_end_continues_after_a_restart(tmp_path: Path) -> None:
     peers = one_node_peers()
     async with node(tmp_path, peers=peers) as running, connected(running) as connection:
         await create_topic(connection, "t")
@@ -350,7 +350,7 @@ async def test_more_replicas_in_sync_than_nodes_are_refused(tmp_path: Path) -> N
         await run.ready.wait()
 
 
-async def test_a_default_of_more_replicas_than_there_can_be_is_told(
+async def test_a_default_of_too_many_replicas_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with node(tmp_path, options={"default.replication.factor": "3"}):

@@ -88,7 +88,7 @@ def test_a_signal_stops_every_node_and_that_is_fine(tmp_path: Path, number: sign
 
 
 @pytest.mark.parametrize("gone", ["at once", "later"])
-def test_whoever_read_the_lines_may_go_and_it_still_stops(tmp_path: Path, gone: str) -> None:
+def test_the_reader_of_its_output_may_end_and_it_still_stops(tmp_path: Path, gone: str) -> None:
     """Such as `mqd dev 2>&1 | head`: one pipe for everything, which breaks before or after
     the guide.
     """
@@ -125,7 +125,7 @@ def test_one_of_two_nodes_that_dies_takes_the_other_with_it(tmp_path: Path) -> N
     assert "mqd dev: node 2 ended with exit code 7: stopping the other nodes" in errors
 
 
-def test_one_of_three_nodes_that_dies_is_started_again_while_the_others_go_on(
+def test_one_of_three_nodes_that_dies_is_restarted_while_the_others_run(
     tmp_path: Path,
 ) -> None:
     pid = "print(__import__('os').getpid(), flush=True)\nprint(f"
@@ -274,7 +274,7 @@ def test_a_node_alone_needs_no_secret(tmp_path: Path) -> None:
     assert not (tmp_path / dev.SECRET_NAME).exists()
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
+def test_a_requested_port_that_is_taken_is_refused(tmp_path: Path) -> None:
     port = free_block(1)
     with (
         listening(port),

@@ -188,7 +188,7 @@ def test_errors_of_the_operating_system_are_printed_in_one_line(
     assert told.count("\n") == 1 and "Too many open files" in told and "ulimit -n" in told
 
 
-def test_config_list_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_list_shows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "list", "-o", "json"]) == OK
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == sorted(OPTIONS)
@@ -213,7 +213,7 @@ def test_config_list_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None
     assert not any(line != line.rstrip() for line in table)
 
 
-def test_output_that_nobody_reads_to_the_end_is_no_traceback() -> None:
+def test_output_that_is_not_read_to_the_end_is_no_traceback() -> None:
     reading = [sys.executable, "-m", "mqd", "config", "list"]
     with subprocess.Popen(reading, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

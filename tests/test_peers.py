@@ -44,7 +44,7 @@ def test_a_cluster_of_six() -> None:
     assert peers.require(3) == PeerNode(3, "10.0.0.1", 9003, 9103, None, True, "10.0.0.1", 9003)
 
 
-def test_everything_that_may_be_said() -> None:
+def test_every_field_that_may_be_set() -> None:
     first = node(1, rack='"r"', voter="true", advertised_host='"b.example"', advertised_port=29092)
     peers = parsed(HEAD + first + node(2, voter="false"))
     assert peers.nodes[1] == PeerNode(1, "10.0.0.1", 9001, 9101, "r", True, "b.example", 29092)

@@ -159,7 +159,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         first.stop()
 
 
-def test_a_start_that_cannot_be_says_what_to_mend(tmp_path: Path) -> None:
+def test_a_start_error_names_the_remedy(tmp_path: Path) -> None:
     peers = tmp_path / "peers.toml"
     text = 'cluster_id = "c"\n[[node]]\nid = 1\nhost = "HOST"\nport = PORT\npeer_port = 1\n'
     # of no machine: RFC 5737

@@ -402,7 +402,7 @@ Elsewhere `Disk.offload` is the way, which the simulation has too.
 """
 
 
-def test_threads_are_begun_where_the_simulation_can_stand_in() -> None:
+def test_threads_are_started_only_where_the_simulation_can_replace_them() -> None:
     wrong = [
         f"{name}:{node.lineno} uses {word}"
         for name in python_files("mqd")
@@ -426,7 +426,7 @@ def test_construct_stays_inside_the_protocol() -> None:
     assert wrong == []
 
 
-def test_every_file_says_what_it_is() -> None:
+def test_every_file_has_a_subject() -> None:
     silent = [
         name
         for name in python_files("mqd", *GUESTS)

@@ -166,7 +166,7 @@ def two_producers() -> History:
     return made
 
 
-def test_producers_that_share_a_partition_are_told_apart() -> None:
+def test_producers_that_share_a_partition_are_distinguished() -> None:
     made = two_producers()
     assert check(made) == []
     values = made.final[KEY].values

@@ -112,7 +112,9 @@ def skip(run: Run) -> None:
         (skip, {"unseen"}),
     ],
 )
-def test_what_is_not_a_copy_is_told(spoil: Callable[[Run], None], kinds: set[str]) -> None:
+def test_records_that_are_no_copies_are_reported(
+    spoil: Callable[[Run], None], kinds: set[str]
+) -> None:
     run = Run()
     spoil(run)
     assert run.kinds() == kinds

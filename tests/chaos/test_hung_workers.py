@@ -33,7 +33,7 @@ def ended() -> Iterator[Callable[..., Worker]]:
         worker.close()
 
 
-def test_a_worker_whose_client_hangs_in_the_known_call_is_to_be_started_anew(
+def test_a_worker_whose_client_hangs_in_the_known_call_must_be_restarted(
     ended: Callable[..., Worker],
 ) -> None:
     worker = ended(HUNG_CODE, "committed 3", f"hung {SEND_OFFSETS}")

@@ -66,7 +66,7 @@ def test_the_same_batches_in_other_segments_are_the_same(tmp_path: Path) -> None
         ([], "node 2 ends at 0"),
     ],
 )
-def test_a_replica_that_differs_is_told(
+def test_a_replica_that_differs_is_reported(
     tmp_path: Path, segments: list[list[bytes]], words: str
 ) -> None:
     one = replica(tmp_path / "1", [b"a", b"b", b"c"])
@@ -81,7 +81,7 @@ def test_above_the_high_watermark_replicas_may_differ(tmp_path: Path) -> None:
     assert differences({1: one, 2: other}, KEY, 2) == []
 
 
-def test_a_missing_replica_is_told(tmp_path: Path) -> None:
+def test_a_missing_replica_is_reported(tmp_path: Path) -> None:
     (tmp_path / "2").mkdir()
     assert differences({1: replica(tmp_path / "1", [b"a"]), 2: tmp_path / "2"}, KEY, 1) == [
         "topic-1: node 2 has no replica"

@@ -7,7 +7,7 @@ from pathlib import Path
 from chaos.releases import BEFORE, unpack
 
 
-def test_a_clone_without_the_commit_says_what_to_do(tmp_path: Path) -> None:
+def test_a_clone_without_the_commit_names_the_remedy(tmp_path: Path) -> None:
     why = unpack("0" * 40, tmp_path / "old")
     assert why is not None and "git fetch --unshallow" in why
     assert not (tmp_path / "old").exists()

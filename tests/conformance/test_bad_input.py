@@ -108,7 +108,7 @@ def test_bombs(wire: Wire, topic: str, new_name: Callable[[], str]) -> None:
 
 
 @pytest.mark.mqd_only
-def test_null_records_are_answered(wire: Wire, topic: str) -> None:
+def test_null_records_get_a_response(wire: Wire, topic: str) -> None:
     """Kafka leaves the client waiting for ever."""
     assert produce(wire, topic, None).error_code == INVALID_RECORD
     assert produce(wire, topic, batch(b"a")).base_offset == 0
@@ -273,7 +273,7 @@ def test_a_reader_that_stops_reading(broker: Broker, wire: Wire, topic: str) -> 
     assert len(sizes) == 1
 
 
-def test_connections_reset_in_the_middle_of_an_answer(
+def test_connections_reset_in_the_middle_of_a_response(
     broker: Broker, wire: Wire, topic: str
 ) -> None:
     for i in range(5):

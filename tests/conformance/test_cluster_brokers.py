@@ -97,7 +97,7 @@ def test_every_node_names_the_leader_of_the_quorum(
     assert epoch > 0
 
 
-def test_each_broker_tells_its_own_configuration(cluster: Ensemble) -> None:
+def test_each_broker_returns_its_own_configuration(cluster: Ensemble) -> None:
     admin = confluent_admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
     for node_id in cluster.nodes:
         resource = confluent_admin.ConfigResource(confluent_admin.ResourceType.BROKER, str(node_id))

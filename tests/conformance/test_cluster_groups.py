@@ -131,7 +131,7 @@ WRONG_IN_THEMSELVES: list[tuple[str, int, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("api", "version", "fields", "code"), WRONG_IN_THEMSELVES)
-def test_every_node_says_what_is_wrong_with_a_request(
+def test_every_node_reports_what_is_wrong_with_a_request(
     connect: Callable[[int], Wire],
     cluster: Ensemble,
     api: str,
@@ -227,7 +227,7 @@ def opened(cluster: Ensemble) -> Iterator[Callable[[str, str], Transactional]]:
 
 
 @pytest.mark.parametrize("client", ["confluent", "aiokafka"])
-def test_a_transaction_goes_on_when_its_coordinator_is_killed(
+def test_a_transaction_continues_when_its_coordinator_is_killed(
     cluster: Ensemble,
     six: str,
     new_name: Callable[[], str],

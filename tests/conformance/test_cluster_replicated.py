@@ -99,7 +99,7 @@ def test_too_few_replicas_refuse_acks_all_before_the_append(
     until(lambda: produce(wire, topic, batch(b"whole again")).error_code == NONE, "the ISR to grow")
 
 
-def test_a_parked_produce_is_told_that_its_outcome_is_unknown(
+def test_a_parked_produce_gets_an_unknown_outcome(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -286,7 +286,7 @@ def test_librdkafka_reads_from_the_replica_in_its_rack(
         consumer.close()
 
 
-def test_kafka_python_reads_with_a_rack_and_goes_on_when_that_replica_dies(
+def test_kafka_python_reads_with_a_rack_and_continues_when_that_replica_dies(
     cluster: Ensemble, new_name: Callable[[], str]
 ) -> None:
     topic = new_name()
@@ -321,7 +321,7 @@ def test_kafka_python_reads_with_a_rack_and_goes_on_when_that_replica_dies(
 
 # Kafka lets anyone who may act on the cluster pose as a follower; without ACLs that is everybody
 @pytest.mark.mqd_only
-def test_nobody_poses_as_a_follower_on_the_client_port(
+def test_no_client_poses_as_a_follower_on_the_client_port(
     cluster: Ensemble, connect: Callable[[int], Wire], new_name: Callable[[], str]
 ) -> None:
     topic = new_name()

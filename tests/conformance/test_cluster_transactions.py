@@ -54,7 +54,7 @@ def coordinators(cluster: Ensemble, transactional_id: str) -> set[int]:
 
 
 @pytest.mark.parametrize("client", tuple(PRODUCERS))
-def test_the_next_producer_of_an_id_goes_on_when_its_coordinator_was_killed(
+def test_the_next_producer_of_an_id_continues_when_its_coordinator_was_killed(
     cluster: Ensemble,
     new_name: Callable[[], str],
     opened: Callable[[str, str], Transactional],

@@ -240,7 +240,9 @@ def test_administrators_see_and_change_offsets(
 @pytest.mark.skipif(
     shutil.which("kcat") is None, reason="kcat is not installed (Debian: apt install kcat)"
 )
-def test_kcat_goes_on_where_it_was(broker: Broker, three: str, new_name: Callable[[], str]) -> None:
+def test_kcat_continues_where_it_was(
+    broker: Broker, three: str, new_name: Callable[[], str]
+) -> None:
     group = new_name()
     options = ("-q", "-X", "auto.offset.reset=earliest", "-c")
     first = kcat(broker.address, "-G", group, *options, "4", three).split()

@@ -103,7 +103,7 @@ def test_every_record_is_consumed_once_while_members_join_leave_die_and_the_topi
 
 
 @pytest.mark.parametrize("kind", ["cooperative", "consumer"])
-def test_who_keeps_a_partition_never_lets_go_of_it(
+def test_a_member_that_keeps_a_partition_never_revokes_it(
     six: str, new_group: Callable[..., Group], kind: str
 ) -> None:
     group = new_group(kind, PATIENT_MS)
@@ -119,7 +119,7 @@ def test_who_keeps_a_partition_never_lets_go_of_it(
 
 
 @pytest.mark.parametrize("kind", STATIC)
-def test_a_static_member_that_comes_back_in_time_disturbs_nobody(
+def test_a_static_member_that_returns_in_time_causes_no_rebalance(
     six: str, new_group: Callable[..., Group], kind: str
 ) -> None:
     group = new_group(kind, PATIENT_MS)
@@ -278,7 +278,7 @@ def test_a_group_is_listed_with_its_state_and_deleted_when_it_is_empty(
     assert group.group not in listed()
 
 
-def test_groups_do_not_know_each_other_and_go_on_where_they_were(
+def test_groups_are_independent_and_continue_where_they_were(
     new_group: Callable[..., Group], feed: Callable[[], Feeder]
 ) -> None:
     groups = [new_group(kind) for kind in ("eager", "kafka-python")]

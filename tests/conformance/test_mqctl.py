@@ -77,7 +77,7 @@ def test_a_static_member_that_holds_up_a_rebalance_is_removed(
 
 
 @pytest.mark.mqd_only  # Kafka's protocol has no words for it
-def test_a_rebalance_says_for_whom_it_waits(mqctl: Mqctl, members: Members) -> None:
+def test_a_rebalance_reports_the_members_that_it_waits_for(mqctl: Mqctl, members: Members) -> None:
     member, other = held_up(members)
     (described,) = mqctl("group", "describe", members.group).data
     assert described["rebalancing_since"] and [

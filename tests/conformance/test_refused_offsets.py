@@ -136,7 +136,7 @@ def proxy(tmp_path: Path) -> Iterator[Refusing]:
     "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR]
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_member_asks_again(
+def test_a_member_retries(
     proxy: Refusing, new_name: Callable[[], str], kind: str, code: ErrorCode
 ) -> None:
     host, port = LOOPBACK, proxy.server_address[1]

@@ -150,7 +150,7 @@ def test_clients_live_through_it(node: Node, end: Any) -> None:
         consumer.close()
 
 
-def test_a_torn_tail_is_cut_and_told(node: Node) -> None:
+def test_a_torn_tail_is_truncated_and_reported(node: Node) -> None:
     """What a crash in the middle of a write leaves behind: half a batch, never acknowledged."""
     with connect(node) as wire:
         create_topic(wire, "torn")

@@ -141,7 +141,7 @@ def test_the_next_producer_of_an_id_ends_the_transaction_of_the_one_before_and_f
 
 
 @every_producer
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_hears_of_it(
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_gets_an_error(
     broker: Broker, topic: str, new_name: Callable[[], str], opened: Open, client: str
 ) -> None:
     transactional_id = new_name()

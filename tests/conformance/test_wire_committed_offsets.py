@@ -267,7 +267,7 @@ def test_topics_that_do_not_exist(coordinator: Wire, group: str, two: str) -> No
     assert fetch_group(coordinator, group, None).topics == []
 
 
-def test_the_order_of_an_answer(wire: Wire, coordinator: Wire, group: str, two: str) -> None:
+def test_the_order_of_a_response(wire: Wire, coordinator: Wire, group: str, two: str) -> None:
     topics = [
         {"name": two, "partitions": commit_rows({0: 1, 9: 1}, 9)},
         {"name": two + "-not", "partitions": commit_rows({0: 1}, 9)},

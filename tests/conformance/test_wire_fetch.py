@@ -171,7 +171,7 @@ def test_a_long_poll_is_woken_by_the_bytes_it_waits_for(
     assert time.monotonic() - began < LONG_MS / 1000
 
 
-def test_an_error_answers_at_once(wire: Wire, topic: str) -> None:
+def test_an_error_is_returned_at_once(wire: Wire, topic: str) -> None:
     began = time.monotonic()
     assert fetch_one(wire, topic, 99, max_wait_ms=LONG_MS).error_code == OFFSET_OUT_OF_RANGE
     assert time.monotonic() - began < LONG_MS / 1000
@@ -226,7 +226,7 @@ def addresses(wire: Wire, session_version: int, new_name: Callable[[], str]) -> 
     return name, topic_id(wire, name) if session_version >= 13 else name
 
 
-def test_a_session_answers_only_what_changed(
+def test_a_session_returns_only_changes(
     wire: Wire, session_version: int, addresses: tuple[str, Any]
 ) -> None:
     name, address = addresses
@@ -283,7 +283,7 @@ def test_session_epochs_and_ids(
     assert session.next(session_epoch=2).error_code == SESSION_NOT_FOUND
 
 
-def test_an_error_in_a_session_is_told_until_it_is_gone(
+def test_an_error_in_a_session_is_returned_until_it_is_gone(
     wire: Wire, session_version: int, addresses: tuple[str, Any]
 ) -> None:
     name, address = addresses

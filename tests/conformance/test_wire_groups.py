@@ -210,7 +210,7 @@ def test_a_group_from_its_first_member_to_its_end(members: Members) -> None:
     assert members.described().error_code == GROUP_ID_NOT_FOUND
 
 
-def test_a_rebalance_sends_those_away_who_wait_for_their_assignments(members: Members) -> None:
+def test_a_rebalance_fails_members_that_wait_for_their_assignments(members: Members) -> None:
     one, two, three = (members.connect() for _ in range(3))
     a = members.alone(one)
     waiting = members.join(two, 3)
@@ -259,7 +259,7 @@ def test_the_protocol_that_most_prefer_among_those_that_all_have(members: Member
 # -- static members
 
 
-def test_a_static_member_that_comes_back(members: Members) -> None:
+def test_a_static_member_that_returns(members: Members) -> None:
     one, two = members.connect(), members.connect()
     a = members.alone(one, instance="A")
     waiting = members.join(two, 5, instance="B")

@@ -75,7 +75,9 @@ def test_topics_by_id(wire: Wire, topic: str) -> None:
     assert (rows[False].error_code, rows[False].name) == (UNKNOWN_TOPIC_ID, None)
 
 
-def test_unknown_topics_are_not_created_unasked(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_unknown_topics_are_not_created_without_a_request(
+    wire: Wire, new_name: Callable[[], str]
+) -> None:
     name = new_name()
     for version in (4, 8, 12):
         for _ in range(2):

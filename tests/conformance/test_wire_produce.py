@@ -53,7 +53,7 @@ def test_stored_batches_carry_the_assigned_offset_and_the_leader_epoch(
     ]
 
 
-def test_acks_0_is_not_answered(wire: Wire, topic: str) -> None:
+def test_acks_0_gets_no_response(wire: Wire, topic: str) -> None:
     wire.post("Produce", 9, **produce_fields(topic, batch(b"a"), acks=0))
     assert wire.ask("ApiVersions", 0).error_code == 0, "the next answer is the next request's"
     until(lambda: list_offsets(wire, topic, -1).offset == 1, "the record")
@@ -67,7 +67,7 @@ def test_acks_0_with_an_error_closes_the_connection(
     assert wire.closed()
 
 
-def test_append_time_is_answered_and_stored(wire: Wire, new_name: Callable[[], str]) -> None:
+def test_append_time_is_returned_and_stored(wire: Wire, new_name: Callable[[], str]) -> None:
     topic = create_topic(wire, new_name(), configs={"message.timestamp.type": "LogAppendTime"})
     row = produce(wire, topic, batch(b"a", b"b"))
     assert abs(row.log_append_time_ms / 1000 - time.time()) < 60

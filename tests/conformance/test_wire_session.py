@@ -38,7 +38,7 @@ def test_api_versions(wire: Wire, version: int) -> None:
         )
 
 
-def test_unknown_api_versions_version_is_answered_as_version_0(wire: Wire) -> None:
+def test_unknown_api_versions_version_gets_a_response_of_version_0(wire: Wire) -> None:
     wire.send_frame(struct.pack(">hhih", API_VERSIONS, 99, 7, -1) + b"\0")
     frame = wire.frame()
     correlation_id, error, count, key, low, high = struct.unpack(">ihihhh", frame)
@@ -87,7 +87,7 @@ def test_null_client_id(wire: Wire) -> None:
     assert struct.unpack_from(">ih", wire.frame()) == (3, 0)
 
 
-def test_pipelined_requests_are_answered_in_order(wire: Wire, topic: str) -> None:
+def test_pipelined_requests_get_responses_in_order(wire: Wire, topic: str) -> None:
     """Quick ones behind slow ones too: the parked fetch in the middle holds back what follows."""
     tickets = [wire.post("Produce", 9, **produce_fields(topic, batch(b"a"))) for _ in range(20)]
     tickets.append(wire.post("Fetch", 12, **fetch_fields({topic: {0: 20}}, max_wait_ms=100)))
@@ -114,7 +114,7 @@ def test_two_frames_in_one_segment_and_one_frame_in_many(wire: Wire) -> None:
     assert struct.unpack_from(">ih", wire.frame()) == (1, 0)
 
 
-def test_an_answer_still_comes_after_the_client_shut_down_its_sending_side(wire: Wire) -> None:
+def test_a_response_still_arrives_after_the_client_shut_down_its_sending_side(wire: Wire) -> None:
     """Kafka drops the connection, maybe with the answer; an answer that comes must be whole."""
     import socket
 

@@ -234,7 +234,7 @@ def test_delete_oddities(wire: Wire, topic: str, new_name: Callable[[], str]) ->
     )
 
 
-def test_a_name_that_comes_back_is_another_topic(wire: Wire, topic: str) -> None:
+def test_a_recreated_name_is_another_topic(wire: Wire, topic: str) -> None:
     before = topic_id(wire, topic)
     produce(wire, topic, batch(b"old"))
     wire.ask("DeleteTopics", 6, timeout_ms=10_000, topics=[{"name": topic}])

@@ -244,7 +244,7 @@ def test_a_producer_raises_its_own_epoch(txn: Transactions, version: int) -> Non
         assert txn.init(half, version=version)[0] == INVALID_REQUEST
 
 
-def test_an_id_that_is_not_known_takes_whoever_comes(txn: Transactions) -> None:
+def test_an_unknown_transactional_id_accepts_any_producer(txn: Transactions) -> None:
     code, who = txn.init(Who(123_456_789, 7))
     assert (code, who.producer_epoch) == (NONE, 0) and who.producer_id != 123_456_789
 
@@ -283,7 +283,7 @@ def test_partitions_are_added(txn: Transactions, topic: str, version: int) -> No
 
 
 @pytest.mark.parametrize("version", ADD)
-def test_who_may_not_add_partitions(txn: Transactions, topic: str, version: int) -> None:
+def test_producers_that_may_not_add_partitions(txn: Transactions, topic: str, version: int) -> None:
     fenced = FENCED if version >= 2 else OLD_EPOCH
     assert txn.add(Who(1, 0), topic, version=version) == {NO_MAPPING}
     who = txn.begin()
@@ -312,7 +312,7 @@ def test_all_partitions_are_added_or_none(txn: Transactions, topic: str, version
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_brokers_ask_for_clients(txn: Transactions, topic: str, version: int) -> None:
+def test_brokers_send_requests_for_clients(txn: Transactions, topic: str, version: int) -> None:
     assert txn.batched(Who(1, 0), topic, verify=True, version=version) == {NO_MAPPING}
     who = txn.begin()
     assert txn.batched(who, topic, verify=True, version=version) == {ABORTABLE}

@@ -336,7 +336,7 @@ def test_readers_step_over_seals(
 
 
 @pytest.mark.mqd_only
-def test_mqctl_shows_what_is_prepared_and_who_may_end_it(
+def test_mqctl_shows_prepared_transactions_and_their_owners(
     txn: TwoPhase, wire: Wire, topic: str, broker: Broker
 ) -> None:
     """Apache Kafka 4.3.1 does not know which transactions are prepared."""

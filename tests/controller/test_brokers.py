@@ -240,7 +240,7 @@ def reported(replica: Replica, serial: int) -> None:
     )
 
 
-def test_the_serial_of_a_disk_is_kept_and_never_falls() -> None:
+def test_the_serial_of_a_disk_is_stored_and_never_falls() -> None:
     replica = with_brokers(1)
     for serial, kept in ((3, 3), (3, 3), (2, 3), (9, 9)):
         reported(replica, serial)

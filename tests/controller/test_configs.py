@@ -162,7 +162,7 @@ def test_a_nodes_own_value_wins_over_every_nodes() -> None:
 THROTTLED = "follower.replication.throttled.replicas"
 
 
-def test_a_value_grows_no_further_than_an_answer_can_carry() -> None:
+def test_a_value_grows_no_further_than_a_response_can_carry() -> None:
     replica = replica_with_topic()
     for life in range(2):
         rows = ",".join(f"{life}{row:07d}:1" for row in range(1300))

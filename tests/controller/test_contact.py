@@ -7,24 +7,24 @@ import math
 from mqd.controller.contact import Contact
 
 
-def test_there_is_no_contact_before_an_answer() -> None:
+def test_there_is_no_contact_before_a_response() -> None:
     assert Contact().at(7) == -math.inf
 
 
-def test_an_answer_counts_when_its_metadata_is_applied() -> None:
+def test_a_response_counts_when_its_metadata_is_applied() -> None:
     contact = Contact()
     contact.answered(1.0, 5)
     assert contact.at(4) == -math.inf
     assert contact.at(5) == contact.at(9) == 1.0
 
 
-def test_an_answer_that_speaks_of_no_metadata_counts_at_once() -> None:
+def test_a_response_without_a_metadata_index_counts_at_once() -> None:
     contact = Contact()
     contact.answered(1.0, -1)  # from a controller of an earlier release
     assert contact.at(0) == 1.0
 
 
-def test_who_is_always_a_little_behind_is_in_contact() -> None:
+def test_a_node_that_is_always_a_little_behind_is_in_contact() -> None:
     contact = Contact()
     for second in range(100):
         contact.answered(float(second), 10 * second)

@@ -67,7 +67,7 @@ def test_internal_topics_keep_their_number_of_partitions() -> None:
     ]
 
 
-def test_growth_goes_on_where_the_circle_stopped() -> None:
+def test_growth_continues_where_the_circle_stopped() -> None:
     replica = with_brokers(1, 2, 3)
     create_topics(replica, new_topic("t", 2), new_topic("u", 1))
     assert grow(

@@ -77,7 +77,7 @@ def test_one_topic(topic: NewTopic, code: int) -> None:
     assert code_of(with_brokers(1), topic) == [code]
 
 
-def test_a_mixed_list_gets_one_answer_each() -> None:
+def test_a_mixed_list_gets_one_result_each() -> None:
     replica = with_brokers(1)
     create_topics(replica, new_topic("there"), new_topic("a.b"))
     results = create_topics(
@@ -122,7 +122,7 @@ def test_the_defaults_are_the_nodes() -> None:
     assert sorted(p.leader for p in replica.image.topics["t"].partitions) == [1, 1, 2, 2, 3, 3]
 
 
-def test_the_default_number_of_replicas_is_not_lowered_to_who_is_registered_by_now() -> None:
+def test_the_default_number_of_replicas_is_not_lowered_to_the_registered_brokers() -> None:
     replica = with_brokers(1)
     op = CreateTopics((new_topic("t"),), partitions_default=1, replication_factor_default=3)
     (result,) = replica.run(decide_create_topics, op)

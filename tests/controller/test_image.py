@@ -147,7 +147,7 @@ def test_replicas_agree_by_commands_and_by_snapshots(
     assert vars(late.image)["_names"].keys() <= vars(leader.image)["_names"].keys()
 
 
-def test_a_command_of_one_who_had_not_seen_everything_is_skipped() -> None:
+def test_a_command_of_an_outdated_controller_is_skipped() -> None:
     replica = with_brokers(1)
     topic = CreateTopic("t", UUID(int=1), (Placement((NodeId(1),), NodeId(1), (NodeId(1),)),), ())
     stale = encode_command(Command(replica.image.index, (topic,)))
@@ -158,7 +158,7 @@ def test_a_command_of_one_who_had_not_seen_everything_is_skipped() -> None:
     assert encode_snapshot(replica.image) == before
 
 
-def test_a_delta_says_what_changed() -> None:
+def test_a_delta_has_the_changes() -> None:
     replica = with_brokers(1)
     deltas: list[Delta] = []
     replica.machine.subscribe(lambda delta, image: deltas.append(delta))
@@ -178,7 +178,7 @@ def test_a_delta_says_what_changed() -> None:
     assert deltas[3].configs_changed == {("topic", "t")} and not deltas[3].partitions_changed
 
 
-def test_a_name_that_goes_and_comes_back_in_one_command_is_in_both_lists() -> None:
+def test_a_name_deleted_and_created_in_one_command_is_in_both_lists() -> None:
     replica = with_brokers(1)
     create_topics(replica, new_topic("t", 2))
     old = replica.image.topics["t"].topic_id
@@ -193,7 +193,7 @@ def test_a_name_that_goes_and_comes_back_in_one_command_is_in_both_lists() -> No
     assert deltas[0].partitions_changed == {TopicPartition("t", 0)}
 
 
-def test_a_snapshot_over_a_living_image_tells_the_difference() -> None:
+def test_a_snapshot_over_a_live_image_yields_the_difference() -> None:
     ahead = with_brokers(1)
     create_topics(ahead, new_topic("stays", 2), new_topic("goes"))
     behind = MetadataMachine()

@@ -86,7 +86,7 @@ def test_a_leader_changes_its_isr(replica: Replica) -> None:
         ((1, 2), {"epochs": {2: -1}}, ErrorCode.NONE),
     ],
 )
-def test_wishes_that_are_refused(
+def test_isr_changes_that_are_refused(
     replica: Replica, isr: tuple[int, ...], fields: dict[str, Any], code: ErrorCode
 ) -> None:
     before = encode_snapshot(replica.image)
@@ -98,7 +98,7 @@ def test_wishes_that_are_refused(
     )
 
 
-def test_a_refusal_of_who_is_not_there_is_final(replica: Replica) -> None:
+def test_a_refusal_of_an_absent_follower_is_final(replica: Replica) -> None:
     """The first attempt comes last: its follower was fenced meanwhile, is back, and the
     leader counts on it no more.
     """
@@ -121,7 +121,7 @@ def test_a_refusal_of_who_is_not_there_is_final(replica: Replica) -> None:
 
 
 @pytest.mark.parametrize("how", ["fenced", "shutting down", "registered anew"])
-def test_who_is_not_there_does_not_join(replica: Replica, how: str) -> None:
+def test_an_absent_follower_does_not_join(replica: Replica, how: str) -> None:
     epoch = replica.image.brokers[TWO].epoch
     ask(replica, 1, 3)
     if how == "registered anew":

@@ -32,7 +32,7 @@ def test_blocks_follow_one_another() -> None:
     assert replica.image.next_producer_id == 3000
 
 
-def test_only_who_is_registered_gets_one() -> None:
+def test_only_a_registered_broker_gets_one() -> None:
     replica = with_brokers(1)
     for op, code in (
         (AllocateProducerIds(ONE, 0), ErrorCode.STALE_BROKER_EPOCH),

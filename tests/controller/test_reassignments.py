@@ -95,7 +95,9 @@ def test_with_the_last_known_leader_it_may_be_aimed_elsewhere(stuck: Replica) ->
 
 
 @pytest.mark.parametrize("how", ["by an operator", "by the topic"])
-def test_who_gives_the_records_up_may_cancel(stuck: Replica, how: str) -> None:
+def test_a_reassignment_may_be_cancelled_where_lost_records_are_accepted(
+    stuck: Replica, how: str
+) -> None:
     if how == "by the topic":
         stuck.commit([SetConfigs("topic", "t", (("unclean.leader.election.enable", "true"),))])
     else:

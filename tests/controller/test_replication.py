@@ -242,7 +242,7 @@ class Life:
     st.integers(1, 3),
     st.sampled_from([False, False, True]),
 )
-def test_whoever_leads_has_what_was_committed(
+def test_every_leader_has_all_committed_records(
     script: list[tuple[str, object, object]], least: int, factor: int, unclean: bool
 ) -> None:
     life = Life(least, factor, unclean)
@@ -325,7 +325,7 @@ def test_three_die_one_after_the_other(least: int, clean: bool, leader: int) -> 
     assert life.partition.leader == leader
 
 
-def test_a_lost_replica_does_not_lead_before_it_is_in_sync_again_or_its_node_started_anew() -> None:
+def test_a_lost_replica_leads_only_when_in_sync_or_after_a_new_start() -> None:
     life = Life(1, 1, False)
     life.step("lose", NODES[0], None)
     assert (life.partition.leader, life.partition.isr, life.partition.last_known_elr) == (

@@ -55,7 +55,7 @@ async def refused(awaitable: Any) -> ErrorCode:
     return refusal.value.code
 
 
-async def test_an_operation_is_answered_after_it_is_applied_and_published() -> None:
+async def test_an_operation_returns_after_it_is_applied_and_published() -> None:
     controller, quorum = await registered()
     seen: list[int] = []
     controller.subscribe(lambda delta, image: seen.append(len(image.topics)))
@@ -119,7 +119,7 @@ async def test_a_command_that_came_between_makes_it_decide_again() -> None:
     assert len(quorum.commands) - before == 3, "the skipped command, and another decision"
 
 
-async def test_a_cancelled_operation_that_happens_later_harms_nobody() -> None:
+async def test_a_cancelled_operation_that_completes_later_has_no_side_effect() -> None:
     controller, quorum = await registered()
     late: list[bytes] = []
     commit = quorum.commit
@@ -137,7 +137,7 @@ async def test_a_cancelled_operation_that_happens_later_harms_nobody() -> None:
     assert controller.image.topics["t"].topic_id == topic_id
 
 
-async def test_who_does_not_lead_says_so() -> None:
+async def test_a_node_that_does_not_lead_returns_that_error() -> None:
     controller, quorum = await registered()
     quorum.leader_id = 2
     for operation in (controller.submit(create("t")), controller.heartbeat(Heartbeat(ONE, 1, 1))):
@@ -145,7 +145,7 @@ async def test_who_does_not_lead_says_so() -> None:
     assert controller.controller_id == TWO and not controller.is_controller
 
 
-async def test_a_heartbeat_without_news_writes_nothing() -> None:
+async def test_a_heartbeat_without_changes_writes_nothing() -> None:
     controller, quorum = await registered()
     commands = len(quorum.commands)
     epoch = controller.image.brokers[ONE].epoch
@@ -156,7 +156,7 @@ async def test_a_heartbeat_without_news_writes_nothing() -> None:
     assert len(quorum.commands) == commands
 
 
-async def test_heartbeats_say_how_many_partitions_a_broker_can_open() -> None:
+async def test_heartbeats_have_the_number_of_partitions_a_broker_can_open() -> None:
     controller, _ = await registered()
     epoch = controller.image.brokers[ONE].epoch
 
@@ -259,7 +259,7 @@ async def test_run_registers_and_keeps_alive(
     assert len(quorum.commands) == commands
 
 
-async def test_a_silent_broker_is_fenced_and_comes_back(
+async def test_a_silent_broker_is_fenced_and_unfenced_again(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, _quorum = make_controller()
@@ -278,7 +278,7 @@ async def test_a_silent_broker_is_fenced_and_comes_back(
     assert {p.leader for p in controller.image.topics["t"].partitions} == {ONE, TWO}
 
 
-async def test_nobody_is_called_silent_because_the_controller_itself_slept(
+async def test_no_broker_is_fenced_because_the_controller_slept(
     nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
     controller, _quorum = make_controller()
@@ -328,7 +328,7 @@ async def test_leaving_hands_over_and_stays_away(
     await controller.lifecycle.leave(timeout=2, no_controller_timeout=1)
 
 
-async def test_leaving_does_not_wait_for_a_controller_that_nobody_can_be(
+async def test_leaving_does_not_wait_for_an_impossible_controller(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller()
@@ -388,7 +388,7 @@ async def test_a_node_of_another_cluster_stops(autojump_clock: MockClock) -> Non
     assert failure.group_contains(MqError, match="INCONSISTENT_CLUSTER_ID")
 
 
-async def test_topics_that_were_asked_about_come_into_being(
+async def test_requested_topics_are_created(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller(options={"num.partitions": "3"})
@@ -406,7 +406,7 @@ async def test_topics_that_were_asked_about_come_into_being(
     assert len(quorum.commands) == commands
 
 
-async def test_many_topics_that_were_asked_about_do_not_keep_each_other_from_being_made(
+async def test_many_requested_topics_do_not_prevent_each_others_creation(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, _ = make_controller(options={"num.partitions": "30"})
@@ -439,7 +439,7 @@ async def test_while_a_cluster_forms_no_topic_is_made_with_fewer_replicas(
     assert controller.image.topic_configs("__transaction_state")["min.insync.replicas"] == "2"
 
 
-async def test_on_a_full_disk_nothing_is_made_and_the_rest_goes_on() -> None:
+async def test_on_a_full_disk_nothing_is_created_and_the_rest_works() -> None:
     controller, _ = await registered()
     await controller.submit(create("t"))
     controller.operations.space = lambda: "The disk is full."
@@ -478,7 +478,7 @@ async def test_a_node_whose_process_ended_is_fenced_at_once(
     assert controller.image.is_alive(TWO) and controller.image.index == index
 
 
-async def test_who_becomes_the_controller_acts_on_what_it_noticed_within_the_last_session(
+async def test_a_new_controller_uses_the_heartbeats_of_the_last_session(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller()
@@ -494,7 +494,7 @@ async def test_who_becomes_the_controller_acts_on_what_it_noticed_within_the_las
         assert controller.image.is_alive(TWO) is alive
 
 
-async def test_a_controller_without_its_majority_answers_no_heartbeat(
+async def test_a_controller_without_its_majority_accepts_no_heartbeat(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller()
@@ -515,7 +515,7 @@ async def test_a_controller_without_its_majority_answers_no_heartbeat(
     )
 
 
-async def test_a_controller_that_may_have_been_deposed_confirms_before_it_answers(
+async def test_a_controller_that_may_have_been_deposed_confirms_before_it_responds(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, quorum = make_controller()
@@ -586,7 +586,7 @@ async def test_a_loss_that_waited_is_not_of_the_next_topic_of_that_name(
     assert controller.image.topics["t"].partitions[0].leader == ONE
 
 
-async def test_a_leader_asks_for_another_isr(
+async def test_a_leader_requests_another_isr(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     controller, _quorum = make_controller()

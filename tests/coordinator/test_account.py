@@ -526,7 +526,7 @@ def test_what_is_counted_is_what_it_takes(kind: str) -> None:
 # -- the account itself
 
 
-def test_an_estimate_is_counted_anew_where_nothing_else_could_be_let_in() -> None:
+def test_an_estimate_is_recounted_when_the_bound_is_reached() -> None:
     counted = [0]
     account = Account("a", lambda: 1_000, lambda: 100, lambda: counted[0])
     now = Moment(10.0, 0)

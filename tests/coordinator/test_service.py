@@ -226,7 +226,7 @@ async def test_what_was_put_is_in_the_log_and_is_read_back_by_the_next_leader(
         assert [shard.loaded for shard in runtime.shards] == [1, 1]
 
 
-async def test_nobody_hears_of_what_is_not_committed_not_even_who_only_looks(
+async def test_uncommitted_state_is_returned_to_no_client_not_even_to_reads(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as (runtime, nursery):
@@ -290,7 +290,7 @@ async def test_a_deposed_coordinator_gives_no_refusal_that_rests_on_what_was_nev
         assert heard == [ErrorCode.NOT_COORDINATOR] * 2
 
 
-async def test_an_answer_that_waits_too_long_says_so_and_the_effect_comes_with_the_commit(
+async def test_a_response_that_waits_too_long_is_a_timeout_and_the_effect_follows_the_commit(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
     async with running(tmp_path) as (runtime, _):
@@ -318,7 +318,7 @@ async def test_the_effect_comes_with_the_commit_however_far_away_the_next_deadli
         assert runtime.performed == [(0, 0, "put b'k'")]
 
 
-async def test_nobody_holds_what_another_leads(tmp_path: Path) -> None:
+async def test_no_coordinator_has_a_shard_that_another_leads(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead(1)
         assert runtime.coordinator.holds(0, 1)
@@ -327,7 +327,7 @@ async def test_nobody_holds_what_another_leads(tmp_path: Path) -> None:
         assert not runtime.coordinator.holds(0, 1) and not runtime.coordinator.holds(0, 2)
 
 
-async def test_who_waits_is_sent_away_when_another_leads(tmp_path: Path) -> None:
+async def test_waiters_get_an_error_when_another_leads(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, nursery):
         runtime.lead(replicas=(ME, TWO))
         await wait_all_tasks_blocked()
@@ -506,7 +506,7 @@ async def test_a_refused_append_changes_nothing(tmp_path: Path) -> None:
         assert runtime.shard.values == {}
 
 
-async def test_after_a_write_that_failed_the_shard_is_what_the_log_says(tmp_path: Path) -> None:
+async def test_after_a_failed_write_the_shard_has_the_state_of_the_log(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with running(tmp_path, disk) as (runtime, _):
         runtime.lead()
@@ -543,7 +543,7 @@ async def test_what_every_shard_refuses_is_refused_without_one(tmp_path: Path) -
             assert refused.value.code is code
 
 
-async def test_a_refusal_of_the_shard_is_the_answer(tmp_path: Path) -> None:
+async def test_a_refusal_of_the_shard_is_the_response(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()
         await wait_all_tasks_blocked()
@@ -551,7 +551,7 @@ async def test_a_refusal_of_the_shard_is_the_answer(tmp_path: Path) -> None:
         assert len(runtime.shards) == 1
 
 
-async def test_who_gives_up_is_forgotten(tmp_path: Path) -> None:
+async def test_a_caller_that_gives_up_is_forgotten(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()
         await wait_all_tasks_blocked()
@@ -613,7 +613,7 @@ async def test_deadlines_wait_as_long_as_clients_were_sent_away(
         assert runtime.shard.woken == [pytest.approx(at + 100, abs=1)]
 
 
-async def test_many_changes_of_topics_are_told_once(tmp_path: Path) -> None:
+async def test_many_changes_of_topics_are_reported_once(tmp_path: Path) -> None:
     async with running(tmp_path) as (runtime, _):
         runtime.lead()
         await wait_all_tasks_blocked()

@@ -79,7 +79,7 @@ def test_a_required_argument_is_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
-def test_a_transcript_says_what_it_shows(name: str) -> None:
+def test_a_transcript_describes_itself(name: str) -> None:
     """It starts with a comment of one to three lines, and cites an invariant or a KIP."""
     first = (FOLDER / name).read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     assert 1 <= len(first) <= 3 and all(line.startswith("# ") for line in first)

@@ -90,7 +90,7 @@ def closed_port() -> int:
 # -- connecting
 
 
-async def test_nobody_listens() -> None:
+async def test_connection_to_a_closed_port() -> None:
     with pytest.raises(ConnectionRefusedError):
         await OsNetwork().connect(HOST, closed_port())
 
@@ -104,7 +104,7 @@ async def test_no_such_host(monkeypatch: pytest.MonkeyPatch) -> None:
         await OsNetwork().connect("nowhere", 1)
 
 
-async def test_who_does_not_answer_is_given_up_in_time(mock_clock: MockClock) -> None:
+async def test_a_peer_that_does_not_respond_is_given_up_in_time(mock_clock: MockClock) -> None:
     """A listener whose backlog is full drops the handshake, as a host that is gone does."""
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind((HOST, 0))
@@ -215,7 +215,7 @@ async def test_a_reset_is_an_os_error() -> None:
 
 
 @pytest.mark.parametrize("action", ["receive", "send"])
-async def test_closing_wakes_who_waits(action: str) -> None:
+async def test_closing_wakes_waiters(action: str) -> None:
     outcome: list[OSError] = []
 
     async def work(stream: OsStream) -> None:
@@ -250,7 +250,7 @@ async def test_a_cancelled_receive_takes_no_bytes() -> None:
 # -- sockets that never wait
 
 
-async def test_a_socket_without_bytes_or_room_says_so() -> None:
+async def test_a_socket_without_bytes_or_room_raises_blocking_io_error() -> None:
     async with pair() as (_stream, accepted):
         with pytest.raises(BlockingIOError):
             accepted.receive_into(memoryview(bytearray(10)))
@@ -277,7 +277,7 @@ async def test_a_file_is_sent_from_its_position(tmp_path: Path) -> None:
         assert await all_of(stream) == b"2345689"
 
 
-async def test_a_file_that_was_shortened_is_an_error_and_not_an_endless_answer(
+async def test_a_shortened_file_is_an_error_and_not_an_endless_response(
     tmp_path: Path,
 ) -> None:
     file = OsDisk().open(tmp_path / "f", create=True)
@@ -301,7 +301,7 @@ async def polled() -> AsyncIterator[tuple[EpollPoller, OsStream, OsSocket]]:
         poller.close()
 
 
-async def test_who_is_ready_is_named_until_it_is_dealt_with() -> None:
+async def test_a_ready_source_is_reported_until_it_is_handled() -> None:
     async with polled() as (poller, stream, accepted):
         waiting = Waiting()
         poller.watch(accepted, waiting, READABLE)

@@ -33,7 +33,7 @@ DAY_MS = 86_400_000
 
 
 @pytest.mark.parametrize("slots", [2, 32_767, 32_768, 100_000])
-def test_a_key_map_has_the_slots_that_were_asked_for(slots: int) -> None:
+def test_a_key_map_has_the_requested_slots(slots: int) -> None:
     keys = OffsetMap(slots, load_factor=1.0)
     assert (
         sum(

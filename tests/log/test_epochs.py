@@ -6,7 +6,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.epochs import LeaderEpochs
 
 
-def test_end_offsets_as_a_follower_asks_for_them() -> None:
+def test_end_offsets_as_a_follower_requests_them() -> None:
     epochs = LeaderEpochs([(2, 10), (3, 20), (7, 50)])
     assert not epochs.dirty
     answers = {epoch: epochs.end_offset_for(epoch, 80) for epoch in (-1, 0, 2, 3, 5, 7, 8)}

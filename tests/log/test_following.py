@@ -382,7 +382,7 @@ async def test_a_cut_at_the_end_takes_epochs_without_records(follower: Harness) 
     assert log.epochs.latest == 3
 
 
-async def test_a_cut_below_the_start_begins_anew(follower: Harness) -> None:
+async def test_a_truncation_below_the_start_resets_the_log(follower: Harness) -> None:
     log = written(follower)
     follower.service.delete_records(log, 10)
     follower.service.truncate_to(log, 5)
@@ -531,7 +531,7 @@ def test_a_crash_between_the_steps_of_a_cut(tmp_path: Path, what: str) -> None:
         assert log.log_end_offset > log.log_start_offset
 
 
-async def test_a_log_that_cannot_begin_anew_for_lack_of_space_stays(
+async def test_a_log_that_cannot_be_reset_for_lack_of_space_stays(
     follower: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = written(follower)

@@ -19,7 +19,7 @@ PARTITION = TopicPartition("c", 0)
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-async def test_kafkas_partition_opens_reads_and_goes_on(tmp_path: Path, clean: bool) -> None:
+async def test_kafkas_partition_opens_reads_and_appends(tmp_path: Path, clean: bool) -> None:
     shutil.copytree(KAFKA, tmp_path / "c-0")
     if clean:
         (tmp_path / ".kafka_cleanshutdown").write_bytes(encode_clean_shutdown(12))

@@ -147,7 +147,7 @@ def test_what_clients_may_not_write() -> None:
     assert plan(new_log(), batch(control=True, producer_id=1), client=False).base_offset == 0
 
 
-def test_keys_are_asked_for_where_the_topic_is_compacted() -> None:
+def test_keys_are_required_where_the_topic_is_compacted() -> None:
     compacted = frozenset({"compact"})
     assert (
         refusal(new_log(cleanup_policy=compacted), batch(keyed=False)) is ErrorCode.INVALID_RECORD
@@ -241,7 +241,7 @@ def test_log_append_time_is_stamped_under_a_new_crc() -> None:
     assert header.is_log_append_time and header.max_timestamp == NOW and header.codec == Codec.GZIP
 
 
-def test_a_duplicate_is_answered_and_not_appended() -> None:
+def test_a_duplicate_is_acknowledged_and_not_appended() -> None:
     log = new_log()
     first = plan(log, batch(b"a", b"b", producer_id=9, sequence=0))
     again = plan(log, batch(b"a", b"b", producer_id=9, sequence=0))

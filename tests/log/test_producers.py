@@ -181,7 +181,7 @@ def test_expiry_and_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_snapshot_holds_all_batches_of_those_who_were_seen_last(
+def test_a_snapshot_has_all_batches_of_the_latest_producers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of the others the last one: it has a bound, and who was silent for so long has

@@ -139,7 +139,7 @@ def test_within_a_transaction_nothing_is_written_outside_of_it() -> None:
     assert code_of(producers, 0, 1, transactional=False) is ErrorCode.NONE
 
 
-def test_an_older_epoch_is_refused_before_anybody_is_asked() -> None:
+def test_an_older_epoch_is_refused_before_any_request() -> None:
     producers = begun(epoch=4)
     producers.end_transaction(PID, 5, 3, 11, 0, committed=True)
     assert code_of(producers, 4, 1) is ErrorCode.INVALID_PRODUCER_EPOCH
@@ -239,7 +239,7 @@ def test_a_snapshot_keeps_open_transactions_in_the_order_of_their_offsets() -> N
     assert again.first_unstable_offset(41) == 10
 
 
-def test_who_is_in_a_transaction_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_in_a_transaction_never_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqd.log.producers.PRODUCERS_PER_PARTITION_MAX", 2)
     producers = begun(at=0)
     for producer_id in (1, 2, 3):

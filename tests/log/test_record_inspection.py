@@ -126,7 +126,7 @@ def test_one_large_record_is_not_unpacked_beyond_the_bound() -> None:
         b"",
     ],
 )
-def test_records_that_are_not_what_the_header_says_are_damage(records: bytes) -> None:
+def test_records_that_contradict_the_header_are_damage(records: bytes) -> None:
     assert refusal(forged(records, 2)).code is ErrorCode.CORRUPT_MESSAGE
 
 
@@ -154,7 +154,9 @@ def test_any_bytes_are_judged_without_another_error(records: bytes, count: int) 
     )
 )
 @settings(deadline=None)
-def test_the_short_looks_agree_with_reading(rows: list[tuple[int, bytes | None, bytes]]) -> None:
+def test_the_fast_inspections_agree_with_reading(
+    rows: list[tuple[int, bytes | None, bytes]],
+) -> None:
     data = build_batch(
         [Record(0, NOW + shift, key, value, [("h", b"")]) for shift, key, value in rows],
         base_offset=7,
@@ -177,7 +179,7 @@ def test_the_short_looks_agree_with_reading(rows: list[tuple[int, bytes | None, 
             assert all_slices(first_record_since(records, header, wanted, start)) == expected
 
 
-def test_a_turn_looks_at_so_much_and_the_next_one_goes_on() -> None:
+def test_a_turn_is_bounded_and_the_next_one_continues() -> None:
     looking = RecordInspection()
     view = memoryview(
         build_batch(
@@ -244,7 +246,7 @@ def test_a_lookup_gives_the_first_record_within_the_offsets() -> None:
         "an offset of another batch",
     ],
 )
-def test_what_is_not_to_be_looked_at_answers_as_a_whole(view: memoryview) -> None:
+def test_records_over_the_limit_are_not_inspected(view: memoryview) -> None:
     assert since(view, NOW) == (0, NOW)
     assert since(view, NOW, limit=0) is None
 

@@ -186,7 +186,7 @@ async def test_those_of_an_epoch_that_is_past_are_refused_after_a_stop(tmp_path:
 
 
 @pytest.mark.parametrize("timestamp", [-1, NOW - 9 * DAY_MS, NOW + 1000])
-async def test_a_producer_is_remembered_by_when_it_sent_and_not_by_what_it_says(
+async def test_a_producer_expires_by_arrival_time_and_not_by_its_timestamps(
     tmp_path: Path, timestamp: int
 ) -> None:
     h = Harness(tmp_path)

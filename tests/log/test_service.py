@@ -574,7 +574,7 @@ async def test_a_write_that_fails_anywhere_in_a_turn_never_lowers_what_was_commi
 
 
 @pytest.mark.parametrize("room", [0, 1, 61, 100, 250])
-async def test_a_full_disk_takes_the_write_back_reads_go_on_and_it_heals(
+async def test_a_full_disk_fails_writes_and_serves_reads_and_heals(
     harness: Harness, room: int
 ) -> None:
     log = harness.open(ROLLING)

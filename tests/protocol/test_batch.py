@@ -172,7 +172,7 @@ def test_log_append_time_covers_every_record() -> None:
     assert parse_header(data).max_timestamp == 99
 
 
-def test_kept_offsets_leave_gaps() -> None:
+def test_explicit_offsets_may_leave_gaps() -> None:
     records = [Record(12, 1, None, b"a"), Record(15, 2, None, b"b")]
     data = build_batch(records, base_offset=10, keep_offsets=True)
     assert list(iterate_records(data)) == records
@@ -232,7 +232,7 @@ def code_of(check: Any, *arguments: Any, **options: Any) -> ErrorCode:
     return caught.value.code
 
 
-def test_validate_answers_with_kafkas_codes() -> None:
+def test_validate_returns_kafkas_codes() -> None:
     good = build_batch([(b"k", b"v")] * 3)
     validate(good)
     validate(b"..." + good + b"more", 3)

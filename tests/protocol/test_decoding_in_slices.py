@@ -106,7 +106,7 @@ def test_slices_are_small(name: str, version: int, body: dict[str, Any]) -> None
     assert sum(slices) >= 5000 and max(slices) <= 100
 
 
-def test_what_is_kept_of_a_request_is_counted_and_no_view_of_it() -> None:
+def test_stored_parts_of_a_request_are_counted_and_copied() -> None:
     api = apis.by_name("join_group")
     assert api is not None
     rows = [{"name": "range", "metadata": b"m" * 1000}]

@@ -145,7 +145,7 @@ def as_hot(answer: Any) -> hot.FetchedTopics:
 
 @examples
 @given(answer=answers, before=st.binary(max_size=5))
-def test_answers_are_read_alike(answer: dict[str, Any], before: bytes) -> None:
+def test_responses_are_read_alike(answer: dict[str, Any], before: bytes) -> None:
     body = bytes(FETCH.encode_response(hot.VERSION, answer))
     expected = as_hot(FETCH.decode_response(hot.VERSION, body))
     assert hot.decode_fetch_response(memoryview(before + body), len(before)) == expected
@@ -153,7 +153,7 @@ def test_answers_are_read_alike(answer: dict[str, Any], before: bytes) -> None:
 
 @examples
 @given(answer=answers, changes=mutations)
-def test_damaged_answers_are_judged_alike(
+def test_damaged_responses_are_judged_alike(
     answer: dict[str, Any], changes: list[tuple[str, float, int]]
 ) -> None:
     body = mutated(bytes(FETCH.encode_response(hot.VERSION, answer)), changes)

@@ -82,7 +82,7 @@ def test_constructs_are_made_once() -> None:
     assert PETS.at(1, flexible=False) is PETS.at(1, flexible=False)
 
 
-def test_decoding_starts_where_it_is_told_and_ignores_what_is_behind_a_request() -> None:
+def test_decoding_starts_at_its_position_and_ignores_bytes_after_a_request() -> None:
     """librdkafka 2.16 asks for all topics with three bytes too many: Metadata v13 of its
     `list_topics`.
     """

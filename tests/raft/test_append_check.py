@@ -35,7 +35,7 @@ def judge(journal: Journal, message: AppendEntries, committed: int = 1) -> Misma
     return check_append(journal, message, commit_index=committed, proven_commit=committed)
 
 
-def test_entries_behind_a_gap_are_asked_for_from_the_end_of_the_log() -> None:
+def test_entries_behind_a_gap_are_requested_from_the_end_of_the_log() -> None:
     assert judge(log_of(1, 1), append(7, 1, 1)) == Mismatch(4)
 
 

@@ -459,7 +459,7 @@ def stale_leader(group: Group) -> bool:
     return group.leads(1)
 
 
-def test_l_a_stale_leader_is_told() -> None:
+def test_l_a_stale_leader_learns_the_newer_term() -> None:
     assert stale_leader(Stock())
     assert not stale_leader(Ours())
 
@@ -489,7 +489,7 @@ def answer_to_an_earlier_life(group: Group) -> tuple[list[str], list[str], int]:
     return results, group.values(2), forwarded
 
 
-def test_m_nothing_is_forwarded_so_no_answer_can_be_taken_for_another() -> None:
+def test_m_nothing_is_forwarded_so_no_response_can_be_confused() -> None:
     """Stock's request ids start at 1 in every process; ours has no forwarded requests at all."""
     assert answer_to_an_earlier_life(Stock()) == (["applied"], ["x"], 1)
     assert answer_to_an_earlier_life(Ours()) == (["refused"], [], 0)
@@ -525,7 +525,7 @@ def test_n_entries_of_every_size_up_to_the_limit_arrive() -> None:
         ours.add(1, "z" * (limits.RAFT_COMMAND_BYTES_MAX + 1))
 
 
-def test_o_only_configured_voters_are_heard_and_each_has_one_vote() -> None:
+def test_o_only_configured_voters_are_accepted_and_each_has_one_vote() -> None:
     group: Group = Stock(5)
     group.connect(1, 2, 3, 4, 5)
     group.force_election(1)
@@ -631,7 +631,7 @@ def test_a_a_heartbeat_commits_only_what_it_proves() -> None:
     assert ours.commit(2) == last and ours.values(2) == []
 
 
-def test_e_snapshot_older_than_the_own_one_is_answered_with_what_is_committed() -> None:
+def test_e_snapshot_older_than_the_own_one_gets_the_committed_index() -> None:
     ours = Ours(3)
     ours.elect(1, [2, 3])
     for k in range(6):

@@ -18,7 +18,7 @@ TIMING = Timing()
 # -- pre-votes
 
 
-def test_who_stands_asks_first_and_its_term_stays() -> None:
+def test_a_candidate_requests_pre_votes_first_and_its_term_stays() -> None:
     ours = led()
     term = ours.term(2)
     ours.advance(2.0)
@@ -58,7 +58,7 @@ def test_promises_for_another_term_and_refusals_begin_none(reply: Callable[[int]
     assert ours.nodes[2].role is Role.FOLLOWER and ours.term(2) == term
 
 
-def test_nobody_promises_while_a_leader_is_heard_nor_to_who_lacks_entries() -> None:
+def test_no_pre_vote_while_a_leader_is_alive_or_to_a_shorter_log() -> None:
     ours = led()
     index, last_term = ours.log(3)[-1]
     term = ours.term(3)
@@ -76,7 +76,7 @@ def test_nobody_promises_while_a_leader_is_heard_nor_to_who_lacks_entries() -> N
     assert said(ours, 3, 2) == [PreVoteReply(term, False)]  # that tells it where we are
 
 
-def test_who_hears_a_leader_again_does_not_stand_on_old_promises() -> None:
+def test_a_node_that_follows_again_does_not_use_old_pre_votes() -> None:
     ours = led()
     term = ours.term(2)
     ours.advance(2.0)
@@ -91,7 +91,7 @@ def test_who_hears_a_leader_again_does_not_stand_on_old_promises() -> None:
 # -- check-quorum
 
 
-def test_a_leader_that_hears_no_majority_steps_down_after_one_election_time_out() -> None:
+def test_a_leader_without_a_majority_steps_down_after_one_election_timeout() -> None:
     ours = led()
     node = ours.nodes[1]
     heard = node.majority_replied_at(ours.now)
@@ -141,7 +141,7 @@ def test_when_the_leader_s_process_is_gone_followers_stand_soon() -> None:
     assert said(ours, 3, 2) == [PreVoteReply(ours.term(3) + 1, True)]
 
 
-def test_when_another_follower_is_gone_nobody_stands() -> None:
+def test_without_another_follower_no_node_becomes_a_candidate() -> None:
     ours = led()
     before = ours.nodes[2].next_deadline()
     ours.nodes[2].peer_gone(ours.now, 3)

@@ -115,7 +115,7 @@ def test_without_a_reserve_the_journal_ends_where_it_was_and_may_be_flushed_agai
     ]
 
 
-def test_a_vote_that_finds_no_space_is_not_forgotten_and_not_kept() -> None:
+def test_a_vote_that_finds_no_space_is_neither_forgotten_nor_stored() -> None:
     disk = SmallDisk(1 << 20)
     journal = opened(disk)
     disk.fill()
@@ -196,7 +196,7 @@ def test_no_snapshot_is_made_where_there_is_no_room_for_one() -> None:
     assert not journal.has_room_for(1)
 
 
-async def test_restarts_and_commands_go_on_while_the_disk_is_full() -> None:
+async def test_restarts_and_commands_work_while_the_disk_is_full() -> None:
     disk = SmallDisk(8 << 20)
     for life in range(4):
         machine = Log()
@@ -215,7 +215,7 @@ async def test_restarts_and_commands_go_on_while_the_disk_is_full() -> None:
         assert len(machine.commands) == 2 * (life + 1)
 
 
-async def test_with_the_reserve_used_up_proposals_are_refused_nothing_is_said_and_it_heals(
+async def test_with_the_reserve_used_up_proposals_are_refused_and_it_heals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = SmallDisk(8 << 20)

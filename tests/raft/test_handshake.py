@@ -239,7 +239,7 @@ def test_a_proof_is_worth_nothing_on_another_connection_nor_with_other_names() -
         assert handshake.node_id is None
 
 
-def test_a_stranger_learns_neither_names_nor_anything_to_try_secrets_on() -> None:
+def test_an_unauthenticated_peer_learns_neither_names_nor_material_to_guess_secrets() -> None:
     handshake = listener(credentials(1, cluster="the-cluster"))
     call = CallerHandshake(credentials(2, cluster="the-cluster", secret=OTHER), 1)
     challenge = hear(handshake, call.hello())
@@ -252,7 +252,7 @@ def test_a_stranger_learns_neither_names_nor_anything_to_try_secrets_on() -> Non
     )
 
 
-def test_every_identity_of_bounded_size_fits_the_frames_of_strangers() -> None:
+def test_every_identity_of_bounded_size_fits_the_frames_before_the_handshake() -> None:
     largest = frozenset(range(2**31 - 51, 2**31 - 1))
     data = encode_identity(Identity(1, 2, UUID(int=3), voter_view(largest, voters=largest)))
     decoded = decode_identity(data).voter_view
@@ -287,7 +287,7 @@ def test_a_listener_that_is_none_of_ours_is_no_node(answer: bytes) -> None:
         CallerHandshake(credentials(2), 1).prove(answer)
 
 
-def test_what_a_stranger_says_is_kept_from_the_terminal() -> None:
+def test_messages_of_an_unauthenticated_peer_are_escaped() -> None:
     with pytest.raises(HandshakeRefused) as caught:
         CallerHandshake(credentials(2), 1).prove(b"\0\0\0\0\x01\x1b[31mroot\n" + b"x" * 5000)
     assert (

@@ -69,7 +69,7 @@ def test_this_release_calls_the_one_before() -> None:
     assert call.finish(WELCOME[4:]) == Identity(1, 2, UUID(int=0x11), None)
 
 
-def test_this_release_answers_the_one_before() -> None:
+def test_this_release_responds_to_the_previous_one() -> None:
     handshake = listener(credentials(1))
     assert hear(handshake, HELLO) == CHALLENGE
     claimed = handshake.node_id
@@ -119,7 +119,7 @@ def test_a_caller_that_does_not_fit_is_refused_and_learns_no_name(other: Credent
         CallerHandshakeV2(credentials(2), 1).prove(refusal[4:])
 
 
-def test_who_does_not_know_the_secret_is_refused_on_both_sides() -> None:
+def test_a_node_without_the_secret_is_refused_on_both_sides() -> None:
     handshake = listener(credentials(1, secret=b"another"))
     hear(handshake, HELLO)
     assert b"its cluster secret is not that of this node" in hear(handshake, PROOF, 1)

@@ -19,7 +19,7 @@ def incarnations() -> Incarnations:
     return Incarnations(silence=SILENCE)
 
 
-def test_the_first_life_begins_and_goes_on(incarnations: Incarnations) -> None:
+def test_the_first_incarnation_is_accepted_and_continues(incarnations: Incarnations) -> None:
     assert incarnations.current(3) is None
     assert incarnations.admit(1.0, 3, FIRST, Calling(received_at=1.0), called_at=0.9)
     assert not incarnations.admit(2.0, 3, FIRST, Calling(received_at=2.0), called_at=1.9)
@@ -29,7 +29,7 @@ def test_the_first_life_begins_and_goes_on(incarnations: Incarnations) -> None:
     assert (incarnations.current(3), incarnations.current(2)) == (FIRST, SECOND)
 
 
-def test_who_is_heard_stays_and_the_other_reads_why(incarnations: Incarnations) -> None:
+def test_the_active_process_stays_and_the_other_gets_the_reason(incarnations: Incarnations) -> None:
     """Otherwise one introduction in a node's name would keep that node out."""
     quiet, busy = Calling("10.0.0.3:1", received_at=1.0), Calling("10.0.0.3:2", received_at=1.0)
     for caller in (quiet, busy):
@@ -64,7 +64,7 @@ def test_a_machine_that_lost_power_gives_way_once_it_was_silent_for_an_election(
     assert "node 3 has a new process" in caplog.text and "two nodes use the same id" in caplog.text
 
 
-def test_who_was_displaced_comes_back_when_the_other_has_gone(incarnations: Incarnations) -> None:
+def test_a_displaced_process_returns_when_the_other_has_gone(incarnations: Incarnations) -> None:
     incarnations.admit(1.0, 3, FIRST, Calling(received_at=1.0), called_at=0.9)
     other = Calling(received_at=5.0)
     assert incarnations.admit(5.0, 3, SECOND, other, called_at=4.9)
@@ -77,7 +77,7 @@ def test_who_was_displaced_comes_back_when_the_other_has_gone(incarnations: Inca
 
 
 @pytest.mark.parametrize("called_at", [4.9, 5.0])
-def test_what_a_dead_process_left_on_the_wire_is_not_heard_behind_its_successor(
+def test_messages_of_a_dead_process_are_dropped_after_its_successor(
     incarnations: Incarnations, called_at: float
 ) -> None:
     """Its node may have started anew and empty: what the earlier life acknowledges there

@@ -89,7 +89,7 @@ def test_replies_that_waited_while_a_leader_did_not_run_do_not_renew_its_authori
     assert ours.nodes[1].led_at(ours.now) <= before + 0.21
 
 
-def test_a_barrier_proves_that_its_leader_led_after_it_was_asked_for() -> None:
+def test_a_barrier_proves_that_its_leader_led_after_the_request() -> None:
     ours = led()
     ours.advance(0.3)
     asked_at = ours.now

@@ -163,7 +163,7 @@ async def told(
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-async def test_without_a_majority_it_says_who_is_missing(
+async def test_without_a_majority_it_names_the_missing_voters(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     line = (
@@ -174,7 +174,7 @@ async def test_without_a_majority_it_says_who_is_missing(
     assert await told(voter(SomeNetwork(), 2), 12.5, caplog) == [line] * 3
 
 
-async def test_only_those_who_are_missing_are_named(
+async def test_only_missing_voters_are_named(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     (line,) = await told(voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog, speaking=(2, 3))
@@ -184,7 +184,7 @@ async def test_only_those_who_are_missing_are_named(
     assert "node 2" not in line
 
 
-async def test_who_is_connected_and_says_nothing_is_not_reachable(
+async def test_a_connected_silent_node_is_not_reachable(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two processes are stopped (SIGSTOP): their systems keep the connections."""
@@ -207,7 +207,7 @@ async def test_who_is_connected_and_says_nothing_is_not_reachable(
         )
 
 
-async def test_a_silence_is_counted_from_the_last_word(
+async def test_a_silence_is_counted_from_the_last_message(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     raft = voter(SomeNetwork(41_002), 2)
@@ -225,7 +225,7 @@ async def test_a_silence_is_counted_from_the_last_word(
         nursery.cancel_scope.cancel()
 
 
-async def test_who_has_only_just_connected_has_its_time_to_speak(
+async def test_a_new_connection_gets_time_before_it_counts_as_silent(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     network = SomeNetwork()
@@ -246,7 +246,7 @@ async def test_who_has_only_just_connected_has_its_time_to_speak(
     )
 
 
-async def test_an_observer_to_whom_nobody_speaks_says_who_is_connected(
+async def test_an_observer_without_messages_names_its_connections(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, observing=True)
@@ -257,7 +257,7 @@ async def test_an_observer_to_whom_nobody_speaks_says_who_is_connected(
     )
 
 
-async def test_a_voter_that_starts_from_nothing_says_what_it_waits_for(
+async def test_a_voter_with_an_empty_log_reports_what_it_waits_for(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, disk=MemoryDisk())
@@ -312,7 +312,7 @@ async def test_a_leader_that_went_with_the_majority_is_missed(
     )
 
 
-async def test_a_voter_that_reaches_nobody_does_not_spin(autojump_clock: MockClock) -> None:
+async def test_a_voter_without_connections_does_not_spin(autojump_clock: MockClock) -> None:
     raft = voter(SomeNetwork(), 2, 3)
     async with trio.open_nursery() as nursery:
         await nursery.start(raft.run)

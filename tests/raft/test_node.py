@@ -96,7 +96,7 @@ def test_a_cut_commit_does_not_stop_at_an_entry_of_an_earlier_term() -> None:
     assert ours.commit(1) == old[0] + 1
 
 
-def test_who_contradicts_what_is_committed_stops_this_node() -> None:
+def test_a_leader_that_contradicts_committed_entries_stops_this_node() -> None:
     ours = Ours(3)
     ours.elect(1, [2, 3])
     ours.exchange([1, 2, 3])

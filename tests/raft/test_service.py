@@ -144,7 +144,7 @@ class SlowDisk(MemoryDisk):
         return super().spend()
 
 
-async def test_nothing_is_applied_while_the_fsync_is_under_way_and_the_loop_goes_on() -> None:
+async def test_nothing_is_applied_during_the_fsync_and_the_loop_continues() -> None:
     disk, machine = SlowDisk(), Log()
     raft = alone(Path("raft"), machine, disk=disk)
     async with trio.open_nursery() as nursery:
@@ -425,7 +425,7 @@ async def test_a_leader_without_a_majority_knows_no_outcome(tmp_path: Path) -> N
         assert b"x" not in voters.machines[leader].commands
 
 
-async def test_a_node_of_another_cluster_is_kept_out(tmp_path: Path) -> None:
+async def test_a_node_of_another_cluster_is_refused(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
         for i in (1, 2, 3):
             await voters.start(i)
@@ -495,7 +495,7 @@ def test_only_nodes_of_the_cluster_have_a_service(tmp_path: Path) -> None:
 SECRET = b"a secret of all three"
 
 
-async def test_with_a_secret_only_those_who_know_it_take_part(
+async def test_with_a_secret_only_nodes_that_have_it_take_part(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with three_voters(tmp_path) as voters:
@@ -689,7 +689,7 @@ async def test_a_wiped_voter_catches_up_and_then_votes(tmp_path: Path) -> None:
         assert all(b"kept" in voters.machines[i].commands for i in voters.services)
 
 
-async def test_what_an_earlier_life_of_a_node_says_counts_no_more(tmp_path: Path) -> None:
+async def test_messages_of_an_earlier_process_of_a_node_do_not_count(tmp_path: Path) -> None:
     async with three_voters(tmp_path) as voters:
         for i in (1, 2, 3):
             await voters.start(i)
@@ -730,7 +730,7 @@ def handshake_as(node_id: int, to: RaftService, calling: Calling) -> ListenerHan
     return handshake
 
 
-async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_heard(
+async def test_a_second_process_under_a_node_s_id_is_refused_while_the_node_is_connected(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with three_voters(tmp_path) as voters:
@@ -762,7 +762,7 @@ async def test_a_second_process_under_a_node_s_id_is_refused_where_the_node_is_h
         assert service.status().term == term
 
 
-async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(
+async def test_a_displaced_node_is_accepted_again_when_the_other_has_gone(
     tmp_path: Path,
 ) -> None:
     async with three_voters(tmp_path) as voters:
@@ -795,7 +795,7 @@ async def test_a_node_that_was_displaced_is_heard_again_when_the_other_has_gone(
     ("host", "secret", "warned"),
     [("10.0.0.1", None, 1), ("10.0.0.1", SECRET, 0), ("127.0.0.1", None, 0)],
 )
-async def test_an_open_door_is_told(
+async def test_an_open_peer_port_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, secret: bytes | None, warned: int
 ) -> None:
     raft = RaftService(

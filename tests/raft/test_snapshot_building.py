@@ -246,7 +246,7 @@ async def test_the_loop_hardly_notices_a_snapshot_of_64_mebibytes(
 
 
 @pytest.mark.parametrize("changed", ["topics", "configs"])
-def test_pieces_hold_the_moment_at_which_they_were_asked_for(changed: str) -> None:
+def test_pieces_have_the_state_of_the_moment_of_the_request(changed: str) -> None:
     machine = large_image(1 * MIB)
     before = encode_snapshot(machine.image)
     pieces = machine.snapshot()

@@ -173,7 +173,7 @@ def test_a_snapshot_of_version_1_has_no_voters_even_where_an_operator_forced_a_s
 
 
 @pytest.mark.parametrize(("finalized", "voters"), [(1, None), (2, VoterSet(1, THREE))])
-def test_an_inquiry_is_answered_so_that_its_sender_can_read_it(
+def test_a_query_gets_a_response_that_its_sender_can_read(
     finalized: int, voters: VoterSet | None
 ) -> None:
     ours = Upgrading(finalized)

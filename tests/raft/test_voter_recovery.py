@@ -188,7 +188,7 @@ def test_an_old_vote_of_a_wiped_voter_and_its_new_one_elect_no_two_leaders() -> 
     assert ours.term(1) == 2 and not ours.leads(1)
 
 
-def test_old_answers_and_strangers_testify_nothing() -> None:
+def test_old_responses_and_unknown_nodes_prove_nothing() -> None:
     recovery = VoterRecovery(1, {1, 2, 3}, nonce=5)
     recovery.on_reply(2, RecoveryReply(4, 5, 1, True, THREE))
     recovery.on_reply(3, RecoveryReply(4, 6, 1, True, THREE))

@@ -158,7 +158,7 @@ def test_one_voter_is_added_and_removed_node_by_node(
         assert all(ours.values(i)[-1:] == [f"in {epoch}"] for i in ours.ids)
 
 
-def test_a_file_that_names_two_more_voters_has_no_effect_and_the_node_says_so() -> None:
+def test_a_file_that_names_two_more_voters_is_reported_and_ignored() -> None:
     ours = formed(5, voters(1, 2, 3))
     for i in ours.ids:
         ours.restart(i, voters(1, 2, 3, 4, 5))
@@ -307,7 +307,7 @@ def test_remaining_voters_decide_when_an_operator_forces_their_set() -> None:
     assert ours.values(3) == ["before", "after"]
 
 
-def test_what_a_node_answered_with_a_wrong_file_does_not_keep_it_from_following() -> None:
+def test_a_recovery_reply_with_a_wrong_peers_file_does_not_prevent_following() -> None:
     ours = formed(4, voters(1, 2, 3))
     ours.journals[4].close()
     ours.disks[4].files.clear()
@@ -428,7 +428,9 @@ def at(
         (at(THREE, THREE), at(FOUR, FOUR, epoch=0, intact=False), None),
     ],
 )
-def test_who_does_not_talk_to_whom(ours: VoterView, theirs: VoterView, why: str | None) -> None:
+def test_nodes_with_these_voter_sets_do_not_connect(
+    ours: VoterView, theirs: VoterView, why: str | None
+) -> None:
     for found in (disagreement(1, ours, 4, theirs), disagreement(4, theirs, 1, ours)):
         assert found is None if why is None else why in (found or "")
 

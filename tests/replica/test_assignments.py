@@ -120,7 +120,7 @@ async def test_what_was_here_and_is_gone_is_offline_and_not_empty(tmp_path: Path
     await second.service.close()
 
 
-async def test_followers_follow_whoever_leads_and_in_which_epoch(replicas: Replicas) -> None:
+async def test_followers_follow_the_leader_of_each_epoch(replicas: Replicas) -> None:
     fetchers = Fetchers(replicas)
     assign(replicas, TWO, 0, 0, (TWO, ME))
     assign(replicas, TWO, 0, 1, (TWO,))  # nothing that concerns who is asked
@@ -133,7 +133,7 @@ async def test_followers_follow_whoever_leads_and_in_which_epoch(replicas: Repli
     assert [call for call, _, _ in fetchers.taken()] == ["unfollow"]
 
 
-async def test_a_follower_that_the_controller_takes_out_says_anew_what_it_has(
+async def test_a_follower_that_the_controller_removes_reports_its_end_again(
     replicas: Replicas,
 ) -> None:
     sessions = replicas.replica.follower_sessions
@@ -145,7 +145,7 @@ async def test_a_follower_that_the_controller_takes_out_says_anew_what_it_has(
         sessions.resolve(TWO, 7, two.id, 1, 2.0)
 
 
-async def test_what_was_written_is_synced_when_durability_is_asked_for_later(
+async def test_written_records_are_synced_when_durability_is_required_later(
     replicas: Replicas,
 ) -> None:
     """Nobody may ever append again: the high watermark would wait for a sync that nothing

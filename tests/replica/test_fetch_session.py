@@ -38,7 +38,7 @@ def names(found: list[CachedPartition]) -> list[tuple[bytes, int, int]]:
     return [(one.topic, one.partition, one.requested.fetch_offset) for one in found]
 
 
-def test_without_a_session_everything_is_answered() -> None:
+def test_without_a_session_everything_is_returned() -> None:
     session, found, incremental = sessions().resolve(
         0, FINAL_EPOCH, all_of(wanted(b"t", 0)), [], uses_topic_ids=False, now=0
     )
@@ -62,7 +62,7 @@ def test_a_session_remembers_changes_and_forgets() -> None:
     assert names(found) == [(b"t", 1, 7)]
 
 
-def test_who_was_served_comes_last_the_next_time() -> None:
+def test_a_served_partition_is_last_the_next_time() -> None:
     all_sessions = sessions()
     session, found, _ = all_sessions.resolve(
         0, INITIAL_EPOCH, all_of(wanted(b"t", 0), wanted(b"t", 1)), [], uses_topic_ids=False, now=0

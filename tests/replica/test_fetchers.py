@@ -223,7 +223,7 @@ async def node(tmp_path: Path) -> Node:
     return Node(harness)
 
 
-async def test_what_the_leader_has_is_appended_and_asked_beyond(
+async def test_fetched_batches_are_appended_and_the_next_fetch_continues(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     node.leaders[1].batches = {0: [records(0), records(1), records(2)]}
@@ -292,7 +292,7 @@ async def test_a_broken_connection_is_replaced_at_once_and_a_refused_one_later_a
         assert len(leader.connections) == 2 and leader.requests[asked][1].session_epoch == 0
 
 
-async def test_a_leader_that_does_not_answer_is_given_up(
+async def test_a_leader_that_does_not_respond_is_given_up(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     node.partition(0)
@@ -303,7 +303,7 @@ async def test_a_leader_that_does_not_answer_is_given_up(
     assert leader.requests[0][0] + 3.5 == pytest.approx(node.dialled[1], abs=0.1)
 
 
-async def test_damaged_records_are_told_counted_and_fetched_again(
+async def test_damaged_records_are_reported_counted_and_fetched_again(
     node: Node, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = bytearray(records(0))
@@ -396,7 +396,7 @@ class FullDisk(FaultyDisk):
         return call(*args)
 
 
-async def test_a_full_disk_is_asked_now_and_then(
+async def test_a_full_disk_is_checked_at_intervals(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     harness = Harness(tmp_path, disk=(disk := FullDisk()))
@@ -413,7 +413,7 @@ async def test_a_full_disk_is_asked_now_and_then(
         await until(lambda: (0, 1) in node.leaders[1].offsets())
 
 
-async def test_answers_to_a_partition_that_is_no_longer_followed_do_nothing(
+async def test_responses_for_a_partition_that_is_no_longer_followed_do_nothing(
     node: Node, autojump_clock: trio.testing.MockClock
 ) -> None:
     partition = node.partition(0)

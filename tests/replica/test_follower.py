@@ -112,7 +112,7 @@ async def scripted(tmp_path: Path) -> Scripted:
     return Scripted(harness)
 
 
-async def test_a_request_says_what_the_log_has(scripted: Scripted) -> None:
+async def test_a_request_has_the_ends_of_the_log(scripted: Scripted) -> None:
     partition = scripted.partition(0)
     scripted.harness.write(partition.log, batch(b"a"), batch(b"b", b"c"), epoch=2)
     scripted.core.follow(partition)
@@ -157,7 +157,7 @@ async def test_a_session_names_only_what_moved(scripted: Scripted) -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
 )
-async def test_a_lost_session_is_opened_anew(scripted: Scripted, code: ErrorCode) -> None:
+async def test_a_lost_session_is_opened_again(scripted: Scripted, code: ErrorCode) -> None:
     for index in range(2):
         scripted.core.follow(scripted.partition(index))
     scripted.asked()
@@ -170,7 +170,7 @@ async def test_a_lost_session_is_opened_anew(scripted: Scripted, code: ErrorCode
     assert scripted.asked()[:2] == (0, 0)
 
 
-async def test_without_a_session_everything_is_said_each_time(scripted: Scripted) -> None:
+async def test_without_a_session_every_request_is_complete(scripted: Scripted) -> None:
     scripted.core.follow(scripted.partition(0))
     for _ in range(3):
         assert scripted.asked() == (0, 0, [(0, 3, 0)], [])
@@ -234,7 +234,7 @@ async def test_newer_metadata_ends_the_pause(scripted: Scripted) -> None:
     assert scripted.asked()[2] == [(0, 4, 0)]
 
 
-async def test_answers_to_what_was_followed_before_are_dropped(scripted: Scripted) -> None:
+async def test_responses_for_partitions_followed_before_are_dropped(scripted: Scripted) -> None:
     partition, other = scripted.partition(0), scripted.partition(1)
     scripted.core.follow(partition)
     scripted.core.follow(other)
@@ -248,7 +248,7 @@ async def test_answers_to_what_was_followed_before_are_dropped(scripted: Scripte
     assert scripted.asked()[2:] == ([(0, 4, 0)], [1])
 
 
-async def test_offsets_that_the_leader_has_no_more_begin_anew(scripted: Scripted) -> None:
+async def test_offsets_that_the_leader_has_deleted_reset_the_log(scripted: Scripted) -> None:
     partition = scripted.partition(0)
     scripted.harness.write(partition.log, batch(b"a"), epoch=2)
     scripted.core.follow(partition)
@@ -265,7 +265,9 @@ async def test_offsets_that_the_leader_has_no_more_begin_anew(scripted: Scripted
     assert scripted.core.next_ready_at() > scripted.now
 
 
-async def test_a_divergence_is_cut_at_the_smaller_end_and_asked_again(scripted: Scripted) -> None:
+async def test_a_divergence_is_truncated_at_the_smaller_end_and_fetched_again(
+    scripted: Scripted,
+) -> None:
     partition = scripted.partition(0, epoch=9)
     for epoch, count in ((1, 3), (4, 2), (6, 2)):
         for _ in range(count):
@@ -286,7 +288,7 @@ async def test_a_divergence_is_cut_at_the_smaller_end_and_asked_again(scripted: 
         scripted.answer()
 
 
-async def test_what_could_not_be_used_is_asked_for_again(scripted: Scripted) -> None:
+async def test_an_unusable_response_is_requested_again(scripted: Scripted) -> None:
     partition = scripted.partition(0)
     scripted.core.follow(partition)
     scripted.asked()
@@ -299,7 +301,7 @@ async def test_what_could_not_be_used_is_asked_for_again(scripted: Scripted) -> 
     )
 
 
-async def test_records_are_asked_for_once_they_are_as_durable_as_the_topic_wants(
+async def test_records_are_fetched_once_they_are_as_durable_as_the_topic_requires(
     scripted: Scripted,
 ) -> None:
     partition = scripted.partition(0, config=LogConfig(flush_before_ack=True))
@@ -333,7 +335,7 @@ async def test_a_throttled_replica_that_is_behind_waits(scripted: Scripted) -> N
     scripted.throttle.set_partitions("orders", EVERY_PARTITION)
 
 
-async def test_a_request_costs_what_it_says_not_what_is_followed(
+async def test_a_request_costs_its_rows_and_not_all_followed_partitions(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for index in range(20):

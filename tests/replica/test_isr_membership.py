@@ -53,7 +53,7 @@ def test_only_the_living_incarnation_that_is_registered_joins(
     assert partition.follower_fetched(TWO, fetched, 0, 0, 1.0).proposal is None
 
 
-def test_the_high_watermark_waits_for_who_is_about_to_join_and_no_longer() -> None:
+def test_the_high_watermark_waits_for_a_proposed_member_and_no_longer() -> None:
     partition = led(isr=(ME,))
     # another change is in flight
     partition.in_sync.propose(IsrChange(TP, TOPIC_ID, 1, 0, ((ME, 1),)))
@@ -65,7 +65,7 @@ def test_the_high_watermark_waits_for_who_is_about_to_join_and_no_longer() -> No
     assert partition.high_watermark == 2
 
 
-def test_who_could_not_join_while_a_change_was_in_flight_joins_afterwards() -> None:
+def test_a_follower_that_caught_up_during_a_proposal_joins_afterwards() -> None:
     partition = led(isr=(ME,))
     proposal = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
     assert proposal is not None
@@ -79,7 +79,7 @@ def test_who_could_not_join_while_a_change_was_in_flight_joins_afterwards() -> N
     assert (expanded.isr, expanded.partition_epoch) == (((ME, 1), (TWO, 1), (THREE, 1)), 1)
 
 
-def test_who_was_refused_is_not_proposed_again_before_it_is_back() -> None:
+def test_a_refused_follower_is_not_proposed_before_it_returns() -> None:
     partition, epochs = led(isr=(ME,)), {ME: 1, TWO: 1}
     set_eligible(partition, epochs.get)
     proposal = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
@@ -111,7 +111,7 @@ def test_what_the_controller_would_refuse_is_not_proposed(registered: int | None
     assert change is not None and change.isr == ((ME, 1), (TWO, 1))
 
 
-def test_whom_the_controller_takes_out_joins_again_by_what_it_says_then() -> None:
+def test_a_removed_follower_rejoins_by_a_later_report() -> None:
     """Its log may be lost: what its fetches said before is no reason to take it in."""
     partition = led()
     for node_id in (TWO, THREE):
@@ -138,7 +138,7 @@ def test_a_follower_that_fetches_other_partitions_only_does_not_join() -> None:
     assert partition.follower_fetched(TWO, 1, 0, 0, 2.0).proposal is not None
 
 
-def test_who_is_behind_for_too_long_leaves() -> None:
+def test_a_follower_that_lags_for_too_long_leaves_the_isr() -> None:
     partition = led()
     partition.follower_fetched(TWO, 1, 0, 0, 1.0)
     append(partition)
@@ -172,7 +172,7 @@ def test_a_follower_of_a_quiet_partition_is_not_behind_when_it_is_written_again(
     assert partition.shrink_isr(1011.0) is not None
 
 
-def test_a_leader_under_load_knows_who_keeps_up() -> None:
+def test_a_leader_under_load_knows_which_followers_keep_up() -> None:
     partition = led(lag_max=3.0)
     for second in range(10):  # always one batch behind, never at the end
         append(partition)
@@ -181,7 +181,7 @@ def test_a_leader_under_load_knows_who_keeps_up() -> None:
     assert partition.membership.out_of_sync_replicas(9.5) == {THREE}
 
 
-def test_records_are_gone_where_every_in_sync_replica_says_so() -> None:
+def test_records_are_gone_where_every_in_sync_replica_reports_it() -> None:
     partition = led(isr=(ME, TWO), start=5)
     partition.high_watermark = 5
     partition.log.advance_log_start(4)
@@ -191,7 +191,7 @@ def test_records_are_gone_where_every_in_sync_replica_says_so() -> None:
     assert partition.membership.low_watermark() == 3
 
 
-def test_who_led_again_after_another_knows_nothing_of_its_followers() -> None:
+def test_a_leader_that_leads_again_has_no_state_of_its_followers() -> None:
     partition = led()
     append(partition)
     partition.follower_fetched(TWO, 1, 1, 0, 1.0)
@@ -201,7 +201,7 @@ def test_who_led_again_after_another_knows_nothing_of_its_followers() -> None:
     assert partition.followers[TWO].end_offset == -1
 
 
-def test_a_replica_that_was_lost_says_anew_what_it_has_before_it_joins() -> None:
+def test_a_lost_replica_reports_its_end_again_before_it_joins() -> None:
     given = assignment(isr=(ME, TWO))
     partition = Partition(ME, a_log(), given, 1, IsrRules(30.0, lambda node_id: 1))
     partition.assign(given, 1)

@@ -26,7 +26,7 @@ async def test_a_log_that_cannot_be_opened_is_offline_until_it_can(replicas: Rep
     assert not replicas.replica.offline
 
 
-async def test_what_a_full_disk_kept_offline_heals_by_itself(
+async def test_a_partition_offline_for_a_full_disk_heals_by_itself(
     replicas: Replicas, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     replicas.faulty.free = 0
@@ -81,7 +81,7 @@ async def test_a_partition_that_went_elsewhere_is_not_offline_here(replicas: Rep
     assert not replicas.replica.offline
 
 
-async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(
+async def test_a_lost_log_is_reported_once_and_created_again_outside_the_isr(
     replicas: Replicas,
 ) -> None:
     reported: list[tuple[UUID, int]] = []
@@ -105,7 +105,9 @@ async def test_a_lost_log_is_told_once_and_begun_anew_when_nobody_counts_on_it(
     assert fetchers.taken()[-1] == ("follow", TWO, 0)
 
 
-async def test_a_lost_log_is_told_again_when_its_leader_takes_it_in(replicas: Replicas) -> None:
+async def test_a_lost_log_is_reported_again_when_its_leader_adds_it_to_the_isr(
+    replicas: Replicas,
+) -> None:
     """The leader had heard a fetch from before; in the ISR this node may come to lead, and
     it has nothing.
     """

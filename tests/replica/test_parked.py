@@ -41,7 +41,7 @@ async def test_what_is_not_committed_in_time_is_timed_out(
         nursery.cancel_scope.cancel()
 
 
-async def test_who_waits_when_the_leadership_goes_is_sent_away_once(
+async def test_waiters_get_one_error_when_the_leadership_ends(
     replicas: Replicas, mock_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -62,7 +62,7 @@ async def test_who_waits_when_the_leadership_goes_is_sent_away_once(
         nursery.cancel_scope.cancel()
 
 
-async def test_who_waits_on_a_deleted_topic_is_sent_away(replicas: Replicas) -> None:
+async def test_waiters_of_a_deleted_topic_get_an_error(replicas: Replicas) -> None:
     partition = replicas.held(config=DURABLE)
     ticket = replicas.produce(partition)
     replicas.replica.end_of_turn()
@@ -72,7 +72,7 @@ async def test_who_waits_on_a_deleted_topic_is_sent_away(replicas: Replicas) -> 
     assert (ticket.releases, len(released)) == (1, 1)
 
 
-async def test_a_new_epoch_of_the_same_leader_sends_nobody_away(replicas: Replicas) -> None:
+async def test_a_new_epoch_of_the_same_leader_fails_no_waiter(replicas: Replicas) -> None:
     partition = replicas.held(config=DURABLE)
     ticket = replicas.produce(partition)
     replicas.replica.end_of_turn()
@@ -141,7 +141,7 @@ async def test_a_fetch_wakes_by_its_deadline(replicas: Replicas, mock_clock: Moc
         nursery.cancel_scope.cancel()
 
 
-async def test_a_duplicate_is_no_news_and_waits_for_the_first(replicas: Replicas) -> None:
+async def test_a_duplicate_waits_for_the_first_batch(replicas: Replicas) -> None:
     partition = replicas.held(config=DURABLE)
     data = batch(producer_id=1, sequence=0)
     first = replicas.produce(partition, data=data)

@@ -32,7 +32,7 @@ def test_a_leader_commits_what_is_written() -> None:
     assert not partition.advance()
 
 
-def test_who_does_not_lead_commits_nothing() -> None:
+def test_a_node_that_does_not_lead_commits_nothing() -> None:
     partition = a_partition(leader=TWO)
     write(partition.log, 3)
     assert not partition.advance()
@@ -67,7 +67,7 @@ def test_flush_before_ack_commits_what_is_durable_and_no_more() -> None:
     assert partition.high_watermark == 2
 
 
-def test_the_high_watermark_does_not_go_back_when_durability_is_asked_for_later() -> None:
+def test_the_high_watermark_does_not_go_back_when_durability_is_required_later() -> None:
     partition = a_partition()
     write(partition.log, 3)
     partition.advance()
@@ -104,7 +104,7 @@ def test_the_effective_minimum_of_replicas(
     partition.check_append(0)
 
 
-def test_configure_counts_anew() -> None:
+def test_configure_recounts() -> None:
     partition = a_partition(1, isr=(ME,))
     partition.configure(2)
     assert partition.short_of_replicas
@@ -113,7 +113,7 @@ def test_configure_counts_anew() -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_who_does_not_lead_accepts_nothing(acks: int) -> None:
+def test_a_replica_that_does_not_lead_accepts_nothing(acks: int) -> None:
     for leader in (TWO, NO_NODE):
         with pytest.raises(MqError) as refused:
             a_partition(leader=leader).check_append(acks)
@@ -171,9 +171,7 @@ def test_nothing_is_committed_while_others_are_eligible_to_lead() -> None:
     assert partition.high_watermark == 1
 
 
-def test_nothing_is_committed_without_a_member_that_came_and_went_before_the_metadata_told() -> (
-    None
-):
+def test_nothing_is_committed_without_a_member_of_the_proposed_isr() -> None:
     partition = led(isr=(ME,), minimum=1)  # the controller may have heard of a higher minimum
     joins = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
     assert joins is not None
@@ -191,7 +189,7 @@ def test_nothing_is_committed_without_a_member_that_came_and_went_before_the_met
     assert partition.high_watermark == 1
 
 
-def test_an_assignment_older_than_the_controller_s_answer_changes_nothing() -> None:
+def test_an_assignment_older_than_the_controller_s_response_changes_nothing() -> None:
     partition = led(isr=(ME,))
     proposal = partition.follower_fetched(TWO, 1, 0, 0, 1.0).proposal
     assert proposal is not None

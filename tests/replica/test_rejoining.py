@@ -47,7 +47,7 @@ def cut_off_from_the_controller(cluster: Cluster, victim: int, controller: int) 
 
 
 @pytest.mark.parametrize("harm", [forget, pause, cut_off_from_the_controller])
-def test_who_was_out_of_the_isr_of_idle_partitions_comes_back(harm: Harm) -> None:
+def test_a_follower_outside_the_isr_of_idle_partitions_rejoins(harm: Harm) -> None:
     async def main() -> None:
         async with Cluster(nodes=3) as cluster:
             await Admin(await cluster.client()).create_topic("t", 6, 3)
@@ -78,7 +78,7 @@ def test_who_was_out_of_the_isr_of_idle_partitions_comes_back(harm: Harm) -> Non
 
 
 @pytest.mark.parametrize("how", ["it is forgotten", "a controller answers that knows less"])
-def test_a_start_goes_on_whose_registration_is_none_any_more_when_it_tells_what_it_lost(
+def test_a_start_continues_when_its_registration_ends_before_the_report_of_lost_logs(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """It registers again, and is not unfenced before all is told."""

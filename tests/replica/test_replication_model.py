@@ -273,7 +273,7 @@ WEIGHTS = {
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=200, deadline=None)
-def test_whoever_may_lead_has_what_is_committed(seed: int) -> None:
+def test_every_electable_replica_has_all_committed_records(seed: int) -> None:
     Replication(seed).walk(600)
 
 

@@ -115,7 +115,7 @@ def test_high_watermarks_would_not(
         scenario(tmp_path, by_high_watermark)
 
 
-def test_an_answer_of_an_older_fetch_than_kip_279_would_not_do(
+def test_a_response_of_a_fetch_older_than_kip_279_is_not_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-101's first rule, without the loop: the leader's start of the next epoch is taken
@@ -163,7 +163,7 @@ def test_producers_are_the_same_on_both_sides(tmp_path: Path) -> None:
     )
 
 
-def test_a_follower_below_the_leaders_start_begins_anew_there(tmp_path: Path) -> None:
+def test_a_follower_below_the_leaders_start_resets_its_log(tmp_path: Path) -> None:
     a, b = replicas = replicas_in(tmp_path)
     hear(replicas, 1, 1, (1, 2))
     for number in range(10):

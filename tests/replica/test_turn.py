@@ -60,7 +60,7 @@ async def test_tickets_are_freed_up_to_the_high_watermark_and_no_further(
     assert [ticket.releases for ticket in tickets] == [1, 1, 0]
 
 
-async def test_news_of_a_log_that_was_replaced_moves_nobody(replicas: Replicas) -> None:
+async def test_durability_of_a_replaced_log_completes_no_request(replicas: Replicas) -> None:
     old = replicas.held(config=DURABLE).log
     replicas.replica.assignments.delete("t")
     new = replicas.held(topic_id=OTHER_ID, config=DURABLE)
@@ -70,7 +70,7 @@ async def test_news_of_a_log_that_was_replaced_moves_nobody(replicas: Replicas) 
     assert (ticket.releases, new.high_watermark) == (0, 0)
 
 
-async def test_a_leader_whose_first_write_failed_still_tells_where_older_epochs_end(
+async def test_a_leader_whose_first_write_failed_returns_the_ends_of_older_epochs(
     replicas: Replicas,
 ) -> None:
     """Or a follower with records of an epoch in between would not hear where to cut, until
@@ -112,7 +112,7 @@ async def test_a_failed_write_refuses_all_of_its_log_and_only_that(replicas: Rep
     assert (again.releases, again.codes, full.high_watermark) == (1, {}, 1)
 
 
-async def test_a_failed_write_spares_who_waits_for_what_was_written_before(
+async def test_a_failed_write_spares_waiters_for_earlier_writes(
     replicas: Replicas,
 ) -> None:
     partition = replicas.held(config=DURABLE)

@@ -26,7 +26,7 @@ class Ticket(ProduceTicket[None]):
         self.freed_tickets.append(self)
 
 
-def test_a_ticket_is_freed_when_its_last_partition_is_settled() -> None:
+def test_a_ticket_is_freed_when_its_last_partition_is_done() -> None:
     freed: list[ProduceTicket[None]] = []
     ticket = Ticket(2, freed)
     ticket.append_done()
@@ -51,7 +51,7 @@ def test_a_waiter_leaves_every_partition_and_is_released_once() -> None:
     st.lists(st.tuples(st.floats(min_value=0, max_value=100), st.booleans()), max_size=1000),
     st.floats(min_value=0, max_value=100),
 )
-def test_who_expired_is_who_is_late_and_still_waits(
+def test_expired_members_are_late_and_still_waiting(
     entries: list[tuple[float, bool]], now: float
 ) -> None:
     deadlines: Deadlines[FetchWaiter] = Deadlines()

@@ -103,7 +103,7 @@ def test_ghosts_are_those_whose_partition_is_somebody_elses_by_now() -> None:
     assert kinds(ledger, None) == {"stale-commit"}
 
 
-def test_who_let_go_of_a_partition_is_a_ghost_from_its_next_generation_on() -> None:
+def test_a_former_owner_is_a_ghost_from_its_next_generation_on() -> None:
     """Until then it may be a member in that epoch, which lets go of other partitions, and
     whose commits Apache Kafka accepts.
     """

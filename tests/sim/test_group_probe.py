@@ -121,7 +121,7 @@ def test_epochs_that_go_back_or_are_ahead(world: Cardboard) -> None:
     assert "its epoch went back to 2" in str(world.look())
 
 
-def test_a_group_that_was_of_the_other_protocol_meanwhile_begins_anew(world: Cardboard) -> None:
+def test_a_group_that_had_the_other_protocol_meanwhile_starts_again(world: Cardboard) -> None:
     world.group.type_name = "classic"
     assert world.look() is None
     world.group.type_name, world.group.epoch = "consumer", 2

@@ -65,7 +65,7 @@ async def ask(stream: Stream) -> None:
         size += received
 
 
-def test_the_good_client_is_answered_in_time() -> None:
+def test_the_good_client_gets_responses_in_time() -> None:
     for seed in range(3):
         longest, attacks, busy = run(partial(longest_wait, attacked=True), seed=seed)
         assert attacks > 20

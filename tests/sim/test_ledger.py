@@ -51,7 +51,7 @@ def test_all_or_nothing() -> None:
         assert kinds(ledger, t, u) == expected, (outcome, t, u)
 
 
-def test_who_was_replaced_commits_nothing() -> None:
+def test_a_replaced_producer_commits_nothing() -> None:
     ledger = Ledger()
     transaction = ledger.begin("w.1")
     ledger.write(transaction, T, b"x")
@@ -62,7 +62,7 @@ def test_who_was_replaced_commits_nothing() -> None:
     assert kinds(ledger, [], []) == {"txn-aborted-read", "txn-zombie"}
 
 
-def test_a_commit_that_was_asked_for_before_may_take_effect() -> None:
+def test_a_commit_that_was_requested_before_may_take_effect() -> None:
     ledger = Ledger()
     transaction = ledger.begin("w.1")
     ledger.write(transaction, T, b"x")
@@ -80,7 +80,7 @@ def test_records_are_there_once_in_order_and_known() -> None:
     assert kinds(ledger, [(0, b"x"), (1, b"y"), (2, b"z")], []) >= {"txn-unknown"}
 
 
-def test_who_reads_committed_records_sees_less_than_who_reads_all() -> None:
+def test_a_read_committed_reader_sees_a_subset_of_all_records() -> None:
     ledger = Ledger()
     written(ledger, "w.1", (T, b"x"), outcome="committed")
     assert {one.kind for one in ledger.check({T: [(0, b"x")]}, {T: [(1, b"x")]}, {})} == {
@@ -157,7 +157,7 @@ def test_every_kind_has_its_meaning() -> None:
     assert all(text and text[0].islower() for text in MEANINGS.values())
 
 
-def test_what_is_broken_about_a_prepared_transaction_is_told() -> None:
+def test_broken_promises_of_a_prepared_transaction_are_reported() -> None:
     ledger = Ledger()
     transaction = ledger.begin("task0.1")
     ledger.write(transaction, T, b"x")

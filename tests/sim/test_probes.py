@@ -309,7 +309,7 @@ def test_a_power_cut_may_lose_what_was_not_synced(world: Cardboard) -> None:
     assert world.look() is None
 
 
-def test_a_replica_that_the_metadata_took_away_may_begin_anew(world: Cardboard) -> None:
+def test_a_replica_that_the_metadata_removed_may_be_created_again(world: Cardboard) -> None:
     partition = PartitionImage(NodeId(1), 0, 0, (NodeId(1), NodeId(2)), (NodeId(1), NodeId(2)))
     image = world.images[1]
     image.topics["t"] = TopicImage("t", ID, [partition])
@@ -323,7 +323,7 @@ def test_a_replica_that_the_metadata_took_away_may_begin_anew(world: Cardboard) 
 
 
 @pytest.mark.parametrize(("isr", "seen"), [((1, 2), False), ((1, 2, 3), True)])
-def test_a_leader_that_has_not_heard_of_it_holds_nobody_to_an_isr_that_the_metadata_ended(
+def test_a_leader_with_old_metadata_does_not_commit_with_an_ended_isr(
     world: Cardboard, isr: tuple[int, ...], seen: bool
 ) -> None:
     nodes = NodeId(1), NodeId(2), NodeId(3)
@@ -477,7 +477,7 @@ def test_a_cleaned_segment_is_read_where_it_lies_before_it_has_its_name(world: C
     assert "bytes of t-0 on node 2" in str(world.look())
 
 
-def test_a_compacted_replica_has_no_batch_that_nobody_committed(world: Cardboard) -> None:
+def test_a_compacted_replica_has_no_uncommitted_batch(world: Cardboard) -> None:
     second = list(iterate_batches(world.replicas[2].data))[1][0]
     # of an epoch in which nobody led
     world.replicas[2].data[second + 12 : second + 16] = (5).to_bytes(4, "big")

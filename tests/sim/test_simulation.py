@@ -89,7 +89,7 @@ def test_no_plan_cuts_the_power_where_a_kill_is_all_that_may_happen() -> None:
         assert plan.mode is Mode.KILL or "corrupt" not in plan.families
 
 
-def test_the_command_line_tells_totals_and_how_to_run_a_bad_seed_again(
+def test_the_command_line_prints_totals_and_how_to_run_a_bad_seed_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--seeds", "0-9", "--bug", FOUND_AT_ONCE, "--seconds", "1"]) == 1
@@ -98,7 +98,7 @@ def test_the_command_line_tells_totals_and_how_to_run_a_bad_seed_again(
     assert "simulated hours" in told and "violations in 1 of " in told
 
 
-def test_jobs_share_the_seeds_and_who_has_seen_enough_ends_them() -> None:
+def test_jobs_share_the_seeds_and_closing_the_results_ends_them() -> None:
     """In processes that are spawned: whatever they run must be found there by its name."""
     settings = [Settings(seed=seed, seconds=0.25, load="plain") for seed in (1, 2)]
     digests = [run_seed(one).digest for one in settings]

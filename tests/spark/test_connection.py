@@ -59,7 +59,7 @@ def test_times_are_positive(value: str) -> None:
         ("ssl.keystore.location", "/x"),
     ],
 )
-def test_security_is_refused_in_words(name: str, value: str) -> None:
+def test_security_is_refused_with_a_message(name: str, value: str) -> None:
     with pytest.raises(OptionError, match="neither TLS nor SASL yet"):
         connection_of({**BASE, name: value})
 

@@ -40,7 +40,7 @@ def test_headers_of_errors_are_known_by_their_prefix(name: str, is_error: bool) 
     assert is_error_header(name) is is_error
 
 
-def test_a_choice_says_what_it_chooses() -> None:
+def test_a_choice_is_described() -> None:
     assert Choice().described() == "all"
     assert (
         Choice(error="Timeout", original_topic="orders").described()

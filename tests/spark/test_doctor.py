@@ -153,7 +153,7 @@ def test_an_api_that_is_not_served_at_all_is_missed() -> None:
     assert "node 1 lacks version 3 of TxnOffsetCommit" in finding.what
 
 
-def test_an_advertised_address_that_does_not_answer_is_named() -> None:
+def test_an_advertised_address_that_does_not_respond_is_named() -> None:
     gone = Node(2, "internal:9092", "the name does not resolve")
     (finding,) = only(broker_findings("a", "", [NODE, gone], "at-least-once"), FAILED)
     assert (

@@ -136,7 +136,7 @@ def test_a_shim_is_made_once(tmp_path: Path) -> None:
     assert sorted(os.listdir(shim.parent)) == ["java"]
 
 
-def test_a_shim_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_shim_that_cannot_be_written_is_refused_with_a_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JavaMissing, match="Set XDG_CACHE_HOME to a folder that can be written"):
         java.make_shim(tmp_path / "java", tmp_path / "file")

@@ -78,7 +78,7 @@ def test_every_micro_batch_is_committed(commits: list[Any]) -> None:
     assert seen[0] == ("q", [Lag(1, 1, 1.0)])
 
 
-def test_a_failure_is_kept_and_stops_nothing(
+def test_a_failure_is_stored_and_stops_nothing(
     commits: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     following = MqdListener()

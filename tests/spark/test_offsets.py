@@ -158,7 +158,7 @@ def test_first_offsets_are_added_where_there_are_none() -> None:
     assert offset.with_begins({A0: 0}).topic_id("a") == "1"
 
 
-def test_words() -> None:
+def test_labels() -> None:
     assert show({A1: 2, A0: 1}) == '{"a":{"0":1,"1":2}}'
     assert by_topic({B0: 1, A1: 2}) == {"a": {"1": 2}, "b": {"0": 1}}
     assert show_partitions([B0, A0]) == "a-0, b-0" and show_partitions([]) == "none"

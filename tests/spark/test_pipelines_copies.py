@@ -167,7 +167,7 @@ def test_resuming_from_an_archive() -> None:
     }
 
 
-def test_object_stores_are_refused_in_words(tmp_path: Path) -> None:
+def test_object_stores_are_refused_with_a_message(tmp_path: Path) -> None:
     assert archive.local_folder(f"file://{tmp_path}", "--to") == tmp_path
     assert archive.local_folder("lake", "--to").is_absolute()
     with pytest.raises(Failure, match="no atomic rename"):

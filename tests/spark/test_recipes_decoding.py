@@ -119,7 +119,7 @@ def test_a_registry_that_is_ill_is_tried_again_and_is_no_bad_record(registry: Fa
         Registry("http://127.0.0.1:1", pause=pauses.append).schema(known)
 
 
-def test_user_and_password_of_the_url_go_into_a_header(registry: FakeRegistry) -> None:
+def test_user_and_password_of_the_url_are_sent_in_a_header(registry: FakeRegistry) -> None:
     known = registry.add("orders-value", ORDER_V1)
     Registry(registry.url.replace("//", "//ann:secret@")).schema(known)
     assert registry.authorizations == ["Basic YW5uOnNlY3JldA=="]

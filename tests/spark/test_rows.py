@@ -109,7 +109,7 @@ def test_the_topic_column_separates_rows_and_keeps_their_order() -> None:
     assert rows_of(encoder(batch, topic="c").encode(batch)).keys() == {("c", 0), ("c", 2)}
 
 
-def test_a_null_topic_is_refused_in_sparks_words() -> None:
+def test_a_null_topic_gets_sparks_error_message() -> None:
     batch = batch_of(topic=pa.array(["b", None]), value=pa.array([b"1", b"2"]))
 
     with pytest.raises(RowError, match="contains a null topic"):
@@ -140,7 +140,7 @@ def test_partitions_that_do_not_exist_are_refused() -> None:
         list(encoder(negative, topic="t").encode(negative))
 
 
-def test_the_count_is_asked_for_again_when_a_partition_is_new() -> None:
+def test_the_count_is_requested_again_when_a_partition_is_new() -> None:
     batch = batch_of(value=pa.array([b"1"]), partition=pa.array([3], pa.int32()))
 
     found = rows_of(encoder(batch, topic="t", counts={False: 3, True: 4}).encode(batch))
@@ -191,7 +191,7 @@ def test_timestamps_are_now_or_of_the_column() -> None:
     assert stamped(timestamp_column="at") == [NOW_MS, NOW_MS]
 
 
-def test_a_message_that_is_too_large_is_refused_in_kafkas_words() -> None:
+def test_a_message_that_is_too_large_gets_kafkas_error_message() -> None:
     batch = batch_of(value=pa.array([b"x", b"y" * 2000]))
 
     with pytest.raises(RowError, match=r"larger than 1000, which is the value of the max.request"):
@@ -238,7 +238,7 @@ def test_the_encoder_sums_what_it_encodes() -> None:
     assert sink.rows == other.rows == 2
 
 
-def test_hashes_tell_rows_apart() -> None:
+def test_hashes_distinguish_rows() -> None:
     """Every byte counts, its place counts, and so do lengths, nulls, and which key has a value."""
     fields = [None, b"", b"\0", b"\0\0", b"1", b"12", b"21", b"1234567", b"12345678", b"12345687"]
     fields += [

@@ -105,7 +105,7 @@ def test_refusals(options: dict[str, str], words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_modes_are_refused_in_sparks_words() -> None:
+def test_modes_get_sparks_error_message() -> None:
     assert str(refuse_overwrite()).startswith("Save mode Overwrite not allowed for Kafka.")
     assert "'atomic-batch'" in str(refuse_batch_exactly_once())
 
@@ -161,7 +161,7 @@ def test_option_topic_overrides_a_column_of_any_type() -> None:
         ),
     ],
 )
-def test_columns_are_refused_in_sparks_words(fields: list[tuple[str, str]], words: str) -> None:
+def test_columns_get_sparks_error_message(fields: list[tuple[str, str]], words: str) -> None:
     with pytest.raises(OptionError) as caught:
         columns_of(fields, parsed())
     assert words in str(caught.value)

@@ -122,7 +122,7 @@ def test_offsets_that_sparks_kafka_source_can_read(
     assert json.loads(last_offset(folder)) == {topic: {"0": 6}}
 
 
-def test_an_offset_without_news_is_returned_as_it_was(
+def test_an_unchanged_offset_is_returned_as_it_was(
     spark: SparkSession, cluster: Ensemble, client: sync.BlockingClient, new_topic: NewTopic
 ) -> None:
     """Spark compares offsets as text: a change of nothing would be a micro-batch of nothing."""

@@ -45,7 +45,7 @@ def test_topics_and_a_pattern(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("words", [ROLLUP, ARCHIVE, MIRROR])
-def test_brokers_that_do_not_answer(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_brokers_that_do_not_respond(words: tuple[str, ...], tmp_path: Path) -> None:
     checkpoint = tmp_path / "state"
     with pytest.raises((cli.Failure, ClientError)) as failed:
         group.main(

@@ -52,7 +52,7 @@ async def test_a_raw_connection_is_negotiated() -> None:
 
 
 @simulated(seed=3)
-async def test_a_paused_node_does_nothing_and_goes_on_where_it_was() -> None:
+async def test_a_paused_node_does_nothing_and_continues_where_it_was() -> None:
     async with Cluster(nodes=1) as cluster:
         steps: list[float] = []
         cluster.on_event(lambda node_id: steps.append(cluster.time))
@@ -164,7 +164,7 @@ def test_a_bug_of_a_node_ends_the_run_with_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 @simulated()
-async def test_a_node_that_refuses_to_start_says_why() -> None:
+async def test_a_node_that_refuses_to_start_reports_the_reason() -> None:
     async with Cluster(nodes=1) as cluster:
         node = cluster.nodes[1]
         node.kill()

@@ -134,7 +134,7 @@ def test_a_node_alone_serves_on_after_it_did_not_run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_former_leader_serves_nobody_until_it_knows_its_successor(seed: int) -> None:
+def test_a_former_leader_serves_no_client_until_it_knows_its_successor(seed: int) -> None:
     """A heartbeat is answered before the metadata arrives: what this node led before,
     others lead by now.
     """

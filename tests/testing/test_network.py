@@ -84,7 +84,7 @@ async def test_bytes_arrive_in_order_after_some_time_in_pieces_cut_anywhere() ->
 
 
 @simulated()
-async def test_who_does_not_read_makes_the_sender_wait_and_the_poller_tells_when_to_go_on() -> None:
+async def test_a_slow_reader_makes_the_sender_wait_until_the_poller_wakes_it() -> None:
     async with connected() as (two, sock, stream):
         poller, heard = two.at_a.poller(), Heard()
         assert sock.send(bytes(BUFFER_BYTES + 10)) == BUFFER_BYTES
@@ -100,7 +100,7 @@ async def test_who_does_not_read_makes_the_sender_wait_and_the_poller_tells_when
 
 
 @simulated()
-async def test_readiness_is_told_until_everything_is_read() -> None:
+async def test_readiness_is_reported_until_everything_is_read() -> None:
     async with connected() as (two, sock, stream):
         poller, heard = two.at_a.poller(), Heard()
         poller.watch(sock, heard, READABLE)
@@ -118,7 +118,7 @@ async def test_readiness_is_told_until_everything_is_read() -> None:
 
 
 @simulated()
-async def test_a_host_without_a_listener_refuses_and_one_that_is_cut_off_says_nothing() -> None:
+async def test_a_host_without_a_listener_refuses_and_an_isolated_one_is_silent() -> None:
     two = Two()
     with pytest.raises(ConnectionRefusedError):
         await two.at_b.connect("10.0.0.1", 9092)

@@ -64,7 +64,7 @@ def test_wait_all_tasks_blocked_comes_before_any_time_passes() -> None:
     assert run(main) < 0.01
 
 
-def test_an_event_that_raises_ends_the_run_with_its_exception_and_tells_the_seed() -> None:
+def test_an_event_that_raises_ends_the_run_with_its_exception_and_the_seed() -> None:
     def explode() -> None:
         raise ValueError("boom")
 
@@ -87,7 +87,7 @@ def test_the_scheduler_is_given_back() -> None:
     assert (trio_run._r, trio_run._ALLOW_DETERMINISTIC_SCHEDULING) == before
 
 
-def test_a_cluster_outside_of_run_says_what_to_do() -> None:
+def test_a_cluster_outside_of_run_names_the_remedy() -> None:
     with pytest.raises(RuntimeError, match=r"mqd\.testing\.run"):
         Cluster(nodes=1)
 

@@ -93,7 +93,7 @@ def groups(
 
 
 @given(groups(), st.sampled_from(sorted(ASSIGNORS)))
-def test_every_subscribed_partition_has_one_owner_who_subscribes_to_it(
+def test_every_subscribed_partition_has_one_subscribed_owner(
     group: tuple[dict[str, Subscriber], dict[UUID, Topic]], name: str
 ) -> None:
     members, topics = group
@@ -189,7 +189,7 @@ def test_uniform_is_as_fair_as_subscriptions_allow(
 
 
 @given(groups(alike=True), st.integers(0, 6))
-def test_uniform_moves_no_more_than_fairness_asks(
+def test_uniform_moves_no_more_than_fairness_requires(
     group: tuple[dict[str, Subscriber], dict[UUID, Topic]], leaving: int
 ) -> None:
     members, topics = group
@@ -218,7 +218,7 @@ def in_rack(names: list[str]) -> Callable[[int], frozenset[str]]:
     return lambda partition: frozenset({names[partition]})
 
 
-def test_a_thousand_members_who_want_different_topics_cost_milliseconds() -> None:
+def test_a_thousand_members_with_different_topics_cost_milliseconds() -> None:
     """What an assignment takes, everybody else on the node waits."""
     topics = {UUID(int=number): Topic(50) for number in range(20)}
     ids = sorted(topics)

@@ -63,14 +63,14 @@ def test_initial_delay_is_prolonged_to_the_rebalance_timeout_at_most(groups: Gro
     assert groups.answer(first)["generation_id"] == 1
 
 
-def test_no_initial_delay_answers_at_once() -> None:
+def test_no_initial_delay_responds_at_once() -> None:
     groups = Groups(group_initial_rebalance_delay_ms=0)
     ticket = groups.join()
     groups.advance(0)
     assert groups.answer(ticket)["generation_id"] == 1
 
 
-def test_since_version_4_a_new_member_comes_back_with_the_id_that_it_was_given(
+def test_since_version_4_a_new_member_joins_again_with_its_assigned_id(
     groups: Groups,
 ) -> None:
     assert groups.join_now(version=4, client_id="app") == {
@@ -100,7 +100,7 @@ def test_a_rebalance_waits_for_ids_that_were_given_out(groups: Groups) -> None:
     assert groups.answer(again)["generation_id"] == groups.answer(other)["generation_id"] == 2
 
 
-def test_a_pending_member_that_leaves_lets_the_others_go_on(groups: Groups) -> None:
+def test_a_pending_member_that_leaves_does_not_delay_the_others(groups: Groups) -> None:
     (one,) = groups.form(None)
     pending = groups.join_now(version=4)["member_id"]
     again = groups.join(one)
@@ -207,7 +207,7 @@ def test_everybody_joins_again_when_somebody_comes(groups: Groups) -> None:
     assert groups.heartbeat(two, 2) == ErrorCode.NONE
 
 
-def test_who_does_not_join_again_in_time_is_out(groups: Groups) -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed(groups: Groups) -> None:
     one, two = groups.form(None, None, session_ms=30_000, rebalance_ms=20_000)
     again = groups.join(two, protocols=[("range", b"more")], session_ms=30_000, rebalance_ms=20_000)
     groups.advance(19.9)
@@ -218,14 +218,14 @@ def test_who_does_not_join_again_in_time_is_out(groups: Groups) -> None:
     assert refusal(lambda: groups.heartbeat(one, 1)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_follower_that_repeats_its_join_is_told_the_generation(groups: Groups) -> None:
+def test_a_follower_that_repeats_its_join_gets_the_generation(groups: Groups) -> None:
     one, two = groups.form(None, None)
     answer = groups.join_now(two, protocols=RANGE)
     assert (answer["generation_id"], answer["leader"], answer["members"]) == (1, one, [])
     assert groups.group().state is ClassicState.STABLE
 
 
-def test_a_member_that_repeats_its_join_before_the_assignment_is_told_the_generation(
+def test_a_member_that_repeats_its_join_before_the_assignment_gets_the_generation(
     groups: Groups,
 ) -> None:
     first, second = groups.join(), groups.join()
@@ -248,7 +248,7 @@ def test_a_follower_with_another_subscription_begins_a_rebalance(groups: Groups)
     assert groups.heartbeat(one, 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_rebalance_sends_those_away_who_wait_for_assignments(groups: Groups) -> None:
+def test_a_rebalance_fails_members_that_wait_for_assignments(groups: Groups) -> None:
     groups.join()
     groups.join()
     groups.advance(6)
@@ -318,7 +318,7 @@ def test_syncs_that_are_refused(groups: Groups, more: dict[str, Any], error: Err
     assert refusal(lambda: groups.sync_now(**request)) == error
 
 
-def test_who_does_not_ask_for_its_assignment_in_time_is_out(groups: Groups) -> None:
+def test_a_member_that_does_not_sync_in_time_is_removed(groups: Groups) -> None:
     one, two = groups.form(None, None, session_ms=60_000, rebalance_ms=20_000)
     groups.join(one, session_ms=60_000, rebalance_ms=20_000)
     groups.join(two, session_ms=60_000, rebalance_ms=20_000)
@@ -421,7 +421,7 @@ def test_several_members_leave_at_once_each_with_its_own_error(groups: Groups) -
     assert groups.leave("anybody", group_id="none") == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_versions_without_several_members_tell_the_members_error(groups: Groups) -> None:
+def test_versions_without_several_members_return_the_members_error(groups: Groups) -> None:
     (one,) = groups.form(None)
     assert (
         groups.call("LeaveGroup", 2, {"group_id": GROUP, "member_id": "stranger"})["error_code"]
@@ -446,7 +446,7 @@ def test_a_leader_that_leaves_is_followed_by_another(groups: Groups) -> None:
 # -- static members
 
 
-def test_a_static_member_comes_back_under_a_new_id_without_a_rebalance(groups: Groups) -> None:
+def test_a_static_member_returns_under_a_new_id_without_a_rebalance(groups: Groups) -> None:
     one, two = groups.form("a", "b")
     answer = groups.join_now(version=5, instance_id="b")
     assert answer["member_id"] == "b-3" and answer["generation_id"] == 1
@@ -460,7 +460,7 @@ def test_a_static_member_comes_back_under_a_new_id_without_a_rebalance(groups: G
     assert groups.heartbeat(one, 1, instance_id="a") == ErrorCode.NONE
 
 
-def test_a_static_leader_that_comes_back_is_told_not_to_assign_since_version_9(
+def test_a_returning_static_leader_must_not_assign_since_version_9(
     groups: Groups,
 ) -> None:
     one, two = groups.form("a", "b")
@@ -493,7 +493,7 @@ def test_a_static_member_that_changes_the_protocol_of_all_begins_a_rebalance(
     assert one not in groups.group().members
 
 
-def test_a_static_member_that_comes_back_in_a_rebalance_takes_the_place_of_the_old_one(
+def test_a_static_member_that_returns_in_a_rebalance_replaces_the_old_one(
     groups: Groups,
 ) -> None:
     one, two = groups.form("a", "b")
@@ -505,7 +505,7 @@ def test_a_static_member_that_comes_back_in_a_rebalance_takes_the_place_of_the_o
     assert groups.answer(new)["leader"] == groups.answer(new)["member_id"] == "a-3"
 
 
-def test_a_static_member_that_comes_back_before_the_assignment_begins_anew(groups: Groups) -> None:
+def test_a_static_member_that_returns_before_the_assignment_starts_again(groups: Groups) -> None:
     tickets = [groups.join(version=5, instance_id=one) for one in "ab"]
     groups.advance(6)
     one, two = (groups.answer(ticket)["member_id"] for ticket in tickets)
@@ -526,7 +526,7 @@ def test_a_static_member_may_be_away_for_its_session_while_others_rebalance(grou
     assert two in groups.group().members
 
 
-def test_a_rebalance_to_which_nobody_comes_waits_on(groups: Groups) -> None:
+def test_a_rebalance_without_joins_continues_to_wait(groups: Groups) -> None:
     one, two = groups.form("a", "b", session_ms=120_000, rebalance_ms=20_000)
     groups.leave(two)
     groups.advance(61)
@@ -536,7 +536,7 @@ def test_a_rebalance_to_which_nobody_comes_waits_on(groups: Groups) -> None:
 
 
 @pytest.mark.parametrize("rebalance_ms", [0, -5])
-def test_a_rebalance_without_patience_to_which_nobody_comes_is_not_looked_at_all_the_time(
+def test_a_rebalance_without_timeout_and_joins_is_not_polled(
     groups: Groups, rebalance_ms: int
 ) -> None:
     (one,) = groups.form("a")
@@ -614,7 +614,7 @@ def test_assignments_that_do_not_fit_a_message_are_refused_and_the_group_rebalan
     groups.synchronize(["client-1", "client-2"], 2)
 
 
-def test_a_static_member_that_says_too_much_when_it_comes_back_is_refused() -> None:
+def test_a_returning_static_member_with_too_much_metadata_is_refused() -> None:
     groups = Groups(message_max_bytes=10_000)
     (one,) = groups.form("a")
     answer = groups.join_now(version=5, instance_id="a", protocols=[("range", bytes(10_000))])
@@ -743,7 +743,7 @@ def test_only_an_empty_group_is_deleted(groups: Groups) -> None:
 # -- commits
 
 
-def test_who_may_commit(groups: Groups) -> None:
+def test_which_members_may_commit(groups: Groups) -> None:
     (one,) = groups.form(None)
     group = groups.group()
 

@@ -22,7 +22,7 @@ def groups() -> Groups:
     return Groups()
 
 
-def test_members_go_on_with_heartbeats_after_a_failover(groups: Groups) -> None:
+def test_members_continue_with_heartbeats_after_a_failover(groups: Groups) -> None:
     one, two = groups.form(None, "b", session_ms=10_000)
     groups.advance(9)
     groups.fail_over()
@@ -32,7 +32,7 @@ def test_members_go_on_with_heartbeats_after_a_failover(groups: Groups) -> None:
     assert groups.sync_now(two, 1, instance_id="b")["assignment"] == two.encode()
 
 
-def test_who_is_not_heard_of_after_a_failover_is_out(groups: Groups) -> None:
+def test_a_member_silent_after_a_failover_is_removed(groups: Groups) -> None:
     one, two = groups.form(None, None, session_ms=10_000)
     groups.fail_over()
     groups.advance(9)
@@ -55,7 +55,7 @@ def test_a_generation_without_assignments_is_forgotten(groups: Groups) -> None:
     assert groups.heartbeat(one, 1) == ErrorCode.NONE
 
 
-def test_a_group_that_nobody_has_joined_yet_is_known_after_a_failover(groups: Groups) -> None:
+def test_a_group_without_members_survives_a_failover(groups: Groups) -> None:
     waiting = groups.join()
     assert groups.written() == [GroupMetadata("", 0, None, None, groups.now.wall_ms)]
     groups.fail_over()
@@ -64,7 +64,7 @@ def test_a_group_that_nobody_has_joined_yet_is_known_after_a_failover(groups: Gr
     assert groups.group().is_empty and groups.group().protocol_type is None
 
 
-def test_a_member_that_comes_back_under_a_new_id_keeps_it(groups: Groups) -> None:
+def test_a_member_that_returns_under_a_new_id_keeps_it(groups: Groups) -> None:
     one, two = groups.form("a", "b")
     groups.join_now(version=9, instance_id="a")
     groups.fail_over()

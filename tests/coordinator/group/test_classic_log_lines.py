@@ -15,7 +15,7 @@ def groups() -> Groups:
     return Groups()
 
 
-def test_the_log_says_who_comes_and_goes_and_who_is_awaited(
+def test_log_lines_name_members_that_join_leave_or_are_awaited(
     groups: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In a rebalance that takes long: the members that have not joined again, then the
@@ -54,7 +54,9 @@ def test_the_log_says_who_comes_and_goes_and_who_is_awaited(
     assert f"members sent no SyncGroup in time, {one}" in said()
 
 
-def test_the_log_says_who_leaves(groups: Groups, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_name_members_that_leave(
+    groups: Groups, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "mqd.coordinator.group")
     groups.form("a", None)
     groups.leave("", instance_id="a")
@@ -64,7 +66,7 @@ def test_the_log_says_who_leaves(groups: Groups, caplog: pytest.LogCaptureFixtur
     assert "and 2 more" in caplog.text and len(many) == 7
 
 
-def test_a_rebalance_that_is_over_is_not_said_to_wait(
+def test_a_completed_rebalance_is_not_reported_as_waiting(
     groups: Groups, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "mqd.coordinator.group")
@@ -77,7 +79,7 @@ def test_a_rebalance_that_is_over_is_not_said_to_wait(
     assert "waits" not in caplog.text
 
 
-def test_a_group_that_rebalances_says_since_when_and_for_whom(groups: Groups) -> None:
+def test_a_rebalancing_group_reports_its_start_and_the_awaited_members(groups: Groups) -> None:
     """In tagged fields of mqd's own, which older versions do not have; the handler gives
     them to those who ask.
     """

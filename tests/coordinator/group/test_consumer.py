@@ -65,7 +65,7 @@ def test_a_partition_moves_only_after_its_owner_let_go_of_it() -> None:
     assert group.described()["group_state"] == "Stable"
 
 
-def test_who_does_not_let_go_in_time_is_removed() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     group = Group()
     group.join("m1", rebalance_timeout_ms=10_000)
     group.later()
@@ -112,7 +112,7 @@ def test_the_session_of_a_group_may_be_its_own() -> None:
     assert "m1" not in group.state.members
 
 
-def test_who_leaves_frees_its_partitions_at_once() -> None:
+def test_a_leaving_member_frees_its_partitions_at_once() -> None:
     group = two_members()
     group.later()
     assert group.leave("m1") == {"member_id": "m1", "member_epoch": LEAVING}
@@ -192,7 +192,7 @@ def test_what_is_no_longer_wanted_is_let_go_of_before_the_next_target() -> None:
     assert group.beat("m1", 2, owned=[("b", 0), ("b", 1)])["member_epoch"] == 3
 
 
-def test_a_topic_that_comes_grows_or_goes_is_assigned_anew() -> None:
+def test_a_topic_that_is_created_grown_or_deleted_causes_a_new_assignment() -> None:
     group = Group({"a": 1})
     group.join("m1", ["a", "b"])
 
@@ -228,7 +228,7 @@ def test_members_choose_the_assignor_by_majority() -> None:
     assert refused.value.code is ErrorCode.UNSUPPORTED_ASSIGNOR
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_a_full_group_accepts_no_member() -> None:
     group = Group(group_consumer_max_size=1)
     group.join("m1")
     with pytest.raises(MqError) as refused:
@@ -276,7 +276,7 @@ def test_requests_that_make_no_sense_are_refused(wrong: dict[str, Any], message:
     assert group.harness.log == []
 
 
-def test_who_is_not_there_is_told_so() -> None:
+def test_an_unknown_group_or_member_is_an_error() -> None:
     group = Group()
     assert group.refusal("m1", 3) is ErrorCode.GROUP_ID_NOT_FOUND
     assert group.refusal("m1", LEAVING) is ErrorCode.GROUP_ID_NOT_FOUND
@@ -299,7 +299,7 @@ def test_version_0_gives_members_an_id() -> None:
 # -- static members
 
 
-def test_a_static_member_that_comes_back_finds_what_it_had() -> None:
+def test_a_static_member_that_returns_gets_its_partitions_back() -> None:
     group = two_members()
     group.later()
     group.join("s1", instance_id="i")
@@ -330,7 +330,7 @@ def test_a_static_member_that_stays_away_is_removed_when_its_session_ends() -> N
     assert group.state.is_empty
 
 
-def test_a_static_member_joins_again_whose_first_answer_was_lost() -> None:
+def test_a_static_member_joins_again_whose_first_response_was_lost() -> None:
     group = Group()
     first = group.join("s1", instance_id="i")
     group.harness.fail_over()
@@ -429,7 +429,7 @@ def test_what_is_no_expression_is_refused(wrong: str) -> None:
     assert group.harness.log == []
 
 
-def test_a_long_search_goes_on_in_slices_while_others_are_answered(
+def test_a_long_search_runs_in_slices_between_other_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mqd.coordinator.group.subscriptions.Resolution.advance.__defaults__", (1,))
@@ -462,7 +462,7 @@ def commit_check(
     return ErrorCode.NONE
 
 
-def test_commits_are_taken_from_who_has_the_partition() -> None:
+def test_commits_are_accepted_from_the_owner_of_the_partition() -> None:
     group = two_members()
     assert commit_check(group, "m1", 3, 3) is ErrorCode.NONE, "the newest epoch may commit anything"
     assert commit_check(group, "m1", 2, 0) is ErrorCode.NONE, "it has the partition since epoch 2"
@@ -527,7 +527,7 @@ def test_replay_passes_over_tombstones_of_what_is_not_there() -> None:
     assert group.harness.shard.state.get(GROUP) is None
 
 
-def test_sessions_begin_anew_with_the_next_coordinator() -> None:
+def test_sessions_restart_with_the_next_coordinator() -> None:
     group = two_members()
     group.later(40)
     group.harness.fail_over()
@@ -537,7 +537,7 @@ def test_sessions_begin_anew_with_the_next_coordinator() -> None:
     assert group.state.is_empty
 
 
-def test_the_time_to_let_go_begins_anew_with_the_next_coordinator() -> None:
+def test_the_rebalance_timeout_restarts_with_the_next_coordinator() -> None:
     group = Group()
     group.join("m1", rebalance_timeout_ms=10_000)
     group.later()
@@ -551,7 +551,7 @@ def test_the_time_to_let_go_begins_anew_with_the_next_coordinator() -> None:
     assert "m1" not in group.state.members
 
 
-def test_a_member_that_says_more_than_a_message_may_hold_is_refused() -> None:
+def test_a_member_with_metadata_larger_than_a_message_is_refused() -> None:
     group = Group(message_max_bytes=10_000)
     with pytest.raises(MqError, match=r"message\.max\.bytes") as refused:
         group.join("m1", topics=[f"{number:0100}" for number in range(100)])
@@ -560,7 +560,7 @@ def test_a_member_that_says_more_than_a_message_may_hold_is_refused() -> None:
     assert group.join("m1")["member_epoch"] == 2
 
 
-def test_members_that_have_the_same_partition_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_members_that_have_the_same_partition_start_again(caplog: pytest.LogCaptureFixture) -> None:
     """Records were lost, or somebody else wrote some: whoever takes over gives no partition
     to two, and the others keep theirs.
     """
@@ -610,7 +610,7 @@ def waits(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("fails_over", [False, True])
-def test_the_log_says_for_whom_a_rebalance_waits(
+def test_log_lines_name_the_members_that_a_rebalance_waits_for(
     caplog: pytest.LogCaptureFixture, fails_over: bool
 ) -> None:
     caplog.set_level("INFO")

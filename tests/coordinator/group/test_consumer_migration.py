@@ -146,7 +146,9 @@ def test_the_first_consumer_turns_a_classic_group_into_one_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("fails_over", [False, True])
-def test_what_a_classic_member_has_not_heard_of_losing_is_still_its_own(fails_over: bool) -> None:
+def test_a_classic_member_owns_lost_partitions_until_it_learns_of_the_loss(
+    fails_over: bool,
+) -> None:
     """The group is turned between its JoinGroup, in which it says what it has, and its
     SyncGroup, which tells it to let go of some.
     """
@@ -196,7 +198,7 @@ def test_what_a_classic_member_had_and_another_was_given_is_the_other_s() -> Non
     )
 
 
-def test_who_waits_in_the_classic_group_is_told_to_join_again() -> None:
+def test_waiting_members_of_the_classic_group_must_join_again() -> None:
     group = Mixed()
     classic = group.classic_alone()
     second = group.harness.answer(group.ask_to_join(""))["member_id"]
@@ -211,7 +213,7 @@ def test_who_waits_in_the_classic_group_is_told_to_join_again() -> None:
 
 
 @pytest.mark.parametrize("topics", [["a"], [f"{number:0100}" for number in range(100)]])
-def test_who_waits_in_the_classic_group_waits_on_where_the_consumer_is_refused(
+def test_waiting_classic_members_stay_when_the_consumer_is_refused(
     topics: list[str],
 ) -> None:
     group = Mixed(message_max_bytes=5_000)
@@ -224,7 +226,7 @@ def test_who_waits_in_the_classic_group_waits_on_where_the_consumer_is_refused(
     assert group.harness.answer(waiting)["generation_id"] == 2
 
 
-def test_an_empty_group_gives_way_to_one_of_the_other_type_whose_numbers_go_on() -> None:
+def test_an_empty_group_is_replaced_by_one_of_the_other_type_with_later_epochs() -> None:
     group = Mixed()
     reached = 0
     for _ in range(2):
@@ -243,7 +245,7 @@ def test_an_empty_group_gives_way_to_one_of_the_other_type_whose_numbers_go_on()
         assert group.type_of_group() is ConsumerGroup
 
 
-def test_a_classic_group_that_is_not_complete_yet_keeps_the_number_that_it_goes_on_from() -> None:
+def test_an_incomplete_classic_group_keeps_its_generation() -> None:
     group = Mixed()
     epoch = group.join("m1")["member_epoch"]
     group.leave("m1")
@@ -252,9 +254,7 @@ def test_a_classic_group_that_is_not_complete_yet_keeps_the_number_that_it_goes_
     assert group.type_of_group() is ClassicGroup and group.generation() >= epoch
 
 
-def test_who_has_not_heard_of_its_target_keeps_what_it_has_when_the_group_is_classic_again() -> (
-    None
-):
+def test_a_member_without_its_target_keeps_its_partitions_after_a_downgrade() -> None:
     """It reads on: were it another's by now, and the group turned back, both would read it."""
     group = Mixed()
     classic = group.classic_alone()
@@ -280,7 +280,7 @@ def test_who_has_not_heard_of_its_target_keeps_what_it_has_when_the_group_is_cla
         ("no", 0, 0),
     ],
 )
-def test_the_policy_says_which_way(policy: str, up: bool, down: bool) -> None:
+def test_the_policy_decides_which_migration_is_allowed(policy: str, up: bool, down: bool) -> None:
     group = Mixed(group_consumer_migration_policy=policy)
     group.classic_alone()
     if not up:
@@ -301,7 +301,7 @@ def test_without_migration_no_classic_member_joins_a_consumer_group() -> None:
     assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_group_with_an_assignor_that_says_more_is_not_turned() -> None:
+def test_a_group_with_custom_user_data_is_not_migrated() -> None:
     group = Mixed()
     answer = group.join_classic()
     custom = encode_assignment([TopicPartition("a", 0)], user_data=b"more")
@@ -424,7 +424,7 @@ def test_a_static_member_that_speaks_the_classic_protocol_from_now_on_turns_the_
     assert group.heartbeat("s1", 2, group_instance_id="i") is ErrorCode.NONE
 
 
-def test_what_a_classic_member_is_told_who_is_to_come_again_names_no_protocol() -> None:
+def test_the_response_to_a_classic_member_that_must_rejoin_names_no_protocol() -> None:
     group = Mixed()
     group.join("m1")
     answer = group.harness.answer(group.ask_to_join(""))
@@ -439,7 +439,7 @@ def test_a_consumer_takes_the_place_of_a_classic_static_member() -> None:
     assert list(group.state.members) == ["s1"]
 
 
-def test_a_classic_member_that_is_told_to_join_and_does_not_is_removed() -> None:
+def test_a_classic_member_that_ignores_a_rebalance_is_removed() -> None:
     group, classic = mixed()
     group.later()
     group.beat("m1", 2, subscribed_topic_names=["a", "b"])
@@ -451,7 +451,7 @@ def test_a_classic_member_that_is_told_to_join_and_does_not_is_removed() -> None
     assert list(group.state.members) == ["m1"]
 
 
-def test_a_classic_member_that_joins_and_does_not_ask_for_its_part_is_removed() -> None:
+def test_a_classic_member_that_joins_and_does_not_sync_is_removed() -> None:
     group, classic = mixed()
     group.join_classic(classic, (0, 1))
     for _ in range(3):
@@ -462,7 +462,7 @@ def test_a_classic_member_that_joins_and_does_not_ask_for_its_part_is_removed() 
     assert list(group.state.members) == ["m1"]
 
 
-def test_a_classic_member_has_the_session_that_it_asked_for() -> None:
+def test_a_classic_member_has_the_session_timeout_that_it_requested() -> None:
     group, classic = mixed()
     group.later(9)
     assert classic in group.state.members

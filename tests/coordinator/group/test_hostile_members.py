@@ -65,9 +65,7 @@ def test_a_group_in_which_two_have_the_same_partition_is_not_upgraded() -> None:
     assert group.type_of_group() is ClassicGroup
 
 
-def test_a_member_whose_first_protocol_says_nothing_is_told_its_assignment_after_the_upgrade() -> (
-    None
-):
+def test_a_member_with_an_empty_first_protocol_gets_its_assignment_after_the_upgrade() -> None:
     group = Mixed()
     nothing = encode_subscription(Subscription(()), 2)
     leader, other, generation = two_classic(
@@ -102,7 +100,7 @@ def test_a_group_becomes_classic_whatever_stands_under_the_protocol_that_is_chos
 MANY = [f"x{number}" for number in range(SUBSCRIBED_NAMES_MAX + 1)]
 
 
-def test_who_subscribes_to_more_topics_than_there_may_be_is_refused() -> None:
+def test_a_member_with_too_many_topics_is_refused() -> None:
     group = Mixed()
     epoch = group.join("m1", MANY[1:])["member_epoch"]
     for more in (
@@ -130,7 +128,7 @@ def test_a_group_whose_members_say_too_much_is_not_upgraded(topics: tuple[str, .
     )
 
 
-def test_a_classic_member_that_says_too_much_does_not_come_into_a_consumer_group() -> None:
+def test_a_classic_member_with_too_much_metadata_cannot_join_a_consumer_group() -> None:
     group = Mixed()
     group.join("m1")
     with pytest.raises(MqError, match=r"message\.max\.bytes"):

@@ -31,7 +31,7 @@ def test_what_members_of_all_groups_say_is_bounded() -> None:
     groups.join(group_id="d", protocols=large)
 
 
-def test_who_has_gone_makes_room_for_others() -> None:
+def test_a_member_that_left_makes_room_for_others() -> None:
     groups = Groups(group_members_memory_bytes=100_000)
     large = [("range", bytes(80_000))]
     ticket = groups.join(group_id="a", protocols=large)

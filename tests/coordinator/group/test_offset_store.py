@@ -79,7 +79,7 @@ def replay(store: OffsetStore, log: list[Any]) -> None:
 
 
 @given(st.lists(events, max_size=30))
-def test_what_stands_and_what_waits_is_what_the_log_says(log: list[Any]) -> None:
+def test_committed_and_pending_state_equal_the_log(log: list[Any]) -> None:
     store = OffsetStore()
     replay(store, log)
     weights = dict.fromkeys("ab", 0)

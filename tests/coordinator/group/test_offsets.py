@@ -122,7 +122,7 @@ def test_a_later_commit_replaces_an_earlier_one_even_with_a_smaller_offset(group
     assert fetched(group, 0) == {0: 3}
 
 
-def test_a_group_that_nobody_knows_has_no_offsets_and_no_error(group: Group) -> None:
+def test_an_unknown_group_has_no_offsets_and_no_error(group: Group) -> None:
     assert fetched(group) == {0: -1, 1: -1, 2: -1}
     assert fetch_answer(group)["topics"] == []
 
@@ -261,7 +261,7 @@ def test_room_that_is_given_up_counts_once(group: Group, monkeypatch: pytest.Mon
     ]
 
 
-def test_what_waits_takes_room_and_what_is_there_may_go_on(
+def test_pending_offsets_take_room_and_existing_ones_may_be_committed(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "GROUP_OFFSETS_BYTES_MAX", 2 * OFFSET_BYTES)
@@ -334,7 +334,7 @@ def test_each_producer_has_its_own_transaction(group: Group) -> None:
     assert fetched(group, require_stable=True) == {0: 80, 1: 51, 2: -1}
 
 
-def test_a_transaction_s_commit_looks_at_members_too(group: Group) -> None:
+def test_a_transaction_s_commit_checks_members_too(group: Group) -> None:
     assert commit_in_transaction(group, (0, 5), generation_id=1) == {
         0: ErrorCode.ILLEGAL_GENERATION
     }
@@ -362,7 +362,7 @@ def test_a_transaction_s_commit_looks_at_members_too(group: Group) -> None:
         ({"producer_epoch": -1}, ErrorCode.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_who_has_no_transaction_commits_nothing(
+def test_a_producer_without_a_transaction_commits_nothing(
     group: Group, request_fields: dict[str, Any], code: ErrorCode
 ) -> None:
     with pytest.raises(MqError) as caught:
@@ -480,7 +480,7 @@ def test_topics_that_a_living_group_has_left_expire(group: Group, options: Optio
 
 
 @pytest.mark.parametrize("protocol_type", ["connect", "consumer"])
-def test_offsets_of_a_living_group_are_kept_whose_topics_are_not_known(
+def test_offsets_of_unknown_topics_of_a_live_group_stay(
     group: Group, options: Options, protocol_type: str
 ) -> None:
     options.own["offsets.retention.minutes"] = 60
@@ -516,7 +516,7 @@ def test_old_clients_say_how_long(group: Group) -> None:
     assert fetched(group) == {0: -1, 1: 6, 2: -1}
 
 
-def test_who_wants_them_for_ever_has_them_for_ever(group: Group) -> None:
+def test_unlimited_retention_keeps_offsets(group: Group) -> None:
     assert commit(group, (0, 5), version=4, retention_time_ms=2**63 - 1) == {0: 0}
     group.advance(RETENTION_SECONDS + CHECK_SECONDS)
     group.fail_over()
@@ -583,9 +583,7 @@ def test_offsets_of_a_topic_that_was_deleted_before_go_when_the_log_is_loaded(
     assert fetched(group, 0) == {0: -1}
 
 
-def test_a_topic_that_was_made_anew_has_none_of_the_old_offsets(
-    group: Group, topics: Topics
-) -> None:
+def test_a_recreated_topic_has_none_of_the_old_offsets(group: Group, topics: Topics) -> None:
     commit(group, (0, 5), (1, 6))
     topics.create("t", 3)
     commit(group, (1, 60))
@@ -624,7 +622,7 @@ def test_offsets_of_a_deleted_topic_go_when_that_can_be_written_again(
     assert log_size(group) == written
 
 
-def test_what_waits_for_the_new_topic_is_kept(group: Group, topics: Topics) -> None:
+def test_requests_that_wait_for_the_new_topic_stay(group: Group, topics: Topics) -> None:
     commit(group, (0, 5))
     topics.create("t", 3)
     commit_in_transaction(group, (0, 50))
@@ -633,7 +631,7 @@ def test_what_waits_for_the_new_topic_is_kept(group: Group, topics: Topics) -> N
     assert fetched(group, 0) == {0: 50}
 
 
-def test_a_topic_that_is_gone_cannot_be_told_by_its_id(group: Group, topics: Topics) -> None:
+def test_a_deleted_topic_is_not_found_by_its_id(group: Group, topics: Topics) -> None:
     commit(group, (0, 5))
     commit(group, (0, 7), topic="u")
     topics.delete("t")
@@ -641,7 +639,7 @@ def test_a_topic_that_is_gone_cannot_be_told_by_its_id(group: Group, topics: Top
     assert [one["name"] for one in fetch_answer(group, 9)["topics"]] == ["t", "u"]
 
 
-def test_until_it_is_noticed_an_offset_of_the_old_topic_is_not_told_of_the_new(
+def test_an_offset_of_the_old_topic_is_not_returned_for_the_new_one(
     group: Group, topics: Topics
 ) -> None:
     commit(group, (0, 5))

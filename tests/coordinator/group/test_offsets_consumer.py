@@ -39,7 +39,7 @@ def by_m(group: Group, *, later: int = 0) -> dict[str, Any]:
     return {"member_id": "m", "generation_id_or_member_epoch": epoch(group) + later}
 
 
-def test_a_member_commits_and_asks_in_its_epoch(group: Group) -> None:
+def test_a_member_commits_and_fetches_offsets_in_its_epoch(group: Group) -> None:
     assert commit(group.harness, (0, 5), **by_m(group)) == {0: 0}
     for later in (-1, 0, 1):
         asked: dict[str, Any] = {"member_id": "m", "member_epoch": epoch(group) + later}
@@ -91,7 +91,7 @@ def test_an_older_epoch_is_good_for_what_was_assigned_by_then(group: Group) -> N
     assert fetched(group.harness, 0, 1) == {0: 5, 1: -1}
 
 
-def test_transactions_are_told_of_a_generation(group: Group) -> None:
+def test_transactional_commits_check_the_generation(group: Group) -> None:
     assert commit_in_transaction(
         group.harness, (0, 5), member_id="m", generation_id=epoch(group) + 1
     ) == {0: ErrorCode.ILLEGAL_GENERATION}

@@ -404,7 +404,7 @@ def run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_called_nobody_is_forgotten_and_nothing_has_two_owners(seed: int) -> None:
+def test_after_any_calls_no_member_is_forgotten_and_no_partition_has_two_owners(seed: int) -> None:
     run(seed)
 
 

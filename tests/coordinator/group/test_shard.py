@@ -190,7 +190,7 @@ def test_states_of_a_classic_group_are_entered_from_few_others() -> None:
         break
 
 
-def test_members_who_were_sent_away_for_long_need_no_rebalance() -> None:
+def test_members_fenced_for_long_need_no_rebalance() -> None:
     groups = Groups()
     request = {
         "group_id": GROUP,

@@ -24,7 +24,7 @@ def test_an_expression_matches_whole_names() -> None:
     }
 
 
-def test_a_search_goes_on_where_it_stopped_and_sees_the_topics_of_its_beginning() -> None:
+def test_a_search_continues_where_it_stopped_with_the_topics_of_its_start() -> None:
     topics = Topics({f"t{number}": 1 for number in range(3)})
     resolution = Resolution(["t.*", "x"], topics)
     topics.create("t9", 1)

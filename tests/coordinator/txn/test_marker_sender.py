@@ -204,7 +204,7 @@ async def running() -> AsyncIterator[Cluster]:
         nursery.cancel_scope.cancel()
 
 
-async def test_each_leader_is_told_once_of_all_that_it_leads(
+async def test_each_leader_gets_one_request_for_all_its_partitions(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as cluster:
@@ -220,7 +220,7 @@ async def test_each_leader_is_told_once_of_all_that_it_leads(
         assert not cluster.sender._pending and not cluster.sender._queues, "nothing is kept"
 
 
-async def test_no_request_asks_for_more_markers_than_one_may(
+async def test_no_request_has_more_markers_than_the_bound(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as cluster:
@@ -236,7 +236,7 @@ async def test_no_request_asks_for_more_markers_than_one_may(
         assert cluster.left == {"t": set(), "u": set()}
 
 
-async def test_what_waited_for_a_silent_node_is_not_told_when_it_is_over(
+async def test_expired_requests_to_a_silent_node_are_not_sent_later(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """In the first version of the protocol the next transaction has the same producer: it
@@ -256,7 +256,7 @@ async def test_what_waited_for_a_silent_node_is_not_told_when_it_is_over(
         assert not cluster.sender._queues
 
 
-async def test_what_comes_while_a_node_is_told_goes_into_its_next_request(
+async def test_markers_that_arrive_during_a_request_are_in_the_next_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as cluster:
@@ -280,7 +280,7 @@ async def test_what_comes_while_a_node_is_told_goes_into_its_next_request(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )
-async def test_a_partition_that_refuses_is_asked_until_it_does_not(
+async def test_a_partition_that_refuses_is_retried_until_it_accepts(
     error: ErrorCode, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with running() as cluster:
@@ -316,7 +316,7 @@ async def test_markers_follow_their_partition_to_its_next_leader(
         assert not cluster.left["t"]
 
 
-async def test_a_node_that_does_not_answer_holds_up_nobody_else(
+async def test_a_node_that_does_not_respond_delays_no_other(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as cluster:
@@ -387,7 +387,7 @@ async def test_a_shard_that_does_not_serve_for_a_while_still_wants_it(
         assert cluster.partitions_told() == [A0, A1, B0] and not cluster.left["t"]
 
 
-async def test_what_a_shard_wants_anew_in_the_same_epoch_is_done(
+async def test_an_effect_requested_again_in_the_same_epoch_is_carried_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its append was refused, so that it was loaded again: it has forgotten who has a marker."""
@@ -424,7 +424,7 @@ async def test_the_next_transaction_takes_the_place_of_the_one_before(
         assert [(id_, epoch) for _, id_, _, _, epoch in cluster.told] == [(4001, EPOCH + 1)]
 
 
-async def test_where_there_is_nobody_to_tell_the_shard_hears_so(
+async def test_an_effect_without_partitions_completes(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as cluster:
@@ -443,7 +443,7 @@ async def test_a_spare_producer_id_is_fetched(autojump_clock: trio.testing.MockC
         assert cluster.aborts == [AbortTimedOut("t", Producer(4000, 32766), 5000)]
 
 
-async def test_a_bug_at_one_node_holds_up_nobody_else(
+async def test_a_bug_at_one_node_delays_no_other_node(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running() as cluster:
@@ -487,7 +487,7 @@ def seals(id: str = "t", producer_id: int = 4000, *partitions: TopicPartition) -
     return SealPartitions(id, Producer(producer_id, 1), partitions or (A0, A1, B0))
 
 
-async def test_seals_find_their_leaders_and_the_shard_hears_of_them(
+async def test_seals_reach_their_leaders_and_the_shard_gets_the_results(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running() as cluster:

@@ -151,7 +151,7 @@ def test_what_is_cut_off_is_an_error(key: str, value: str | None) -> None:
         )
 
 
-def test_a_state_that_nobody_knows_is_an_error() -> None:
+def test_an_unknown_state_is_an_error() -> None:
     record = encode("t", WRITTEN[2][0], version=0)
     assert record.value is not None
     position = 2 + 8 + 2 + 4

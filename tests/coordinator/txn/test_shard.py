@@ -67,7 +67,7 @@ def test_an_initialization_that_cannot_be(id: str, timeout_ms: int, code: int) -
     assert txn.log == []
 
 
-def test_a_producer_raises_its_own_epoch_and_may_ask_again() -> None:
+def test_a_producer_raises_its_own_epoch_and_may_retry() -> None:
     txn = Transactions()
     first = txn.init()
     second = txn.init(first)
@@ -104,7 +104,7 @@ def test_initializations_that_the_log_refuses_take_no_memory() -> None:
     )
 
 
-def test_an_initialization_by_nobody_leaves_no_way_back() -> None:
+def test_an_initialization_without_a_producer_fences_the_previous_epoch() -> None:
     txn = Transactions()
     first = txn.init()
     txn.init()
@@ -112,7 +112,7 @@ def test_an_initialization_by_nobody_leaves_no_way_back() -> None:
         txn.init(first)
 
 
-def test_a_new_id_takes_whoever_comes() -> None:
+def test_a_new_transactional_id_accepts_any_producer() -> None:
     """Its owner's id has expired here; the producer has not noticed (KIP-360)."""
     txn = Transactions()
     assert txn.init((77, 5)) == (4000, 0)
@@ -159,7 +159,7 @@ def test_before_the_second_protocol_a_fence_raises_the_epoch_too() -> None:
     assert txn.init() == (4000, 2)
 
 
-def test_who_was_replaced_does_not_abort_the_transaction_of_its_successor() -> None:
+def test_a_replaced_producer_does_not_abort_its_successors_transaction() -> None:
     txn = Transactions()
     first = txn.init()
     second = txn.init()
@@ -224,7 +224,7 @@ def test_only_the_present_producer_adds_partitions() -> None:
         txn.add((1, 1))
 
 
-def test_verification_tells_what_is_in_the_transaction() -> None:
+def test_verification_returns_the_partitions_of_the_transaction() -> None:
     txn = Transactions()
     with refused(NO_MAPPING):
         txn.verify((4000, 0), A0)
@@ -414,7 +414,7 @@ def test_markers_of_an_earlier_transaction_do_not_end_this_one() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_who_comes_to_coordinate_a_decided_transaction_has_all_markers_written_again(
+def test_a_new_coordinator_writes_all_markers_of_a_decided_transaction_again(
     commit: bool,
 ) -> None:
     txn = Transactions()
@@ -506,7 +506,7 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
         txn.add(producer)
 
 
-def test_time_goes_on_where_another_coordinates() -> None:
+def test_timers_continue_at_the_next_coordinator() -> None:
     txn = Transactions()
     producer = txn.init(timeout_ms=30_000)
     txn.add(producer)
@@ -572,7 +572,7 @@ def test_unused_ids_are_forgotten_and_used_ones_are_not(monkeypatch: pytest.Monk
 # -- questions
 
 
-def test_transactions_are_listed_as_they_are_asked_for() -> None:
+def test_transactions_are_listed_by_the_requested_filters() -> None:
     txn = Transactions()
     for id in ("orders-1", "orders-2", "pay"):
         txn.init(id=id)
@@ -609,7 +609,7 @@ def test_only_ids_that_are_known_are_described() -> None:
     )
 
 
-def test_who_was_replaced_does_not_learn_the_epoch_of_its_successor() -> None:
+def test_a_replaced_producer_does_not_learn_its_successors_epoch() -> None:
     """As a repetition of its own end, where the successor speaks the first protocol."""
     txn = Transactions()
     old = txn.init()

@@ -349,7 +349,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_all_or_nothing_and_nobody_comes_back(seed: int) -> None:
+def test_transactions_are_atomic_and_fenced_producers_stay_fenced(seed: int) -> None:
     World(seed).run()
 
 

@@ -138,7 +138,7 @@ def test_only_the_owner_ends_it_and_may_repeat_that(
         txn.add(after, B0)
 
 
-def test_nobody_adds_to_a_prepared_transaction(txn: TwoPhase) -> None:
+def test_a_prepared_transaction_accepts_no_records(txn: TwoPhase) -> None:
     writer, owner = txn.prepared()
     for version in (0, 2):
         with refused(ErrorCode.PRODUCER_FENCED):
@@ -255,7 +255,7 @@ def test_without_an_open_transaction_keeping_is_initializing(txn: TwoPhase) -> N
     assert txn.describe()["transaction_timeout_ms"] == TWO_PHASE_TIMEOUT_MS
 
 
-def test_a_stranger_prepares_nothing(txn: TwoPhase) -> None:
+def test_another_producer_prepares_nothing(txn: TwoPhase) -> None:
     txn.init(timeout_ms=TIMEOUT_MS)
     writer = txn.init(timeout_ms=TIMEOUT_MS)
     txn.add(writer, A0)
@@ -356,7 +356,7 @@ def test_without_the_option_it_is_refused_as_apache_kafka_does(
     check(InitializeProducer("t", TIMEOUT_MS), options)
 
 
-def test_administrators_see_what_is_prepared_and_who_may_end_it(txn: TwoPhase) -> None:
+def test_administrators_see_prepared_transactions_and_their_owners(txn: TwoPhase) -> None:
     _, owner = txn.prepared()
     described = txn.describe()
     assert (described["owner_producer_id"], described["owner_producer_epoch"]) == owner

@@ -95,14 +95,14 @@ def test_an_early_kill_does_not_forget_the_orderly_stop_before_a_restart_of_the_
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
 
 
-def test_a_machine_that_cannot_be_told_from_another_proves_nothing(tmp_path: Path) -> None:
+def test_a_machine_without_a_boot_id_proves_nothing(tmp_path: Path) -> None:
     disk, path = Machine(), tmp_path / "registration"
     disk.boot = ""
     store_last_registration(disk, path, LastRegistration(17, disk.boot_id()))
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
 
 
-def test_a_log_directory_that_is_not_here_any_more_takes_the_word_away(tmp_path: Path) -> None:
+def test_a_missing_log_directory_ends_the_vouching(tmp_path: Path) -> None:
     disk, path = Machine(), tmp_path / "registration"
     lost, kept, new = UUID(int=1), UUID(int=2), UUID(int=3)
     store_last_registration(
@@ -124,7 +124,7 @@ def test_after_a_failed_sync_nothing_is_vouched_for(tmp_path: Path) -> None:
     assert previous_broker_epoch(disk, path, clean=False, directories=()) == NO_BROKER_EPOCH
 
 
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "registration").write_bytes(b"version 1\nbroker")
     with pytest.raises(StorageError, match="registration"):
         previous_broker_epoch(Machine(), tmp_path / "registration", clean=False, directories=())

@@ -268,7 +268,7 @@ async def test_an_empty_segment_behind_a_torn_tail_goes(tmp_path: Path) -> None:
     harness.kill()
 
 
-async def test_ending_below_the_high_watermark_is_said(
+async def test_an_end_below_the_high_watermark_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = await filled(tmp_path, 10, LogConfig())
@@ -552,7 +552,7 @@ async def test_only_a_creation_that_promised_nothing_is_undone(
 
 
 @pytest.mark.parametrize("survived", [True, False])
-async def test_records_without_whole_metadata_are_let_go_only_where_nothing_was_synced(
+async def test_records_without_complete_metadata_are_removed_only_where_nothing_was_synced(
     tmp_path: Path, survived: bool
 ) -> None:
     harness = await filled(tmp_path, 8)
@@ -608,7 +608,7 @@ async def test_an_orderly_stop_does_not_make_a_damaged_log_trusted(tmp_path: Pat
         ).keys() == {PARTITION}
 
 
-async def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
+async def test_a_log_that_ends_before_its_start_is_reset(tmp_path: Path) -> None:
     harness = await filled(tmp_path, 8)
     for name in ("log-start-offset-checkpoint", "replication-offset-checkpoint"):
         (tmp_path / name).write_bytes(encode_offset_checkpoint({PARTITION: 100}))
@@ -726,7 +726,7 @@ async def test_after_a_power_cut_a_log_that_began_at_the_leaders_start_is_whole(
     harness.kill()
 
 
-async def test_a_missing_first_segment_is_told(
+async def test_a_missing_first_segment_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = await filled(tmp_path, clean=True)

@@ -375,7 +375,9 @@ async def test_it_runs_by_itself_and_reads_nothing_when_nothing_is_dirty(
     harness.kill()
 
 
-async def test_the_rate_is_kept(harness: Harness, autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_rate_is_bounded(
+    harness: Harness, autojump_clock: trio.testing.MockClock
+) -> None:
     log = await open_compacted(harness, replace(COMPACT, segment_bytes=100_000))
     for number in range(100):
         harness.write(log, records((f"k{number}", "v" * 1000)))
@@ -489,7 +491,7 @@ async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
     return calls > at
 
 
-async def test_a_log_that_changes_while_others_are_noted_is_looked_at_anew(
+async def test_a_log_that_changes_during_a_checkpoint_is_checked_again(
     harness: Harness, autojump_clock: object
 ) -> None:
     log = await open_compacted(harness)

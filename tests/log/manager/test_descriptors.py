@@ -50,7 +50,7 @@ def numbers(harness: Harness, log: PartitionLog) -> list[int]:
 
 
 @pytest.mark.parametrize("left", range(8))
-async def test_a_write_that_finds_none_is_taken_back_and_goes_on_later(
+async def test_a_write_without_space_is_undone_and_retried_later(
     harness: Harness, left: int
 ) -> None:
     log = harness.open(ROLLING)

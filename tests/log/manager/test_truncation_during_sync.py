@@ -59,7 +59,7 @@ async def durable(h: Harness, log: PartitionLog) -> None:
     await h.service.checkpoint_recovery_points()
 
 
-async def test_a_log_that_begins_anew_right_after_a_cut_begins_segments_again(
+async def test_a_reset_right_after_a_truncation_starts_new_segments(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()
@@ -86,7 +86,7 @@ async def test_a_log_that_begins_anew_right_after_a_cut_begins_segments_again(
     assert len(log.segments) > 2
 
 
-async def test_a_log_that_begins_anew_below_a_cut_begins_segments_again(tmp_path: Path) -> None:
+async def test_a_reset_below_a_truncation_starts_new_segments(tmp_path: Path) -> None:
     h = Harness(tmp_path / "f")
     await h.service.start()
     log = written(h, config=ROLLING)
@@ -123,7 +123,7 @@ async def test_a_cut_that_waits_for_space_is_synced_after_its_options_changed(
             await wait_until(lambda: log.durability.unsynced_truncation is None)
 
 
-async def test_a_snapshot_of_before_is_not_left_beside_a_log_that_began_anew(
+async def test_a_reset_log_keeps_no_old_snapshot(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()

@@ -36,7 +36,7 @@ def test_gotcha_1_an_unknown_version_of_api_versions_still_has_a_header(
     assert not API_VERSIONS.supports(version)
 
 
-def test_gotcha_1_it_is_answered_in_v0_with_error_35_and_our_range() -> None:
+def test_gotcha_1_the_response_is_v0_with_error_35_and_our_range() -> None:
     answer = {
         "error_code": ErrorCode.UNSUPPORTED_VERSION,
         "api_keys": [
@@ -52,7 +52,7 @@ def test_gotcha_1_it_is_answered_in_v0_with_error_35_and_our_range() -> None:
 
 
 @pytest.mark.parametrize("asked", range(5))
-def test_gotcha_1_a_client_of_ours_reads_that_answer_whatever_it_asked(asked: int) -> None:
+def test_gotcha_1_our_client_reads_that_response_at_any_version(asked: int) -> None:
     frame = bytes.fromhex("00000007  0023  00000001 0012 0000 0002")
     correlation_id, position = decode_response_header(API_VERSIONS, asked, frame)
     answer = API_VERSIONS.decode_response(asked, frame, position)

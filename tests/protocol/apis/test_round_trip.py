@@ -43,7 +43,7 @@ def api_versions_own_rules(api: Api, side: str, version: int, mapping: dict[str,
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
-def test_what_is_encoded_comes_back(api: Api, version: int, side: str) -> None:
+def test_encoded_values_decode_to_themselves(api: Api, version: int, side: str) -> None:
     message = declared(api, side)
 
     def check(dice: Random) -> None:
