@@ -287,7 +287,7 @@ def work_confluent(task: Task) -> None:
 # -- aiokafka
 
 
-class Ownership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+class Ownership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """Which partitions the group gave to this member, and how often that has changed."""
 
     def __init__(self) -> None:

@@ -283,7 +283,7 @@ async def test_a_node_without_any_log_directory_left_stops_with_the_reason(tmp_p
             assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         await run.ended.wait()
     assert run.failure is not None
-    assert "no log directory is online" in str(run.failure.exceptions[0])  # type: ignore[attr-defined]
+    assert "no log directory is online" in str(run.failure.exceptions[0])  # type: ignore[attr-defined]  # the failure is a group
     assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 

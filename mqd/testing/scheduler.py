@@ -305,9 +305,9 @@ class Steps(trio.abc.Instrument):
 def seeded_scheduler(seed: object) -> Iterator[None]:
     """Trio's order of runnable tasks comes from `seed` inside of the block."""
     before = trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r
-    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # final in Trio
     trio_run._r = _Chance(f"{seed}/scheduler")
     try:
         yield
     finally:
-        trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r = before  # type: ignore[misc]
+        trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r = before  # type: ignore[misc]  # final in Trio

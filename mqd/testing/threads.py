@@ -86,7 +86,7 @@ class Work(Generic[ResultT]):
         assert self.ended
         if self._error is not None:
             raise self._error
-        return self._result  # type: ignore[return-value]
+        return self._result  # type: ignore[return-value]  # set, as there is no error
 
     # -- the thread calls
 

@@ -76,7 +76,7 @@ class Loopback:
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         async with stream:
-            await self.cluster.one.serve(_Stream(stream))  # type: ignore[arg-type]
+            await self.cluster.one.serve(_Stream(stream))  # type: ignore[arg-type]  # the same calls
 
 
 @contextmanager

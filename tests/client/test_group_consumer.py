@@ -389,9 +389,9 @@ async def test_what_makes_no_sense_is_refused_in_words(nursery: trio.Nursery) ->
             await consumer.next()
             for offset in (-1, "5"):
                 with pytest.raises(ClientError, match="is no offset of a-0 to commit"):
-                    await consumer.commit({A[0]: offset})  # type: ignore[dict-item]
+                    await consumer.commit({A[0]: offset})  # type: ignore[dict-item]  # the wrong type is the test
             with pytest.raises(ClientError, match="'sideways' is no offset of a-0"):
-                await consumer.seek(A[0], "sideways")  # type: ignore[arg-type]
+                await consumer.seek(A[0], "sideways")  # type: ignore[arg-type]  # the wrong type is the test
 
 
 async def test_a_paused_partition_keeps_what_was_fetched(

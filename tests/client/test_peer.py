@@ -109,7 +109,7 @@ async def test_an_abandoned_request_leaves_the_stream_in_order(
             await gate.wait()
             await send_all(data)
 
-        stream.send_all = slowly  # type: ignore[method-assign,assignment]
+        stream.send_all = slowly  # type: ignore[method-assign,assignment]  # replaced by the test
         with trio.move_on_after(1):
             await peer.request(api(METADATA), {"topics": [{"name": "gone"}]})
         gate.set()

@@ -569,7 +569,7 @@ async def test_a_record_that_is_none_is_refused_before_it_spoils_others(
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
     async with producing(cluster) as (_, producer):
-        good = await producer.enqueue("a", b"good", headers=((name, b"1") for name in ("h",)))  # type: ignore[arg-type]
+        good = await producer.enqueue("a", b"good", headers=((name, b"1") for name in ("h",)))  # type: ignore[arg-type]  # accepted at run time
         with pytest.raises(ClientError, match=words) as caught:
             await producer.enqueue(**{"topic": "a", **record})
         assert caught.value.remedy and (await good.wait()).offset == 0
@@ -594,10 +594,10 @@ async def test_a_buffer_may_be_used_again_once_its_record_is_queued(nursery: tri
     (partition,) = cluster.add_topic("a")
     buffer = bytearray(b"1111")
     async with producing(cluster) as (_, producer):
-        first = await producer.enqueue("a", memoryview(buffer), key=bytearray(b"k"))  # type: ignore[arg-type]
+        first = await producer.enqueue("a", memoryview(buffer), key=bytearray(b"k"))  # type: ignore[arg-type]  # accepted at run time
         buffer[:] = b"2222"
-        await producer.enqueue("a", buffer)  # type: ignore[arg-type]
-        await producer.enqueue("a", memoryview(array("H", [1, 1])))  # type: ignore[arg-type]
+        await producer.enqueue("a", buffer)  # type: ignore[arg-type]  # accepted at run time
+        await producer.enqueue("a", memoryview(array("H", [1, 1])))  # type: ignore[arg-type]  # accepted at run time
         assert (await first.wait()).offset == 0
     assert partition.values() == [b"1111", b"2222", array("H", [1, 1]).tobytes()]
 

@@ -119,7 +119,7 @@ async def test_five_are_in_flight_after_the_first_and_requests_carry_several_par
         await gate.wait()
         return await served(request)
 
-    cluster.one._on_0 = gated  # type: ignore[method-assign]
+    cluster.one._on_0 = gated  # type: ignore[method-assign]  # replaced by the test
     async with producing(cluster, buffer_bytes_max=1 << 20) as (_, producer):
         for batches in zip(*(numbered(partition, 0, 60) for partition in range(3)), strict=True):
             await send_all(producer, list(batches))
@@ -354,7 +354,7 @@ async def test_a_broker_that_stores_out_of_order_is_found_out(nursery: trio.Nurs
         async with producing(cluster) as (_, producer):
             await send_all(producer, numbered(0, 0, 3))
             await producer.flush()
-            cluster.one._on_0 = forgetful  # type: ignore[method-assign]
+            cluster.one._on_0 = forgetful  # type: ignore[method-assign]  # replaced by the test
             await send_all(producer, numbered(0, 3, 12))
             await trio.testing.wait_all_tasks_blocked()
             all_sent.set()

@@ -239,7 +239,7 @@ def kafka_python(task: Task) -> None:
     import kafka
     from kafka.errors import KafkaError, RetriableError
 
-    class KafkaPythonListener(Listener, kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    class KafkaPythonListener(Listener, kafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped base
         keeps_positions = True
 
     options = task.options
@@ -304,7 +304,7 @@ async def aiokafka_loop(task: Task) -> None:
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from aiokafka.protocol.commit import OffsetFetchRequest
 
-    class AiokafkaListener(Listener, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    class AiokafkaListener(Listener, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped base
         pass
 
     options = task.options

@@ -78,7 +78,7 @@ async def test_what_was_done_in_part_is_not_tried_again_and_taken_for_another_s(
         quorum.leader_id = 2
         return index
 
-    quorum.propose = once  # type: ignore[method-assign]
+    quorum.propose = once  # type: ignore[method-assign]  # replaced by the test
     assert (
         await refused(controller.submit(CreateTopics(tuple(topics), 1, 1)))
         is ErrorCode.REQUEST_TIMED_OUT
@@ -128,9 +128,9 @@ async def test_a_cancelled_operation_that_completes_later_has_no_side_effect() -
         late.append(command)
         raise OutcomeUnknown
 
-    quorum.propose, propose = lost, quorum.propose  # type: ignore[method-assign]
+    quorum.propose, propose = lost, quorum.propose  # type: ignore[method-assign]  # replaced by the test
     assert await refused(controller.submit(create("t"))) is ErrorCode.REQUEST_TIMED_OUT
-    quorum.propose = propose  # type: ignore[method-assign]
+    quorum.propose = propose  # type: ignore[method-assign]  # replaced by the test
     await controller.submit(create("t"))
     topic_id = controller.image.topics["t"].topic_id
     commit(late[0])  # the lost command arrives after all

@@ -587,7 +587,7 @@ async def test_a_shard_that_was_let_go_of_while_others_decided_decides_nothing_m
             runtime.held(TOPIC, 1, epoch=1)
             return NOTHING
 
-        first.on_deadline = elected_again  # type: ignore[method-assign]
+        first.on_deadline = elected_again  # type: ignore[method-assign]  # replaced by the test
         await runtime.ask("wake", at, index=0)
         await runtime.ask("wake", at, index=1)
         await trio.sleep(60)

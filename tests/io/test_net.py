@@ -356,7 +356,7 @@ async def scripted(*script: OSError) -> AsyncIterator[tuple[OsListener, list[OsS
     """A listener that meets these errors first, and a client that waits to be accepted."""
     listener = await OsNetwork().listen(HOST, 0)
     real = listener._socket
-    listener._socket = Scripted(real, *script)  # type: ignore[assignment]
+    listener._socket = Scripted(real, *script)  # type: ignore[assignment]  # a scripted socket
     with socket.create_connection((HOST, listener.port)):
         accepted: list[OsSocket] = []
         yield listener, accepted

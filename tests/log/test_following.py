@@ -65,7 +65,7 @@ class DyingDisk(FaultyDisk):
             self.step()
             original(size)
 
-        file.truncate = truncate  # type: ignore[method-assign]
+        file.truncate = truncate  # type: ignore[method-assign]  # replaced by the test
         return file
 
 

@@ -381,7 +381,7 @@ def test_transactions(mqctl: Mqctl, filled: Loopback) -> None:
         assert list(filled.inside(lambda: filled.cluster.transactions)) == ["t; rm"], (
             "to fence it would have made it"
         )
-        assert ran.data[0]["producer_epoch"] == producer._wrapped.producer[1] + 1  # type: ignore[attr-defined]
+        assert ran.data[0]["producer_epoch"] == producer._wrapped.producer[1] + 1  # type: ignore[attr-defined]  # the sync client's inner producer
     for arguments in (
         ["abort", "a:0"],
         ["abort", "a", "--producer-id", "1"],

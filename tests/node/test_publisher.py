@@ -59,7 +59,7 @@ class Publishing:
     def __init__(self) -> None:
         self.replica = RecordingReplica()
         self.image = MetadataImage()
-        self.publisher = MetadataPublisher(NodeId(1), NodeConfig.load(), self.replica)  # type: ignore[arg-type]
+        self.publisher = MetadataPublisher(NodeId(1), NodeConfig.load(), self.replica)  # type: ignore[arg-type]  # a fake of the replica
         self.index = 0
 
     def change(self, *records: Any) -> list[tuple[str, Any]]:

@@ -154,7 +154,7 @@ class Group:
         return int(self.nodes[i].raftCurrentTerm)
 
 
-class _StockBox(stock_transport.Transport):  # type: ignore[misc]
+class _StockBox(stock_transport.Transport):  # type: ignore[misc]  # PySyncObj has no types
     def __init__(self, sync_object: Any, self_node: Any, other_nodes: Any) -> None:
         super().__init__(sync_object, self_node, other_nodes)
         self.box: list[tuple[int, Any]] = []
@@ -164,7 +164,7 @@ class _StockBox(stock_transport.Transport):  # type: ignore[misc]
         return True
 
 
-class _StockNode(stock.SyncObj):  # type: ignore[misc]
+class _StockNode(stock.SyncObj):  # type: ignore[misc]  # PySyncObj has no types
     def __init__(self, i: int, ids: list[int], journal: str, **options: Any) -> None:
         configuration = stock.SyncObjConf(
             autoTick=False, journalFile=journal, useFork=False, **options
@@ -173,7 +173,7 @@ class _StockNode(stock.SyncObj):  # type: ignore[misc]
         super().__init__(stock_node.Node(i), others, configuration, transportClass=_StockBox)
         self.applied: list[str] = []
 
-    @stock.replicated  # type: ignore[untyped-decorator]
+    @stock.replicated  # type: ignore[untyped-decorator]  # PySyncObj has no types
     def add(self, value: str) -> int:
         if value == "boom":
             raise ValueError("poison")

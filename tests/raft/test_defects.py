@@ -299,7 +299,7 @@ def test_f_poisoned_command_is_a_result_and_a_raising_machine_stops_the_node() -
     def broken(index: int, command: bytes) -> None:
         raise ValueError("a machine that is not total")
 
-    ours.machines[1].apply = broken  # type: ignore[method-assign]
+    ours.machines[1].apply = broken  # type: ignore[method-assign]  # replaced by the test
     ours.add(1, "x")
     # rises: the daemon stops, it does not go on without the entry
     with pytest.raises(ValueError, match="not total"):

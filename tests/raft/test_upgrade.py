@@ -104,7 +104,7 @@ class Upgrading(Ours):
         self.finalized = finalized
         super().__init__(3)
 
-    def node_class(self, **options: Any) -> RaftNode:  # type: ignore[override]
+    def node_class(self, **options: Any) -> RaftNode:  # type: ignore[override]  # adds one option
         return RaftNode(**options, finalized=lambda: self.finalized)
 
     def commands(self, i: int) -> list[bytes]:
@@ -238,7 +238,7 @@ class ServiceOfTheReleaseBefore(RaftService):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.peer_links.handshakes.versions.uses_v2 = lambda peer: True  # type: ignore[method-assign]
+        self.peer_links.handshakes.versions.uses_v2 = lambda peer: True  # type: ignore[method-assign]  # replaced by the test
         self._credentials.allows_v2 = self._allows_handshake_v2
 
     def _allows_handshake_v2(self) -> bool:

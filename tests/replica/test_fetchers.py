@@ -159,7 +159,7 @@ class Node:
             clock=harness.clock,
             entropy=RandomEntropy(),
             options=OPTIONS,
-            connect=self.connect,  # type: ignore[arg-type]
+            connect=self.connect,  # type: ignore[arg-type]  # a fake connection
             broker_epoch=lambda: 5,
         )
 

@@ -305,7 +305,7 @@ class Rig:
             controller=SimpleNamespace(image=self.image, controller_id=ME),
         )
         self.network = MemoryNetwork()
-        self.server = Server(self.node, self.network)  # type: ignore[arg-type]
+        self.server = Server(self.node, self.network)  # type: ignore[arg-type]  # a node made of fakes
         self.listeners = {CLIENT: MemoryListener(), PEER: MemoryListener()}
         self.changes = 0
 

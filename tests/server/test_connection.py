@@ -385,7 +385,7 @@ def test_a_protocol_error_in_a_request_closes_this_connection() -> None:
     def refuse(*_: object) -> bool:
         raise ProtocolError("no such thing")
 
-    owner.dispatch = refuse  # type: ignore[method-assign, assignment]
+    owner.dispatch = refuse  # type: ignore[method-assign, assignment]  # replaced by the test
     owner.sock.incoming = [frame(b"12345678")]
     owner.run()
     assert owner.sock.closed
@@ -404,7 +404,7 @@ def test_a_frame_keeps_its_bytes_until_the_turn_ends_and_its_buffer_serves_again
         connection.slot().complete([b"."])
         return True
 
-    owner.dispatch = dispatch  # type: ignore[method-assign]
+    owner.dispatch = dispatch  # type: ignore[method-assign]  # replaced by the test
     bodies = [bytes([number]) * 500_000 for number in range(4)]
     for body in bodies:
         owner.sock.incoming.append(frame(body))

@@ -794,7 +794,7 @@ async def test_deleted_records_are_gone_everywhere_before_it_is_said(
         (response,) = client.responses()
         done = response.topics[0].partitions[0]
         assert (done.low_watermark, done.error_code) == (1, 0)
-        wanted["partitions"][0]["offset"] = 1  # type: ignore[index]
+        wanted["partitions"][0]["offset"] = 1  # type: ignore[index]  # the body is a mapping of objects
         node.partition("t").followers[OTHER].log_start_offset = 0
         client.post("delete_records", 2, {"topics": [wanted], "timeout_ms": 5000})
         await settle()

@@ -21,7 +21,7 @@ def test_a_crash_of_a_client_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> 
         sends += 1
         if sends == 20:
             raise ZeroDivisionError("a defect")
-        await intact(*args)  # type: ignore[arg-type]
+        await intact(*args)  # type: ignore[arg-type]  # the arguments of any call
 
     monkeypatch.setattr(Producer, "_send_batches", broken)
     violations = run_seed(Settings(0, seconds=4.0)).violations

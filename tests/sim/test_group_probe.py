@@ -20,7 +20,7 @@ T0 = TopicPartition("t", 0)
 class Held(SimpleNamespace):
     """One like another is another."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__  # type: ignore[assignment]  # SimpleNamespace has no hash
 
 
 class Cardboard:

@@ -52,6 +52,6 @@ async def test_a_plot_deletes_no_topic_that_grows_meanwhile() -> None:
         assert wish == {"x1": 3} and "x1" not in administration.created
         return {"x1": None}
 
-    administration._admin = SimpleNamespace(add_partitions=add_partitions)  # type: ignore[assignment]
+    administration._admin = SimpleNamespace(add_partitions=add_partitions)  # type: ignore[assignment]  # a fake with one call
     await administration._grow()
     assert administration.created == {"x1": 3}

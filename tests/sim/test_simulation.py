@@ -104,7 +104,7 @@ def test_jobs_share_the_seeds_and_closing_the_results_ends_them() -> None:
     digests = [run_seed(one).digest for one in settings]
     assert digests[0] != digests[1], "another seed is another run"
     settings += [Settings(seed=seed, seconds=1.0, bug=FOUND_AT_ONCE) for seed in range(2000)]
-    with closing(results(settings, 2)) as ran:  # type: ignore[type-var]
+    with closing(results(settings, 2)) as ran:  # type: ignore[type-var]  # results is a generator
         found = list(islice(ran, 3))
     assert [one.settings.seed for one in found] == [1, 2, 0] and [
         one.digest for one in found[:2]

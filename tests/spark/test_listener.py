@@ -105,5 +105,5 @@ def test_the_lags_of_old_queries_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_error_in_the_listener_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    MqdListener().onQueryProgress(SimpleNamespace(progress=None))  # type: ignore[arg-type]
+    MqdListener().onQueryProgress(SimpleNamespace(progress=None))  # type: ignore[arg-type]  # a fake event
     assert "The listener of format 'mqd' failed" in caplog.text

@@ -169,7 +169,7 @@ def test_decided_transactions_are_committed_and_never_aborted(
     driver = Driver(client, query, topic)
     claim = driver.plan("query-id")
     transaction = prepare(client, topic, decided)
-    driver._end_all = lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+    driver._end_all = lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]  # replaced by the test
     with pytest.raises(KeyboardInterrupt):  # the driver dies right after its decision
         driver.commit(0, "query-id", claim, [transaction], NO_CONTENTS)
     prepare(client, topic, orphan)

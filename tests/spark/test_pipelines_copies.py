@@ -205,7 +205,7 @@ def test_a_mirror_prepares_the_target_for_what_is_new_in_a_micro_batch(
     monkeypatch.setattr(reader, "_prepare", prepared.append)
     for end in ends:
         monkeypatch.setattr(WrappedReader, "latestOffset", lambda *_, end=end: end)
-        assert reader.latestOffset({}, None) == end  # type: ignore[arg-type]
+        assert reader.latestOffset({}, None) == end  # type: ignore[arg-type]  # no limit
     assert prepared == [{"a": 2}, {"a": 3, "b": 1}]
 
 

@@ -338,7 +338,7 @@ def test_bytes_that_are_no_record_are_refused(key: bytes, value: bytes | None) -
 
 def test_what_was_decoded_does_not_hold_on_to_the_bytes() -> None:
     buffer = bytearray(encode(GroupMetadataKey("g"), _GROUP).value or b"")
-    entry = decode(CoordinatorRecord(encode(GroupMetadataKey("g"), _GROUP).key, memoryview(buffer)))  # type: ignore[arg-type]
+    entry = decode(CoordinatorRecord(encode(GroupMetadataKey("g"), _GROUP).key, memoryview(buffer)))  # type: ignore[arg-type]  # bytes in a view
     assert entry is not None
     buffer[:] = bytes(len(buffer))
     assert entry.value == _GROUP

@@ -68,7 +68,7 @@ class Machine:
     async def live(self, *, survival_proven: bool = True) -> None:
         self.disk.disarm()
         self.process = Process(1, "node 1", self.clock)
-        self.harness.disk = InlineDisk(self.disk, self.process)  # type: ignore[assignment]
+        self.harness.disk = InlineDisk(self.disk, self.process)  # type: ignore[assignment]  # a disk with the same calls
         self.harness.new_service(survival_proven=survival_proven, unsynced_survived=survival_proven)
         await self.harness.service.start()
 

@@ -35,7 +35,7 @@ class Machine:
         self.clock = VirtualClock()
         self.disk = MemoryDisk(1, self.clock, random.Random(seed))
         self.process = Process(1, "node 1", self.clock)
-        self.harness = Harness(HOME, disk=InlineDisk(self.disk, self.process))  # type: ignore[arg-type]
+        self.harness = Harness(HOME, disk=InlineDisk(self.disk, self.process))  # type: ignore[arg-type]  # a disk with the same calls
 
     async def next_life(self, *, power_cut: bool) -> None:
         self.process.end()
@@ -43,7 +43,7 @@ class Machine:
             self.disk.power_cut()
         self.disk.disarm()
         self.process = Process(1, "node 1", self.clock)
-        self.harness.disk = InlineDisk(self.disk, self.process)  # type: ignore[assignment]
+        self.harness.disk = InlineDisk(self.disk, self.process)  # type: ignore[assignment]  # a disk with the same calls
         self.harness.new_service(unsynced_survived=not power_cut)
         await self.harness.service.start()
         assert self.harness.service.fenced == {}

@@ -457,7 +457,7 @@ async def changed_at(home: Path, change: str, at: int, during: bool) -> bool:
             CHANGES[change](harness, log)
         return result
 
-    harness.disk.offload = counted  # type: ignore[method-assign,assignment]
+    harness.disk.offload = counted  # type: ignore[method-assign,assignment]  # replaced by the test
     await compactor.clean_one()
     del harness.disk.offload
     assert not compactor.uncleanable, "what was read while it changed says nothing of the log"
@@ -501,11 +501,11 @@ async def test_a_log_that_changes_during_a_checkpoint_is_checked_again(
     offload = harness.disk.offload
 
     async def changed(call: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
-        harness.disk.offload = offload  # type: ignore[method-assign]
+        harness.disk.offload = offload  # type: ignore[method-assign]  # replaced by the test
         harness.service.reset(log, 30)
         return await offload(call, *args, limiter=limiter)
 
-    harness.disk.offload = changed  # type: ignore[method-assign,assignment]
+    harness.disk.offload = changed  # type: ignore[method-assign,assignment]  # replaced by the test
     assert not await harness.service.compactor.clean_one()
     assert not harness.failed
     harness.kill()
@@ -525,7 +525,7 @@ async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(
         roll(harness, log)
         await settle(harness, log)
     compactor = harness.service.compactor
-    harness.disk.free = DISK_RESERVE_BYTES + 5000  # type: ignore[attr-defined]
+    harness.disk.free = DISK_RESERVE_BYTES + 5000  # type: ignore[attr-defined]  # the fake disk has it
     offload, calls = harness.disk.offload, list[object]()
 
     async def noted(call: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
@@ -535,7 +535,7 @@ async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(
     assert await compactor.clean_one(), "there may be others"
     assert await compactor.clean_one() and other.cleaned_to == 2
     assert not await compactor.clean_one(), "now it is time to rest"
-    harness.disk.offload = noted  # type: ignore[method-assign,assignment]
+    harness.disk.offload = noted  # type: ignore[method-assign,assignment]  # replaced by the test
     for _ in range(3):
         await trio.sleep(compactor.options.backoff_ms / 1000)
         assert await compactor.clean_one() and not await compactor.clean_one(), (
@@ -544,7 +544,7 @@ async def test_a_log_for_which_there_is_no_space_keeps_no_other_waiting(
     del harness.disk.offload
     assert dirtiest.cleaned_to == 0 and dirtiest.failure is None and not compactor.uncleanable
     assert not calls, "what has no space is not read in vain"
-    harness.disk.free = 1 << 30  # type: ignore[attr-defined]
+    harness.disk.free = 1 << 30  # type: ignore[attr-defined]  # the fake disk has it
     assert not await compactor.clean_one()
     await trio.sleep(compactor.options.backoff_ms / 1000)
     assert await compactor.clean_one() and dirtiest.cleaned_to == 20
@@ -576,7 +576,7 @@ async def test_a_name_that_cannot_be_changed_takes_the_directory_offline(
             raise OSError(errno.ENOSPC, "No space left on device")
         rename(source, target, durable=durable)
 
-    harness.disk.rename = failing  # type: ignore[method-assign]
+    harness.disk.rename = failing  # type: ignore[method-assign]  # replaced by the test
     await harness.service.compactor.clean_one()
     assert left == -1 and not log.is_readable
     assert not await harness.service.compactor.clean_one()
@@ -609,12 +609,12 @@ async def test_a_replacement_that_a_cut_completes_is_durable_before_anything_els
     async def cut_when_in_place(call: Callable[..., Any], *args: Any, limiter: Any = None) -> Any:
         result = await offload(call, *args, limiter=limiter)
         if log.swap is not None and log.swap.is_in_place:
-            disk.rename, disk.sync_directory = renamed, lambda path: changes.append("sync")  # type: ignore[method-assign]
+            disk.rename, disk.sync_directory = renamed, lambda path: changes.append("sync")  # type: ignore[method-assign]  # replaced by the test
             harness.service.truncate_to(log, 23)
             del disk.rename, disk.sync_directory
         return result
 
-    disk.offload = cut_when_in_place  # type: ignore[method-assign,assignment]
+    disk.offload = cut_when_in_place  # type: ignore[method-assign,assignment]  # replaced by the test
     await harness.service.compactor.clean_one()
     del disk.offload
     swapped = [at for at, what in enumerate(changes) if what == ".swap"]

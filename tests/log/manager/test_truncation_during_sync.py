@@ -41,7 +41,7 @@ class SlowDisk(FaultyDisk):
             self.synced.append(path.name)
             original()
 
-        file.sync = sync  # type: ignore[method-assign]
+        file.sync = sync  # type: ignore[method-assign]  # replaced by the test
         return file
 
 

@@ -239,7 +239,7 @@ async def test_a_large_reassignment_is_several_decisions_and_names_each_partitio
             operations.append(op)
             return await submit(op)
 
-        node.controller.submit = counted  # type: ignore[method-assign]
+        node.controller.submit = counted  # type: ignore[method-assign]  # replaced by the test
         wishes = [{"partition_index": index, "replicas": [1]} for index in (*range(1200), 0, 1199)]
         response = await node.request(
             "alter_partition_reassignments",
