@@ -1,4 +1,4 @@
-"""The brokers under test: starting them, what they cost the machine, and whether they answer yet.
+"""The brokers under test: starting them, their cost, and whether they respond yet.
 
 A broker that this process started is known by its process ids, and its CPU time and memory are read
 from /proc. One that was given as host:port is only measured so if a pid was given with it, and its
@@ -60,17 +60,17 @@ class Broker:
     # -- life
 
     def start(self) -> tuple[float, float]:
-        """Start it; returns the seconds until it answers ApiVersions, as (until ready,
+        """Start it; returns the seconds until it responds to ApiVersions, as (until ready,
         monotonic time of the start).
         """
         assert self.launch is not None
-        begun = time.monotonic()
+        started_at = time.monotonic()
         self.process = self.launch()
         ready = wait_until(
-            lambda: answers_api_versions(self.address), f"{self.name} to answer", self.process
+            lambda: responds_to_api_versions(self.address), f"{self.name} to respond", self.process
         )
         self.pid = self.find_pid() if self.find_pid is not None else self.process.pid
-        return ready - begun, begun
+        return ready - started_at, started_at
 
     def stop(self) -> None:
         """Stop what `start` started, politely, and wait for it."""
@@ -132,7 +132,8 @@ class Broker:
 
     def drop_topic(self, name: str) -> None:
         if name != self.fixed_topic:
-            with suppress(KafkaException, TimeoutError):  # if it is gone, the next question says so
+            # if it is gone, the next benchmark reports it
+            with suppress(KafkaException, TimeoutError):
                 self._administrator().delete_topics([name])[name].result(DROP_SECONDS_MAX)
 
 
@@ -165,11 +166,11 @@ def wait_until(
     return time.monotonic()
 
 
-# -- asking by hand: admin clients have time-outs and back-offs of their own, which must not be
+# -- requests by hand: admin clients have time-outs and back-offs of their own, which must not be
 # measured
 
 
-def _ask(address: tuple[str, int], key: int, version: int, body: dict[str, object]) -> Any:
+def _request(address: tuple[str, int], key: int, version: int, body: dict[str, object]) -> Any:
     api = by_key(key)
     assert isinstance(api, Api)
     frame = encode_request_header(api, version, 1, "bench") + api.encode_request(version, body)
@@ -177,16 +178,16 @@ def _ask(address: tuple[str, int], key: int, version: int, body: dict[str, objec
         connection.sendall(len(frame).to_bytes(4, "big") + frame)
         with connection.makefile("rb") as stream:
             size = stream.read(4)
-            answer = stream.read(int.from_bytes(size, "big")) if len(size) == 4 else b""
-    if not answer:
+            response = stream.read(int.from_bytes(size, "big")) if len(size) == 4 else b""
+    if not response:
         raise ConnectionError("closed")
-    return api.decode_response(version, answer, decode_response_header(api, version, answer)[1])
+    return api.decode_response(version, response, decode_response_header(api, version, response)[1])
 
 
-def answers_api_versions(address: tuple[str, int]) -> bool:
-    """Whether the broker answers at all."""
+def responds_to_api_versions(address: tuple[str, int]) -> bool:
+    """Whether the broker responds at all."""
     try:
-        return bool(_ask(address, 18, 0, {}).error_code == 0)
+        return bool(_request(address, 18, 0, {}).error_code == 0)
     except OSError:
         return False
 
@@ -198,7 +199,7 @@ def acknowledges(address: tuple[str, int], topic: str) -> bool:
         "records": build_batch([(None, b"first")], timestamp=int(time.time() * 1000)),
     }
     try:
-        answer = _ask(
+        response = _request(
             address,
             0,
             9,
@@ -210,7 +211,7 @@ def acknowledges(address: tuple[str, int], topic: str) -> bool:
         )
     except OSError:
         return False
-    return bool(answer.responses[0].partition_responses[0].error_code == 0)
+    return bool(response.responses[0].partition_responses[0].error_code == 0)
 
 
 # -- the two that can be started

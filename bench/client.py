@@ -7,7 +7,7 @@ Asks mqd (record by record), mqd-arrow (Arrow batches), aiokafka, kafka-python a
 to produce and to consume, each in a process of its own, against one mqd node that this program
 starts. Rounds are interleaved and begin with another client each time; the table has medians.
 `wall` is what a user waits, and depends on what else the machine does; `cpu` is what the process of
-the client costs. What is equal between the clients is said in client_roles.py.
+the client costs. client_roles.py lists what is equal between the clients.
 """
 
 from __future__ import annotations

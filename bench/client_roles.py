@@ -4,7 +4,7 @@
 
 Every producer has the same settings: acks=all, idempotence, batches of 256 KiB, 5 ms of linger,
 32 MiB of buffer where that can be set, no compression, partition 0. Every consumer reads partition
-0 from its beginning without a group, at most 4 MiB of a partition in one answer, and touches the
+0 from its beginning without a group, at most 4 MiB of a partition in one response, and touches the
 key and the value of each record. Producers queue record by record and flush at the end; consumers
 use the fastest way to records that their documentation names. The clock runs from the first record
 to the last acknowledgement, and from the first request for data to the last record; imports and
@@ -46,14 +46,14 @@ class Job:
     touched: int = 0
     wall: float = 0.0
     cpu: float = 0.0
-    _begun: tuple[float, float] = field(default=(0.0, 0.0))
+    _started: tuple[float, float] = field(default=(0.0, 0.0))
 
     def start(self) -> None:
-        self._begun = time.perf_counter(), time.process_time()
+        self._started = time.perf_counter(), time.process_time()
 
     def stop(self) -> None:
-        self.wall = time.perf_counter() - self._begun[0]
-        self.cpu = time.process_time() - self._begun[1]
+        self.wall = time.perf_counter() - self._started[0]
+        self.cpu = time.process_time() - self._started[1]
 
     def pool(self) -> list[tuple[bytes | None, bytes]]:
         """Key and value of the first records; those behind them are the same again."""

@@ -90,7 +90,7 @@ def rows_of(shape: Shape, count: int) -> Rows:
     return Rows(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps, headers)
 
 
-def answers_of(shape: Shape, rows: Rows) -> list[bytes]:
+def responses_of(shape: Shape, rows: Rows) -> list[bytes]:
     """What fetches of 8 MiB would return: the batches of one partition, numbered."""
     batches = columns.encode(
         rows.keys,
@@ -101,22 +101,22 @@ def answers_of(shape: Shape, rows: Rows) -> list[bytes]:
         codec=shape.codec,
         batch_bytes=shape.batch_bytes,
     )
-    answers, data, offset = [], bytearray(), 0
+    responses, data, offset = [], bytearray(), 0
     for batch in batches:
         batch.data[:8] = offset.to_bytes(8, "big")
         offset += batch.records
         batch.seal(1, 0, 0, transactional=False)
         if len(data) + len(batch.data) > FETCH_BYTES:
-            answers.append(bytes(data))
+            responses.append(bytes(data))
             data.clear()
         data += batch.data
-    return [*answers, bytes(data)]
+    return [*responses, bytes(data)]
 
 
 def best_of(seconds: float, run: Callable[[], int]) -> float:
     """Records a second of processor time: the best of some runs, three or more."""
-    best, begun, runs = 0.0, time.process_time(), 0
-    while runs < 3 or time.process_time() - begun < seconds:
+    best, started_at, runs = 0.0, time.process_time(), 0
+    while runs < 3 or time.process_time() - started_at < seconds:
         start = time.process_time()
         count = run()
         best = max(best, count / (time.process_time() - start))
@@ -124,23 +124,23 @@ def best_of(seconds: float, run: Callable[[], int]) -> float:
     return best
 
 
-def decode_rate(seconds: float, answers: list[bytes], **options: Any) -> float:
+def decode_rate(seconds: float, responses: list[bytes], **options: Any) -> float:
     def run() -> int:
         return sum(
             batch.num_rows
-            for data in answers
+            for data in responses
             for batch in columns.decode(data, "bench", 0, **options)
         )
 
     return best_of(seconds, run)
 
 
-def walk_rate(answers: list[bytes]) -> float:
+def walk_rate(responses: list[bytes]) -> float:
     def run() -> int:
         count = 0
-        for position, size, header in iterate_batches(answers[0]):
-            validate(answers[0], position, end=position + size)
-            count += sum(1 for _ in iterate_records(answers[0], position, header=header))
+        for position, size, header in iterate_batches(responses[0]):
+            validate(responses[0], position, end=position + size)
+            count += sum(1 for _ in iterate_records(responses[0], position, header=header))
             if count > 40_000:
                 break
         return count
@@ -185,21 +185,21 @@ def main() -> int:
     lines = []
     for shape in SHAPES:
         rows = rows_of(shape, options.records)
-        answers = answers_of(shape, rows)
+        responses = responses_of(shape, rows)
         size, per_batch = next(
             (size - HEADER_BYTES, header.records_count)
-            for _, size, header in iterate_batches(answers[0])
+            for _, size, header in iterate_batches(responses[0])
         )
         line: dict[str, Any] = {
             "shape": shape.name,
             "batch_bytes": size,
             "records_per_batch": per_batch,
-            "decode": decode_rate(options.seconds, answers, rows_max=options.rows_max),
+            "decode": decode_rate(options.seconds, responses, rows_max=options.rows_max),
             "decode_all": decode_rate(
-                options.seconds, answers, rows_max=options.rows_max, columns=columns.COLUMNS
+                options.seconds, responses, rows_max=options.rows_max, columns=columns.COLUMNS
             ),
             "encode": encode_rate(options.seconds, shape, rows, options.rows_max),
-            "walk": walk_rate(answers),
+            "walk": walk_rate(responses),
         }
         lines.append(line)
         rates = (f"{line[name] / 1e6:9.3f}" for name in ("decode", "decode_all", "encode", "walk"))

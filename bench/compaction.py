@@ -12,7 +12,7 @@ more and compared with the dictionary, key by key.
 Figures: the seconds of writing; the seconds after the last update until the topic is clean; the
 records and bytes that are left; the processor time of the broker over both; its largest resident
 memory above what it had before; the 50th and 99th percentile of a produce while it is cleaned. Each
-broker is asked by itself, one after the other, with the same options.
+broker is measured by itself, one after the other, with the same options.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def wait_until_clean(
     )
 
 
-def ask(broker: Broker, updates: int, keys: int) -> Outcome:
+def measure(broker: Broker, updates: int, keys: int) -> Outcome:
     topic = "updates"
     prepare(broker, topic)
     reader, resident = Reader(broker.bootstrap, topic), Resident(broker)
@@ -285,7 +285,7 @@ def main() -> int:
     parser.add_argument(
         "--peer-kafka",
         action="store_true",
-        help="ask Apache Kafka the same, through scripts/kafka.sh",
+        help="measure Apache Kafka, too, through scripts/kafka.sh",
     )
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument(
@@ -304,7 +304,7 @@ def main() -> int:
         for broker in tested:
             broker.start()
             try:
-                outcomes.append(ask(broker, options.updates, options.keys))
+                outcomes.append(measure(broker, options.updates, options.keys))
             finally:
                 broker.stop()
     except (BenchError, KafkaException) as error:

@@ -8,7 +8,7 @@ producer with acks=all and everything else at librdkafka's defaults sends 500 re
 longest time between two acknowledgements is the silence. `leader`: kill -9 of the node that leads
 the partition and not the metadata quorum; `controller`: of the node that leads the quorum and not
 the partition; `both`: of one node that leads both. Then the node is started again: the time from
-there until all three nodes say that the ISR is full is the recovery.
+there until all three nodes report a full ISR is the recovery.
 
 Without --session-ms each runs at its own default session (mqd 3 s, Apache Kafka 9 s); with it both
 have this one and six heartbeats in it. With --peer-kafka three nodes of Apache Kafka take part in
@@ -114,12 +114,12 @@ def find_controller(cluster: Ensemble) -> int:
     """The leader of the quorum, once there is one."""
     found: list[int] = []
 
-    def ask() -> bool:
+    def has_controller() -> bool:
         controller = cluster.controller()
         found[:] = [] if controller is None else [controller]
         return bool(found)
 
-    cluster.wait_until(ask, "a controller")
+    cluster.wait_until(has_controller, "a controller")
     return found[0]
 
 
@@ -166,7 +166,7 @@ def rows(results: dict[str, Results], scenarios: list[str]) -> list[dict[str, An
                 figures = [float(reduce(one)) for one in values]
                 made.append(
                     {
-                        "question": f"{scenario} dies",
+                        "benchmark": f"{scenario} dies",
                         "figure": f"{what} {name}",
                         "values": figures,
                         "ratio": figures[0] / figures[1] if len(figures) > 1 else None,
@@ -177,7 +177,7 @@ def rows(results: dict[str, Results], scenarios: list[str]) -> list[dict[str, An
 
 def render(row: dict[str, Any]) -> str:
     """One line of the table."""
-    text = f"{row['question']:18}{row['figure']:18}{'s':>3}" + "".join(
+    text = f"{row['benchmark']:18}{row['figure']:18}{'s':>3}" + "".join(
         f"{value:>10.2f}" for value in row["values"]
     )
     if row["ratio"] is not None:
@@ -201,10 +201,10 @@ def main() -> int:
     parser.add_argument(
         "--peer-kafka",
         action="store_true",
-        help="ask three nodes of Apache Kafka the same, in turn",
+        help="measure three nodes of Apache Kafka in turn",
     )
     parser.add_argument(
-        "--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)"
+        "--kind", choices=("mqd", "kafka"), default="mqd", help="which runs first (mqd)"
     )
     parser.add_argument(
         "--only", action="append", choices=SCENARIOS, help="only this; may be repeated"
@@ -244,7 +244,7 @@ def main() -> int:
             cluster.kill()
         shutil.rmtree(directory, ignore_errors=True)
     print(
-        f"{'question':18}{'figure':18}{'':3}"
+        f"{'benchmark':18}{'figure':18}{'':3}"
         + "".join(f"{one.kind:>10}" for one in clusters)
         + ("   ratio  goal" if len(clusters) > 1 else "")
     )

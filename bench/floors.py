@@ -92,7 +92,7 @@ def echo_requests(connections: int, depth: int, requests: int) -> float:
 
 def echo_latency(percentile: str, rate: int, seconds: float) -> float:
     """Microseconds of a round trip through a Trio echo at a fixed rate; `percentile` is a
-    field of the generator's answer.
+    field of the generator's output.
     """
     return with_trio_echo(
         lambda address: float(

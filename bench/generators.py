@@ -20,7 +20,7 @@ SECONDS_MAX = 600
 
 
 class BenchError(Exception):
-    """A measurement that could not be taken; the message says why, and what to do."""
+    """A measurement that could not be taken; the message has the reason and the remedy."""
 
 
 def binary(name: str) -> Path:

@@ -4,14 +4,14 @@ node goes or comes?
     python -m bench.metadata [--partitions 10000] [--topics 100] [--peer-kafka] [--json FILE]
 
 Three nodes, three replicas of each partition, min.insync.replicas 2. The topics are created in
-requests of ten; the time counts until each node says that every partition has a leader and a full
-ISR. Then a node is stopped and started (until every ISR is full again), and another, which leads
-the metadata quorum, is killed (until no partition is led by it or nobody; then it is started
+requests of ten; the time counts until each node reports that every partition has a leader and a
+full ISR. Then a node is stopped and started (until every ISR is full again), and another, which
+leads the metadata quorum, is killed (until every partition has another leader; then it is started
 again). Meanwhile a confluent-kafka producer with acks=all sends 200 records a second to one
 partition of a topic of its own: its longest time between two acknowledgements is the stall. At the
 end the topics are deleted, all in one request.
 
-With --peer-kafka three nodes of Apache Kafka answer the same questions afterwards; they take 512 MB
+With --peer-kafka three nodes of Apache Kafka run the same benchmarks afterwards; they take 512 MB
 each and longer to start.
 """
 
@@ -54,14 +54,14 @@ class Trial:
         return self.cluster.view(node_id, self.topics)
 
     def is_whole(self, node_id: int) -> bool:
-        """Whether this node says that every partition has a leader and a full ISR."""
+        """Whether this node reports that every partition has a leader and a full ISR."""
         view = self.view(node_id)
         return len(view) == self.count and all(
             row.leader >= 0 and len(row.isr) == len(row.replicas) for row in view.values()
         )
 
     def wait(self, what: str, *nodes: int) -> None:
-        """Until these nodes say that all is whole."""
+        """Wait until these nodes report that every partition is whole."""
         for node_id in nodes:
             deadline = time.monotonic() + PATIENCE_S
             while not self.is_whole(node_id):
@@ -98,7 +98,7 @@ class Trial:
         return self.figures
 
     def create(self) -> None:
-        begun = time.monotonic()
+        started_at = time.monotonic()
         for start in range(0, len(self.topics), TOPICS_AT_ONCE):
             rows = [
                 {
@@ -110,26 +110,26 @@ class Trial:
                 }
                 for name in self.topics[start : start + TOPICS_AT_ONCE]
             ]
-            answer = self.cluster.request(
+            response = self.cluster.request(
                 1, "create_topics", 5, {"topics": rows, "timeout_ms": 60_000}, timeout_s=90
             )
             failed = [
                 f"{row.name}: error {row.error_code} {row.error_message or ''}"
-                for row in answer.topics
+                for row in response.topics
                 if row.error_code
             ]
             if failed:
                 raise NodeFailed(f"{self.cluster.kind} does not create {failed[0]}")
-        self.figures["created, s"] = time.monotonic() - begun
+        self.figures["created, s"] = time.monotonic() - started_at
         self.wait("every partition to be led and in sync", *self.cluster.nodes)
-        self.figures["led and in sync, s"] = time.monotonic() - begun
+        self.figures["led and in sync, s"] = time.monotonic() - started_at
 
     def restart(self, node_id: int) -> None:
         node = self.cluster.nodes[node_id]
-        begun = time.monotonic()
+        started_at = time.monotonic()
         node.terminate()
         node.wait_stopped(PATIENCE_S)
-        self.figures["clean stop, s"] = time.monotonic() - begun
+        self.figures["clean stop, s"] = time.monotonic() - started_at
         launched = time.monotonic()
         node.launch()
         node.wait_ready()
@@ -157,28 +157,28 @@ class Trial:
         self.figures["then start to full ISR, s"] = time.monotonic() - launched
 
     def delete(self) -> None:
-        begun = time.monotonic()
-        answer = self.cluster.request(
+        started_at = time.monotonic()
+        response = self.cluster.request(
             1, "delete_topics", 5, {"topic_names": self.topics, "timeout_ms": 60_000}, timeout_s=90
         )
         failed = [
-            f"{row.name}: error {row.error_code}" for row in answer.responses if row.error_code
+            f"{row.name}: error {row.error_code}" for row in response.responses if row.error_code
         ]
         if failed:
             raise NodeFailed(f"{self.cluster.kind} does not delete {failed[0]}")
         for node_id in self.cluster.nodes:
             while self.view(node_id):
                 time.sleep(LOOK_PAUSE_S)
-        self.figures["deleted, s"] = time.monotonic() - begun
+        self.figures["deleted, s"] = time.monotonic() - started_at
 
     def controller(self) -> int:
         controller = self.cluster.controller()
         if controller is None:
-            raise NodeFailed(f"{self.cluster.kind}: nobody leads the metadata quorum")
+            raise NodeFailed(f"{self.cluster.kind}: the metadata quorum has no leader")
         return controller
 
     def stall(self, producer: Producer, name: str) -> None:
-        """The longest time between two acknowledgements since the last question."""
+        """The longest time between two acknowledgements since the last benchmark."""
         time.sleep(SETTLE_S)
         self.figures[f"{name}, s"] = producer.silence.reset()
 
@@ -201,10 +201,10 @@ def main() -> int:
     parser.add_argument(
         "--peer-kafka",
         action="store_true",
-        help="ask three nodes of Apache Kafka the same afterwards",
+        help="run the same on three nodes of Apache Kafka afterwards",
     )
     parser.add_argument(
-        "--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)"
+        "--kind", choices=("mqd", "kafka"), default="mqd", help="which runs first (mqd)"
     )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
     options = parser.parse_args()

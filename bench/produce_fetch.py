@@ -5,7 +5,7 @@
         [--peer HOST:PORT [--peer-pid PID] [--peer-topic T] | --peer-kafka]
         [--keep 0.8] [--rounds N] [--json FILE] [--data DIR] [--list]
 
-Every question goes to both brokers in turn, A B then B A, and the medians are compared; a ratio is
+Every benchmark goes to both brokers in turn, A B then B A, and the medians are compared; a ratio is
 ours divided by the peer's. Hold on to ratios: absolute figures are the machine's. The generators
 share the processors with the broker. Floors are the best of the rounds. A quick run is too short to
 warm a JVM: its ratios to Kafka flatter us and mean nothing.
@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench import brokers, floors  # noqa: E402
+from bench.benchmarks import BENCHMARKS, FLOORS, Benchmark, Figure, Run, warm_up  # noqa: E402
 from bench.brokers import Broker  # noqa: E402
 from bench.generators import BenchError, binary  # noqa: E402
-from bench.questions import FLOORS, QUESTIONS, Figure, Question, Run, warm_up  # noqa: E402
 
 QUICK_PART = 0.05
 
@@ -37,8 +37,8 @@ QUICK_PART = 0.05
 def main() -> int:
     options = parse()
     if options.list:
-        for name, ask in QUESTIONS.items():
-            print(f"{name:24} {ask.__doc__}")
+        for name, benchmark in BENCHMARKS.items():
+            print(f"{name:24} {benchmark.__doc__}")
         return 0
     run = Run(part=QUICK_PART if options.quick else 1.0)
     rounds = options.rounds or (1 if options.quick else 3)
@@ -55,7 +55,7 @@ def main() -> int:
         machine = floors.machine(directory)
         print(describe(machine, tested, rounds, run))
         rows = measure(
-            options.only or list(QUESTIONS), tested, run, rounds, directory, options.keep
+            options.only or list(BENCHMARKS), tested, run, rounds, directory, options.keep
         )
     except BenchError as error:
         print(f"produce_fetch: {error}", file=sys.stderr)
@@ -94,12 +94,12 @@ def parse() -> argparse.Namespace:
     )
     peers = parser.add_mutually_exclusive_group()
     peers.add_argument(
-        "--peer", metavar="HOST:PORT", type=address, help="another broker to ask the same"
+        "--peer", metavar="HOST:PORT", type=address, help="another broker to measure"
     )
     peers.add_argument(
         "--peer-kafka",
         action="store_true",
-        help="start Apache Kafka through scripts/kafka.sh and ask it the same",
+        help="start Apache Kafka through scripts/kafka.sh and measure it, too",
     )
     parser.add_argument("--peer-pid", type=int, metavar="PID")
     parser.add_argument("--peer-topic", metavar="TOPIC")
@@ -113,9 +113,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=list(QUESTIONS),
+        choices=list(BENCHMARKS),
         metavar="NAME",
-        help="ask only this; may be repeated",
+        help="run only this; may be repeated",
     )
     parser.add_argument(
         "--quick",
@@ -123,7 +123,7 @@ def parse() -> argparse.Namespace:
         help=f"{QUICK_PART:.0%}% of the load, one round: does it work at all?",
     )
     parser.add_argument(
-        "--rounds", type=int, metavar="N", help="askings of each question (3; 1 with --quick)"
+        "--rounds", type=int, metavar="N", help="runs of each benchmark (3; 1 with --quick)"
     )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
     parser.add_argument(
@@ -131,7 +131,7 @@ def parse() -> argparse.Namespace:
         metavar="DIR",
         help="where data directories are made (the system's temporary directory)",
     )
-    parser.add_argument("--list", action="store_true", help="print the questions")
+    parser.add_argument("--list", action="store_true", help="print the benchmarks")
     return parser.parse_args()
 
 
@@ -168,12 +168,12 @@ def measure(
     rounds: int,
     directory: Path,
     keep: float,
-    questions: dict[str, Question] = QUESTIONS,
+    benchmarks: dict[str, Benchmark] = BENCHMARKS,
     warm_up: Callable[[Broker, Run], None] = warm_up,
 ) -> list[dict[str, Any]]:
-    """Ask everything, and print each answer as it comes."""
+    """Run all benchmarks, and print the figures of each as they come."""
     print(
-        f"{'question':24}{'figure':22}{'unit':>7}",
+        f"{'benchmark':24}{'figure':22}{'unit':>7}",
         *(f"{broker.name:>12}" for broker in tested),
         end="",
     )
@@ -185,23 +185,23 @@ def measure(
     rows: list[dict[str, Any]] = []
     known_floors: dict[str, float] = {}
     warm = False
-    for name in sorted(names, key=list(questions).index):
+    for name in sorted(names, key=list(benchmarks).index):
         if name != "start" and not warm:
             for broker in tested:
                 warm_up(broker, run)
             warm = True
-        answers: dict[str, list[list[Figure]]] = {broker.name: [] for broker in tested}
+        figures_of: dict[str, list[list[Figure]]] = {broker.name: [] for broker in tested}
         failed: dict[str, str] = {}
         for turn in range(rounds):
             for broker in tested if turn % 2 == 0 else tested[::-1]:
                 try:
-                    answers[broker.name].append(questions[name](broker, run))
+                    figures_of[broker.name].append(benchmarks[name](broker, run))
                 except BenchError as error:
                     failed[broker.name] = str(error)
         for broker_name, reason in failed.items():
             print(f"{name:24}{broker_name} failed: {reason}")
-            rows.append({"question": name, "broker": broker_name, "failed": reason})
-        for row in compare(name, [answers[broker.name] for broker in tested], keep):
+            rows.append({"benchmark": name, "broker": broker_name, "failed": reason})
+        for row in compare(name, [figures_of[broker.name] for broker in tested], keep):
             floor = row["floor"]
             if floor is not None and floor not in known_floors:
                 measured = [FLOORS[floor](run, directory) for _ in range(rounds)]
@@ -212,17 +212,20 @@ def measure(
     return rows
 
 
-def compare(name: str, answers: list[list[list[Figure]]], keep: float) -> list[dict[str, Any]]:
-    """Medians over the rounds of each broker's answers, figure by figure."""
-    shapes = [asked[0] for asked in answers if asked]
+def compare(name: str, figures_of: list[list[list[Figure]]], keep: float) -> list[dict[str, Any]]:
+    """Medians over the rounds of each broker, figure by figure."""
+    shapes = [rounds[0] for rounds in figures_of if rounds]
     if not shapes:
         return []
     rows = []
     for shape in max(shapes, key=len):
         values = []
-        for asked in answers:
+        for rounds in figures_of:
             seen = [
-                figure.value for figures in asked for figure in figures if figure.name == shape.name
+                figure.value
+                for figures in rounds
+                for figure in figures
+                if figure.name == shape.name
             ]
             values.append(statistics.median(seen) if seen else None)
         ratio = (
@@ -234,7 +237,7 @@ def compare(name: str, answers: list[list[list[Figure]]], keep: float) -> list[d
         met = None if ratio is None else ratio >= goal if shape.more_is_better else ratio <= goal
         rows.append(
             {
-                "question": name,
+                "benchmark": name,
                 "figure": shape.name,
                 "unit": shape.unit,
                 "values": values,
@@ -249,7 +252,7 @@ def compare(name: str, answers: list[list[list[Figure]]], keep: float) -> list[d
 
 
 def render(row: dict[str, Any]) -> str:
-    text = f"{row['question']:24}{row['figure']:22}{row['unit']:>7} " + " ".join(
+    text = f"{row['benchmark']:24}{row['figure']:22}{row['unit']:>7} " + " ".join(
         f"{number(value):>12}" for value in row["values"]
     )
     if len(row["values"]) > 1:

@@ -1,4 +1,4 @@
-"""How long does nobody consume a partition when a member joins, leaves, or dies?
+"""How long does a partition have no consumer when a member joins, leaves, or dies?
 
     python -m bench.rebalance [--members 10] [--members 100] [--rounds 3] [--peer-kafka] \
         [--only eager|cooperative|consumer] [--json FILE]
@@ -9,7 +9,7 @@ processes. Once everything is consumed steadily, the last one, which has a proce
 joins, leaves (it closes), joins again, and is killed. The gap of a partition is the longest time
 between two records of it that reached an application, from the event until all is steady again:
 `worst` is that of the partition that stood still longest, `median` that of the median partition,
-which tells whether the world stopped or only what moved. A gap cannot be told from the feed below
+which shows whether all partitions paused or only the moved ones. A gap is no longer visible below
 50 ms with 10 members, and 200 ms with 100.
 
 `eager`: the classic protocol with `range`; `cooperative`: the classic protocol with
@@ -69,7 +69,7 @@ OPTIONS = (
 
 def host(bootstrap: str, group: str, topic: str, protocol: str, count: int) -> None:
     """Be some members: join at the first line of standard input, leave at its end. A line of JSON
-    on standard output says, for each partition that was consumed since the last one, when first,
+    on standard output has, for each partition that was consumed since the last one, when first,
     when last, and the longest gap between; CLOCK_MONOTONIC, in seconds.
     """
     settings: dict[str, Any] = {
@@ -194,11 +194,11 @@ class Members:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            said = json.loads(line)
-            if said == "ready":
+            received = json.loads(line)
+            if received == "ready":
                 self._ready.set()
             else:
-                self._consumed.add(said)
+                self._consumed.add(received)
 
     def join(self) -> None:
         """Subscribe; how long the process took to start does not count."""
@@ -301,13 +301,15 @@ class Round:
             {"bootstrap.servers": self._bootstrap, "linger.ms": 0, "log_level": 0}
         )
         rate = rate_of(self.partitions)
-        begun, turn = time.monotonic(), 0
+        started_at, turn = time.monotonic(), 0
         while not self._stop.is_set():
             for partition in range(self.partitions):
-                with suppress(BufferError):  # a broker that does not take them: `_settle` says so
+                with suppress(
+                    BufferError
+                ):  # a broker that does not take them: `_settle` reports it
                     producer.produce(self.topic, b"x", partition=partition)
             turn += 1
-            producer.poll(max(0.0, begun + turn / rate - time.monotonic()))
+            producer.poll(max(0.0, started_at + turn / rate - time.monotonic()))
         producer.purge()
         producer.flush(5)
 
@@ -333,12 +335,13 @@ def measure(
                         results[cluster.kind].median.setdefault(key, []).append(
                             statistics.median(row)
                         )
-                    told = ", ".join(
+                    shown = ", ".join(
                         f"{event} {row[-1]:.2f} s (median {statistics.median(row):.2f})"
                         for event, row in gaps.items()
                     )
                     print(
-                        f"  round {number + 1} {protocol} {members} members {cluster.kind}: {told}",
+                        f"  round {number + 1} {protocol} {members} members {cluster.kind}: "
+                        f"{shown}",
                         file=sys.stderr,
                         flush=True,
                     )
@@ -362,7 +365,7 @@ def rows(results: dict[str, Results]) -> list[dict[str, Any]]:
             ratio = values[0] / values[1] if len(values) > 1 and values[1] else None
             made.append(
                 {
-                    "question": f"{event}, {members} members, {protocol}",
+                    "benchmark": f"{event}, {members} members, {protocol}",
                     "figure": f"{figure} partition",
                     "values": values,
                     "ratio": ratio,
@@ -373,7 +376,7 @@ def rows(results: dict[str, Results]) -> list[dict[str, Any]]:
 
 def render(row: dict[str, Any]) -> str:
     """One line of the table."""
-    text = f"{row['question']:34}{row['figure']:18}{'s':>3}" + "".join(
+    text = f"{row['benchmark']:34}{row['figure']:18}{'s':>3}" + "".join(
         f"{value:>10.2f}" for value in row["values"]
     )
     return text + (f"{row['ratio']:>8.2f}" if row["ratio"] is not None else "")
@@ -394,10 +397,10 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=3, help="of each protocol and size (3)")
     parser.add_argument(
-        "--peer-kafka", action="store_true", help="ask a node of Apache Kafka the same, in turn"
+        "--peer-kafka", action="store_true", help="measure a node of Apache Kafka in turn"
     )
     parser.add_argument(
-        "--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)"
+        "--kind", choices=("mqd", "kafka"), default="mqd", help="which runs first (mqd)"
     )
     parser.add_argument(
         "--only", action="append", choices=PROTOCOLS, help="only this; may be repeated"

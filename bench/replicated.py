@@ -6,7 +6,7 @@ Apache Kafka?
 
 The load is that of produce_fetch.py, sent to the leader of one partition with three replicas and
 min.insync.replicas 2; every acknowledgement waits for all in-sync replicas. Both clusters run for
-the whole time and are asked in turn, A B then B A. Four busy processes share the processors
+the whole time and are measured in turn, A B then B A. Four busy processes share the processors
 (generator, leader, followers): what counts is the work a record costs. CPU time and memory are
 those of all three nodes.
 """
@@ -23,10 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench import floors
+from bench.benchmarks import Benchmark, Figure, Run, produce, throughput, topic_on
 from bench.brokers import Broker
 from bench.generators import BenchError, binary, client_load, generate
 from bench.produce_fetch import QUICK_PART, describe, measure
-from bench.questions import Figure, Question, Run, produce, throughput, topic_on
 from chaos.ensemble import Ensemble, ensemble
 from chaos.node import NodeFailed, end_on_sigterm
 
@@ -35,7 +35,7 @@ ALL = -1
 
 
 class Cluster(Broker):
-    """Three nodes as the questions see a broker.
+    """Three nodes as the benchmarks see a broker.
 
     Its address is that of the leader of the topic that was made last.
     """
@@ -86,38 +86,38 @@ class Cluster(Broker):
             )
 
 
-QUESTIONS: dict[str, Question] = {}
+BENCHMARKS: dict[str, Benchmark] = {}
 
 
-def question(name: str) -> Callable[[Question], Question]:
-    """Register a question under its name."""
+def benchmark(name: str) -> Callable[[Benchmark], Benchmark]:
+    """Register a benchmark under its name."""
 
-    def register(function: Question) -> Question:
-        QUESTIONS[name] = function
+    def register(function: Benchmark) -> Benchmark:
+        BENCHMARKS[name] = function
         return function
 
     return register
 
 
-@question("replicated-1m-batches")
+@benchmark("replicated-1m-batches")
 def one_megabyte(broker: Broker, run: Run) -> list[Figure]:
     """1-KiB messages in batches of a megabyte, four in flight."""
     return produce(broker, run, records=1000, value_bytes=1024, depth=4, requests=1_500, acks=ALL)
 
 
-@question("replicated-100b")
+@benchmark("replicated-100b")
 def hundred_bytes(broker: Broker, run: Run) -> list[Figure]:
     """100-byte messages in batches of 1,000, four in flight."""
     return produce(broker, run, records=1000, value_bytes=100, depth=4, requests=6_000, acks=ALL)
 
 
-@question("replicated-16k-batches")
+@benchmark("replicated-16k-batches")
 def sixteen_kilobytes(broker: Broker, run: Run) -> list[Figure]:
     """1-KiB messages in 16-KB batches, the default of Java's producer, five in flight."""
     return produce(broker, run, records=16, value_bytes=1024, depth=5, requests=15_000, acks=ALL)
 
 
-@question("replicated-client-100b")
+@benchmark("replicated-client-100b")
 def client_produce(broker: Broker, run: Run) -> list[Figure]:
     """confluent-kafka's producer, 100-byte messages, linger 5 ms."""
     with topic_on(broker, "client") as topic:
@@ -130,7 +130,7 @@ def client_produce(broker: Broker, run: Run) -> list[Figure]:
         )
 
 
-@question("replicated-small-16")
+@benchmark("replicated-small-16")
 def small(broker: Broker, run: Run) -> list[Figure]:
     """Requests of one 100-byte record over 16 connections, one in flight on each."""
     with topic_on(broker, "small") as topic:
@@ -146,7 +146,7 @@ def small(broker: Broker, run: Run) -> list[Figure]:
     ]
 
 
-@question("replicated-latency")
+@benchmark("replicated-latency")
 def latency(broker: Broker, run: Run) -> list[Figure]:
     """From when a message was due to its acknowledgement at 1,000 messages/s, 4 connections."""
     with topic_on(broker, "latency") as topic:
@@ -158,9 +158,9 @@ def latency(broker: Broker, run: Run) -> list[Figure]:
     ]
 
 
-@question("replicated-memory")
+@benchmark("replicated-memory")
 def memory(broker: Broker, _run: Run) -> list[Figure]:
-    """Resident memory of the three nodes after everything asked so far."""
+    """Resident memory of the three nodes after all benchmarks so far."""
     return [Figure("loaded", "MB", broker.resident_mb() or 0.0, goal=0.2, more_is_better=False)]
 
 
@@ -184,10 +184,10 @@ def main() -> int:
     parser.add_argument(
         "--peer-kafka",
         action="store_true",
-        help="start three nodes of Apache Kafka and ask them the same",
+        help="start three nodes of Apache Kafka and measure them, too",
     )
     parser.add_argument(
-        "--kind", choices=("mqd", "kafka"), default="mqd", help="who is asked first (mqd)"
+        "--kind", choices=("mqd", "kafka"), default="mqd", help="which runs first (mqd)"
     )
     parser.add_argument(
         "--keep",
@@ -199,9 +199,9 @@ def main() -> int:
     parser.add_argument(
         "--only",
         action="append",
-        choices=list(QUESTIONS),
+        choices=list(BENCHMARKS),
         metavar="NAME",
-        help="ask only this; may be repeated",
+        help="run only this; may be repeated",
     )
     parser.add_argument(
         "--quick",
@@ -209,7 +209,7 @@ def main() -> int:
         help=f"{QUICK_PART:.0%}% of the load, one round: does it work at all?",
     )
     parser.add_argument(
-        "--rounds", type=int, metavar="N", help="askings of each question (3; 1 with --quick)"
+        "--rounds", type=int, metavar="N", help="runs of each benchmark (3; 1 with --quick)"
     )
     parser.add_argument("--json", metavar="FILE", help="write everything there, too")
     parser.add_argument(
@@ -217,11 +217,11 @@ def main() -> int:
         metavar="DIR",
         help="where data directories are made (the system's temporary directory)",
     )
-    parser.add_argument("--list", action="store_true", help="print the questions")
+    parser.add_argument("--list", action="store_true", help="print the benchmarks")
     options = parser.parse_args()
     if options.list:
-        for name, ask in QUESTIONS.items():
-            print(f"{name:24} {ask.__doc__}")
+        for name, benchmark in BENCHMARKS.items():
+            print(f"{name:24} {benchmark.__doc__}")
         return 0
     run = Run(part=QUICK_PART if options.quick else 1.0)
     rounds = options.rounds or (1 if options.quick else 3)
@@ -240,13 +240,13 @@ def main() -> int:
         machine = floors.machine(directory)
         print(describe(machine, tested, rounds, run))
         rows = measure(
-            options.only or list(QUESTIONS),
+            options.only or list(BENCHMARKS),
             tested,
             run,
             rounds,
             directory,
             options.keep,
-            QUESTIONS,
+            BENCHMARKS,
             warm_up,
         )
     except (BenchError, NodeFailed) as error:

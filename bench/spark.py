@@ -1,16 +1,16 @@
 """How much CPU does a row cost on its way into Spark and out of it, beside Spark's own Kafka source
 and sink?
 
-    python -m bench.spark [--rows 5000000] [--rounds 3] [--jars DIR] [--questions source,sink]
+    python -m bench.spark [--rows 5000000] [--rounds 3] [--jars DIR] [--benchmarks source,sink]
 
-One mqd node serves everybody. Each side reads or writes the same rows (12-byte key, 100-byte value)
-in one Spark session with `local[2]`, in turn, after a warm run that does not count. The figure is
-rows per CPU second of Spark itself: the driver, the JVM and all Python workers, without the broker.
-`--jars` names a folder with the jar `spark-sql-kafka-0-10` and its dependencies, which puts Spark's
-own source and sink beside ours. Without it the source is compared with a source that returns
-prepared Arrow batches, and the sink stands alone.
+One mqd node serves both sides. Each side reads or writes the same rows (12-byte key, 100-byte
+value) in one Spark session with `local[2]`, in turn, after a warm run that does not count. The
+figure is rows per CPU second of Spark itself: the driver, the JVM and all Python workers, without
+the broker. `--jars` names a folder with the jar `spark-sql-kafka-0-10` and its dependencies, which
+puts Spark's own source and sink beside ours. Without it the source is compared with a source that
+returns prepared Arrow batches, and the sink stands alone.
 
-Questions: `source` (batch into `noop`), `stream` (streaming, availableNow, into `noop`), `sink`
+Benchmarks: `source` (batch into `noop`), `stream` (streaming, availableNow, into `noop`), `sink`
 (cached rows into a topic), `archive` (topic to Parquet, beside a scan of that Parquet).
 """
 
@@ -48,7 +48,7 @@ TOPIC = "bench"
 PARTITIONS = 4
 LOAD_ROWS = 50_000
 VALUE_BYTES = 100
-QUESTIONS = ("source", "stream", "sink", "archive")
+BENCHMARKS = ("source", "stream", "sink", "archive")
 GOALS = {("source", "kafka"): 1.5, ("sink", "kafka"): 1.5, ("source", "prepared"): 0.5}
 """At least this ratio of ours to the other side."""
 PREPARED_ROWS = 20_000
@@ -59,7 +59,7 @@ PREPARED_ROWS = 20_000
 class Figure:
     """One counted run."""
 
-    question: str
+    benchmark: str
     side: str
     rows: int
     cpu_seconds: float
@@ -166,7 +166,7 @@ def prepared_source() -> type:
     return Prepared
 
 
-# -- one run of each question
+# -- one run of each benchmark
 
 
 class WrongRows(Exception):
@@ -180,7 +180,7 @@ def check_rows(kind: str, found: int, wanted: int) -> None:
 
 
 class Runs:
-    """The runs of all questions in one session."""
+    """The runs of all benchmarks in one session."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, scratch: Path, rows: int) -> None:
         self.spark = spark
@@ -266,20 +266,20 @@ class Runs:
         return self.rows
 
 
-def sides(question: str, has_jar: bool) -> tuple[str, ...]:
-    """Who answers a question: ours first."""
-    if question == "archive":
+def sides(benchmark: str, has_jar: bool) -> tuple[str, ...]:
+    """The sides that run a benchmark: ours first."""
+    if benchmark == "archive":
         return ("mqd", "parquet")
-    prepared = ("prepared",) if question == "source" else ()
+    prepared = ("prepared",) if benchmark == "source" else ()
     return ("mqd", *(("kafka",) if has_jar else ()), *prepared)
 
 
-def measure(question: str, side: str, run: Callable[[str], int], broker_pid: int) -> Figure:
+def measure(benchmark: str, side: str, run: Callable[[str], int], broker_pid: int) -> Figure:
     """One counted run."""
     cpu, wall = tree_cpu_seconds({broker_pid}), time.monotonic()
     rows = run(side)
     wall = time.monotonic() - wall
-    return Figure(question, side, rows, tree_cpu_seconds({broker_pid}) - cpu, wall)
+    return Figure(benchmark, side, rows, tree_cpu_seconds({broker_pid}) - cpu, wall)
 
 
 @contextmanager
@@ -319,24 +319,24 @@ def report(figures: list[Figure]) -> None:
         f" Python {platform.python_version()}"
     )
     print(
-        f"{'question':<10}{'side':<10}{'M rows/CPU s':>14}{'M rows/s':>10}"
+        f"{'benchmark':<10}{'side':<10}{'M rows/CPU s':>14}{'M rows/s':>10}"
         "   ratio of ours to it (median, min, max)"
     )
-    for question in dict.fromkeys(figure.question for figure in figures):
+    for benchmark in dict.fromkeys(figure.benchmark for figure in figures):
         by_side: dict[str, list[Figure]] = {}
         for figure in figures:
-            if figure.question == question:
+            if figure.benchmark == benchmark:
                 by_side.setdefault(figure.side, []).append(figure)
         for side, runs in by_side.items():
             cpu = statistics.median(run.rows_per_cpu_second for run in runs)
             wall = statistics.median(run.rows / run.wall_seconds for run in runs)
-            line = f"{question:<10}{side:<10}{cpu / 1e6:>14.2f}{wall / 1e6:>10.2f}"
+            line = f"{benchmark:<10}{side:<10}{cpu / 1e6:>14.2f}{wall / 1e6:>10.2f}"
             if side != "mqd":
                 pairs = zip(by_side["mqd"], runs, strict=True)
                 ratios = [ours.rows_per_cpu_second / run.rows_per_cpu_second for ours, run in pairs]
                 median = statistics.median(ratios)
                 line += f"   {median:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-                goal = GOALS.get((question, side))
+                goal = GOALS.get((benchmark, side))
                 if goal is not None:
                     line += f", goal {goal}: {'reached' if median >= goal else 'missed'}"
             print(line)
@@ -359,7 +359,7 @@ def main() -> None:
         "--jars", type=Path, help="folder with spark-sql-kafka-0-10 and its dependencies"
     )
     parser.add_argument(
-        "--questions", default=",".join(QUESTIONS), help="which to ask [default: all]"
+        "--benchmarks", default=",".join(BENCHMARKS), help="which to run [default: all]"
     )
     parser.add_argument("--json", type=Path, help="write every run to this file")
     arguments = parser.parse_args()
@@ -373,14 +373,14 @@ def main() -> None:
         load(node.address, arguments.rows)
         with session(scratch, jars) as spark:
             runs = Runs(spark, node.address, scratch, arguments.rows)
-            for question in arguments.questions.split(","):
-                run = getattr(runs, question)
+            for benchmark in arguments.benchmarks.split(","):
+                run = getattr(runs, benchmark)
                 for number in range(arguments.rounds + 1):
-                    for side in sides(question, bool(jars)):
-                        figure = measure(question, side, run, node.pid)
+                    for side in sides(benchmark, bool(jars)):
+                        figure = measure(benchmark, side, run, node.pid)
                         counted = "warm " if number == 0 else ""
                         print(
-                            f"{counted}{question} {side}:"
+                            f"{counted}{benchmark} {side}:"
                             f" {figure.rows_per_cpu_second / 1e6:.2f} M rows/CPU s,"
                             f" {figure.rows / figure.wall_seconds / 1e6:.2f} M rows/s",
                             file=sys.stderr,

@@ -1,5 +1,5 @@
-"""Every way in which what clients were told and what is there in the end can quarrel. Pure; the
-names follow Jepsen's Kafka workload.
+"""Compares the responses that clients got with the final logs. A core; the names of anomalies
+follow Jepsen's Kafka workload.
 
 Offsets of a partition are dense here: one record an offset from 0, no transactions, no compaction,
 nothing expires. Each producer is idempotent with acks=all. A read that was cut short is no anomaly:
@@ -49,8 +49,8 @@ MEANINGS = {
     "unknown": "in the log, and never sent",
     "acked-disorder": "acknowledged at an offset not above that of an earlier record",
     "unsettled": "sent, and never acknowledged although the producer had all the time it wanted",
-    "inconsistent-offset": "a consumer read another record at this offset than is there in the end",
-    "vanished": "a consumer read it, and there is nothing at its offset in the end",
+    "inconsistent-offset": "a consumer read another record at this offset than the final log has",
+    "vanished": "a consumer read it, and the final log has nothing at its offset",
     "poll-skip": "a consumer got it without the records before it",
     "nonmonotonic-poll": "a consumer got it after a record of the same or a higher offset",
 }
@@ -76,7 +76,7 @@ class _Found:
 def check(history: History, *, settled: bool = True) -> list[Anomaly]:
     """Every anomaly.
 
-    `settled` says that the producers flushed: then what was sent must have been acknowledged.
+    `settled`: whether the producers flushed; then every sent record must be acknowledged.
     """
     anomalies: list[Anomaly] = []
     for key in sorted(_keys(history)):
@@ -142,24 +142,24 @@ def _check_acknowledgements(
     if rows == places and NOT_ACKED not in rows and all(a < b for a, b in pairwise(rows)):
         return  # the usual case, at the speed of C
     previous = -1
-    for number, told in enumerate(rows):
-        if told == NOT_ACKED:
+    for number, offset in enumerate(rows):
+        if offset == NOT_ACKED:
             if settled:
                 found.add("unsettled", producer, number)
             continue
         if places[number] == NOT_ACKED:
             found.add("lost", producer, number)
-        if told == ACKED_SOMEWHERE:
+        if offset == ACKED_SOMEWHERE:
             continue
-        if told <= previous:
+        if offset <= previous:
             found.add("acked-disorder", producer, number)
-        previous = max(previous, told)
-        if places[number] not in (NOT_ACKED, told):
+        previous = max(previous, offset)
+        if places[number] not in (NOT_ACKED, offset):
             found.add("misplaced", producer, number)
 
 
 def _check_reads(reads: Reads, log: Mapping[int, int] | array[int], found: _Found) -> None:
-    """What a consumer got while the faults went on, against what is there in the end."""
+    """Compare the records that a consumer got during the faults with the final log."""
     previous = -1
     for offset, value in zip(reads.offsets, reads.values):
         if offset > previous + 1:

@@ -92,14 +92,14 @@ class Trial:
             producer.start()
         for reader in readers:
             reader.start()
-        begun = time.monotonic()
+        started_at = time.monotonic()
         try:
-            self._wait_for_acknowledgements(producers, begun)
-            self._inject_faults(producers, begun + self.seconds)
+            self._wait_for_acknowledgements(producers, started_at)
+            self._inject_faults(producers, started_at + self.seconds)
             self._heal()
             for producer in producers:
                 producer.stop_sending()
-            self.load_s = time.monotonic() - begun
+            self.load_s = time.monotonic() - started_at
             for producer in producers:
                 producer.finish()
         except BaseException:
@@ -140,7 +140,7 @@ class Trial:
             for producer in producers:
                 producer.silence.reset()
             victims = self._victims(step)
-            begun = time.monotonic()
+            started_at = time.monotonic()
             inject_fault(self.cluster, step, victims, self.links)
             self.done[step.name] += 1
             if step.hurry:
@@ -152,7 +152,8 @@ class Trial:
             self._say(
                 step,
                 victims,
-                f"back after {time.monotonic() - begun:.1f} s, longest silence {silence:.2f} s",
+                f"back after {time.monotonic() - started_at:.1f} s, "
+                f"longest silence {silence:.2f} s",
             )
 
     def _victims(self, step: Step) -> list[int]:
@@ -179,13 +180,13 @@ class Trial:
         return sorted(named) or [any_one]
 
     def _heal(self) -> None:
-        begun = time.monotonic()
+        started_at = time.monotonic()
         for node in self.cluster.nodes.values():
             node.wait_ready()
         until = self.cluster.wait_until(
             lambda: self.cluster.is_whole(TOPICS), "a full ISR after the heal", HEAL_TIMEOUT_S
         )
-        self.whole_s = until - begun
+        self.whole_s = until - started_at
 
     def _wait_for_acknowledgements(self, producers: list[Producer], since: float) -> None:
         """Until every partition took a record that was acknowledged after that moment.

@@ -1,10 +1,9 @@
-"""Is a copy what it is a copy of: every record, once, in order, and nothing that was taken back?
-Pure.
+"""Does a copy have every record of its source, once, in order, and no aborted record? A core.
 
 The input is a topic without transactions. Each record of a copy names its source, partition and
 offset, by `history.value_of` (the source's partition stands where the producer does), and the value
 that it found there. Records of one source partition go to one partition of the copy, so their order
-is kept by whoever copies exactly once.
+must be kept by an exactly-once copy.
 """
 
 from __future__ import annotations

@@ -5,16 +5,16 @@ offsets. A process of its own.
         --group G --source T --target T
                                 --name N [--seed 1] [--transaction-ms 10000]
 
-It works until its standard input is closed, then leaves its group and ends; whoever kills it finds
-nothing broken. It says what it does on standard output, a line each: `committed COUNT`, `gave-up
-WHY` (a transaction was aborted), `began-anew WHY`.
+It works until its standard input is closed, then leaves its group and ends; a kill does no harm. It
+reports events on standard output, a line each: `committed COUNT`, `aborted WHY` (a transaction),
+`restarted WHY` (with new clients), `hung CALL`.
 
 `confluent` and `consumer` (confluent-kafka, the classic protocol with cooperative assignment, and
 KIP-848's) have a transactional id of their own, and the coordinator of the group fences them by
-member and generation (KIP-447): offsets that wait for a transaction are not read. aiokafka sends no
-member and reads offsets that wait, so it works as clients did before KIP-447: a transactional id a
-source partition, so that whoever takes a partition over ends what its former owner has begun and
-only then asks for the offset.
+member and generation (KIP-447): pending offsets are not read. aiokafka sends no member and reads
+pending offsets, so it works as clients did before KIP-447, with a transactional id for each source
+partition: the new owner of a partition ends the transaction of the former one, and then fetches the
+offset.
 """
 
 from __future__ import annotations
@@ -49,19 +49,16 @@ value that was found there.
 BATCH_MAX = 300
 GATHER_S = 0.1
 PATIENCE_S = 20.0
-"""For one call of a client. A worker that waits longer begins anew."""
+"""For one call of a client. A worker that waits longer restarts with new clients."""
 HUNG_S = 3 * PATIENCE_S
-"""A client that does not come back from one call for so long hangs."""
+"""A client whose call does not return for so long hangs."""
 SEND_OFFSETS = "send_offsets_to_transaction"
 KNOWN_HANGS_S = {SEND_OFFSETS: 1.5 * PATIENCE_S}
-"""Calls that are known to hang (chaos/exactly_once.py says why), whose transaction the
-coordinator has timed out long before.
+"""Calls that are known to hang (chaos/exactly_once.py has the reason); the coordinator has aborted
+their transactions long before.
 """
 HUNG_CODE = 3
-"""How a worker ends whose client hangs.
-
-Whoever holds it starts another, as any supervisor would.
-"""
+"""The exit code of a worker whose client hangs; its parent starts another one."""
 SESSION_MS = 6000
 HEARTBEAT_MS = 1000
 REBALANCE_MS = 25_000
@@ -69,9 +66,9 @@ REBALANCE_MS = 25_000
 within one call) is left out by its group.
 """
 OWN_ABORTS = 0.05
-"""Transactions that the worker aborts by its own will."""
+"""Share of transactions that the worker aborts itself."""
 DAWDLES = 0.2
-"""Transactions that take a while between their records and their end."""
+"""Share of transactions that wait between their records and their end."""
 DAWDLE_S_MAX = 0.4
 
 T = TypeVar("T")
@@ -79,7 +76,7 @@ T = TypeVar("T")
 
 @dataclass
 class Task:
-    """What a worker is told."""
+    """The options of a worker, and its output."""
 
     client: str
     bootstrap: str
@@ -93,10 +90,10 @@ class Task:
     random_source: random.Random
     stopped: threading.Event = field(default_factory=threading.Event)
     called: tuple[str, float] = field(default_factory=lambda: ("start", monotonic()))
-    """What the client was last asked to do, and when."""
+    """The latest call of the client, and its start."""
 
     def calls(self, what: str) -> None:
-        """Note what the client is asked to do now."""
+        """Note the call that the client starts now."""
         self.called = what, monotonic()
 
     def watch(self) -> None:
@@ -104,14 +101,14 @@ class Task:
         while True:
             what, since = self.called
             if monotonic() - since > KNOWN_HANGS_S.get(what, HUNG_S):
-                self.tell("hung", what)
+                self.report("hung", what)
                 os._exit(HUNG_CODE)
             sleep(1)
 
-    def tell(self, *words: object) -> None:
-        """A line for whoever started this process; its absence is a reason to end."""
+    def report(self, *values: object) -> None:
+        """Write a line for the parent process; end when there is none."""
         try:
-            print(*words, flush=True)
+            print(*values, flush=True)
         except BrokenPipeError:
             self.stopped.set()
 
@@ -169,7 +166,7 @@ class Confluent:
         )
 
     def run(self) -> None:
-        """Copy until told to stop. Raises KafkaException when only a new incarnation helps."""
+        """Copy until `stopped` is set. Raises KafkaException when only a new incarnation helps."""
         self._until_settled(
             "init_transactions", lambda: self.producer.init_transactions(PATIENCE_S)
         )
@@ -183,7 +180,7 @@ class Confluent:
     def close(self) -> None:
         """Leave the group.
 
-        An open transaction is left to whoever comes next, or to its time-out.
+        An open transaction is left to its timeout, or to the next worker.
         """
         self.task.calls("close")
         with suppress(confluent_kafka.KafkaException, RuntimeError):
@@ -227,7 +224,7 @@ class Confluent:
                 lambda: self.producer.send_offsets_to_transaction(rows, who, PATIENCE_S),
             )
             if task.random_source.random() < OWN_ABORTS:
-                self._take_back("by its own will")
+                self._abort("as planned")
                 return
             self._until_settled(
                 "commit_transaction", lambda: self.producer.commit_transaction(PATIENCE_S)
@@ -236,16 +233,16 @@ class Confluent:
             error = failure.args[0]
             if not error.txn_requires_abort():
                 raise
-            self._take_back(f"{error.name()} {error.str()}")
+            self._abort(f"{error.name()} {error.str()}")
             return
-        task.tell("committed", len(batch))
+        task.report("committed", len(batch))
 
-    def _take_back(self, why: str) -> None:
-        """Abort, and go back to what is committed."""
+    def _abort(self, why: str) -> None:
+        """Abort, and seek to the committed offsets."""
         self._until_settled(
             "abort_transaction", lambda: self.producer.abort_transaction(PATIENCE_S)
         )
-        self.task.tell("gave-up", why)
+        self.task.report("aborted", why)
         owned = self.consumer.assignment()
         if owned:
             self.task.calls("committed")
@@ -257,9 +254,7 @@ class Confluent:
                 )
 
     def _until_settled(self, name: str, call: Callable[[], T]) -> T:
-        """Calls of transactions say themselves whether to call again; the same call, as
-        librdkafka demands.
-        """
+        """Repeat a call of a transaction while its error is retriable, as librdkafka demands."""
         deadline = monotonic() + PATIENCE_S
         while True:
             self.task.calls(name)
@@ -278,7 +273,7 @@ def work_confluent(task: Task) -> None:
         try:
             one.run()
         except confluent_kafka.KafkaException as failure:
-            task.tell("began-anew", failure.args[0].name(), failure.args[0].str())
+            task.report("restarted", failure.args[0].name(), failure.args[0].str())
             sleep(0.1)
         finally:
             one.close()
@@ -325,7 +320,7 @@ class Aiokafka:
         )
 
     async def run(self) -> None:
-        """Copy until told to stop.
+        """Copy until `stopped` is set.
 
         Raises KafkaError and TimeoutError when only a new incarnation helps.
         """
@@ -342,7 +337,7 @@ class Aiokafka:
             for partition, batch in messages.items():
                 self.task.calls("transaction")
                 if self.prepared_for != self.owned.changes:
-                    break  # the next preparation seeks to what is committed
+                    break  # the next preparation seeks to the committed offset
                 await self._copy(partition, batch)
 
     async def close(self) -> None:
@@ -352,8 +347,8 @@ class Aiokafka:
         await _closed(self.consumer)
 
     async def _prepare(self) -> None:
-        """For each partition of this assignment: end what its former owner has begun, then
-        go to what is committed.
+        """For each partition of this assignment: end the transaction of its former owner, then
+        seek to the committed offset.
         """
         changes, partitions = self.owned.changes, sorted(self.owned.partitions)
         for partition in set(self.producers) - set(partitions):
@@ -391,7 +386,7 @@ class Aiokafka:
                 await producer.send(task.target, value, partition=target)
                 for value, target in targets
             ]
-            await asyncio.gather(*sent)  # its commit does not look at what became of them
+            await asyncio.gather(*sent)  # its commit does not check their results
             if task.random_source.random() < DAWDLES:
                 await asyncio.sleep(task.random_source.random() * DAWDLE_S_MAX)
             await producer.send_offsets_to_transaction(
@@ -399,19 +394,19 @@ class Aiokafka:
             )
             if task.random_source.random() < OWN_ABORTS:
                 await producer.abort_transaction()
-                task.tell("gave-up", "by its own will")
+                task.report("aborted", "as planned")
                 if partition in self.owned.partitions:
                     self.consumer.seek(partition, batch[0].offset)
             else:
                 await producer.commit_transaction()
-                task.tell("committed", len(batch))
+                task.report("committed", len(batch))
 
         try:
             await asyncio.wait_for(transaction(), PATIENCE_S)
         except (KafkaError, TimeoutError) as error:
-            # a new producer of the same id ends the transaction, whatever became of it, before the
+            # a new producer of the same id ends the transaction, whatever its state, before the
             # offset is read
-            task.tell("gave-up", repr(error))
+            task.report("aborted", repr(error))
             if partition in self.owned.partitions:
                 await self._take_over(partition)
 
@@ -430,7 +425,7 @@ def work_aiokafka(task: Task) -> None:
             try:
                 await one.run()
             except (KafkaError, TimeoutError) as error:
-                task.tell("began-anew", repr(error))
+                task.report("restarted", repr(error))
                 await asyncio.sleep(0.1)
             finally:
                 await one.close()

@@ -35,7 +35,7 @@ no controller yet, too few brokers yet.
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition as one node sees it. `leader` -1: nobody."""
+    """One partition as one node sees it. `leader` -1: none."""
 
     leader: int
     leader_epoch: int
@@ -76,7 +76,7 @@ class Ensemble:
 
         Raises NodeFailed.
         """
-        begun = time.monotonic()
+        started_at = time.monotonic()
         for node in self.nodes.values():
             node.launch()
         for node in self.nodes.values():
@@ -85,7 +85,7 @@ class Ensemble:
             lambda: all(len(self.brokers(node_id)) == len(self.nodes) for node_id in self.nodes),
             "all nodes to meet",
         )
-        self.started_s = time.monotonic() - begun
+        self.started_s = time.monotonic() - started_at
         return self.started_s
 
     def stop(self) -> None:
@@ -153,14 +153,14 @@ class Ensemble:
 
         def create() -> bool:
             with suppress(OSError):
-                answer = self.request(
+                response = self.request(
                     self.running[0],
                     "create_topics",
                     5,
                     {"topics": [topic], "timeout_ms": 10_000},
                     timeout_s=15,
                 )
-                (row,) = answer.topics
+                (row,) = response.topics
                 if row.error_code not in RETRIED:
                     raise NodeFailed(
                         f"{self.kind} does not create {name}: error {row.error_code} "
@@ -195,10 +195,12 @@ class Ensemble:
             connection.sendall(len(frame).to_bytes(4, "big") + frame)
             with connection.makefile("rb") as stream:
                 size = stream.read(4)
-                answer = stream.read(int.from_bytes(size, "big")) if len(size) == 4 else b""
-        if not answer:
+                response = stream.read(int.from_bytes(size, "big")) if len(size) == 4 else b""
+        if not response:
             raise ConnectionError("closed")
-        return api.decode_response(version, answer, decode_response_header(api, version, answer)[1])
+        return api.decode_response(
+            version, response, decode_response_header(api, version, response)[1]
+        )
 
     def view(self, node_id: int, topics: Iterable[str]) -> View:
         """Every partition of these topics as this node sees it; without those that it does
@@ -206,7 +208,7 @@ class Ensemble:
         """
         body = {"topics": [{"name": name} for name in topics], "allow_auto_topic_creation": False}
         try:
-            answer = self.request(node_id, "metadata", 9, body)
+            response = self.request(node_id, "metadata", 9, body)
         except OSError:
             return {}
         return {
@@ -216,7 +218,7 @@ class Ensemble:
                 tuple(row.replica_nodes),
                 tuple(sorted(row.isr_nodes)),
             )
-            for topic in answer.topics
+            for topic in response.topics
             if topic.error_code == 0
             for row in topic.partitions
         }
@@ -232,7 +234,7 @@ class Ensemble:
 
     def controller(self) -> int | None:
         """The leader of the metadata quorum: named by itself, if some node does; None while
-        nobody leads.
+        there is none.
         """
         body = {
             "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
@@ -240,13 +242,13 @@ class Ensemble:
         best: tuple[int, int] | None = None
         for node_id in self.running:
             with suppress(OSError):
-                answer = self.request(node_id, "describe_quorum", 0, body, timeout_s=2.0)
+                response = self.request(node_id, "describe_quorum", 0, body, timeout_s=2.0)
                 if (
-                    answer.error_code == 0
-                    and answer.topics
-                    and answer.topics[0].partitions[0].error_code == 0
+                    response.error_code == 0
+                    and response.topics
+                    and response.topics[0].partitions[0].error_code == 0
                 ):
-                    row = answer.topics[0].partitions[0]
+                    row = response.topics[0].partitions[0]
                     if row.leader_id >= 0 and (best is None or row.leader_epoch > best[0]):
                         best = row.leader_epoch, row.leader_id
         return best[1] if best is not None else None

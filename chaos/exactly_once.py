@@ -62,7 +62,7 @@ PARTITIONS = 6
 SEGMENT_BYTES = 1024 * 1024
 AT_FIRST = 2
 STUCK_S = 120.0
-"""Without a committed transaction of a group, while no fault goes on."""
+"""Without a committed transaction of a group, while there is no fault."""
 COORDINATOR_PARTITIONS = 10
 OPTIONS = (
     f"offsets.topic.num.partitions={COORDINATOR_PARTITIONS}",
@@ -75,9 +75,9 @@ OPTIONS = (
 )
 ONE_AT_A_TIME = {"max.in.flight": 1}
 """For the input beside Apache Kafka, whose snapshots of producers have the last batch of each: when
-all nodes are restarted cleanly and the answers to two batches are lost, the first of them is not
-known again (OUT_OF_ORDER_SEQUENCE_NUMBER), and librdkafka gives up. Workers get over that; the
-input must be whole.
+all nodes are restarted cleanly and the responses to two batches are lost, the first of them is not
+recognized (OUT_OF_ORDER_SEQUENCE_NUMBER), and librdkafka gives up. Workers recover from that; the
+input must be complete.
 """
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
@@ -120,7 +120,7 @@ class Trial:
             1, self.cluster.bootstrap, keys, self.seed, rate=self.rate, options=options
         )
         producer.start()
-        begun = time.monotonic()
+        started_at = time.monotonic()
         try:
             for copy in self.copies:
                 copy.reader = Reader(
@@ -132,14 +132,14 @@ class Trial:
                 copy.reader.start()
                 for slot in range(AT_FIRST):
                     copy.start_worker(slot)
-            self._wait_for_commits(begun)
+            self._wait_for_commits(started_at)
             self._inject_faults(random_source, time.monotonic() + self.seconds)
-            self.load_s = time.monotonic() - begun
+            self.load_s = time.monotonic() - started_at
             for node in self.cluster.nodes.values():
                 node.wait_ready()
             producer.finish()
             self._wait_until_copied(producer.acknowledged)
-            self.tail_s = time.monotonic() - begun - self.load_s
+            self.tail_s = time.monotonic() - started_at - self.load_s
             for copy in self.copies:
                 copy.finish()
         except BaseException:
@@ -194,7 +194,7 @@ class Trial:
             if time.monotonic() + step.before_s + step.down_s > deadline:
                 return
             time.sleep(step.before_s)
-            begun = time.monotonic()
+            started_at = time.monotonic()
             words = random_source.choice(self.copies).change()
             self.changes[words.partition(" ")[2]] += 1
             victims, role = self._victims(step)
@@ -207,7 +207,7 @@ class Trial:
             if step.hurry:
                 self._say(f"{done}: the next fault follows at once")
                 continue
-            silence = self._wait_for_commits(time.monotonic()) - begun
+            silence = self._wait_for_commits(time.monotonic()) - started_at
             self.silences.setdefault(step.name, []).append(silence)
             self._say(f"{done}: every group commits again {silence:.1f} s after it began")
 
@@ -388,8 +388,8 @@ class Trial:
             counts = copy.counts
             lines.append(
                 f"{copy.client}: {counts['committed']} transactions of {counts['records']} "
-                f"records committed, {counts['gave-up']} "
-                f"aborted by workers, {counts['began-anew']} times anew, {counts['hung']} "
+                f"records committed, {counts['aborted']} "
+                f"aborted by workers, {counts['restarted']} times restarted, {counts['hung']} "
                 "processes restarted because the client hung, "
                 f"{self.uncommitted.get(copy.client, 0)} aborted records in the log"
             )
@@ -403,7 +403,7 @@ class Trial:
         return "\n".join(lines)
 
     def reasons(self) -> str:
-        """Why workers aborted or began anew, the most frequent first."""
+        """Why workers aborted or restarted, the most frequent first."""
         return "\n".join(
             f"  {copy.client}: {count} times {reason}"
             for copy in self.copies

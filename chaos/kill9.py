@@ -6,8 +6,8 @@ where it was promised?
 A real `mqd start` of one node; one confluent-kafka producer (idempotent, acks=all) that lives
 through every restart and produces numbered records at full speed to several partitions. At seeded
 random times the broker's process is killed and started again on the same data; some kills hit it
-while it is still recovering. At the end everything is read back and held against what the producer
-was told (chaos/checker.py), and `mqctl log verify` holds indexes against logs.
+while it is still recovering. At the end everything is read back and compared with the
+acknowledgements (chaos/checker.py), and `mqctl log verify` compares indexes with logs.
 
 The page cache outlives a killed process, so this is about processes, not about power. Exit code 0:
 no anomaly; 1: anomalies.

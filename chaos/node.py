@@ -3,7 +3,7 @@ again on the same data.
 
 A node's address stays the same over restarts. Its standard error goes to a file, which is what a
 failure quotes and where mqd's readiness is read from. Ports come from below the kernel's ephemeral
-range: a port that is free for a moment between kill and restart must not be given to somebody's
+range: a port that is free for a moment between kill and restart must not be given to an
 outgoing connection.
 """
 
@@ -46,7 +46,7 @@ def end_on_sigterm() -> None:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now, outside the range that outgoing
+    """A loopback port without a listener, outside the range that outgoing
     connections take theirs from.
     """
     return free_ports(1)[0]
@@ -144,7 +144,7 @@ class Process(ABC):
         with self._stderr_path.open("ab") as stderr:
             self._stderr_start = stderr.tell()
             self._launched = time.monotonic()
-            # a session of its own: an interrupt at the terminal is for whoever holds the node
+            # a session of its own: an interrupt at the terminal is for the parent process
             self._process = subprocess.Popen(
                 self.command(),
                 stdin=subprocess.DEVNULL,
@@ -197,8 +197,8 @@ class Process(ABC):
     def wait_stopped(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Wait for the clean end of a node that was terminated. Raises NodeFailed.
 
-        A process whose interpreter is still starting ends by the signal: it has begun nothing, and
-        written nothing.
+        A process whose interpreter is still starting ends by the signal: it has not started to
+        work, and has written nothing.
         """
         process = self._process
         assert process is not None, "the node is not running"
@@ -313,7 +313,7 @@ class Node(Process):
 
 class KafkaNode(Process):
     """Apache Kafka, of a directory that `scripts/kafka.sh format` has made; serves when it
-    answers ApiVersions.
+    responds to ApiVersions.
     """
 
     program = "Apache Kafka"

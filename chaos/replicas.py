@@ -127,8 +127,8 @@ class _Replica:
     def __init__(self, stream: Iterator[Batch], start: int, high_watermark: int) -> None:
         self.records: dict[int, Record] = {}
         self.newest: dict[bytes | None, Record] = {}
-        """Of each key, without those of which the newest is a tombstone: one may have
-        removed it, another not yet.
+        """The newest record of each key, without tombstones: one replica may have
+        removed a tombstone, another not yet.
         """
         self.end = 0
         ongoing: dict[int, list[Record]] = {}

@@ -3,10 +3,10 @@ default retries?
 
     python -m chaos.rolling [--nodes 3] [--rounds 2] [--kind mqd|kafka] [--session-ms 3000]
 
-Each node in turn gets SIGTERM, is started again, and the next one waits until every node says that
-every partition has its full ISR: what an upgrade does. Meanwhile confluent-kafka, kafka-python and
-aiokafka produce (acks=all, whatever else is their default) and consume. Every future that fails and
-every exception of a consumer is an error; so is a record that is lost, doubled or out of order
+Each node in turn gets SIGTERM, is started again, and the next one waits until every node reports
+that every partition has its full ISR: what an upgrade does. Meanwhile confluent-kafka, kafka-python
+and aiokafka produce (acks=all, whatever else is their default) and consume. Every future that fails
+and every exception of a consumer is an error; so is a record that is lost, doubled or out of order
 within its client. Exit code 0: none.
 """
 
@@ -287,7 +287,7 @@ def roll(
 
 
 def main() -> int:
-    """Parse the command line, roll, say what reached the clients."""
+    """Parse the command line, restart the nodes, print the clients' errors."""
     parser = argparse.ArgumentParser(
         prog="python -m chaos.rolling", description="a rolling restart of every node under load"
     )
@@ -300,7 +300,7 @@ def main() -> int:
         "--session-ms", type=int, default=None, help="broker session timeout (the broker's default)"
     )
     arguments = parser.parse_args()
-    # the clients tell of every retry; what counts is what they raise
+    # the clients log every retry; only exceptions count
     logging.getLogger().addHandler(logging.NullHandler())
     end_on_sigterm()
     directory = Path(tempfile.mkdtemp(prefix="rolling-"))
@@ -310,9 +310,9 @@ def main() -> int:
             arguments.kind, directory, arguments.nodes, session_ms=arguments.session_ms
         )
         cluster.start()
-        begun = time.monotonic()
+        started_at = time.monotonic()
         loads, errors = roll(cluster, arguments.rounds)
-        elapsed = time.monotonic() - begun
+        elapsed = time.monotonic() - started_at
         cluster.stop()
     except NodeFailed as failure:
         print(f"rolling: FAILED: {failure}", file=sys.stderr)
@@ -324,10 +324,10 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
     for error in errors:
         print(error, file=sys.stderr)
-    told = ", ".join(f"{load.name} {load.acked} of {load.sent}" for load in loads)
+    shown = ", ".join(f"{load.name} {load.acked} of {load.sent}" for load in loads)
     print(
         f"rolling: {arguments.rounds * arguments.nodes} restarts in {elapsed:.0f} s, "
-        f"acknowledged: {told}; errors {len(errors)}"
+        f"acknowledged: {shown}; errors {len(errors)}"
     )
     return 1 if errors else 0
 

@@ -7,11 +7,12 @@ Three nodes start on the code of an earlier commit. confluent-kafka produces (ac
 and consumes all the time. Node by node is restarted on the code of this tree, the controller first
 or last; the first of them goes back to the old code once, and is upgraded again. While an old node
 is left, the cluster must refuse to finalize the new metadata version. Then `mqctl feature upgrade`
-finalizes it, and every node is restarted once more. After each step every node must say that every
-partition has its full ISR. At last a node on the old code must find no way back into the cluster.
+finalizes it, and every node is restarted once more. After each step every node must report that
+every partition has its full ISR. At last a node on the old code must find no way back into the
+cluster.
 
 Exit code 0: no error reached the client, and nothing is lost, doubled or out of order. A clone
-without the old commit (a shallow one) cannot run this: it says so, and exits with 0.
+without the old commit (a shallow one) cannot run this: it reports that, and exits with 0.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class Upgrade:
         found = set()
         for node_id in self.nodes:
             with suppress(OSError):
-                answer = self.cluster.request(
+                response = self.cluster.request(
                     node_id,
                     "api_versions",
                     4,
@@ -184,7 +185,7 @@ class Upgrade:
                 )
                 found |= {
                     row.max_version_level
-                    for row in answer.finalized_features
+                    for row in response.finalized_features
                     if row.name == FEATURE
                 }
         return found
@@ -199,7 +200,7 @@ class Upgrade:
 
 
 def main() -> int:
-    """Parse the command line, upgrade once or twice, say what reached the client."""
+    """Parse the command line, upgrade once or twice, print the client's errors."""
     parser = argparse.ArgumentParser(
         prog="python -m chaos.rolling_upgrade", description="a rolling upgrade under load"
     )
@@ -229,7 +230,7 @@ def main() -> int:
             upgrade = Upgrade(
                 directory / order, directory / "old", controller_first=order == "first"
             )
-            begun = time.monotonic()
+            started_at = time.monotonic()
             try:
                 errors = upgrade.run()
             except NodeFailed as failure:
@@ -241,10 +242,10 @@ def main() -> int:
             for error in errors:
                 print(error, file=sys.stderr)
             failed = failed or bool(errors)
-            seconds = time.monotonic() - begun
-            told = f"acknowledged {upgrade.acked} of {upgrade.sent}; errors {len(errors)}"
+            seconds = time.monotonic() - started_at
+            shown = f"acknowledged {upgrade.acked} of {upgrade.sent}; errors {len(errors)}"
             print(
-                f"upgrade: controller {order}, {upgrade.steps} restarts in {seconds:.0f} s, {told}"
+                f"upgrade: controller {order}, {upgrade.steps} restarts in {seconds:.0f} s, {shown}"
             )
     finally:
         shutil.rmtree(directory, ignore_errors=True)

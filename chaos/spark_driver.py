@@ -86,7 +86,12 @@ class Drivers:
     """All drivers of a trial. `command`: arguments of `chaos.spark_copy`."""
 
     def __init__(
-        self, command: Sequence[str], *, fail_percent: float, log: Path, say: Callable[[str], None]
+        self,
+        command: Sequence[str],
+        *,
+        fail_percent: float,
+        log: Path,
+        report: Callable[[str], None],
     ) -> None:
         self.ended: Counter[str] = Counter()
         self.batches = 0
@@ -96,7 +101,7 @@ class Drivers:
         self._command = [sys.executable, "-m", "chaos.spark_copy", *command]
         self._fail_percent = fail_percent
         self._log = log
-        self._say = say
+        self._report = report
         self._driver: Driver | None = None
 
     def kill_one(self, random_source: random.Random) -> str:
@@ -155,7 +160,7 @@ class Drivers:
                 self._end(driver, code)
                 driver = self._start()
             if time.monotonic() > deadline:
-                self._say(f"no batch for {START_S:.0f} s: the driver is killed now")
+                self._report(f"no batch for {START_S:.0f} s: the driver is killed now")
                 return driver
             time.sleep(0.05)
         return driver

@@ -64,7 +64,7 @@ class Trial:
         command += ["--rows-per-batch", str(arguments.rows_per_batch)]
         log = directory / "driver.log"
         self._drivers = Drivers(
-            command, fail_percent=arguments.fail_percent, log=log, say=self._say
+            command, fail_percent=arguments.fail_percent, log=log, report=self._say
         )
 
     @property
@@ -74,7 +74,7 @@ class Trial:
 
     def run(self) -> None:
         """The whole trial. Raises TrialFailed, NodeFailed and ClientError."""
-        begun = time.monotonic()
+        started_at = time.monotonic()
         self._cluster.start()
         for topic in (SOURCE, COPY):
             self._cluster.create_topic(topic.name, topic.partitions, configs={"retention.ms": "-1"})
@@ -90,7 +90,7 @@ class Trial:
         self._fill(LAST_ROWS)
         self._drivers.run_to_end()
         self._wrong = judge(self._cluster.bootstrap, SOURCE, COPY)
-        self._seconds = time.monotonic() - begun
+        self._seconds = time.monotonic() - started_at
 
     def close(self) -> None:
         """End every process of the trial."""

@@ -53,7 +53,7 @@ class Silence:
         self.last[key] = now
 
     def reset(self) -> float:
-        """The longest so far, counting open ones; then begin anew."""
+        """The longest so far, counting open ones; then reset it."""
         longest, self.longest_s = self.longest_s, 0.0
         return longest
 
@@ -162,7 +162,7 @@ class Producer:
             self._random.randbytes(self._random.randrange(PADDING_BYTES_MAX))
             for _ in range(PADDINGS)
         ]
-        begun, turn = time.monotonic(), 0
+        started_at, turn = time.monotonic(), 0
         while not self._stop.is_set() and not self.errors:
             topic, partition = key = self._random.choice(self._keys)
             for _ in range(1 if self._rate else self._random.randrange(1, BURST_MAX)):
@@ -177,7 +177,7 @@ class Producer:
                     self._producer.poll(POLL_S)
                     break
                 rows.append(NOT_ACKED)
-            ahead = begun + turn / self._rate - time.monotonic() if self._rate else 0.0
+            ahead = started_at + turn / self._rate - time.monotonic() if self._rate else 0.0
             self._producer.poll(max(0.0, ahead))
 
 

@@ -41,7 +41,7 @@ async def test_a_query_that_stops_because_rows_would_be_doubled_is_a_violation(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "driver.log"
-    drivers = Drivers([], fail_percent=0, log=log, say=lambda _: None)
+    drivers = Drivers([], fail_percent=0, log=log, report=lambda _: None)
     failing = driver(tmp_path, f"import sys; print({STOPS[0]!r}, file=sys.stderr); sys.exit(3)")
     await wait_until(lambda: failing.poll() is not None)
     drivers._end(failing, 3)

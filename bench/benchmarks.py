@@ -1,9 +1,7 @@
-"""What is asked of a broker: one function a question, each of them short, each answering with
-figures.
+"""The benchmarks of one broker: each is a short function that returns figures.
 
-A question is asked of every broker in turn, several rounds; the caller takes medians. Topics are
-new for each asking and deleted after it. Sizes are for a run of some minutes; `run.part` shrinks
-them.
+Every broker runs each benchmark in turn, for several rounds; the caller takes medians. Each run
+creates its topics and deletes them. Sizes are for a run of some minutes; `run.part` shrinks them.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class Figure:
 
 @dataclass
 class Run:
-    """How much to ask: 1.0 is a whole run. Idle memory is noted when a broker has been started."""
+    """`part`: 1.0 is a whole run. `idle_mb`: memory of each broker right after its start."""
 
     part: float
     idle_mb: dict[str, float] = field(default_factory=dict)
@@ -49,13 +47,13 @@ class Run:
         return max(2.0, 8.0 * self.part)
 
 
-Question = Callable[[Broker, Run], list[Figure]]
-QUESTIONS: dict[str, Question] = {}
+Benchmark = Callable[[Broker, Run], list[Figure]]
+BENCHMARKS: dict[str, Benchmark] = {}
 
 
-def question(name: str) -> Callable[[Question], Question]:
-    def register(function: Question) -> Question:
-        QUESTIONS[name] = function
+def benchmark(name: str) -> Callable[[Benchmark], Benchmark]:
+    def register(function: Benchmark) -> Benchmark:
+        BENCHMARKS[name] = function
         return function
 
     return register
@@ -104,10 +102,10 @@ def topic_on(broker: Broker, label: str) -> Iterator[str]:
         broker.drop_topic(name)
 
 
-def throughput(broker: Broker, ask: Callable[[], dict[str, Any]], floor: str) -> list[Figure]:
-    """MB/s and messages/s of what `ask` moves, and the broker's CPU seconds for each GB of it."""
+def throughput(broker: Broker, transfer: Callable[[], dict[str, Any]], floor: str) -> list[Figure]:
+    """MB/s and messages/s of `transfer`, and the broker's CPU seconds for each GB of it."""
     before = broker.cpu_seconds()
-    result = ask()
+    result = transfer()
     after = broker.cpu_seconds()
     figures = [
         Figure("bytes", "MB/s", result["bytes"] / result["seconds"] / 1e6, floor=floor),
@@ -125,12 +123,12 @@ def throughput(broker: Broker, ask: Callable[[], dict[str, Any]], floor: str) ->
     return figures
 
 
-# -- starting: asked first, while the data directories are small
+# -- starting: runs first, while the data directories are small
 
 
-@question("start")
+@benchmark("start")
 def start(broker: Broker, run: Run) -> list[Figure]:
-    """From spawning the process to its first answer, and to the first acknowledged record
+    """From spawning the process to its first response, and to the first acknowledged record
     of a topic that is there already.
     """
     if broker.launch is None:
@@ -140,7 +138,7 @@ def start(broker: Broker, run: Run) -> list[Figure]:
             lambda: acknowledges(broker.address, topic), "an acknowledgement before the restart"
         )
         broker.stop()
-        ready_seconds, begun = broker.start()
+        ready_seconds, started_at = broker.start()
         acknowledged = wait_until(
             lambda: acknowledges(broker.address, topic), "the first acknowledgement", broker.process
         )
@@ -150,7 +148,7 @@ def start(broker: Broker, run: Run) -> list[Figure]:
         Figure(
             "first acknowledgement",
             "ms",
-            (acknowledged - begun) * 1e3,
+            (acknowledged - started_at) * 1e3,
             goal=0.3,
             more_is_better=False,
         ),
@@ -181,8 +179,8 @@ def produce(
     requests: int,
     acks: int | None = None,
 ) -> list[Figure]:
-    """The C generator on one connection, after a tenth of it as a warm-up; acks=1 where
-    nothing else is said.
+    """The C generator on one connection, after a tenth of it as a warm-up; acks=1 by
+    default.
     """
     with topic_on(broker, "produce") as topic:
         options = {"R": records, "s": value_bytes, "d": depth} | (
@@ -196,19 +194,19 @@ def produce(
         )
 
 
-@question("produce-100b")
+@benchmark("produce-100b")
 def produce_100b(broker: Broker, run: Run) -> list[Figure]:
     """100-byte messages in batches of 1,000."""
     return produce(broker, run, records=1000, value_bytes=100, depth=4, requests=12_000)
 
 
-@question("produce-1k")
+@benchmark("produce-1k")
 def produce_1k(broker: Broker, run: Run) -> list[Figure]:
     """1-KiB messages in batches of a megabyte."""
     return produce(broker, run, records=1000, value_bytes=1024, depth=4, requests=3_000)
 
 
-@question("produce-1k-16k-batches")
+@benchmark("produce-1k-16k-batches")
 def produce_16k(broker: Broker, run: Run) -> list[Figure]:
     """1-KiB messages in 16-KB batches, the default of Java's producer, five in flight."""
     return produce(broker, run, records=16, value_bytes=1024, depth=5, requests=60_000)
@@ -225,13 +223,13 @@ def client_produce(broker: Broker, run: Run, value_bytes: int, messages: int) ->
         )
 
 
-@question("client-produce-100b")
+@benchmark("client-produce-100b")
 def client_produce_100b(broker: Broker, run: Run) -> list[Figure]:
     """confluent-kafka's producer, 100-byte messages, linger 5 ms, acks=1."""
     return client_produce(broker, run, 100, 5_000_000)
 
 
-@question("client-produce-1k")
+@benchmark("client-produce-1k")
 def client_produce_1k(broker: Broker, run: Run) -> list[Figure]:
     """confluent-kafka's producer, 1-KiB messages."""
     return client_produce(broker, run, 1024, 2_000_000)
@@ -250,9 +248,9 @@ def small(broker: Broker, run: Run, *, connections: int, depth: int, floor: str)
     return [Figure("requests", "req/s", result["requests"] / result["seconds"], floor=floor)]
 
 
-def _small_question(connections: int) -> None:
-    @question(f"small-{connections}")
-    def ask(broker: Broker, run: Run) -> list[Figure]:
+def _small_benchmark(connections: int) -> None:
+    @benchmark(f"small-{connections}")
+    def measure(broker: Broker, run: Run) -> list[Figure]:
         return small(
             broker,
             run,
@@ -261,14 +259,14 @@ def _small_question(connections: int) -> None:
             floor=f"Trio echo, {connections} connections",
         )
 
-    ask.__doc__ = f"Unbatched requests over {connections} connections, one in flight on each."
+    measure.__doc__ = f"Unbatched requests over {connections} connections, one in flight on each."
 
 
 for _connections in (1, 16, 100, 500):
-    _small_question(_connections)
+    _small_benchmark(_connections)
 
 
-@question("small-pipelined")
+@benchmark("small-pipelined")
 def small_pipelined(broker: Broker, run: Run) -> list[Figure]:
     """Unbatched requests, 64 in flight on one connection."""
     return small(broker, run, connections=1, depth=64, floor="Trio echo, 64 in flight")
@@ -288,13 +286,13 @@ def latency(broker: Broker, run: Run, **options: object) -> list[Figure]:
     ]
 
 
-@question("latency")
+@benchmark("latency")
 def acknowledgement_latency(broker: Broker, run: Run) -> list[Figure]:
     """From when a message was due to its acknowledgement, 4 connections."""
     return latency(broker, run, c=4)
 
 
-@question("end-to-end")
+@benchmark("end-to-end")
 def end_to_end_latency(broker: Broker, run: Run) -> list[Figure]:
     """From when a message was due to its arrival at a fetching consumer."""
     return latency(broker, run, c=1, e=True)
@@ -319,19 +317,19 @@ def fetch(
         )
 
 
-@question("fetch-1m")
+@benchmark("fetch-1m")
 def fetch_1m(broker: Broker, run: Run) -> list[Figure]:
     """A megabyte a fetch."""
     return fetch(broker, run, max_bytes=1 << 20, total_bytes=4 << 30, records=500)
 
 
-@question("fetch-64k")
+@benchmark("fetch-64k")
 def fetch_64k(broker: Broker, run: Run) -> list[Figure]:
     """64 KiB a fetch, of 16-KB batches."""
     return fetch(broker, run, max_bytes=64 << 10, total_bytes=1 << 30, records=16)
 
 
-@question("client-consume-1k")
+@benchmark("client-consume-1k")
 def client_consume(broker: Broker, run: Run) -> list[Figure]:
     """confluent-kafka's consumer, 1-KiB messages."""
     with topic_on(broker, "consume") as topic:
@@ -344,12 +342,12 @@ def client_consume(broker: Broker, run: Run) -> list[Figure]:
         )
 
 
-# -- memory: asked last
+# -- memory: runs last
 
 
-@question("memory")
+@benchmark("memory")
 def memory(broker: Broker, run: Run) -> list[Figure]:
-    """Resident memory after the start, and after everything asked so far and a load of its own."""
+    """Resident memory after the start, and after all benchmarks so far and a load of its own."""
     if broker.pid is None:
         return []
     with topic_on(broker, "memory") as topic:
