@@ -9,8 +9,8 @@ processes. Once everything is consumed steadily, the last one, which has a proce
 joins, leaves (it closes), joins again, and is killed. The gap of a partition is the longest time
 between two records of it that reached an application, from the event until all is steady again:
 `worst` is that of the partition that stood still longest, `median` that of the median partition,
-which shows whether all partitions paused or only the moved ones. A gap is no longer visible below
-50 ms with 10 members, and 200 ms with 100.
+which shows whether all partitions paused or only the moved ones. A gap below
+50 ms with 10 members, or 200 ms with 100, is no longer than the usual interval of records.
 
 `eager`: the classic protocol with `range`; `cooperative`: the classic protocol with
 `cooperative-sticky`; `consumer`: KIP-848. Session time-out 6 s, heartbeats each second, for all

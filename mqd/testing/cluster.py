@@ -36,7 +36,7 @@ class Cluster:
 
     Only inside of `mqd.testing.run`. All nodes are started when the block begins, and serve.
     `options` are those of `mqd start -o`, for all of them; `racks` names the racks, node by node.
-    What the nodes hold is gone when the block ends.
+    All data of the nodes is gone when the block ends.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Cluster:
         self._clients = 0
         self._busy: dict[Process, None] = {}
         self.longest_busy_seconds = 0.0
-        """For how long the event loop of a node was busy with one step, at most."""
+        """The longest time that one step kept the event loop of a node busy."""
 
     # -- the block
 
@@ -107,7 +107,7 @@ class Cluster:
                 await trio.sleep(chance.random() * _START_SPREAD_SECONDS)
                 nursery.start_soon(node.start)
 
-    # -- looking
+    # -- state
 
     @property
     def trace(self) -> Trace:
@@ -143,7 +143,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all nodes, as clients take them."""
+        """The addresses of all nodes, as in bootstrap.servers."""
         return ",".join(f"{node.host}:{node.port}" for node in self.peers.nodes.values())
 
     def client_network(self, name: str | None = None) -> HostNetwork:
@@ -211,7 +211,7 @@ class Cluster:
     # -- inside
 
     def price_work(self, seconds: float) -> None:
-        """From now on the code of nodes takes time: up to so many seconds between two
+        """Give the code of nodes a cost: up to so many seconds between two
         readings of the clock (`NodeClock`), and for each request.
         """
         for node in self.nodes.values():
@@ -220,7 +220,7 @@ class Cluster:
             self.on_event(self._charge)
 
     def _charge(self, node_id: int) -> None:
-        """After a step of a node that took time: nothing else of it runs before that has passed."""
+        """After a step of a node that took time, hold its tasks until this time has passed."""
         node = self.nodes[node_id]
         node.charge_requests()
         process, seconds = node.process, node.clock.ahead

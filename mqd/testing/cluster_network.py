@@ -30,11 +30,11 @@ class ClusterNetwork:
         return self._hosts[place]
 
     def partition(self, *groups: Collection[Place], breaks: bool | None = None) -> None:
-        """Nothing passes between the groups, until `heal`. Places that no group names reach
+        """Nothing passes between the groups until `heal`. Places outside of all groups reach
         everybody.
 
-        What is under way is held, and connections live on silently; or (`breaks`) they are reset at
-        once, as some routers do. By default chance decides which.
+        Pieces in flight are held, and connections stay open silently. With `breaks` they are reset
+        at once, as some routers do. By default chance decides.
         """
         self._trace.add(
             "-", f"partition {' | '.join(' '.join(map(str, _ordered(group))) for group in groups)}"
@@ -61,7 +61,7 @@ class ClusterNetwork:
         self._fabric.hold(self._host(source), self._host(target))
 
     def slow(self, source: Place, target: Place, seconds: float) -> None:
-        """Everything takes so many seconds longer, both ways; 0.0 or `heal` ends it."""
+        """Delay everything by so many more seconds, both ways; 0.0 or `heal` ends it."""
         self._trace.add("-", f"slow {source} {target} {seconds:.6f}")
         for one, other in ((source, target), (target, source)):
             self._fabric.link(self._host(one), self._host(other)).delay = seconds
@@ -72,7 +72,7 @@ class ClusterNetwork:
         return self._fabric.break_connections(self._host(source), self._host(target))
 
     def heal(self) -> None:
-        """Every link is open and quick again; what was held arrives soon."""
+        """Open all links without delay; held pieces arrive soon."""
         self._trace.add("-", "heal")
         self._fabric.heal()
 

@@ -25,7 +25,7 @@ from mqd.testing.probes.probes import Probes
 from mqd.types import TopicPartition
 
 DRAIN_SECONDS_MAX = 10 * CONVERGE_SECONDS
-"""Virtual time after which consumers and copies must be at the end, whether they advance or not."""
+"""Virtual time within which consumers and copies must reach the end, even while they advance."""
 
 
 class CoordinatedLoad:

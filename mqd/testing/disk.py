@@ -25,7 +25,7 @@ SYNC_SECONDS = (0.0002, 0.004)
 class PendingFaults:
     """The faults that the next calls of a disk meet.
 
-    Numbers count down; `where` is a part of the path, "" for any.
+    Each entry of `syncs`, `reads` and `writes` is one fault: a part of the path, "" for any.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class PendingFaults:
         self.reads: list[str] = []
         self.writes: list[str] = []
         self.dead = ""
-        """Every call below paths with this part fails with EIO, until it is emptied."""
+        """Every call on a path with this part fails with EIO, until this is ""."""
 
     def take(self, kind: list[str], path: Path) -> bool:
         if kind:
@@ -58,9 +58,9 @@ class MemoryDisk:
         self.used = 0
         self.boots = 1
         self.slow_by = 0.0
-        """Seconds on top of what each offloaded call takes."""
+        """Additional seconds of each offloaded call."""
         self.slow_logs_by = 0.0
-        """Seconds on top of what a sync of logs takes (a call with a limiter), as if the
+        """Additional seconds of a sync of logs (a call with a limiter), as if the
         metadata were on another device.
         """
         self.locks: dict[Path, Process] = {}
@@ -84,13 +84,13 @@ class MemoryDisk:
         self._fuse = None
 
     def wipe(self) -> None:
-        """An empty disk in its place."""
+        """Replace it by an empty disk."""
         self.root = Directory()
         self.used = 0
         self.boots += 1
 
     def lose_page_cache(self) -> None:
-        """The disk is detached and attached again: as a power cut, but the machine runs on.
+        """The disk is detached and attached again: as a power cut, but the machine keeps running.
 
         No process may be alive.
         """
@@ -99,11 +99,11 @@ class MemoryDisk:
         self._fuse = None
 
     def copy(self) -> Directory:
-        """All that is on it, for `roll_back`."""
+        """A copy of all its files, for `roll_back`."""
         return self.root.copy()
 
     def roll_back(self, copy: Directory) -> None:
-        """An older copy of it in its place, while the machine runs on. No process may be alive."""
+        """Replace it by an older copy, while the machine runs. No process may be alive."""
         self.root = copy.copy()
         self.used = self.root.bytes()
         self._fuse = None
@@ -129,7 +129,7 @@ class MemoryDisk:
         self.faults.dead = ""
 
     def mend(self) -> None:
-        """No more faults: space is free, calls succeed and are quick.
+        """End all faults: space is free, calls succeed without delay.
 
         What was corrupted or lost stays so.
         """
@@ -139,7 +139,7 @@ class MemoryDisk:
         self._fuse = None
 
     def fill(self, leaving: int = 0) -> None:
-        """Only so many bytes are free from now on."""
+        """Leave only so many bytes free."""
         self.capacity = self.used + leaving
 
     def free(self) -> None:
@@ -205,7 +205,7 @@ class MemoryDisk:
         return Inode(self._inodes)
 
     def about_to_change(self) -> bool:
-        """One more change: whether the process ends in the middle of it."""
+        """Count a change; returns whether the process ends in the middle of it."""
         self.writes += 1
         if self._fuse is None:
             return False

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 
 class Inode:
-    """The content of one file: as processes see it, and as it is on the platters."""
+    """The content of one file: as processes see it, and as it is on stable storage."""
 
     __slots__ = ("data", "durable", "number", "pending")
 
@@ -31,7 +31,7 @@ class Inode:
         self.pending.clear()
 
     def lose_power(self, source: random.Random) -> None:
-        """Of what was not synced, keep what chance decides."""
+        """Keep a random part of the unsynced writes."""
         pending = self.pending
         if pending:
             match source.randrange(5):
@@ -60,7 +60,7 @@ class Inode:
 
 
 class Directory:
-    """Names, as processes see them, and as they are on the platters."""
+    """Names, as processes see them, and as they are on stable storage."""
 
     __slots__ = ("durable", "names", "pending")
 
@@ -68,7 +68,7 @@ class Directory:
         self.names: dict[str, Inode | Directory] = {}
         self.durable: dict[str, Inode | Directory] = {}
         self.pending: list[tuple[tuple[str, Inode | Directory | None], ...]] = []
-        """Changes since the last sync, each atomic: names, and what they stand for from then on."""
+        """Changes since the last sync, each atomic: names and their new entries."""
 
     def change(self, *changes: tuple[str, Inode | Directory | None]) -> None:
         _change(self.names, changes)
@@ -98,7 +98,7 @@ class Directory:
             entry.lose_power(source)
 
     def copy(self) -> Directory:
-        """As processes see it, and all of it durable."""
+        """A copy of what processes see, all of it durable."""
         copied = Directory()
         for name, entry in self.names.items():
             if isinstance(entry, Directory):

@@ -72,9 +72,9 @@ class SimulatedNode:
         self.clock = NodeClock(world.clock, world.random(f"cpu-{node_id}"))
         self.host: Host = shared.fabric.host(str(node_id), f"10.0.0.{node_id}")
         self.options: dict[str, str] = {}
-        """Options of this node alone; they count from its next start on."""
+        """Options of this node alone, from its next start on."""
         self.failure: BaseException | None = None
-        """Why its last process ended by itself."""
+        """The exception that ended its last process, if it was not killed."""
         self.starts = 0
         self.daemon: Any = None
         """The live parts (`daemon.Daemon`) of its process; None while there is none."""
@@ -97,7 +97,7 @@ class SimulatedNode:
 
     @property
     def running(self) -> bool:
-        """Whether it has a process: it may be starting still, or be paused."""
+        """Whether it has a process, which may still be starting, or be paused."""
         return self._process is not None and self._process.alive
 
     @property
@@ -106,7 +106,7 @@ class SimulatedNode:
         return self.running and self._ready.is_set()
 
     def charge_requests(self) -> None:
-        """Have the requests take time that the node has served since the last call."""
+        """Charge the time of the requests that the node has served since the last call."""
         server = self.daemon.server if self.daemon is not None else None
         served = server.dispatcher.requests if server is not None else 0
         before = self._charged[1] if self._charged[0] is server else 0
@@ -240,7 +240,7 @@ class SimulatedNode:
         self.disk.power_cut()
 
     def kill_in_write(self, after: int = 0) -> None:
-        """Kill it in the middle of a change of its disk: of the one after the next `after` ones."""
+        """Kill it in the middle of a change of its disk: the first one after `after` more."""
         self.disk.cut_in_write(after, self.kill)
 
     def power_cut_in_write(self, after: int = 0) -> None:
@@ -257,7 +257,7 @@ class SimulatedNode:
         self._shared.pauses.resume(process)
         self._scope.cancel()
 
-    # -- disturbances
+    # -- pauses and clocks
 
     def pause(self, seconds: float) -> None:
         """None of its tasks runs for so long, as after SIGSTOP; its system still takes what
@@ -274,7 +274,7 @@ class SimulatedNode:
             self._shared.pauses.resume(self._process)
 
     def skew(self, seconds: float) -> None:
-        """Its wall clock is wrong by so much from now on, ahead or (negative) behind.
+        """Set the error of its wall clock: ahead or (negative) behind.
 
         Its monotonic clock stays right.
         """
@@ -295,7 +295,7 @@ def _split(error: BaseException) -> tuple[BaseException | None, BaseException | 
 
 
 def _is_of_disk(error: BaseException) -> bool:
-    """Whether a node ends with this when its disk fails or its start is refused: faults of
+    """Whether this error means a failing disk or a refused start: faults of
     the world, not of the node.
     """
     if isinstance(error, BaseExceptionGroup):

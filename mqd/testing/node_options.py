@@ -32,7 +32,7 @@ COORDINATOR_OPTIONS = {
     "group.consumer.assignment.interval.ms": "100",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
-"""Besides, where there are groups and transactions: few partitions, for each costs time,
+"""Additional options for groups and transactions: few partitions, since each costs time,
 and timers of a run of seconds.
 """
 

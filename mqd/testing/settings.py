@@ -16,22 +16,22 @@ and the copy of a topic (`copy`), groups of consumers (`groups`), both (`all`), 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is to be run. The same settings give the same run."""
+    """The input of a run. The same settings give the same run."""
 
     seed: int
     nodes: int = 3
     observers: int = 0
-    """Nodes beside these that do not vote."""
+    """Further nodes, which do not vote."""
     seconds: float = SECONDS_OF_SAFETY
     bug: str | None = None
     plot: str | None = None
-    """Played whatever the seed would (plots.py)."""
+    """The plot (faults/plots.py), in place of the seed's."""
     load: str | None = None
-    """One of LOADS, whatever the seed would."""
+    """One of LOADS, in place of the seed's."""
 
     @property
     def command(self) -> str:
-        """Runs this seed again, alone, with its trace in a file."""
+        """The command that repeats this seed alone, with its trace in a file."""
         seconds = "" if self.seconds == SECONDS_OF_SAFETY else f" --seconds {self.seconds:g}"
         bug = f" --bug {self.bug}" if self.bug else ""
         bug += f" --plot {self.plot}" if self.plot else ""
@@ -45,12 +45,12 @@ class Settings:
 
 @dataclass(slots=True)
 class Result:
-    """What became of one seed. Plain values: it travels between processes."""
+    """The result of one seed. Plain values: processes exchange it."""
 
     settings: Settings
     violations: list[str] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
-    """The last lines of the trace, of a run with violations."""
+    """If there are violations, the last lines of the trace."""
     digest: str = ""
     events: int = 0
     simulated_seconds: float = 0.0

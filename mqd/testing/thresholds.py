@@ -1,5 +1,5 @@
-"""Sizes and intervals of a run, drawn from its seed: small enough that in eight seconds happens
-what takes a node days.
+"""Sizes and intervals of a run, drawn from its seed. They are so small that eight seconds have
+the events of days.
 
 With its defaults a node writes its first snapshot of the metadata after 10,000 commands and looks
 at retention every five minutes. Half of the seeds have small values of each kind, so that both a
@@ -13,12 +13,12 @@ import random
 from mqd.limits import KIB, MIB
 
 _SNAPSHOTS = (("15", "5"), ("8", "1"), ("4", "1"))
-"""Entries of the metadata log between two snapshots, and those that are kept before one: a
-node that was away needs the snapshot.
+"""(entries of the metadata log between two snapshots, entries kept before one). A node that was
+down needs the snapshot.
 """
 _DELETE_RETENTION_MS = 20_000
-"""Longer than a replica is away: one that misses a tombstone keeps the record that it
-deletes, as with Apache Kafka.
+"""Longer than any replica is down: a replica that misses a tombstone keeps the deleted record, as
+in Apache Kafka.
 """
 _SMALL: tuple[dict[str, str], ...] = (
     {
@@ -35,16 +35,16 @@ _TINY: tuple[dict[str, str], ...] = (
     {"connections.max.write.stall.ms": "1000"},
     {"metadata.image.max.bytes": str(MIB)},
 )
-"""Drawn where a hostile client uses them up.
+"""Budgets that a hostile client uses up.
 
-What is refused must never be lost, and everybody is served when it has gone.
+Refused requests must never lose records, and all clients are served after the attacks.
 """
 _FLOODED = {
     "group.coordinator.memory.bytes": str(MIB),
     "transaction.coordinator.memory.bytes": str(MIB),
     "max.connections": "25",
 }
-"""Where the hostile client is almost alone: what it fills, others could not use."""
+"""For runs where no other client uses coordinators: the hostile client fills them."""
 _PRICES = (0.0, 0.0, 0.0, 0.0003, 0.001, 0.004)
 _COORDINATED_PRICE_MAX = 0.001
 _FLOODED_PRICES = (0.0, 0.001, 0.004)
@@ -55,7 +55,7 @@ def draw_thresholds(
 ) -> dict[str, str]:
     """Options of all nodes of a run.
 
-    `tiny`: budgets, too; `floods`: those of coordinators and connections besides.
+    `tiny`: also draw tiny budgets; `floods`: also those of coordinators and connections.
     """
     options: dict[str, str] = {}
     if chance.random() < 0.6:

@@ -25,12 +25,12 @@ from mqd.testing.faults.plan import Mode, Plan
 from mqd.types import TopicPartition
 
 SHORTENED = "x-short"
-"""The topic that loses its oldest records. DeleteRecords may remove what another replica has in
-another version: it was cut off from its leader, and its log agrees only from the new log start on.
-So records of this topic are compared with nothing.
+"""The topic that loses its oldest records. DeleteRecords may remove records that an
+isolated replica has in another version: its log agrees only from the new log start on. So records
+of this topic are compared with nothing.
 """
 THROWAWAY = "x"
-"""The first letter of topics that administration makes and deletes; no
+"""The first letter of topics that administration creates and deletes; no
 client reads or checks their records.
 """
 
@@ -38,7 +38,7 @@ _RETENTION: tuple[dict[str, str], ...] = (
     {"retention.ms": "400", "segment.ms": "200", "file.delete.delay.ms": "100"},
     {"segment.ms": "200", "file.delete.delay.ms": "100"},
 )
-"""Configurations of a topic that gets shorter; the second one by DeleteRecords alone."""
+"""Configurations of SHORTENED; with the second one only DeleteRecords shortens it."""
 
 
 class Administration:
@@ -132,7 +132,7 @@ class Administration:
         return True
 
     async def delete(self, name: str | None = None) -> None:
-        """That topic, or any."""
+        """Delete that topic, or a random one."""
         if name is None and self.created:
             name = self._chance.choice(sorted(self.created))
         if name is None or name not in self.created:
@@ -159,8 +159,8 @@ class Administration:
             self.created[name] = count
 
     async def shorten(self) -> None:
-        """Until cancelled: a topic of its own is written, and loses its oldest records to
-        retention and DeleteRecords.
+        """Until cancelled: write to SHORTENED, which loses its oldest records by retention and
+        DeleteRecords.
         """
         partition = TopicPartition(SHORTENED, 0)
         # or all replicas lose records, and none may lead
@@ -186,7 +186,7 @@ class Administration:
             [(None, b"x" * self._chance.choice([10, 1_000]))], timestamp=self._wall_ms()
         )
         connection = await self.client.connection_to_leader(leader.node_id)
-        # 1: records are deleted that are not yet committed
+        # 1: DeleteRecords may remove uncommitted records
         body = produce_body(partition, batch, acks=self._chance.choice([-1, 1]))
         response = await self.client.request(connection, PRODUCE, body, at_most=PRODUCE_VERSION)
         if code := response.responses[0].partition_responses[0].error_code:

@@ -129,7 +129,7 @@ class FaultedCluster:
     # -- steps that faults share
 
     def target(self) -> int | None:
-        """Anybody alive; the controller or a leader more often than others."""
+        """A random live node; the controller or a leader more often than others."""
         live = self.live()
         if not live:
             return None

@@ -15,7 +15,7 @@ class NetworkFaults:
         self._chance = chance
 
     async def partition(self) -> None:
-        """Halves, one alone, or a bridge: two halves that one node sees both of."""
+        """Cut the nodes in halves, isolate one, or leave one as a bridge between halves."""
         self._cluster.counts["partition"] += 1
         ids = self._cluster.ids[:]
         self._chance.shuffle(ids)
@@ -37,7 +37,7 @@ class NetworkFaults:
         self._cluster.network.heal()
 
     async def stall(self) -> None:
-        """Bytes of one direction wait; of one link, or of all that a node sends."""
+        """Hold the bytes of one direction of one link, or all that a node sends."""
         self._cluster.counts["stall"] += 1
         source = self._cluster.target() or self._cluster.ids[0]
         others = [node_id for node_id in self._cluster.ids if node_id != source]

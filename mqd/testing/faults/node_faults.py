@@ -19,7 +19,7 @@ class NodeFaults:
         self._mode = mode
 
     async def kill(self) -> None:
-        """One, some or all processes; now and then a second time while they recover."""
+        """Kill one, some or all processes; at times a second time while they recover."""
         targets = {self._cluster.target()}
         if self._chance.random() < 0.3:
             targets.update(
@@ -76,7 +76,7 @@ class NodeFaults:
         return None
 
     async def stop(self) -> None:
-        """A clean stop, and a start."""
+        """Stop a node cleanly, and start it again."""
         node_id = self._cluster.target()
         if node_id is None:
             return

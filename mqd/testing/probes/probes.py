@@ -25,9 +25,8 @@ from mqd.types import TopicPartition
 
 
 class Probes:
-    """See the head of the file. `voters` are the ids that count for a majority; `may_lose(topic)`
-    returns whether what happened to the disks of this run may take acknowledged records of that
-    topic.
+    """See the head of the file. `voters` are the ids that count for a majority. `may_lose(topic)`
+    returns whether the disk faults of this run may lose acknowledged records of that topic.
     """
 
     def __init__(
@@ -61,21 +60,21 @@ class Probes:
     # -- events outside of the nodes
 
     def power_cut(self, node_id: int) -> None:
-        """A node is about to lose what it had not synced."""
+        """A node will lose its unsynced bytes now."""
         for replicas in self._replicas.shadows.values():
             if node_id in replicas:
                 replicas[node_id].lost_power = True
 
     def set_aside(self, node_id: int, partition: TopicPartition) -> None:
-        """The files of a replica were damaged: it need not have what it had, until it has
-        fetched it again.
+        """The files of a replica were damaged: records may be missing until it has fetched them
+        again.
         """
         shadow = self.shadow(node_id, partition)
         if shadow is not None:
             shadow.set_aside = True
 
     def shadow(self, node_id: int, partition: TopicPartition) -> Shadow | None:
-        """What is known of a replica."""
+        """The shadow of a replica, if any."""
         topic_id = self._replicas.names.get(partition)
         if topic_id is None:
             return None
