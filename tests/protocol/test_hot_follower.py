@@ -10,7 +10,7 @@ from uuid import UUID
 from hypothesis import given, strategies as st
 
 from mqd.protocol import hot_follower as hot
-from tests.protocol.test_hot import (
+from tests.protocol.test_hot_codecs import (
     FETCH,
     endpoints,
     endpoints_of,

@@ -18,7 +18,7 @@ from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.types import TopicPartition
 from tests.log.support import PARTITION, FaultyDisk, Harness, batch, wait_until
-from tests.log.test_following import ROLLING, written
+from tests.log.test_follower_logs import ROLLING, written
 
 
 class SlowDisk(FaultyDisk):

@@ -16,7 +16,7 @@ from mqd.protocol.files import LEADER_EPOCH_CHECKPOINT, decode_leader_epochs
 from mqd.types import TopicPartition
 from tests.log.manager.test_truncation_during_sync import SlowDisk
 from tests.log.support import NOW, PARTITION, FaultyDisk, Harness, batch, wait_until
-from tests.log.test_following import ROLLING
+from tests.log.test_follower_logs import ROLLING
 
 NEXT_ID = UUID(int=99, version=4)
 
