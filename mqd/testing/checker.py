@@ -39,7 +39,7 @@ class Promise(Enum):
     ALL = "acks=all"
     """Never lost, and at the acknowledged offset."""
     ORDER = "acks=1 or 0"
-    """May be lost; if it is there, it is there once and in order."""
+    """May be lost; otherwise it is in the log once and in order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -253,9 +253,8 @@ class History:
     # -- the verdict
 
     def check(self, final: Mapping[TopicPartition, Sequence[tuple[int, bytes]]]) -> list[Anomaly]:
-        """Every anomaly. `final` is (offset, value) of all records of each partition that is there
-        at the end, from offset 0 on; sends to partitions that are not in it (deleted topics) are
-        left out.
+        """Every anomaly. `final` has (offset, value) of all records of each partition that exists
+        at the end, from offset 0. Sends to deleted topics do not count.
         """
         sends: dict[TopicPartition, list[Send]] = {}
         for send in self.sends:

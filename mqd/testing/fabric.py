@@ -128,7 +128,7 @@ class Fabric:
             )
 
     def heal(self) -> None:
-        """Every link is open and quick."""
+        """Open all links, without additional delay."""
         for (source, target), link in self._links.items():
             link.delay = 0.0
             self.release(source, target)
@@ -219,7 +219,7 @@ class Endpoint:
         self.is_open = True
         """False: closed on this side, or its host has forgotten it."""
         self.on_change: Callable[[], None] | None = None
-        """Called when it can be read, written, or is gone."""
+        """Called when it can be read or written, or has ended."""
         self._in_flight = 0
         """Bytes sent and not yet in the other inbox."""
         self._due = 0.0

@@ -77,7 +77,7 @@ class Transaction:
         self.outcome = Outcome.OK
 
     def given_up(self) -> None:
-        """Aborted, or its producer is gone."""
+        """It was aborted, or its producer has ended."""
         assert self.outcome is Outcome.PENDING, self
         self.outcome = Outcome.INFO if self.requested else Outcome.FAIL
 
@@ -124,7 +124,7 @@ class Ledger:
         self._note(kind, transaction.values[0][0], f"{transaction.name}: {example}")
 
     def read(self, reader: str, partition: TopicPartition, records: Log) -> None:
-        """A reader of committed records, which began at the beginning, got these."""
+        """A reader of committed records, which started at offset 0, got these."""
         self.reads += len(records)
         self._readers.setdefault((reader, partition), []).extend(records)
 

@@ -315,7 +315,7 @@ class ProcessDisk:
         *args: *ArgumentsT,
         limiter: trio.CapacityLimiter | None = None,
     ) -> ResultT:
-        """The call takes time, and the loop runs meanwhile.
+        """Run a call that takes time, while the loop runs.
 
         A caller that waits cannot be cancelled, as with a thread.
         """

@@ -44,7 +44,7 @@ class NothingLeft(Exception):
 
 
 class Timer:
-    """One event to come. `cancel` makes it none."""
+    """One future event, unless `cancel` removes it."""
 
     __slots__ = ("call",)
 
@@ -92,7 +92,7 @@ class VirtualClock(trio.abc.Clock):
         self.trace = Trace(self)
         self.jumps = 0
         self.failed: Callable[[BaseException], None] = lambda error: None
-        """Where an exception of an event goes; the owner ends the run with it."""
+        """Called with an exception of an event; the owner ends the run with it."""
         self.events: list[tuple[float, int, Timer]] = []
         """A heap: when, in which order, what."""
         self._numbers = count()

@@ -111,7 +111,7 @@ class Transactional:
         await self._finished.wait()
 
     def unread(self, committed: Mapping[TopicPartition, Log]) -> str | None:
-        """Of what is there in the end, what the reader of committed records has not got."""
+        """The committed records in the final log that their reader has not received, if any."""
         for partition, log in committed.items():
             if unread := self._steps.ledger.unread("committed", partition, log):
                 return (

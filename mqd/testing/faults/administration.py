@@ -116,9 +116,10 @@ class Administration:
         return name
 
     async def delete_once(self, name: str) -> bool:
-        """One attempt to delete that topic; whether it is gone, and may come again. An attempt that
-        was given up may delete it much later, and then the topic that has its name by that time. So
-        a caller that tries more than once must not create it again.
+        """One attempt to delete that topic; returns whether it is deleted, so that it may be
+        created again. An attempt that was given up may delete it much later, and then the topic
+        that has its name by that time. So a caller that tries more than once must not create it
+        again.
         """
         del self.created[name]
         self.doubtful.add(name)

@@ -19,7 +19,7 @@ from mqd.testing.probes.counts import Counts
 from mqd.testing.violation import Violation
 
 Key = tuple[UUID, int]
-"""Topic id and partition: a topic that comes back under the same name is another."""
+"""Topic id and partition: a topic that is created again under the same name has another id."""
 
 
 class World(Protocol):
@@ -74,10 +74,10 @@ class Shadow:
     ones since its files were read whole.
     """
     lost_power: bool = False
-    """Whether what it had in memory only may be gone; known again when it has restarted."""
+    """Whether its unsynced records may be lost; False again after its restart."""
     set_aside: bool = False
-    """Whether its log is fenced (corrupt) or gone: nothing is expected of it until it has
-    fetched its records again.
+    """Whether its log is fenced (corrupt) or removed: no check applies until it has fetched its
+    records again.
     """
     unassigned: bool = False
     """Whether the metadata took the replica from its node since its log was read: the node
@@ -96,7 +96,7 @@ class Shadow:
 
 @dataclass(slots=True, eq=False)
 class Committed:
-    """What was once below a leader's high watermark, in one partition."""
+    """The batches of one partition that were ever below a leader's high watermark."""
 
     batches: list[Batch] = field(default_factory=list)
     leader_epochs: list[int] = field(default_factory=list)
