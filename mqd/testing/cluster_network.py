@@ -31,7 +31,7 @@ class ClusterNetwork:
 
     def partition(self, *groups: Collection[Place], breaks: bool | None = None) -> None:
         """Nothing passes between the groups until `heal`. Places outside of all groups reach
-        everybody.
+        all places.
 
         Pieces in flight are held, and connections stay open silently. With `breaks` they are reset
         at once, as some routers do. By default chance decides.

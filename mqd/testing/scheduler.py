@@ -34,7 +34,7 @@ STEP_SECONDS: float = 5e-6
 TAIL_LINES = 2_000
 
 current_node: ContextVar[Any] = ContextVar("current_node", default=None)
-"""The incarnation of a node (cluster.py) whose task runs; None: a task of the test itself."""
+"""The process of the node (process.py) whose task runs; None for a task of the test itself."""
 
 
 class NothingLeft(Exception):
@@ -168,7 +168,7 @@ class VirtualClock(trio.abc.Clock):
     def hold(self, node: Any) -> None:
         """No task of this node runs from its next step on, until `release`.
 
-        A node may be held for several reasons, each of which ends.
+        A node may be held for several reasons; each needs its own `release`.
         """
         queue = self._gated_queue()
         queue.reasons[node] += 1

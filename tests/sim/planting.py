@@ -20,7 +20,7 @@ class Bug:
     meaning: str
     patches: Callable[[], Patches]
     load: str = "plain"
-    """What clients do in the runs that are to find it (mqd/testing/runner.py)."""
+    """The load of the runs that must find it (mqd/testing/settings.py)."""
     nodes: int = 3
     """How many nodes these runs have."""
 

@@ -35,7 +35,7 @@ COPY_SECONDS = 0.1
 
 
 class Copiers:
-    """The members of the copiers' group, all of which copy one topic."""
+    """The members of the copiers' group, which copy one topic."""
 
     def __init__(self, steps: TransactionSteps, topic: str) -> None:
         self.members: dict[GroupConsumer, None] = {}

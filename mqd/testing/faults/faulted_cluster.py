@@ -59,7 +59,6 @@ class FaultedCluster:
             if self.cluster.nodes[node_id].running and node_id not in self.busy
         ]
 
-    # -- life
     @property
     def network(self) -> ClusterNetwork:
         return self.cluster.network

@@ -2,7 +2,7 @@
 
 Power cuts need care. What a topic without `flush.before.ack` acknowledged is in the memory of its
 in-sync replicas, and is lost where all of them lose power (docs/INVARIANTS.md, I1). So there are
-three modes, in each of which no acknowledged record may be lost:
+three modes. No mode may lose an acknowledged record:
 
 - KILL: any number of processes is killed; machines keep running.
 - POWER_ONE: one node loses power, and no other until every replica is in sync again; processes are
