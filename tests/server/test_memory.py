@@ -243,7 +243,7 @@ def test_a_frame_that_waited_for_memory_is_not_slow() -> None:
     starved, waiting = Connection(owner, ScriptedSocket(), "client", 0.0), Holding(0, 0, 0.0)
     pool.bytes = 10 * MIB
     assert pool.has_room(Holding(9 * MIB, 0, 0.0), MIB, 9 * MIB), "the one beyond the limit"
-    starved.sock.incoming.append((3 * MIB).to_bytes(4, "big") + bytes(900_000))  # type: ignore[attr-defined]
+    starved.sock.incoming.append((3 * MIB).to_bytes(4, "big") + bytes(900_000))  # type: ignore[attr-defined]  # the socket of the rig
     owner.request_bytes_max = starved.frames.frame_bytes_max = 4 * MIB
     starved.on_ready(READABLE)
     starved.on_ready(READABLE)

@@ -148,7 +148,7 @@ def test_before_the_handshake_only_it_and_api_versions_are_accepted() -> None:
     accepted = []
     for api_key in (*range(-1, 100), HANDSHAKE, RAFT_MESSAGE):
         try:
-            check_unauthenticated(Connection(), api_key)  # type: ignore[arg-type]
+            check_unauthenticated(Connection(), api_key)  # type: ignore[arg-type]  # a fake connection
         except ProtocolError:
             continue
         accepted.append(api_key)
