@@ -1,5 +1,5 @@
-"""The two syntaxes of a configuration file: Java's `.properties` and TOML. Text in, (key, value,
-line) out.
+"""The two syntaxes of a configuration file: Java's `.properties` and TOML. Converts text to (key,
+value, line).
 
 Properties: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader-
 (escapes, a backslash that continues a line, `=`, `:` or blanks between key and value; the last of
@@ -25,7 +25,7 @@ _TOML_KEY = re.compile(rf"\s*({_TOML_NAME})\s*=")
 
 
 class Setting(NamedTuple):
-    """One key of a file. `line` counts from 1; None where the syntax does not tell."""
+    """One key of a file. `line` counts from 1; None if it is not known."""
 
     key: str
     value: str
@@ -33,9 +33,8 @@ class Setting(NamedTuple):
 
 
 def read_config_file(path: Path) -> list[Setting]:
-    """Every setting of the file, in order. `.toml` is TOML, anything else properties.
-
-    ConfigError names file and line.
+    """All settings of the file, in order. A name in `.toml` means TOML, any other name properties.
+    Raises ConfigError with file and line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -53,13 +52,13 @@ def read_config_file(path: Path) -> list[Setting]:
 
 
 def parse_properties(text: str, name: str) -> list[Setting]:
-    """Settings of a properties file; `name` is for messages."""
+    """The settings of a properties file; `name` is for messages."""
     return [_split(line, number, name) for number, line in _logical_lines(text)]
 
 
 def parse_toml(text: str, name: str) -> list[Setting]:
-    """Settings of a TOML file, tables flattened to dotted names, values as a properties
-    file would write them.
+    """The settings of a TOML file. Tables become dotted names, and values the text of a properties
+    file.
     """
     import tomllib
 
@@ -74,9 +73,8 @@ def parse_toml(text: str, name: str) -> list[Setting]:
 
 
 def _toml_lines(text: str) -> dict[str, int | None]:
-    """Where each key stands, found by scanning, as tomllib does not tell.
-
-    None for what looks like a key in several places.
+    """The line of each key, found by scanning, because tomllib does not report lines. None for text
+    that looks like a key in several places.
     """
     found: dict[str, int | None] = {}
     table = ""
@@ -94,7 +92,7 @@ def _toml_name(text: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their continuations joined; comments and blank lines are left out."""
+    """Lines with their continuations joined, without comments and blank lines."""
     parts: list[str] = []
     first = 0
     for number, raw in enumerate(

@@ -1,10 +1,10 @@
 """The composition root: builds and connects the parts of one node, and owns the root nursery.
 
-Start: the addresses are bound (a port in use is reported first), the logs recover, the metadata log
-is replayed, the node registers with the controller, its partitions are opened as the image says,
-lost replicas are reported, it serves clients, and only then may the controller let it lead. A stop
-is the reverse: leadership is handed over, connections close, everything is synced, and a marker
-records that the stop was clean.
+Start: the node binds its addresses (a port in use is reported first), the logs recover, the
+metadata log is replayed, the node registers with the controller, its partitions are opened as the
+image says, lost replicas are reported, it serves clients, and only then may the controller let it
+lead. A stop is the reverse: leadership is handed over, connections close, everything is synced, and
+a marker records that the stop was clean.
 
 `main` is what `mqd start` runs. A simulation passes its own `Seams`; nothing else here differs.
 """
@@ -64,28 +64,29 @@ from mqd.types import NodeId
 logger = logging.getLogger(__name__)
 
 _DESCRIPTORS_SHARED = 1 << 16
-"""The descriptors that a node counts with if it shares its process with others, and so cannot set
-the limit.
+"""The assumed number of descriptors of a node that shares its process with others, and so cannot
+set the limit.
 """
 _LEAVE_SECONDS = 2.0
 """How long a clean stop waits for the controller to hand over leadership."""
 _NO_CONTROLLER_SECONDS = 0.5
-"""How much of that may pass without a controller. An election takes less, if a majority runs."""
+"""How much of that time may pass without a controller. If a majority runs, an election takes less.
+"""
 _FENCING_SECONDS = 0.5
 """How long the node then waits until it has applied its own fencing."""
 _GOODBYE_SECONDS = 0.05
-"""Between the hand-over and the end of the connections: responses that are ready leave."""
+"""Time between the hand-over and the end of the connections, in which ready responses are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """The world outside of a node: the real world by default."""
+    """The environment of a node: the real one by default."""
 
     clock: Clock = field(default_factory=SystemClock)
     entropy: Entropy = field(default_factory=RandomEntropy)
     disk: Disk = field(default_factory=OsDisk)
     network: Network | None = None
-    """None: the system's, with the socket buffers of the configuration."""
+    """None: the system's network, with the socket buffers of the configuration."""
     announce: Callable[[str], None] = write_line
     """Writes the one line that says that the node is ready."""
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
@@ -183,7 +184,7 @@ class Daemon:
         self.publisher = MetadataPublisher(NodeId(self.me.id), self.config, self.replica)
         self._connect_parts()
         self.failure: str | None = None
-        """Why the node stops by itself."""
+        """Why the node stops without a signal."""
         self.stop = trio.Event()
         self.serve_clients: Callable[[], None]
         self.server: Server | None = None

@@ -1,5 +1,4 @@
-"""The wire's error table: Kafka's codes, which of them a client retries, and the exception that
-carries one.
+"""The error codes of the Kafka protocol, their retriability, and the exceptions of mqd.
 
 Names, numbers and retriability are the protocol's
 (https://kafka.apache.org/protocol#protocol_error_codes).
@@ -14,13 +13,13 @@ from typing import Final
 
 
 def some_of(names: Sequence[str], at_most: int) -> str:
-    """Names for a message: the first `at_most`, and how many more there are."""
-    more = len(names) - at_most
-    return ", ".join(names[:at_most]) + (f" and {more} more" if more > 0 else "")
+    """Names for a message: the first `at_most`, and the number of the others."""
+    omitted = len(names) - at_most
+    return ", ".join(names[:at_most]) + (f" and {omitted} more" if omitted > 0 else "")
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes; the value is what goes on the wire as int16."""
+    """Kafka's error codes. The value is an int16 on the wire."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -160,7 +159,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether a stock client tries again after this answer."""
+        """Whether Kafka's clients retry after this error."""
         return self in _RETRIABLE
 
 
@@ -203,19 +202,17 @@ _RETRIABLE = frozenset(
 
 
 class MqError(Exception):
-    """A refusal that a peer is told as a code: what happened, why, and what to do about it.
+    """An error response to a peer. The message says what happened, why, and what to do.
 
     `code` goes on the wire; `message` goes where the protocol has room for one, and into `str()`.
-    Raised by cores and services for faults of the peer; our own faults are other exceptions and
-    stop the daemon.
+    Cores and services raise it for faults of the peer. Faults of mqd are other exceptions, and stop
+    the daemon.
     """
 
     def __init__(
         self, code: ErrorCode, message: str = "", *, record_errors: Sequence[tuple[int, str]] = ()
     ) -> None:
-        """`record_errors`: (index in the batch, why) of records that a produce is refused
-        for (KIP-467).
-        """
+        """`record_errors`: (index in the batch, reason) of rejected records of a produce (KIP-467)."""
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
@@ -225,24 +222,25 @@ class MqError(Exception):
 class ProtocolError(Exception):
     """The peer sent bytes that no version of the protocol allows.
 
-    The connection is closed; nothing is answered.
+    The node closes the connection without a response.
     """
 
 
 NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-"""Errors that only opening a file can have."""
+"""Error numbers that only opening a file can have."""
 PASSING_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, *NO_DESCRIPTORS})
-"""What an operating system refuses for now: nothing is wrong with the disk.
+"""Error numbers of a temporary shortage: the disk itself works.
 
-A failed sync is never among them, whatever it says.
+A failed sync is never temporary, whatever its error number.
 """
 
 
 class StorageError(Exception):
-    """A log directory failed (write, fsync, rename). It goes offline; the call is never retried.
+    """A log directory failed (write, fsync, rename). It goes offline, and the call is never
+    retried.
 
-    `out_of_space` marks the one kind that heals by itself when space, descriptors or memory return:
-    `PASSING_ERRNOS`.
+    `out_of_space` marks the one kind that is retried, when space, descriptors or memory are
+    available again: `PASSING_ERRNOS`.
     """
 
     def __init__(self, message: str, *, out_of_space: bool = False) -> None:
@@ -251,8 +249,8 @@ class StorageError(Exception):
 
 
 class QuorumBroken(Exception):
-    """The rules of the metadata quorum were broken: committed entries contradict one another, or
-    two nodes lead one term. The node stops rather than go on.
+    """The rules of the metadata quorum are violated: committed entries contradict each other, or
+    two nodes lead one term. The node stops.
     """
 
     def __init__(self, what: str) -> None:
@@ -260,7 +258,7 @@ class QuorumBroken(Exception):
             f"the metadata quorum is broken: {what}; this node stops to prevent damage. "
             "Either a process that is not a node of the cluster"
             " reaches the peer port (let only the nodes reach it, and set cluster_secret), "
-            "or a voter's metadata was put back from an"
-            " old copy, or that of several voters emptied at once: docs/OPERATIONS.md, When "
+            "or a voter's metadata was restored from an"
+            " old copy, or several voters were emptied at once: docs/OPERATIONS.md, When "
             "the quorum is broken"
         )

@@ -1,4 +1,4 @@
-"""The option table for people and programs: what `mqd config list` prints."""
+"""The output of `mqd config list`: the option table for people and programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mqd.options import Option
 
 
 def render(output: str) -> str:
-    """Every option as a `table`, as `json` or as `yaml`; no newline at the end."""
+    """All options as a `table`, as `json` or as `yaml`, without a newline at the end."""
     rows = [_row(OPTIONS[name]) for name in sorted(OPTIONS)]
     if output == "json":
         return json.dumps(rows, indent=2)

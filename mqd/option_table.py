@@ -1,11 +1,13 @@
-"""The option table: every configuration key that Apache Kafka 4.3 has for a node or a topic, and a
-few of ours.
+"""The option table: every configuration key of Apache Kafka 4.3 for a node, topic or group, and a
+few of mqd.
 
-Names, types, defaults and ranges are Kafka's (what a 4.3.1 broker answers to DescribeConfigs),
-except where `limits.py` is finite and Kafka is not, and where a default names a Java class. Each
-key is implemented, or accepted and ignored with a warning, or refused when it is set to anything
-but its default: refused are keys that would change what is safe or who may do what. A list in
-itself, data and nothing else: `options.py` says what a row means.
+Names, types, defaults and ranges are Kafka's, as in the DescribeConfigs response of a 4.3.1 broker.
+Exceptions are limits that `limits.py` makes finite, and defaults that name a Java class.
+
+A key is implemented, ignored with a warning, or refused. A refused key would change safety or
+access rights, so a node does not start with a value other than its default.
+
+The table contains only data; `options.py` defines what a row means.
 """
 
 from __future__ import annotations
@@ -37,35 +39,37 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 
 
-class _Fate(NamedTuple):
+class _Support(NamedTuple):
+    """What mqd does with a key, and why."""
+
     status: Status
     note: str = ""
 
 
-DONE = _Fate(Status.IMPLEMENTED)
+DONE = _Support(Status.IMPLEMENTED)
 
-PEERS = _Fate(Status.IGNORED, "ids, racks, addresses and voters come from the peers file")
-ONE_DIRECTORY = _Fate(Status.IGNORED, "the metadata log lives in the data directory")
-ONE_LOOP = _Fate(Status.IGNORED, "one event loop serves a node: there are no thread pools to size")
-RAFT = _Fate(Status.IGNORED, "mqd's metadata quorum has fixed timings and sizes")
-NOTHING = _Fate(Status.IGNORED, "mqd has no such component")
-CORDON = _Fate(Status.IGNORED, "mqd cannot cordon log directories yet")
-METRICS = _Fate(Status.IGNORED, "mqd has no metrics reporters and no client metrics")
-FIXED = _Fate(Status.IGNORED, "the value is fixed in this release")
-GROWING = _Fate(Status.IGNORED, "segments grow with each write")
-QUOTAS = _Fate(Status.IGNORED, "mqd has no quotas yet")
-NODES = _Fate(Status.IGNORED, "mqd's connections between nodes have fixed timings and sizes")
-PATIENT = _Fate(Status.IGNORED, "a node retries until it is registered, and logs what it waits for")
-SHARE = _Fate(Status.IGNORED, "share groups are not in this release")
-STREAMS = _Fate(Status.IGNORED, "streams groups are not in this release")
-NO_SECURITY = _Fate(Status.IGNORED, "TLS, SASL and access control are not in this release")
+PEERS = _Support(Status.IGNORED, "ids, racks, addresses and voters come from the peers file")
+ONE_DIRECTORY = _Support(Status.IGNORED, "the metadata log lives in the data directory")
+ONE_LOOP = _Support(Status.IGNORED, "one event loop serves a node, without thread pools")
+RAFT = _Support(Status.IGNORED, "mqd's metadata quorum has fixed timings and sizes")
+NOTHING = _Support(Status.IGNORED, "mqd has no such component")
+CORDON = _Support(Status.IGNORED, "mqd cannot cordon log directories yet")
+METRICS = _Support(Status.IGNORED, "mqd has no metrics reporters and no client metrics")
+FIXED = _Support(Status.IGNORED, "the value is fixed in this release")
+GROWING = _Support(Status.IGNORED, "segments grow with each write")
+QUOTAS = _Support(Status.IGNORED, "mqd has no quotas yet")
+NODES = _Support(Status.IGNORED, "mqd's connections between nodes have fixed timings and sizes")
+PATIENT = _Support(Status.IGNORED, "a node retries until it is registered, and logs the reason")
+SHARE = _Support(Status.IGNORED, "share groups are not in this release")
+STREAMS = _Support(Status.IGNORED, "streams groups are not in this release")
+NO_SECURITY = _Support(Status.IGNORED, "TLS, SASL and access control are not in this release")
 
-OPEN = _Fate(
+OPEN = _Support(
     Status.REFUSED,
-    "TLS, SASL and access control are not in this release: the node would not be secured",
+    "TLS, SASL and access control are not in this release: the node would be unprotected",
 )
-JAVA = _Fate(Status.REFUSED, "mqd runs no Java classes")
-TIERED = _Fate(Status.REFUSED, "mqd has no tiered storage")
+JAVA = _Support(Status.REFUSED, "mqd runs no Java classes")
+TIERED = _Support(Status.REFUSED, "mqd has no tiered storage")
 
 
 def _option(
@@ -73,7 +77,7 @@ def _option(
     name: str,
     type: OptionType,
     default: Value,
-    fate: _Fate,
+    support: _Support,
     meaning: str,
     minimum: int | None = None,
     maximum: int | None = None,
@@ -86,8 +90,8 @@ def _option(
         type,
         default,
         scopes,
-        fate.status,
-        fate.note,
+        support.status,
+        support.note,
         meaning,
         minimum,
         maximum,
@@ -105,7 +109,7 @@ _NODE, _TOPIC, _NODE_AND_TOPIC = (
 _node = partial(_option, _NODE)
 _topic = partial(_option, _TOPIC, dynamic=True)
 _group = partial(_option, frozenset({"group"}), dynamic=True)
-_both = partial(_option, _NODE_AND_TOPIC, dynamic=True)  # the node's value is the topic's default
+_both = partial(_option, _NODE_AND_TOPIC, dynamic=True)  # the node's value is the topic default
 
 _TABLE: Final = (
     # -- of a node
@@ -114,7 +118,7 @@ _TABLE: Final = (
         INT,
         100,
         DONE,
-        "Maximum time the node retries adding partitions to a transaction for its client",
+        "Maximum time that the broker retries to add partitions to a transaction",
         minimum=0,
     ),
     _node(
@@ -1316,7 +1320,7 @@ _TABLE: Final = (
         INT,
         limits.CONNECTIONS_MAX,
         DONE,
-        "Maximum client connections; above it the address with the most makes room for others",
+        "Maximum client connections; above it, a connection of the address with the most is closed",
         minimum=limits.CONNECTIONS_LEAST,
     ),
     _node(
@@ -1435,14 +1439,14 @@ _TABLE: Final = (
         LONG,
         104_857_600,
         RAFT,
-        "Size of the metadata log above which old segments go",
+        "Size of the metadata log above which old segments are deleted",
     ),
     _node(
         "metadata.max.retention.ms",
         LONG,
         604_800_000,
         RAFT,
-        "Age at which old metadata segments go",
+        "Age at which old metadata segments are deleted",
     ),
     _node("metric.reporters", LIST, (), METRICS, "Classes that report metrics", dynamic=True),
     _node("metrics.num.samples", INT, 2, METRICS, "Samples of a metric", minimum=1),
@@ -1912,7 +1916,7 @@ _TABLE: Final = (
         STRING,
         "/usr/bin/kinit",
         NO_SECURITY,
-        "Path of kinit",
+        "Path of the kinit command",
         dynamic=True,
     ),
     _node(
@@ -2472,7 +2476,7 @@ _TABLE: Final = (
     _node(
         "ssl.truststore.type", STRING, "JKS", NO_SECURITY, "Format of the trust store", dynamic=True
     ),
-    _node("super.users", STRING, "", OPEN, "Principals that may do everything"),
+    _node("super.users", STRING, "", OPEN, "Principals with all permissions"),
     _node(
         "telemetry.max.bytes",
         INT,

@@ -1,7 +1,7 @@
-"""What a configuration key is: its type, its bounds, how its text is read, and what mqd does with
-it.
+"""The model of a configuration key: its type, its bounds, how its text is parsed, and its effect in
+mqd.
 
-The keys themselves are in `option_table.py`; reading files and the environment is `config.py`'s.
+`option_table.py` has the keys. `config.py` reads files and the environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OptionType(IntEnum):
 
 
 class Status(Enum):
-    """What becomes of a key that an operator sets."""
+    """What mqd does with a key that is set."""
 
     IMPLEMENTED = "implemented"
     IGNORED = "ignored"
@@ -43,40 +43,40 @@ _INTEGERS = {SHORT: (-(2**15), 2**15 - 1), INT: (-(2**31), INT_MAX), LONG: (-(2*
 
 
 IGNORED_BY_MQD: Final = "Ignored by mqd"
-"""How the documentation of a key begins that may be set and has no effect."""
+"""Prefix in the documentation of a key that may be set and has no effect."""
 
 
 class Option(NamedTuple):
-    """One key: what it is called, what it holds, and what mqd does with it.
+    """One configuration key.
 
-    A NamedTuple, not a dataclass: the table makes 370 of them whenever anything starts.
+    A NamedTuple, not a dataclass: each start creates 370 of them.
     """
 
     name: str
     type: OptionType
     default: Value
     scopes: frozenset[str]
-    """Where it may be set: "node", "topic", or both; or "group"."""
+    """Where the key may be set: "node", "topic", or both; or "group"."""
     status: Status
     note: str
-    """Why the key is ignored or refused; empty where it is implemented."""
+    """Why the key is ignored or refused; empty for an implemented key."""
     meaning: str
     minimum: int | None = None
     maximum: int | None = None
     valid: tuple[str, ...] = ()
-    """The words a string may be, or the elements that a list may have."""
+    """The permitted strings, or the permitted elements of a list."""
     dynamic: bool = False
-    """Whether clients may change it while the node runs: where they may in Kafka, except bounds on
-    a node's memory, connections and metadata, which protect it from clients.
+    """Whether clients may change the key while the node runs. As in Kafka, except for limits on
+    memory, connections and metadata, which protect a node from its clients.
     """
     synonyms: tuple[tuple[str, int], ...] = ()
-    """Of a topic's or a group's key: the node keys that stand in for it, first set one
-    first, each with the factor to its unit.
+    """For a topic or group key: the node keys that supply its default, the first one that is set.
+    Each has the factor to convert its unit.
     """
 
     @property
     def documentation(self) -> str:
-        """What DescribeConfigs says of the key; of one without effect, that first."""
+        """The documentation in DescribeConfigs. For a key without effect it says so first."""
         return (
             f"{IGNORED_BY_MQD}: {self.note}. {self.meaning}"
             if self.status is Status.IGNORED
@@ -85,11 +85,11 @@ class Option(NamedTuple):
 
     @property
     def sensitive(self) -> bool:
-        """A secret: never printed, never described."""
+        """Whether the value is a secret, which is never printed or described."""
         return self.type is PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The typed value of `text`; ValueError says what it should have been."""
+        """The typed value of `text`. Raises ValueError with the reason."""
         if self.type is LIST:
             return self._parse_list(text)
         text = text.strip() if self.type is not PASSWORD else text
@@ -112,7 +112,7 @@ class Option(NamedTuple):
         return text
 
     def format(self, value: Value) -> str | None:
-        """What Kafka writes for a value: `true`, `a,b`; None stays None."""
+        """The value as Kafka writes it: `true`, `a,b`; None stays None."""
         if value is None or isinstance(value, str):
             return value
         if isinstance(value, tuple):
@@ -133,7 +133,7 @@ class Option(NamedTuple):
         return elements
 
     def _parse_integer(self, text: str) -> int:
-        # int() alone would take 1_000 and digits of other scripts, which Kafka does not
+        # int() alone would accept 1_000 and digits of other scripts; Kafka does not
         if not (text.isascii() and text.lstrip("+-").isdigit() and len(text) < 25):
             raise ValueError(f"{text!r} is not a whole number")
         try:
@@ -156,14 +156,14 @@ class Option(NamedTuple):
 
 
 class StartError(Exception):
-    """Something that the operator can mend keeps the node from starting.
+    """An error that prevents the start of a node, and that the operator can fix.
 
-    The message is one line and names the remedy.
+    The message is one line and contains the remedy.
     """
 
 
 class ConfigError(StartError):
-    """A configuration or peers file, an environment variable or an argument is wrong.
+    """A configuration file, peers file, environment variable or argument is invalid.
 
-    Names the place: file and line, or key.
+    The message contains the place: file and line, or key.
     """

@@ -1,7 +1,7 @@
-"""The vocabulary that every floor shares: ids, offsets, epochs, and changes of the ISR.
+"""The vocabulary of all layers: ids, offsets, epochs, and changes of the ISR.
 
-Standard library values, and the wire's error codes; nothing here awaits, allocates buffers or knows
-a wire format.
+It depends only on the standard library and the error codes. Nothing here awaits, allocates buffers
+or knows a wire format.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uuid import UUID
 from mqd.errors import ErrorCode
 
 NodeId = NewType("NodeId", int)
-"""`id` of a `[[node]]` in the peers file; Kafka's broker id. Non-negative."""
+"""`id` of a `[[node]]` in the peers file: Kafka's broker id. Non-negative."""
 
 Offset = int
 """Position of a record in its partition, from 0.
@@ -21,11 +21,11 @@ An `Offset` is never an index, a count or a size.
 """
 
 GROUPS_TOPIC = "__consumer_offsets"
-"""Groups and their offsets: whoever leads a partition of it coordinates the groups in it."""
+"""Groups and their committed offsets. The leader of a partition coordinates the groups in it."""
 TRANSACTIONS_TOPIC = "__transaction_state"
-"""Transactional ids, likewise."""
+"""Transactional ids. The leader of a partition coordinates them."""
 INTERNAL_TOPICS = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
-"""Kafka's own: written by the cluster, and not by clients."""
+"""Kafka's internal topics: the cluster writes them, clients do not."""
 
 NO_NODE = NodeId(-1)
 NO_EPOCH = -1
@@ -54,15 +54,15 @@ class IsrChange(NamedTuple):
     topic_id: UUID
     leader_epoch: int
     partition_epoch: int
-    """The epoch that the change replaces: compare-and-set."""
+    """The partition epoch that the change replaces (compare-and-set)."""
     isr: tuple[tuple[NodeId, int], ...]
-    """Node id and broker epoch of each member; an epoch of -1 is not checked (KIP-903)."""
+    """Node id and broker epoch of each member. An epoch of -1 is not checked (KIP-903)."""
 
 
 class IsrOutcome(NamedTuple):
     """The controller's response to an IsrChange.
 
-    After success: the partition as it is now. Otherwise: an error, and the known part of the rest.
+    After success: the current state of the partition. After an error: the known part of that state.
     """
 
     topic_partition: TopicPartition

@@ -25,7 +25,7 @@ class Usage(NamedTuple):
 
 
 class UsageWatch:
-    """Determines which thresholds to report."""
+    """Determines the thresholds to report."""
 
     def __init__(self) -> None:
         self._passed = 0.0
