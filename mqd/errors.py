@@ -212,7 +212,9 @@ class MqError(Exception):
     def __init__(
         self, code: ErrorCode, message: str = "", *, record_errors: Sequence[tuple[int, str]] = ()
     ) -> None:
-        """`record_errors`: (index in the batch, reason) of rejected records of a produce (KIP-467)."""
+        """`record_errors`: (index in the batch, reason) of rejected records in a produce
+        (KIP-467).
+        """
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message

@@ -1,9 +1,9 @@
 """Record batch v2 (magic 2): the header as one struct, CRC-32C, walking batches.
 
-A batch is 61 bytes of header and then records, compressed as a whole or not. `base_offset` and
+A batch has a header of 61 bytes, then the records, compressed together or not. `base_offset` and
 `partition_leader_epoch` lie outside the CRC, so a broker patches them in place; the CRC covers
-everything from `attributes` on. Positions are into the caller's buffer; nothing here copies a
-batch. record_reader.py reads the records, batch_builder.py builds batches.
+everything from `attributes` on. Positions are in the caller's buffer; nothing here copies a batch.
+record_reader.py reads the records, batch_builder.py builds batches.
 
     position  0 base_offset int64          23 last_offset_delta int32    51 producer_epoch int16
               8 batch_length int32 (1)     27 base_timestamp int64       53 base_sequence int32
@@ -32,7 +32,7 @@ Buffer = bytes | bytearray | memoryview
 HEADER: Final = Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD_BYTES: Final = 12
-"""What `batch_length` does not count: base_offset and itself."""
+"""Bytes that `batch_length` does not include: base_offset and itself."""
 
 BASE_OFFSET_POSITION: Final = 0
 LENGTH_POSITION: Final = 8
@@ -40,7 +40,7 @@ LEADER_EPOCH_POSITION: Final = 12
 MAGIC_POSITION: Final = 16
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
-"""Also where the bytes under the CRC begin."""
+"""The bytes under the CRC begin here, too."""
 CODEC_POSITION: Final = ATTRIBUTES_POSITION + 1
 """The low byte of the attributes: the codec is in its last three bits (`CODEC_MASK`)."""
 LAST_OFFSET_DELTA_POSITION: Final = 23
@@ -113,12 +113,12 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(view: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, unchecked. The caller has seen that 61 bytes are there."""
+    """The header at `position`, unchecked. The caller has checked that 61 bytes are available."""
     return BatchHeader._make(HEADER.unpack_from(view, position))
 
 
 def crc_of(view: Buffer, position: int = 0, end: int | None = None) -> int:
-    """CRC-32C of the batch at `position`, computed. `end` defaults to the end by its length.
+    """The computed CRC-32C of the batch at `position`. `end` defaults to the end by its length.
 
     The only caller of the crc package.
     """
@@ -131,22 +131,22 @@ def crc_of(view: Buffer, position: int = 0, end: int | None = None) -> int:
 
 
 def continued_crc(data: Buffer, crc: int) -> int:
-    """The CRC-32C of `data` behind bytes whose CRC-32C is `crc`."""
+    """The CRC-32C of some bytes followed by `data`, from the `crc` of those bytes."""
     continued: int = _crc32c(data, crc)
     return continued
 
 
 def seal(view: bytearray | memoryview, position: int = 0) -> None:
-    """Write the CRC after a field under it has changed (a broker that stamps LogAppendTime)."""
+    """Write the CRC after a change of a field under it (a broker that sets LogAppendTime)."""
     _CRC.pack_into(view, position + CRC_POSITION, crc_of(view, position))
 
 
 def validate(view: Buffer, position: int = 0, *, end: int | None = None) -> BatchHeader:
-    """The header of a batch that lies whole in `[position, end)`, has magic 2, a known codec and a
-    true CRC.
+    """The header of a batch that is complete in `[position, end)`, with magic 2, a known codec and
+    the right CRC.
 
-    MqError with Apache Kafka's codes for a produce: INVALID_RECORD for a cut-off batch and for
-    magic 0 and 1, CORRUPT_MESSAGE for other magics, impossible lengths and counts, and a false CRC.
+    Raises MqError with Kafka's codes for a produce: INVALID_RECORD for an incomplete batch and for
+    magic 0 and 1; CORRUPT_MESSAGE for other magics, impossible lengths and counts, and a wrong CRC.
     """
     available = (len(view) if end is None else end) - position
     if available < HEADER_BYTES:
@@ -185,11 +185,11 @@ def validate(view: Buffer, position: int = 0, *, end: int | None = None) -> Batc
 
 
 def iterate_batches(view: Buffer, position: int = 0) -> Iterator[tuple[int, int, BatchHeader]]:
-    """(position, size, header) of each whole batch; stops silently at a partial one, as the end of
-    a fetch may be.
+    """(position, size, header) of each complete batch; stops silently at an incomplete one, with
+    which a fetch response may end.
 
-    MqError(CORRUPT_MESSAGE) where a length or magic makes it impossible to continue. The CRC is not
-    checked: see `validate`.
+    Raises MqError(CORRUPT_MESSAGE) if a length or magic makes it impossible to continue. It does
+    not check the CRC: see `validate`.
     """
     end = len(view)
     while position + HEADER_BYTES <= end:

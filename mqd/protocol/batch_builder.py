@@ -1,4 +1,4 @@
-"""Building a record batch: records as bytes, then header and CRC. batch_writer.py is faster, for
+"""Builds a record batch: records as bytes, then header and CRC. batch_writer.py is faster, for
 clients.
 """
 
@@ -42,9 +42,9 @@ def build_batch(
     """One batch, sealed. Each record is a `Record`, or (key, value) stamped with `timestamp` in
     milliseconds.
 
-    Records are numbered from `base_offset`; with `keep_offsets` they keep their own, which ascend
-    from it (a cleaner's batch). `log_append_time` marks the batch as stamped by a broker. A batch
-    holds at least one record.
+    Offsets count from `base_offset`; with `keep_offsets` records keep their own ascending offsets
+    (a compacted batch). `log_append_time` sets the timestamp type of a broker. A batch has at least
+    one record.
     """
     body = bytearray()
     count = 0
@@ -52,15 +52,17 @@ def build_batch(
     base_timestamp = max_timestamp = NO_TIMESTAMP
     for item in records:
         record = item if len(item) > 2 else (0, timestamp, *item)
-        moment = record[1]
+        record_timestamp = record[1]
         if not count:
-            base_timestamp = max_timestamp = moment
-        elif moment > max_timestamp:
-            max_timestamp = moment
+            base_timestamp = max_timestamp = record_timestamp
+        elif record_timestamp > max_timestamp:
+            max_timestamp = record_timestamp
         previous, offset_delta = offset_delta, record[0] - base_offset if keep_offsets else count
         assert offset_delta > previous, (offset_delta, previous)
         headers = record[4] if len(record) > 4 else ()
-        write_record(body, moment - base_timestamp, offset_delta, record[2], record[3], headers)
+        write_record(
+            body, record_timestamp - base_timestamp, offset_delta, record[2], record[3], headers
+        )
         count += 1
     assert count, "a batch without records"
     attributes = int(codec)
@@ -125,7 +127,7 @@ def _write_bytes(out: bytearray, data: Buffer | None) -> None:
 
 
 def write_varint(out: bytearray, value: int) -> None:
-    """Zigzag, least significant group first; for 32 and 64 bits alike."""
+    """A zigzag varint of 32 or 64 bits, least significant group first."""
     value = value << 1 if value >= 0 else ~(value << 1)
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -1,8 +1,8 @@
-"""A batch that a client fills record by record: each is encoded as it comes, behind room for the
+"""The producer's side of a batch: each record is encoded when it is added, after space for the
 header.
 
-`BatchWriter` writes what `build_batch` of `batch.py` writes, byte for byte
-(tests/protocol/test_client_records.py), three times as fast: varints come from a table.
+`BatchWriter` writes the same bytes as `build_batch` of batch_builder.py
+(tests/protocol/test_client_records.py), three times as fast, because varints come from a table.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from mqd.protocol.record_reader import Record
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 _VARINTS = 8192
-"""Lengths and deltas below it take at most two bytes as zigzag varints."""
+"""Lengths and deltas below it have at most two bytes as zigzag varints."""
 
 
 @cache
 def _varints() -> tuple[list[bytes], list[bytes]]:
-    """Zigzag varints of 0 to 8191; and the same with the attributes of a record behind them. Made
-    when first needed: 2 ms."""
+    """Zigzag varints of 0 to 8191, and the same followed by the attributes of a record. Created on
+    first use: 2 ms.
+    """
     plain = [
         bytes((n << 1,)) if n < 64 else bytes((n << 1 & 0x7F | 0x80, n >> 6))
         for n in range(_VARINTS)
@@ -41,9 +42,10 @@ def _varints() -> tuple[list[bytes], list[bytes]]:
 
 
 class BatchWriter:
-    """The records of a batch, encoded as they come, behind room for the header.
+    """The records of a batch, each encoded when it is added, after space for the header.
 
-    `seal` may be called again, with other sequences; no record is added after the first time."""
+    `seal` may be called again with other sequences. No record is added after the first call.
+    """
 
     __slots__ = ("_body", "_heads", "_varints", "base_timestamp", "count", "max_timestamp")
 
@@ -60,7 +62,7 @@ class BatchWriter:
         value: Buffer | None,
         headers: Sequence[tuple[str, Buffer | None]] = (),
     ) -> int:
-        """Add a record; returns its place in the batch. 0.45 us with 100 bytes."""
+        """Add a record; returns its index in the batch. 0.45 us with 100 bytes."""
         index = self.count
         if not index:
             self.base_timestamp = self.max_timestamp = timestamp
@@ -72,21 +74,42 @@ class BatchWriter:
             varints = self._varints
             size = len(value)
             try:
-                moment, place, length = varints[delta], varints[index], varints[size]
-                size += len(moment) + len(place) + len(length)
+                timestamp_delta, offset_delta, length = (
+                    varints[delta],
+                    varints[index],
+                    varints[size],
+                )
+                size += len(timestamp_delta) + len(offset_delta) + len(length)
                 if key is None:
                     self._body += b"".join(
-                        (self._heads[size + 3], moment, place, b"\1", length, value, b"\0")
+                        (
+                            self._heads[size + 3],
+                            timestamp_delta,
+                            offset_delta,
+                            b"\1",
+                            length,
+                            value,
+                            b"\0",
+                        )
                     )
                 else:
                     key_length = varints[len(key)]
                     size += len(key_length) + len(key) + 2
                     self._body += b"".join(
-                        (self._heads[size], moment, place, key_length, key, length, value, b"\0")
+                        (
+                            self._heads[size],
+                            timestamp_delta,
+                            offset_delta,
+                            key_length,
+                            key,
+                            length,
+                            value,
+                            b"\0",
+                        )
                     )
                 return index
             except IndexError:
-                pass  # more than the table has
+                pass  # not in the table
         write_record(self._body, delta, index, key, value, headers)
         return index
 
@@ -99,8 +122,9 @@ class BatchWriter:
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> bytearray:
-        """The batch with its header and CRC. Without a codec these are the bytes that the writer
-        holds."""
+        """The batch with its header and CRC. Without a codec, the result is the writer's own
+        buffer.
+        """
         assert self.count, "a batch without records"
         batch = self._body
         if codec is not Codec.NONE:
@@ -128,9 +152,9 @@ class BatchWriter:
         return batch
 
     def records(self) -> list[Record]:
-        """What was added, read back; offsets count from 0."""
+        """The records, read back; offsets count from 0."""
         return list(read_records(self.seal())) if self.count else []
 
     def free(self) -> None:
-        """Let go of the bytes; nothing but `count` is of use afterwards."""
+        """Release the bytes. Only `count` stays valid."""
         self._body = bytearray()

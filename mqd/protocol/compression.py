@@ -1,14 +1,14 @@
-"""The four codecs of a record batch, and the bound on what they may produce.
+"""The four codecs of a record batch, and the limit on their output. Pure: bytes in, bytes out.
 
-Pure: bytes in, bytes out. Every decoder writes into a buffer that is never larger than `limit`, so
-a small batch cannot make a large process. A stream that states its own size (gzip's trailer,
-snappy's preamble, the raw and RLE blocks or the content size of zstd, the block count of lz4) is
-refused from those statements, before a byte of it is produced; one that lies, or states nothing,
-costs at most `limit` bytes of untouched address space and is refused when it reaches the end of it.
+Every decoder writes into a buffer of at most `limit` bytes, so a small batch cannot make a large
+process. Most streams state their size: gzip's trailer, snappy's preamble, the blocks or the content
+size of zstd, the block count of lz4. A stream above the limit is rejected by these values, before
+it is decompressed. A stream with a wrong size, or without one, costs at most `limit` bytes of
+untouched address space. It is rejected when its output reaches the limit.
 
-Facts of the formats: RFC 1952 (gzip), google/snappy format_description and xerial/snappy-java's
-block stream, the LZ4 frame format 1.6, RFC 8878 (zstd). Kafka frames snappy as xerial does; raw
-snappy (librdkafka once, kafka-go) is read as well.
+Formats: RFC 1952 (gzip), google/snappy format_description and xerial/snappy-java's block stream,
+the LZ4 frame format 1.6, RFC 8878 (zstd). Kafka frames snappy like xerial. The decoder also accepts
+raw snappy, which kafka-go and old versions of librdkafka write.
 """
 
 from __future__ import annotations
@@ -55,15 +55,14 @@ _ZSTD_BLOCK_BYTES_MAX = 128 * limits.KIB
 _DEFLATE_RATIO_MAX = 1032
 _GZIP_CHUNK_BYTES = limits.MIB
 _RESIDENT_BYTES_MAX = limits.MIB
-"""Output buffers up to this are bytearrays; larger ones are anonymous mappings, whose
+"""Output buffers up to this size are bytearrays. Larger ones are anonymous mappings, whose
 untouched pages cost nothing.
 """
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` as one stream of `codec`, in the framing that Java's client writes.
-
-    Without `level`, gzip -1, lz4 1 and zstd 3.
+    """`data` as one stream of `codec`, in the framing of Java's client. Default levels: gzip -1,
+    lz4 1, zstd 3.
     """
     if codec is Codec.GZIP:
         encoder = zlib.compressobj(-1 if level is None else level, wbits=31)
@@ -86,10 +85,10 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
 def decompress(
     codec: Codec, data: Buffer, limit: int = limits.DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """What `data` holds, at most `limit` bytes.
+    """The content of `data`, at most `limit` bytes.
 
-    MqError: CORRUPT_MESSAGE when the stream is damaged, MESSAGE_TOO_LARGE (Java splits such a
-    batch) when it would grow beyond `limit`.
+    Raises MqError: CORRUPT_MESSAGE for a damaged stream, MESSAGE_TOO_LARGE above `limit` (Java's
+    producer then splits the batch).
     """
     view = memoryview(data)
     if codec is Codec.NONE:
@@ -117,8 +116,8 @@ def _too_large(limit: int) -> MqError:
     )
 
 
-def _damaged(what: str) -> MqError:
-    return MqError(ErrorCode.CORRUPT_MESSAGE, f"compressed records cannot be read: {what}")
+def _damaged(problem: str) -> MqError:
+    return MqError(ErrorCode.CORRUPT_MESSAGE, f"compressed records cannot be read: {problem}")
 
 
 def _output(size: int) -> bytearray | mmap.mmap:
@@ -126,10 +125,10 @@ def _output(size: int) -> bytearray | mmap.mmap:
 
 
 def _decompress_into(decoder: object, view: memoryview, size_max: int, limit: int) -> memoryview:
-    """One call of cramjam into a buffer of `size_max` bytes, which is an upper bound or the
-    limit itself.
+    """One call of cramjam with a buffer of `size_max` bytes: an upper bound of the output, or the
+    limit.
     """
-    if not size_max:  # cramjam takes no empty output; an honest empty stream fits one byte
+    if not size_max:  # cramjam rejects an empty buffer; the output of an empty stream fits one byte
         size_max = 1
     output = _output(min(size_max, limit))
     try:
@@ -154,7 +153,7 @@ def _decompress_gzip(view: memoryview, limit: int) -> memoryview:
             raise _too_large(limit)
     output = bytearray()
     rest: Buffer = view
-    while rest:  # members follow one another (RFC 1952 §2.2)
+    while rest:  # several members may follow (RFC 1952 §2.2)
         decoder = zlib.decompressobj(wbits=31)
         while not decoder.eof:
             part = decoder.decompress(rest, _GZIP_CHUNK_BYTES)
@@ -232,11 +231,11 @@ def _snappy_length(block: memoryview) -> int:
 
 
 def _lz4_bytes_max(view: memoryview, limit: int) -> int:
-    """An upper bound on the output, by walking the blocks of all frames; refuses when it passes
+    """An upper bound of the output, from the block headers of all frames. Raises MqError above
     `limit`.
 
-    Writers fill their blocks, so the bound is the size to within a block. Raises IndexError or
-    struct.error on a cut-off stream.
+    Encoders fill all blocks but the last, so the bound is at most one block too large. Raises
+    IndexError or struct.error for a truncated stream.
     """
     total = position = 0
     while position < len(view):
@@ -267,11 +266,11 @@ def _lz4_bytes_max(view: memoryview, limit: int) -> int:
 
 
 def _zstd_bytes_max(view: memoryview, limit: int) -> int:
-    """An upper bound on the output, by walking the blocks of all frames; refuses when what is
-    certain passes `limit`.
+    """An upper bound of the output, from the block headers of all frames. Raises MqError if the
+    certain part is above `limit`.
 
-    Compressed blocks hold anything up to 128 KiB, and encoders split them freely: they count for
-    the bound, not for the refusal.
+    A compressed block has up to 128 KiB of output, and encoders split blocks freely. So such blocks
+    count for the upper bound, and not for the certain part.
     """
     certain = possible = position = 0
     while position < len(view):

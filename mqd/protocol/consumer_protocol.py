@@ -1,9 +1,9 @@
-"""What members of a classic group exchange through the coordinator: subscriptions and
-assignments, as Kafka's clients write them.
+"""Subscriptions and assignments that members of a classic group exchange through the coordinator,
+in the format of Kafka's clients.
 
 The bytes inside JoinGroup (`metadata`) and SyncGroup (`assignment`) of groups whose protocol type
-is "consumer": a version, then a message that is never flexible. A reader takes a newer version as
-the newest that it knows; fields are only ever added at the end.
+is "consumer": a version, then a message that is never flexible. A reader treats a newer version as
+the newest known one, because new fields are always at the end.
 
 v1  the partitions that a member owns, for cooperative assignors (KIP-429)
 v2  the generation in which it got them (KIP-792)
@@ -46,9 +46,8 @@ ASSIGNMENT = message(
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member wants and has.
-
-    `owned` counts from version 1 on, `generation` (-1: unknown) from version 2 on.
+    """The subscription of one member, and its owned partitions. `owned` exists from version 1 on,
+    `generation` (-1: unknown) from version 2 on.
     """
 
     topics: tuple[str, ...]
@@ -59,7 +58,7 @@ class Subscription:
 
 
 def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) -> bytes:
-    """The bytes of a subscription. Topics and partitions are written in order."""
+    """Encode a subscription. Topics and partitions are sorted."""
     body = {
         "topics": sorted(subscription.topics),
         "user_data": subscription.user_data,
@@ -71,7 +70,7 @@ def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) 
 
 
 def decode_subscription(data: Buffer) -> Subscription:
-    """The reverse. Raises ProtocolError."""
+    """Decode a subscription. Raises ProtocolError."""
     read = _decode(SUBSCRIPTION, data)
     user_data = None if read.user_data is None else bytes(read.user_data)
     return Subscription(
@@ -84,8 +83,8 @@ def decode_subscription(data: Buffer) -> Subscription:
 
 
 def decode_subscribed_topics(data: bytes) -> list[str]:
-    """Only the topics, with which a subscription of every version begins; by hand, for
-    there may be many. Raises ProtocolError.
+    """Only the topics, which come first in every version. Decoded without construct, because there
+    may be many. Raises ProtocolError.
     """
     topics = []
     try:
@@ -110,25 +109,25 @@ def encode_assignment(
     *,
     user_data: bytes | None = None,
 ) -> bytes:
-    """The bytes of an assignment."""
+    """Encode an assignment."""
     return _encode(
         ASSIGNMENT, version, {"assigned_partitions": _rows(partitions), "user_data": user_data}
     )
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
-    """The reverse; no bytes are no partitions. Raises ProtocolError."""
+    """Decode an assignment; empty bytes are an empty assignment. Raises ProtocolError."""
     return _partitions(_decode(ASSIGNMENT, data).assigned_partitions) if len(data) else ()
 
 
 def assignment_user_data(data: Buffer) -> bytes:
-    """What an assignor of its own wrote beside the partitions, or nothing. Raises ProtocolError."""
+    """The user data of a custom assignor in an assignment, or nothing. Raises ProtocolError."""
     return bytes(_decode(ASSIGNMENT, data).user_data or b"") if len(data) else b""
 
 
 def version_of(data: Buffer) -> int:
-    """The version of either, as far as it is known here; 0, which everybody reads, for
-    bytes without one.
+    """The version of a subscription or an assignment, limited to the known versions. 0 for bytes
+    without a version.
     """
     version: int = _VERSION.unpack_from(data)[0] if len(data) >= _VERSION.size else 0
     return min(max(version, 0), VERSION_MAX)

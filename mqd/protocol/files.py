@@ -48,7 +48,7 @@ TIME_INDEX_SUFFIX: Final = ".timeindex"
 TXN_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
-"""Appended to the name of a segment file that waits for its removal."""
+"""Suffix of a segment file that is removed later."""
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 PARTITION_METADATA_BYTES: Final = 43
@@ -63,10 +63,10 @@ LOCK: Final = ".lock"
 INDEX_ENTRY: Final = Struct(">ii")
 TIME_INDEX_ENTRY: Final = Struct(">qi")
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-"""How far a segment reaches beyond its base offset: index entries hold four bytes."""
+"""The maximum offset in a segment, relative to its base offset: index entries have four bytes."""
 
 _DELETE_SUFFIX = "-delete"
-_NAME_CHARS_MAX = 255  # of a directory entry, on the file systems that matter
+_NAME_CHARS_MAX = 255  # of a file name, on common file systems
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _PARTITION_DIRECTORY = re.compile(r"([A-Za-z0-9._-]{1,249})-([0-9]{1,10})")
 _DELETED_DIRECTORY = re.compile(r"[A-Za-z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-delete")
@@ -80,14 +80,14 @@ _TEXT_VERSION = 0
 
 
 class FileFormatError(StorageError):
-    """A file of the data directory whose content does not match its name."""
+    """A file of the data directory has a content that its name does not allow."""
 
 
 # -- segments
 
 
 class BadBatch(Exception):
-    """Bytes at `position` of a segment are not a batch; the message has the reason."""
+    """The bytes at `position` of a segment are not a batch; the message has the reason."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"byte {position}: {reason}")
@@ -98,8 +98,8 @@ class BadBatch(Exception):
 def scan_batches(
     read_at: Callable[[int, int], bytes], position: int, end: int, chunk_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each whole batch in `[position, end)`, read in large chunks;
-    nothing is checked but the shape.
+    """(position, header, bytes) of each complete batch in `[position, end)`, read in large chunks.
+    Only the shape is checked.
 
     `read_at(position, size)` reads the segment. BadBatch where the bytes cannot be a batch or the
     last one is cut off. Memory: one chunk or one batch.
@@ -144,14 +144,14 @@ def scan_batches(
 
 
 def segment_file_name(offset: int, suffix: str) -> str:
-    """`00000000000000000042.log` and its kind."""
+    """A name such as `00000000000000000042.log`."""
     assert offset >= 0, offset
     return f"{offset:020d}{suffix}"
 
 
 def parse_segment_file_name(name: str) -> tuple[int, str] | None:
-    """(offset, suffix) of a segment's file or a snapshot; None for any other name, `-1.log`
-    among them.
+    """(offset, suffix) of a segment file or a snapshot; None for any other name, such as
+    `-1.log`.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
@@ -161,9 +161,7 @@ def parse_segment_file_name(name: str) -> tuple[int, str] | None:
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """The partition that a directory of this name holds; None for directories that wait for
-    removal and for all else.
-    """
+    """The partition of a directory name; None for deleted partitions and for other names."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if (
         match is None
@@ -176,16 +174,14 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def deleted_directory_name(topic_partition: TopicPartition, topic_id: UUID) -> str:
-    """The name that a partition's directory takes when the partition is deleted: as long as
-    a directory entry may be.
-    """
+    """The directory name of a deleted partition, at most as long as a file name may be."""
     suffix = f"-{topic_partition.partition}.{topic_id.hex}{_DELETE_SUFFIX}"
     return topic_partition.topic[: _NAME_CHARS_MAX - len(suffix)] + suffix
 
 
 def is_deleted_directory(name: str) -> bool:
-    """Whether a deleted partition waits for its removal under this name, by
-    `deleted_directory_name` or Kafka; nothing looser counts.
+    """Whether this is the directory name of a deleted partition, from `deleted_directory_name` or
+    Kafka. Other names with the suffix do not match.
     """
     return _DELETED_DIRECTORY.fullmatch(name) is not None
 
@@ -194,8 +190,8 @@ def is_deleted_directory(name: str) -> bool:
 
 
 def decode_index(data: bytes, log_size: int) -> tuple[array[int], array[int]]:
-    """(relative offsets, positions) of an offset index, both strictly ascending and the
-    positions inside the log.
+    """(relative offsets, positions) of an offset index. Both ascend strictly, and positions are
+    inside the log.
     """
     values = _ints(data, INDEX_ENTRY.size)
     offsets, positions = values[0::2], values[1::2]
@@ -217,8 +213,8 @@ def encode_index(offsets: Iterable[int], positions: Iterable[int]) -> bytes:
 
 
 def decode_time_index(data: bytes) -> tuple[array[int], array[int]]:
-    """(timestamps in ms, relative offsets) of a time index: timestamps strictly ascending,
-    offsets not descending.
+    """(timestamps in ms, relative offsets) of a time index. Timestamps ascend strictly, offsets do
+    not descend.
     """
     if len(data) % TIME_INDEX_ENTRY.size:
         raise FileFormatError(f"a time index of {len(data)} bytes has no whole number of entries")
@@ -240,16 +236,18 @@ def encode_time_index(timestamps: Iterable[int], offsets: Iterable[int]) -> byte
 
 
 class AbortedTransaction(NamedTuple):
-    """What was appended by this producer between these offsets was aborted: it is not for
-    consumers with read_committed.
+    """Records of this producer between these offsets are aborted: read_committed consumers skip
+    them.
     """
 
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of the marker."""
+    """The offset of the marker."""
     last_stable_offset: int
-    """When the marker was appended: no transaction that ended later begins below it."""
+    """The last stable offset at the append of the marker. A transaction that ends later begins at
+    or after it.
+    """
 
 
 def encode_txn_index(entries: Iterable[AbortedTransaction]) -> bytes:
@@ -296,7 +294,7 @@ def _ascends(values: array[int]) -> bool:
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """`topic partition offset` lines: the recovery points, log starts or high watermarks of
+    """`topic partition offset` lines: the recovery points, log start offsets or high watermarks of
     one log directory.
     """
     return _encode_lines([f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
@@ -338,9 +336,8 @@ def _encode_lines(lines: list[str]) -> bytes:
 
 
 def _decode_lines(data: bytes) -> list[str]:
-    """The lines after version and count.
-
-    An empty file is an empty checkpoint: Kafka creates it so.
+    """The lines after version and count. An empty file is an empty checkpoint, because Kafka
+    creates it empty.
     """
     if not data:
         return []
@@ -373,10 +370,9 @@ def _natural(text: str) -> int:
 
 
 class ProducerSnapshotEntry(NamedTuple):
-    """The last batch of one producer id in one partition; behind it in time, so before it in the
-    file, may stand others of the same id.
-
-    Apache Kafka writes one row an id, and takes the last where it reads several.
+    """A recent batch of one producer id in one partition, usually the last one. The file may have
+    several rows of an id, the newest last. Apache Kafka writes one row for each id, and uses the
+    last row if there are several.
     """
 
     producer_id: int
@@ -384,9 +380,9 @@ class ProducerSnapshotEntry(NamedTuple):
     last_sequence: int
     last_offset: int
     offset_delta: int
-    """Last minus first offset of that batch."""
+    """Last offset minus first offset of that batch."""
     timestamp: int
-    """Largest timestamp of that batch, ms."""
+    """The largest timestamp of that batch, in ms."""
     coordinator_epoch: int = -1
     current_txn_first_offset: int = NO_OFFSET
 
@@ -423,7 +419,7 @@ def decode_producer_snapshot(data: bytes) -> list[ProducerSnapshotEntry]:
 
 
 def encode_uuid(value: UUID) -> str:
-    """Kafka's text form of an id: 22 characters of URL-safe base64."""
+    """Kafka's text form of a UUID: 22 characters of URL-safe base64."""
     return urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
@@ -450,7 +446,7 @@ def decode_partition_metadata(data: bytes) -> UUID:
 
 
 class MetaProperties(NamedTuple):
-    """Whose a log directory is (KIP-858)."""
+    """The owner of a log directory (KIP-858)."""
 
     cluster_id: str
     node_id: int
@@ -500,14 +496,14 @@ def _fields(data: bytes, separator: str) -> dict[str, str]:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """The marker of an orderly stop; holds the broker epoch that the next registration is
-    compared with (KIP-966).
+    """The marker of an orderly stop, with the broker epoch that the next registration is compared
+    with (KIP-966).
     """
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """The broker epoch, or -1 where an older release left no more than the file."""
+    """The broker epoch; -1 for the empty marker of an older release."""
     try:
         epoch = json.loads(data)["brokerEpoch"]
     except (ValueError, KeyError, TypeError):

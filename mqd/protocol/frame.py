@@ -1,8 +1,8 @@
-"""From a stream of bytes to frames: four bytes of length, then that many bytes. For clients and
+"""Splits a stream of bytes into frames: four bytes of length, then that many bytes. For clients and
 tests.
 
-(The server's connection frames in place, in its receive arena.) No memory is set aside for a length
-that was only announced: the buffer grows with the bytes that arrive.
+The server finds frames in place, in its receive arena. Nothing is allocated for a length alone: the
+buffer grows with the received bytes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _LENGTH = struct.Struct(">l")
 
 
 _LENT_BYTES_MIN = 64 * limits.KIB
-"""Frames from here on are handed out where they were received; smaller ones are copied, so
-that they do not hold a large buffer.
+"""Frames of this size or more are views of the receive buffer. Smaller frames are copied, so that
+they do not keep a large buffer alive.
 """
 
 
 class FrameReader:
-    """Give it what arrives, in whatever pieces; take whole frames out. Receive into `room` and say
-    how much with `received`, or give bytes to `receive_data`.
+    """Takes bytes in pieces of any size, and returns complete frames. Receive into `room` and call
+    `received` with the number of bytes, or pass bytes to `receive_data`.
 
-    After a ProtocolError the stream has no meaning any more: every further call raises again.
+    After a ProtocolError, the rest of the stream is unusable: every further call raises it again.
     """
 
     def __init__(
@@ -35,30 +35,31 @@ class FrameReader:
         bytes_min: int = limits.RESPONSE_BYTES_MIN,
         receive_bytes: int = 4 * limits.KIB,
     ) -> None:
-        """`receive_bytes`: how much to receive at once while it is not known how much will come."""
+        """`receive_bytes`: how much to receive at once while the size of the next frame is
+        unknown.
+        """
         self._bytes_min = bytes_min
         self._bytes_max = bytes_max
         self._receive_bytes = receive_bytes
         self._buffer = memoryview(bytearray(receive_bytes))
         self._start = self._end = 0
-        """What was received and not taken yet."""
+        """Start and end of the received bytes that belong to no frame yet."""
         self._is_lent = False
-        """Whether a frame that lies in the buffer was handed out: then nothing is received
-        into it any more.
+        """Whether a returned frame is a view of this buffer. Then nothing more is received into
+        it.
         """
         self._last_bytes = 0
-        """Of the last frame that was handed out where it lay."""
+        """Size of the last frame that was returned as a view."""
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes received that no frame has taken.
-
-        Not 0 at the end of the stream: it was cut off.
+        """Received bytes that belong to no complete frame. If not 0 at the end of the stream, the
+        stream is truncated.
         """
         return self._end - self._start
 
     def room(self) -> memoryview:
-        """Where to receive the next bytes; never empty. Raises ProtocolError."""
+        """Memory for the next bytes; never empty. Raises ProtocolError."""
         kept = self._end - self._start
         announced = _LENGTH.size + max(self._next_length(), 0)
         believed = min(announced, max(4 * kept, self._last_bytes))
@@ -67,7 +68,7 @@ class FrameReader:
             or self._end == len(self._buffer)
             or believed > len(self._buffer) - self._start
         ):
-            # several frames, which nobody has taken yet
+            # complete frames that the caller has not taken yet
             size = believed if believed > kept else 2 * kept
             buffer = memoryview(bytearray(max(self._receive_bytes, size)))
             buffer[:kept] = self._buffer[self._start : self._end]
@@ -75,15 +76,14 @@ class FrameReader:
         return self._buffer[self._end :]
 
     def received(self, count: int) -> None:
-        """So many bytes are in `room` now.
-
-        Raises ProtocolError for a length outside the bounds, before there is room for its frame.
+        """`count` bytes were received into `room`. Raises ProtocolError for a length outside the
+        bounds, before memory for its frame is allocated.
         """
         self._end += count
         self._next_length()
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """As `room` and `received`."""
+        """The same as `room` and `received`, for bytes."""
         rest = memoryview(data)
         while rest:
             room = self.room()
@@ -93,7 +93,9 @@ class FrameReader:
             self.received(count)
 
     def next_frame(self) -> memoryview | None:
-        """The next frame without its length; None until one is whole. Nothing changes it later."""
+        """The next complete frame without its length; None if there is none. Its content never
+        changes.
+        """
         length = self._next_length()
         start = self._start + _LENGTH.size
         if length < 0 or self._end < start + length:

@@ -1,7 +1,7 @@
-"""Hand codec for requests of Fetch 4 to 18, as a broker reads them. hot_produce.py has the rules.
+"""Hand-written decoder of Fetch requests, versions 4 to 18, for brokers. hot_produce.py has the
+rules.
 
-Shape, shared with the handlers (name is None from the version on that has topic ids, and topic_id
-before it):
+Shape, shared with the handlers. In versions with topic ids, name is None; in others, topic_id:
     topic of a fetch request     (name, topic_id, [FetchPartition])
 """
 
@@ -48,7 +48,7 @@ ForgottenTopic = tuple[bytes | None, bytes | None, list[int]]
 
 
 class FetchRequest(NamedTuple):
-    """A fetch, with the schema's defaults for what its version lacks."""
+    """A Fetch request. Fields that its version lacks have the schema's defaults."""
 
     replica_id: int
     replica_epoch: int
@@ -83,7 +83,7 @@ def decode_fetch_request(buffer: Buffer, position: int, end: int, version: int) 
 def decode_fetch_at_once(
     buffer: Buffer, position: int, end: int, version: int
 ) -> FetchRequest | None:
-    """The same; None where there are more rows than one slice decodes.
+    """The same; None if the request has more rows than one slice decodes.
 
     One topic with one partition, v12: 5.0 us; v11: 4.7 us.
     """
@@ -93,7 +93,7 @@ def decode_fetch_at_once(
 def decode_fetch_in_slices(
     buffer: Buffer, position: int, end: int, version: int
 ) -> Slices[FetchRequest]:
-    """The same, a slice at a time."""
+    """The same, in slices."""
     replica_id = -1
     if version < 15:
         need(position, 17, end)

@@ -1,7 +1,7 @@
-"""Hand codec for responses of Fetch 4 to 18, as a broker writes them. hot_produce.py has the rules.
+"""Hand-written encoder of Fetch responses, versions 4 to 18, for brokers. hot_produce.py has the
+rules.
 
-Shapes, shared with the handlers (name is None from the version on that has topic ids, and topic_id
-before it):
+Shapes, shared with the handlers. In versions with topic ids, name is None; in others, topic_id:
     topic of a fetch response    (name, topic_id, [row])
       row                        (partition_index, error_code, high_watermark, last_stable_offset,
                                   log_start_offset,
@@ -11,8 +11,8 @@ before it):
                                   [, current_leader|None [, snapshot_id (end_offset, epoch)|None]]])
     node endpoint                (node_id, host, port, rack|None)
 
-A row is a plain tuple: a NamedTuple takes ten times as long to make. Bytes that a response sends
-from files are passed through, counted by `size`.
+A row is a plain tuple: a NamedTuple takes ten times as long to make. File ranges of a response are
+passed on, and count with their `size`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mqd.protocol.slices import SLICE_ROWS, Slices, all_slices
 
 
 class Sized(Protocol):
-    """Bytes that are elsewhere, such as a range of a file."""
+    """Bytes outside of this response, such as a range of a file."""
 
     @property
     def size(self) -> int: ...
@@ -58,7 +58,7 @@ _NUMBERS: Final = slice(5)
 _ABORTED_TRANSACTIONS: Final = 5
 _PREFERRED_READ_REPLICA: Final = 6
 _RECORDS: Final = 7
-"""Positions in a row; the three optional ones follow."""
+"""Indexes in a row; the three optional ones follow."""
 
 
 def encode_fetch_response_parts(
@@ -70,11 +70,11 @@ def encode_fetch_response_parts(
     topics: Sequence[FetchResponseTopic],
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Any]:
-    """The whole response as parts to send in order: bytes made here, and the callers' parts of
-    records in between, untouched.
+    """The whole response, as parts to send in order: encoded bytes, with the caller's parts of
+    records unchanged between them.
 
-    A part of records is a bytes-like object or a `Sized` one, such as a FileRange. The length bytes
-    count all of them.
+    A part of records is a bytes-like object or a `Sized` one, such as a FileRange. The length of
+    the frame includes all parts.
     """
     return all_slices(
         encode_fetch_response_in_slices(
@@ -92,7 +92,7 @@ def encode_fetch_response_in_slices(
     topics: Sequence[FetchResponseTopic],
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> Slices[list[Any]]:
-    """The same, a slice at a time."""
+    """The same, in slices."""
     out = bytearray()
     made = [out]
     parts: list[Any] = [out]

@@ -1,9 +1,9 @@
 """Reading and writing Kafka's types by hand, for the hot codecs: functions over a buffer and
 positions, no objects.
 
-Every reader checks against `end` before it reads, raises ProtocolError on what primitives.py would
-refuse, and returns (value, position after it). Strings stay bytes, checked to be UTF-8. Writers
-append to a bytearray.
+Every reader compares with `end` before it reads, raises ProtocolError as primitives.py does, and
+returns (value, position after it). Strings are bytes, checked to be UTF-8. Writers append to a
+bytearray.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def unsigned_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def array_count(buffer: Buffer, position: int, end: int, left: int) -> tuple[int, int]:
-    """The length of an array that cannot be null.
-
-    `left`: how many elements the message may still have.
+    """The length of an array that cannot be null. `left`: the number of elements that the message
+    may still have.
     """
     need(position, 4, end)
     (elements,) = INT32.unpack_from(buffer, position)
@@ -127,7 +126,7 @@ def skip_tagged_fields(buffer: Buffer, position: int, end: int) -> int:
 def tagged_fields(
     buffer: Buffer, position: int, end: int
 ) -> tuple[list[tuple[int, int, int]], int]:
-    """(tag, start, stop) of each, and the position after them; tags ascend (KIP-482)."""
+    """(tag, start, stop) of each field, and the position after them. Tags ascend (KIP-482)."""
     count, position = unsigned_varint(buffer, position, end)
     if count > limits.TAGGED_FIELDS_MAX:
         raise ProtocolError(f"{count} tagged fields")
@@ -164,8 +163,8 @@ def write_topic_flexible(
         out += name
 
 
-def _cut(text: str) -> bytes:
-    """An error message may quote a peer and be too long for a string: it is truncated."""
+def _truncated(text: str) -> bytes:
+    """Truncate an error message, which may quote a peer, to the maximum size of a string."""
     encoded = text.encode()
     if len(encoded) <= limits.STRING_BYTES_MAX:
         return encoded
@@ -176,7 +175,7 @@ def write_compact_nullable_string(out: bytearray, text: str | None) -> None:
     if text is None:
         out.append(0)
     else:
-        encoded = _cut(text)
+        encoded = _truncated(text)
         write_unsigned_varint(out, len(encoded) + 1)
         out += encoded
 
@@ -185,12 +184,12 @@ def write_nullable_string(out: bytearray, text: str | None) -> None:
     if text is None:
         out += b"\xff\xff"
     else:
-        encoded = _cut(text)
+        encoded = _truncated(text)
         out += INT16.pack(len(encoded)) + encoded
 
 
 def write_node_endpoints(out: bytearray, node_endpoints: Sequence[NodeEndpoint]) -> None:
-    """The last tagged fields of a response: endpoints under tag 0, or none at all."""
+    """The last tagged fields of a response: endpoints with tag 0, or none."""
     if not node_endpoints:
         out.append(0)
         return

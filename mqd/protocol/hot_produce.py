@@ -1,20 +1,20 @@
-"""Hand codec for Produce 3 to 13, as a broker sees it. Fetch has the same rules, in
-hot_fetch_request.py and hot_fetch_response.py.
+"""Hand-written codec of Produce, versions 3 to 13, for brokers. hot_fetch_request.py and
+hot_fetch_response.py have the same rules for Fetch.
 
-Both accept, refuse and write exactly what `apis/produce.py` and `apis/fetch.py` declare
-(tests/protocol/test_hot_codecs.py compares both on every version and on damaged bytes). They exist
-because construct takes 3 to 6 times as long for a request.
+They accept, reject and write exactly what `apis/produce.py` and `apis/fetch.py` declare
+(tests/protocol/test_hot.py compares both on every version and on damaged bytes). They exist because
+construct takes 3 to 6 times as long for a request.
 
 Requests are read in place: names are bytes (UTF-8, checked), records are (start, end) positions
 into the caller's buffer. Nothing is read at or beyond `end`, or what is read there cannot change
-the result. Damage raises ProtocolError. Responses come out with their 4 length bytes and header.
+the result. Damaged bytes raise ProtocolError. Encoded responses include the 4 length bytes and the
+header.
 
 Functions named `..._in_slices` are generators that yield the number of rows read or written since.
 Functions named `..._at_once` return None for a request that is larger than one slice:
 `DECODED_AT_ONCE_ROWS` of limits.py.
 
-Shapes, shared with the handlers (name is None from the version on that has topic ids, and topic_id
-before it):
+Shapes, shared with the handlers. In versions with topic ids, name is None; in others, topic_id:
     topic of a produce request   (name, topic_id, [(partition_index, start, end)])
                                  start = end = -1: null records
     topic of its response        (name, topic_id, [row])
@@ -86,7 +86,7 @@ def decode_produce_request(buffer: Buffer, position: int, end: int, version: int
 def decode_produce_at_once(
     buffer: Buffer, position: int, end: int, version: int
 ) -> ProduceRequest | None:
-    """The same; None where there are more rows than one slice decodes.
+    """The same; None if the request has more rows than one slice decodes.
 
     One topic with one partition, v9 to v12: 1.0 us with 100 bytes, 1.25 us with 16 KiB (construct:
     12.6); v7: 2.6 us.
@@ -130,7 +130,8 @@ def decode_produce_at_once(
                         start += 1
                         if byte > 127:
                             byte = buffer[start]
-                            # of a fifth byte the long way takes care: `stop` is then not near `end`
+                            # the general decoder handles a fifth byte: `stop` is then not near
+                            # `end`
                             size |= (byte & 127) << 21
                             start += 1
                             if byte > 127:
@@ -140,14 +141,14 @@ def decode_produce_at_once(
                     if stop + 3 == end and _PRODUCE_TAIL_9.unpack_from(buffer, stop) == (0, 0):
                         return None, acks, timeout_ms, [(name, topic_id, [(index, start, stop)])]
         except (struct_error, IndexError):
-            pass  # cut off: the long way reports where
+            pass  # truncated: the general decoder reports the position
     return first_slice(decode_produce_in_slices(buffer, position, end, version))
 
 
 def decode_produce_in_slices(
     buffer: Buffer, position: int, end: int, version: int
 ) -> Slices[ProduceRequest]:
-    """The same, a slice at a time."""
+    """The same, in slices."""
     if version >= 9:
         return _decode_produce_flexible(buffer, position, end, version)
     return _decode_produce_classic(buffer, position, end)
@@ -247,7 +248,7 @@ _NUMBERS: Final = slice(5)
 _ERROR_MESSAGE: Final = 5
 _CURRENT_LEADER: Final = 6
 _RECORD_ERRORS: Final = 7
-"""Positions in a row. It is a plain tuple: a NamedTuple takes ten times as long to make."""
+"""Indexes in a row. It is a plain tuple: a NamedTuple takes ten times as long to create."""
 
 
 def encode_produce_response(
@@ -257,9 +258,9 @@ def encode_produce_response(
     throttle_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
-    """The whole response, length bytes and header included.
+    """The whole response, with length bytes and header.
 
-    One topic with one partition that went well, v9 to v12: 0.6 us; v7: 1.7 us.
+    One topic with one successful partition, v9 to v12: 0.6 us; v7: 1.7 us.
     """
     if 9 <= version < 13 and len(topics) == 1 and not node_endpoints:
         name, _, rows = topics[0]
@@ -301,7 +302,7 @@ def encode_produce_response_in_slices(
     throttle_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> Slices[bytes]:
-    """The same, a slice at a time."""
+    """The same, in slices."""
     out = bytearray(8)
     if version >= 9:
         out.append(0)

@@ -3,9 +3,9 @@
 One record each. Key: version 0 and type (0 abort, 1 commit), int16 both. Value: version 0 (int16),
 coordinator epoch (int32).
 
-A seal has the same shape and a type of its own. It ends nothing: a prepared transaction (KIP-939)
-takes no more records of its epoch. Clients skip control batches, and Apache Kafka's take this type
-for one of a later release.
+A seal has the same shape, and another type. It does not end the transaction: a prepared transaction
+(KIP-939) accepts no more records of its epoch. Clients skip control batches; Apache Kafka's clients
+ignore unknown types.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EndMarker(NamedTuple):
 def build_end_marker(
     producer_id: int, producer_epoch: int, marker: EndMarker, timestamp_ms: int
 ) -> bytearray:
-    """The batch, sealed."""
+    """The sealed batch of a marker."""
     return _control_batch(
         producer_id,
         producer_epoch,
@@ -50,8 +50,8 @@ def build_end_marker(
 def build_transaction_seal(
     producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
 ) -> bytearray:
-    """The batch after which a partition refuses all epochs of the producer below this one,
-    while its transaction stays open.
+    """The batch after which a partition rejects all epochs of the producer below this one, while
+    its transaction stays open.
     """
     return _control_batch(producer_id, producer_epoch, _SEAL, coordinator_epoch, timestamp_ms)
 
@@ -70,8 +70,8 @@ def _control_batch(
 
 
 def parse_end_marker(view: Buffer, position: int = 0) -> EndMarker | None:
-    """The content of the control batch at `position`; None where it ends no transaction, or
-    cannot be understood.
+    """The content of the control batch at `position`; None if it ends no transaction, or is
+    unknown.
     """
     kind, epoch = _parse(view, position)
     return EndMarker(kind == _COMMIT, epoch) if kind in (_ABORT, _COMMIT) else None
@@ -83,7 +83,7 @@ def is_transaction_seal(view: Buffer, position: int = 0) -> bool:
 
 
 def _parse(view: Buffer, position: int) -> tuple[int, int]:
-    """Type and coordinator epoch, each -1 where there is none."""
+    """Type and coordinator epoch; -1 for a missing value."""
     try:
         record = next(iter(iterate_records(view, position)), None)
     except MqError:

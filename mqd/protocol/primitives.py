@@ -5,12 +5,11 @@ structures.py has arrays, structures and tagged fields.
 They parse from a `Cursor` and build into any stream with `write`. The invariants, because the bytes
 come from unauthenticated clients:
 
-* a length is compared with the bytes that are left before anything is allocated for it;
-* whatever is wrong with the bytes is a `ProtocolError`, never another exception;
-* nothing of the input is copied but strings; bytes fields are slices of the caller's buffer, and
-  live as long as it does.
+* a length is compared with the remaining bytes before anything is allocated for it;
+* every error in the bytes raises `ProtocolError`, never another exception;
+* only strings are copied; bytes fields are slices of the caller's buffer, and valid as long as it.
 
-Wrong values to encode are a mistake of mqd: an assertion, or the exception that Python has for it.
+A wrong value in an encoder is a bug of mqd, and raises an assertion or another exception.
 Encodings: https://kafka.apache.org/protocol#protocol_types, KIP-482 for the compact ones.
 """
 
@@ -29,7 +28,7 @@ from mqd.types import ZERO_UUID
 
 
 class Cursor:
-    """The position of decoding in a buffer, and what the rest of the message may still contain.
+    """The position of a decoder in a buffer, and the limits on the rest of the message.
 
     Invariant: position <= end <= len(view).
     """
@@ -44,18 +43,18 @@ class Cursor:
         *,
         copies: bool = False,
     ) -> None:
-        """`copies`: no value is a view of the buffer."""
+        """`copies`: values are copies, never views of the buffer."""
         self.view = memoryview(buffer)
         self.position = position
         self.end = len(self.view)
         self.elements_left = elements_max
         self.copies = copies
         self.value_bytes = 0
-        """Bytes of all strings and blobs so far."""
+        """Bytes of all strings and blobs decoded so far."""
         assert 0 <= position <= self.end, (position, self.end)
 
     def advance(self, size: int) -> int:
-        """Step over `size` bytes and return where they start."""
+        """Move the position by `size` bytes, and return the old position."""
         start = self.position
         if size > self.end - start:
             raise ProtocolError(f"{size} bytes wanted at {start}, {self.end - start} left")
@@ -67,8 +66,8 @@ class Cursor:
 
 
 class Number(FormatField):
-    """A big-endian number of fixed size, by its letter in the struct module ("?" for a
-    boolean: any byte but 0 is true).
+    """A big-endian number of fixed size, with its letter in the struct module ("?" is a boolean:
+    every byte except 0 is true).
     """
 
     def __init__(self, letter: str) -> None:
@@ -84,7 +83,7 @@ class Number(FormatField):
 
 
 class Uuid(Construct):
-    """Sixteen bytes; all zero means "none"."""
+    """Sixteen bytes; all zero means null."""
 
     def _parse(self, stream: Cursor, context: Any, path: str) -> UUID:
         start = stream.advance(16)
@@ -99,7 +98,9 @@ class Uuid(Construct):
 
 
 def read_unsigned_varint(stream: Cursor, bytes_max: int = 5) -> int:
-    """Seven bits a byte, lowest first. At most `bytes_max` bytes: 5 hold 32 bits, 10 hold 64."""
+    """An unsigned varint: seven bits in each byte, lowest first. At most `bytes_max` bytes: 5 hold
+    32 bits, 10 hold 64.
+    """
     view, position, end = stream.view, stream.position, stream.end
     value = shift = 0
     while position < end:
@@ -150,7 +151,7 @@ class Varint(Construct):
         stream.write(pack_unsigned_varint(obj << 1 if obj >= 0 else (-obj << 1) - 1))
 
 
-# -- lengths: how the size of a string, a blob or an array is written; -1 stands for null
+# -- lengths of strings, blobs and arrays; -1 means null
 
 
 class Length(NamedTuple):
@@ -184,9 +185,8 @@ LENGTH_COMPACT = Length(
 
 
 class String(Construct):
-    """UTF-8, at most limits.STRING_BYTES_MAX bytes.
-
-    `cut`: a longer one is truncated when it is encoded, not an error.
+    """UTF-8, at most limits.STRING_BYTES_MAX bytes. `cut`: the encoder truncates a longer string
+    instead of raising an error.
     """
 
     def __init__(self, length: Length, *, nullable: bool, cut: bool = False) -> None:

@@ -1,5 +1,5 @@
-"""Reading the records of a batch, decompressed: each one as a `Record`, and the check of every
-record of a batch from a peer. Keys and values are copies.
+"""Reads the records of a batch, decompressed: each one as a `Record`. Also checks every record of a
+batch from a peer. Keys and values are copies.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def iterate_records(
     """The records of the batch at `position`, decompressed to at most `limit` bytes.
     MqError(CORRUPT_MESSAGE) on damage.
 
-    Offsets ascend within the range of the header, and timestamps fit 64 bits, or that is damage. Of
-    control batches too: their records are markers, which a consumer skips.
+    Offsets that do not ascend within the range of the header, and timestamps above 64 bits, are
+    damage. Control batches have records, too: markers, which a consumer skips.
     """
     if header is None:
         header = parse_header(view, position)
@@ -76,8 +76,8 @@ def check_records(
     """The deep check of a batch from a peer: all that `validate` checks, and every record.
 
     The count is right, offset deltas are 0, 1, 2 ... up to `last_offset_delta` (ascending within it
-    when `compacted`: a cleaned log has gaps), lengths are right, header keys are there.
-    MqError: CORRUPT_MESSAGE, or INVALID_RECORD where the bytes can be read and the content is not
+    when `compacted`: a cleaned log has gaps), lengths are right, header keys are there. Raises
+    MqError: CORRUPT_MESSAGE, or INVALID_RECORD if the bytes are readable and the content is not
     allowed.
     """
     header = validate(view, position, end=end)
@@ -109,21 +109,19 @@ def check_records(
 
 
 def record_bytes(view: Buffer, header: BatchHeader, limit: int) -> bytes:
-    """The records of the batch that `view` begins with, decompressed to at most `limit` bytes: for
+    """The records of the batch at the start of `view`, decompressed to at most `limit` bytes. For
     record_scan.py.
 
-    MqError: CORRUPT_MESSAGE on damage, MESSAGE_TOO_LARGE beyond `limit`.
+    Raises MqError: CORRUPT_MESSAGE for damage, MESSAGE_TOO_LARGE above `limit`.
     """
     records, start, end = _records_of(view, 0, header, limit)
-    return bytes(records[start:end])  # indexing bytes takes half of the time
+    return bytes(records[start:end])  # indexing bytes takes half the time of a memoryview
 
 
 def _records_of(
     view: Buffer, position: int, header: BatchHeader, limit: int
 ) -> tuple[bytes | memoryview, int, int]:
-    """The bytes that hold the records, uncompressed, with the positions where they begin
-    and end.
-    """
+    """The uncompressed bytes of the records, with their start and end positions."""
     size = header.batch_length + LOG_OVERHEAD_BYTES
     if size < HEADER_BYTES or position + size > len(view):
         raise corrupt(f"a batch of {size} bytes where {len(view) - position} are left")
@@ -135,7 +133,7 @@ def _records_of(
         return body, 0, len(body)
     if codec > Codec.ZSTD:
         raise corrupt(f"unknown codec {codec}")
-    # what a cleaner leaves of a batch whose records are all gone
+    # a compacted batch whose records were all removed
     if not header.records_count and not body:
         return body, 0, 0
     data = decompress(Codec(codec), body, limit)
@@ -161,7 +159,7 @@ def read_record(data: bytes | memoryview, position: int, end: int) -> _Fields:
         if size < 0 or size > end - position:
             raise corrupt(f"a record of {size} bytes where {end - position} are left")
         end = position + size
-        position += 1  # attributes: none are assigned
+        position += 1  # attributes: no bit is assigned
         byte = data[position]
         if byte < 0x80:
             position += 1
@@ -182,7 +180,7 @@ def read_record(data: bytes | memoryview, position: int, end: int) -> _Fields:
             headers: tuple[tuple[str, bytes | None], ...] = ()
         else:
             count, position = read_varint(data, position, 5)
-            if not 0 <= count <= (end - position) // 2:  # a header takes two bytes at the least
+            if not 0 <= count <= (end - position) // 2:  # a header has at least two bytes
                 raise corrupt(f"{count} headers in {end - position} bytes")
             pairs = []
             for _ in range(count):

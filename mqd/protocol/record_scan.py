@@ -1,6 +1,4 @@
-"""Scans of the records of a batch that step over most of their bytes, for a broker that needs one
-fact of them.
-"""
+"""Scans of the records of a batch that skip most of the bytes, for a broker that needs one fact."""
 
 from __future__ import annotations
 
@@ -10,16 +8,14 @@ from mqd.protocol.batch import BatchHeader, corrupt
 from mqd.protocol.record_reader import INT64_MAX, read_varint
 
 KEYS_AT_ONCE = 4096
-"""Records between two pauses of `keyless_records` and `first_record_since`: 2 ms."""
+"""Records of `keyless_records` and `first_record_since` between two pauses: 2 ms."""
 
 
 def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
-    """Which records have no key, by their index; -1 after each `KEYS_AT_ONCE` records, for a pause.
-    Everything else is stepped over.
+    """The indexes of records without a key, and -1 for a pause after each `KEYS_AT_ONCE` records.
 
-    MqError(CORRUPT_MESSAGE) where that is impossible.
-
-    0.4 us a record, a fifth of `iterate_records`, bench machine.
+    Everything else is skipped. Raises MqError(CORRUPT_MESSAGE) if that is impossible. 0.4 us a
+    record, a fifth of `iterate_records`, bench machine.
     """
     position, end = 0, len(records)
     try:
@@ -28,9 +24,9 @@ def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
             if byte < 0x80:
                 position += 1
                 following = position + (byte >> 1)
-            elif (more := records[position + 1]) < 0x80:
+            elif (more_bytes := records[position + 1]) < 0x80:
                 position += 2
-                following = position + ((byte & 0x7F | more << 7) >> 1)
+                following = position + ((byte & 0x7F | more_bytes << 7) >> 1)
             else:
                 byte, position = read_varint(records, position, 5)
                 following = position + byte
@@ -56,14 +52,14 @@ def keyless_records(records: bytes, header: BatchHeader) -> Iterator[int]:
 def first_record_since(
     records: bytes, header: BatchHeader, timestamp: int, start_offset: int
 ) -> Generator[int, None, tuple[int, int] | None]:
-    """(offset, timestamp) of the first record that is not older than `timestamp` nor before
-    `start_offset`, by its own timestamp.
+    """(offset, timestamp) of the first record from `start_offset` on with `timestamp` or later, by
+    its own timestamp. Yields after each `KEYS_AT_ONCE` records, for a pause.
 
-    Yields after each `KEYS_AT_ONCE` records, for a pause. MqError(CORRUPT_MESSAGE) where its offset
-    or timestamp is outside the batch or 64 bits, or no record can be found there.
+    Raises MqError(CORRUPT_MESSAGE) if its offset or timestamp is outside the batch or 64 bits, or
+    if there is no such record.
     """
     position, end = 0, len(records)
-    wanted, base_offset, last = (
+    delta_min, base_offset, last = (
         timestamp - header.base_timestamp,
         header.base_offset,
         header.last_offset_delta,
@@ -74,21 +70,21 @@ def first_record_since(
             if byte < 0x80:
                 position += 1
                 following = position + (byte >> 1)
-            elif (more := records[position + 1]) < 0x80:
+            elif (more_bytes := records[position + 1]) < 0x80:
                 position += 2
-                following = position + ((byte & 0x7F | more << 7) >> 1)
+                following = position + ((byte & 0x7F | more_bytes << 7) >> 1)
             else:
                 byte, position = read_varint(records, position, 5)
                 following = position + byte
             if following > end or following <= position:
                 raise corrupt(f"record {index} does not end")
-            byte = records[position + 1]  # behind the attributes
+            byte = records[position + 1]  # after the attributes
             if byte < 0x80:
                 position += 2
                 delta = (byte >> 1) ^ -(byte & 1)
             else:
                 delta, position = read_varint(records, position + 1, 10)
-            if delta >= wanted:
+            if delta >= delta_min:
                 offset_delta, position = read_varint(records, position, 5)
                 if not 0 <= offset_delta <= last or header.base_timestamp + delta > INT64_MAX:
                     raise corrupt(

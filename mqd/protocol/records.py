@@ -1,10 +1,8 @@
-"""Records as a cleaner of logs sees them: where each one lies, its key, whether it is a tombstone;
-and batches with fewer records.
+"""Records for log compaction: their positions, keys and tombstones; and batches with fewer records.
 
-Nothing is unpacked that need not be: records that stay are copied as they are, and a batch of which
-all stay is not touched. What a batch keeps when records leave it: base offset, last offset delta,
-leader epoch, timestamps of records, codec, and what idempotence and transactions need (producer id,
-epoch, base sequence).
+Retained records are copied without decoding, and a batch that retains all records is unchanged. A
+batch without some of its records keeps base offset, last offset delta, leader epoch, record
+timestamps, codec, producer id, producer epoch and base sequence.
 
 Source: KIP-98 (empty batches keep the sequence), KIP-534 (the delete horizon takes the place of the
 base timestamp).
@@ -36,10 +34,10 @@ from mqd.types import NO_TIMESTAMP
 
 
 class PlacedRecord(NamedTuple):
-    """One record among the uncompressed records of a batch."""
+    """One record, by its position in the uncompressed records of a batch."""
 
     start: int
-    """Where it begins, its length included."""
+    """The position of its length field."""
     end: int
     timestamp_delta: int
     offset_delta: int
@@ -49,11 +47,10 @@ class PlacedRecord(NamedTuple):
 
 
 def placed_records(records: bytes, header: BatchHeader) -> Iterator[PlacedRecord]:
-    """Where the records of a batch lie in `records` (of `record_bytes`). MqError(CORRUPT_MESSAGE)
-    where they cannot lie so.
+    """The positions of a batch's records in `records` (of `record_bytes`).
 
-    Offset deltas ascend within the header's range. Values and headers are stepped over: 1.3 us a
-    record, bench machine.
+    Raises MqError(CORRUPT_MESSAGE) for impossible positions. Offset deltas ascend within the
+    header's range. Values and headers are skipped: 1.3 us a record, bench machine.
     """
     position, end = 0, len(records)
     previous, last = -1, header.last_offset_delta
@@ -65,15 +62,15 @@ def placed_records(records: bytes, header: BatchHeader) -> Iterator[PlacedRecord
             if byte < 0x80:
                 position += 1
                 size = byte >> 1
-            elif (more := records[position + 1]) < 0x80:
+            elif (more_bytes := records[position + 1]) < 0x80:
                 position += 2
-                size = (byte & 0x7F | more << 7) >> 1
+                size = (byte & 0x7F | more_bytes << 7) >> 1
             else:
                 size, position = read_varint(records, position, 10)
             following = position + size
             if following > end or following <= position:
                 raise corrupt(f"record {index} does not end")
-            byte = records[position + 1]  # behind the attributes
+            byte = records[position + 1]  # after the attributes
             if byte < 0x80:
                 position += 2
                 timestamp_delta = (byte >> 1) ^ -(byte & 1)
@@ -114,14 +111,14 @@ def placed_records(records: bytes, header: BatchHeader) -> Iterator[PlacedRecord
 
 
 def delete_horizon(header: BatchHeader) -> int | None:
-    """From when on (ms) tombstones and the marker of this batch may be removed; None where
-    nobody has decided yet.
+    """The time (ms) from which tombstones and the marker of this batch may be removed; None if it
+    is not set yet.
     """
     return header.base_timestamp if header.attributes & DELETE_HORIZON_MASK else None
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """What is left of a batch without records: its offsets and what its producer last said."""
+    """A batch without its records: only the offsets and the producer's sequence."""
     batch = bytearray(HEADER_BYTES)
     attributes = header.attributes & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK)
     _write_header(batch, header, attributes, NO_TIMESTAMP, header.max_timestamp, 0)
@@ -133,7 +130,7 @@ def batch_with(
 ) -> bytearray:
     """The batch with only the records `kept` of `records`, at least one.
 
-    `horizon` (ms): set the delete horizon, which it lacks.
+    `horizon` (ms): set the missing delete horizon.
     """
     assert kept and (horizon is None or not header.attributes & DELETE_HORIZON_MASK)
     attributes, base_timestamp = header.attributes, header.base_timestamp
@@ -183,7 +180,7 @@ def _write_header(
 
 
 def _runs(records: bytes, kept: Sequence[PlacedRecord]) -> Iterator[bytes]:
-    """The bytes of the kept records, neighbours together."""
+    """The bytes of the kept records. Adjacent records are one piece."""
     start, end = kept[0].start, kept[0].end
     for record in kept[1:]:
         if record.start != end:

@@ -1,7 +1,7 @@
-"""The header of a request, as a broker decodes it: which API, which version, from which client.
+"""Decodes the header of a request for a broker: API, version, and client id.
 
-How long it is depends on the API and the version (KIP-482), so this file knows both the declared
-APIs and their schema. Encoding is in schema.py.
+The size of the header depends on the API and the version (KIP-482), so this file uses both the API
+table and their schema. schema.py has the encoder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mqd.protocol.structures import skip_tagged_fields
 
 
 class RequestHeader(NamedTuple):
-    """`body_position`: where in the frame the body begins."""
+    """`body_position`: the start of the body in the frame."""
 
     api_key: int
     api_version: int
@@ -29,8 +29,10 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
     """The header of a request frame.
 
     Raises UnsupportedApi for an unknown key or version. ApiVersions is the exception: a client
-    begins with any version and gets the versions of this broker. So in an unknown version the
-    header is decoded up to the client id, which no version moves, and the body is not decoded."""
+    begins with any version and gets the versions of this broker. So for an unknown version the
+    header is decoded up to the client id, which every version has at the same position. The body is
+    not decoded.
+    """
     size = len(frame)
     if size < REQUEST_HEADER.size:
         raise ProtocolError(f"a frame of {size} bytes is too short for a request header")
@@ -67,7 +69,7 @@ _apis: dict[int, Api] = {}
 
 
 def _api(key: int) -> Api | None:
-    """The API of this key. A dictionary, because every request comes here."""
+    """The API with this key. A dictionary lookup, because every request needs it."""
     api = _apis.get(key)
     if api is None:
         api = by_key(key)

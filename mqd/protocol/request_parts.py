@@ -1,4 +1,4 @@
-"""A request as parts of memory: its large blobs stay where they are, and are not copied."""
+"""Encodes a request as parts of memory, without copies of large blobs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from mqd.protocol.batch import Buffer
 from mqd.protocol.schema import Api
 
 LARGE_BYTES: Final = 64 * limits.KIB
-"""From here on a piece of its own costs less than a copy."""
+"""For blobs of this size or more, a separate part costs less than a copy."""
 
 
 class RequestParts:
-    """Takes what a construct writes. `parts` follow one another on the wire; `size` is their sum in
-    bytes."""
+    """A stream for constructs. `parts` are in wire order; `size` is the sum of their bytes."""
 
     def __init__(self) -> None:
         self.parts: list[Buffer] = []
@@ -36,7 +35,9 @@ class RequestParts:
 
 
 def encode_request_parts(api: Api, version: int, mapping: Mapping[str, Any]) -> RequestParts:
-    """The body of a request, as `api.encode_request` writes it, without copies of large blobs."""
+    """The body of a request, equal to the result of `api.encode_request`, without copies of large
+    blobs.
+    """
     assert api.supports(version), (api.name, version)
     parts = RequestParts()
     message = api.request.at(version, flexible=api.is_flexible(version))

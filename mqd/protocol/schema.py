@@ -1,9 +1,9 @@
 """How an API is declared, and the headers around its messages. request_header.py decodes those of
 requests.
 
-A message is declared once for all its versions: `message(field(...), ...)`. For one version it
-becomes a construct, made on first use and kept. Names are those of Kafka's schemas in snake_case. A
-declaration reads
+A message is declared once for all its versions: `message(field(...), ...)`. The construct of one
+version is created on first use and cached. Names are those of Kafka's schemas in snake_case.
+Examples:
 
     field("name", STRING, since=10, nullable_since=12)      in versions 10 and up, null allowed from
                                                             12 on
@@ -58,10 +58,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class UnsupportedApi(ProtocolError):
-    """A request for an API or a version that is not spoken here.
-
-    Kafka closes the connection, and so do we.
-    """
+    """A request for an unknown API or version. As in Kafka, the node closes the connection."""
 
     def __init__(self, api_key: int, api_version: int) -> None:
         super().__init__(f"API {api_key} version {api_version} is not supported")
@@ -73,9 +70,8 @@ class UnsupportedApi(ProtocolError):
 
 
 class Kind(Protocol):
-    """What a field holds.
-
-    `at` gives its construct in one version; `new` its value where nothing was sent.
+    """The kind of a field's value. `at` returns its construct in one version; `new` returns the
+    default value.
     """
 
     def at(self, version: int, *, flexible: bool, nullable: bool) -> Construct: ...
@@ -85,7 +81,7 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same bytes in every version."""
+    """A kind with the same bytes in every version."""
 
     construct: Construct
     default: Any
@@ -99,7 +95,7 @@ class Fixed:
 
 
 class Sized:
-    """Behind a length, which is compact in flexible versions."""
+    """A kind with a length before it, which is compact in flexible versions."""
 
     def __init__(
         self, make: Callable[..., Construct], length: Any, default: Any, **options: bool
@@ -131,13 +127,12 @@ VARLONG: Final = Fixed(Varint(10), 0)
 UUID: Final = Fixed(Uuid(), ZERO_UUID)
 STRING: Final = Sized(String, LENGTH_16, "")
 TEXT: Final = Sized(String, LENGTH_16, "", cut=True)
-"""A string for people.
-
-It may quote what a peer sent and grow beyond a string's bound: then its end is cut off.
+"""A string for people. It may quote input of a peer and exceed the limit of a string: then it is
+truncated.
 """
 BYTES: Final = Sized(Blob, LENGTH_32, b"")
 RECORDS: Final = Sized(Blob, LENGTH_32, None)
-"""Record batches, untouched."""
+"""Record batches, not decoded."""
 
 
 class _Array:
@@ -154,12 +149,12 @@ class _Array:
 
 
 class _Unset:
-    """No default was declared: the kind's own is taken."""
+    """No declared default: the default of the kind applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field over all versions of its message."""
+    """One field in all versions of its message."""
 
     name: str
     kind: Kind
@@ -176,14 +171,12 @@ class Field:
         return self.nullable_since is not None and version >= self.nullable_since
 
     def new(self) -> Any:
-        """The default, fresh where it can be changed."""
+        """The default value; a new object if it is mutable."""
         return self.kind.new() if self.default is _Unset else self.default
 
 
 class Message:
-    """A structure over all its versions; the whole of a request or response, or a field or
-    element of one.
-    """
+    """A structure in all its versions: a request, a response, or a field or element of one."""
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         assert len({one.name for one in fields}) == len(fields)
@@ -215,8 +208,8 @@ class Message:
         return Structure(members, flexible=flexible, absent=self._absent(version))
 
     def _absent(self, version: int) -> Callable[[], Container]:
-        """Makes the defaults of the fields that may not be in the bytes: one copy in C, but
-        for lists and structures.
+        """Returns a function that creates the defaults of the fields that the bytes may lack: one
+        copy in C, except for lists and structures.
         """
         absent = [one for one in self.fields if one.tag is not None or not one.in_version(version)]
         fresh = [(one.name, one.new) for one in absent if isinstance(one.new(), dict | list)]
@@ -235,7 +228,7 @@ VERSION_MAX: Final = 32_767
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 AUTHORIZED_OPERATIONS_UNKNOWN: Final = -(2**31)
-"""In place of the bits of KIP-430, when the client did not request them."""
+"""The value of this field (KIP-430) when the client did not request it."""
 
 
 def field(
@@ -248,10 +241,8 @@ def field(
     tag: int | None = None,
     default: Any = _Unset,
 ) -> Field:
-    """Declare a field: in the versions `since`..`until` (both included), perhaps null from
-    `nullable_since` on.
-
-    A default of None implies that the field may be null.
+    """Declare a field of the versions `since` to `until` (inclusive), nullable from
+    `nullable_since` on. A default of None implies a nullable field.
     """
     assert since <= until
     if default is None and nullable_since is None:
@@ -278,9 +269,8 @@ def array(*of: Kind | Field) -> Kind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Api:
-    """One request and its response.
-
-    `versions` are spoken; `advertised` are shown to clients (None: not shown at all).
+    """One request and its response. `versions` are supported; `advertised` are sent to clients
+    (None: the API is not advertised).
     """
 
     key: int
@@ -293,22 +283,21 @@ class Api:
     response_header_flexible: bool = dataclass_field(default=True, kw_only=True)
 
     def is_flexible(self, version: int) -> bool:
-        """Whether the version has compact lengths and tagged fields; also true for
-        versions still to come.
+        """Whether the version has compact lengths and tagged fields; also true for unknown later
+        versions.
         """
         return version >= self.flexible_from
 
     def supports(self, version: int) -> bool:
-        """Whether the version is spoken here."""
+        """Whether this node supports the version."""
         return self.versions[0] <= version <= self.versions[1]
 
     def decode_request(self, version: int, buffer: Buffer, position: int = 0) -> Container:
-        """The request body from `position` on. Bytes fields are slices of `buffer`. What is behind
-        the last field is ignored, as Apache Kafka does: librdkafka 2.16 sends three bytes too many
-        when it requests all topics (Metadata v13).
+        """The request body from `position` on. Bytes fields are slices of `buffer`. Bytes after the
+        last field are ignored, as in Apache Kafka: librdkafka 2.16 sends three extra bytes when it
+        requests all topics (Metadata v13).
 
-        Raises UnsupportedApi for a version that is not spoken, ProtocolError for bytes that are not
-        this request.
+        Raises UnsupportedApi for an unsupported version, ProtocolError for invalid bytes.
         """
         return self._decode(
             self.request, "request", version, buffer, position, limits.REQUEST_ELEMENTS_MAX
@@ -317,8 +306,8 @@ class Api:
     def decode_request_in_slices(
         self, version: int, stream: Cursor
     ) -> Generator[int, None, Container]:
-        """The same, returned at the end of a generator that yields now and then the number
-        of elements decoded since.
+        """The same, as a generator that returns the request. It yields the number of elements
+        decoded since the last yield.
         """
         declared = self.request.at(version, flexible=self.is_flexible(version))
         try:
@@ -336,7 +325,7 @@ class Api:
     def decode_response_in_slices(
         self, version: int, buffer: Buffer, position: int = 0
     ) -> Generator[int, None, Container]:
-        """The same, returned at the end of a generator, as `decode_request_in_slices` does."""
+        """The same, as a generator: see `decode_request_in_slices`."""
         stream = Cursor(buffer, position, limits.RESPONSE_ELEMENTS_MAX)
         declared = self.response.at(version, flexible=self.is_flexible(version))
         try:
@@ -352,7 +341,7 @@ class Api:
     def encode_request_in_slices(
         self, version: int, mapping: Mapping[str, Any]
     ) -> Generator[int, None, bytes]:
-        """The request body, as `encode_response_in_slices` does."""
+        """The request body, as a generator: see `encode_response_in_slices`."""
         stream = BytesIO()
         yield from self.request.at(version, flexible=self.is_flexible(version)).build_in_slices(
             mapping, stream
@@ -370,8 +359,8 @@ class Api:
     def encode_response_in_slices(
         self, version: int, mapping: Mapping[str, Any]
     ) -> Generator[int, None, bytes]:
-        """The same, returned at the end of a generator that yields now and then the number
-        of elements written since.
+        """The same, as a generator that returns the bytes. It yields the number of elements written
+        since the last yield.
         """
         stream = BytesIO()
         yield from self.response.at(version, flexible=self.is_flexible(version)).build_in_slices(
@@ -437,7 +426,7 @@ def encode_response_header(api: Api, version: int, correlation_id: int) -> bytes
 
 
 def decode_response_header(api: Api, version: int, frame: Buffer) -> tuple[int, int]:
-    """The correlation id, and where the body begins."""
+    """The correlation id, and the start of the body."""
     if len(frame) < _CORRELATION_ID.size:
         raise ProtocolError(f"a frame of {len(frame)} bytes is too short for a response header")
     (correlation_id,) = _CORRELATION_ID.unpack_from(frame)

@@ -1,5 +1,7 @@
-"""Work on one large message, a slice at a time, so that the event loop does other work between two
-slices. Pure: generators, and two ways to run them."""
+"""Work on one large message in slices, so that the event loop does other work between two slices.
+
+Pure: generators, and two functions that run them.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,20 @@ from mqd import limits
 
 Message = TypeVar("Message")
 Slices = Generator[int, None, Message]
-"""Yields the number of rows that were read or written since, and returns the message."""
+"""Yields the number of rows that were read or written since the last yield, and returns the
+message.
+"""
 WHOLE_SLICE = 200
-"""What a step yields that is as much work as a slice by itself: rows of the server's
-slices, one to three milliseconds.
+"""The number of rows to yield after a step that is a slice of work by itself: one to three
+milliseconds.
 """
 SLICE_ROWS = limits.DECODED_AT_ONCE_ROWS
 SLICE_BYTES = 32 * limits.KIB
-"""Of a request without its records: a row may have thousands of tagged fields."""
+"""Request bytes without records in one slice: a row may have thousands of tagged fields."""
 
 
 def first_slice(work: Slices[Message]) -> Message | None:
-    """The message, where one slice is enough."""
+    """The message, if one slice is enough; otherwise None."""
     try:
         next(work)
     except StopIteration as end:

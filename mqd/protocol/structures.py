@@ -29,12 +29,13 @@ from mqd.protocol.primitives import (
 # -- arrays
 
 _SLICE_ELEMENTS = 100
-"""Rows that are encoded or decoded in one slice: less than a millisecond.
-"""
+"""Elements encoded or decoded in one slice: less than a millisecond."""
 
 
 class Array(Subconstruct):
-    """Elements behind their count; parsed into a list, built from anything with a length."""
+    """An array: the count, then the elements. Parsed into a list, built from any sized
+    collection.
+    """
 
     def __init__(self, length: Length, element: Construct, *, nullable: bool) -> None:
         super().__init__(element)
@@ -51,8 +52,8 @@ class Array(Subconstruct):
         return None if count < 0 else self._parse_elements(count, stream, context, path)
 
     def parse_in_slices(self, stream: Cursor) -> Generator[int, None, list[Any] | None]:
-        """As `_parse`, a slice at a time: yields the number of elements decoded
-        since the last yield.
+        """The same as `_parse`, in slices: yields the number of elements decoded since the last
+        yield.
         """
         count = self._read_count(stream)
         if count < 0:
@@ -70,8 +71,8 @@ class Array(Subconstruct):
         return elements
 
     def _read_count(self, stream: Cursor) -> int:
-        """The number of elements, checked against the bytes that are left and against the
-        limits; -1 for null.
+        """The number of elements, checked against the remaining bytes and the limits; -1 for
+        null.
         """
         count = self.length.read(stream)
         if count < 0:
@@ -108,8 +109,8 @@ class Array(Subconstruct):
             build(element, stream, context, path)
 
     def build_in_slices(self, obj: Any, stream: Any) -> Iterator[int]:
-        """As `_build`, a slice at a time: yields the
-        number of elements written since.
+        """The same as `_build`, in slices: yields the number of elements written since the last
+        yield.
         """
         if obj is None or not isinstance(self.subcon, Structure):
             self._build(obj, stream, None, "")
@@ -141,9 +142,8 @@ class NumberArray(Array):
 
 
 class Member(NamedTuple):
-    """One field of a structure in one version.
-
-    A tagged one is written only when it differs from its default.
+    """One field of a structure in one version. A tagged field is written only if it differs from
+    its default.
     """
 
     name: str
@@ -153,7 +153,7 @@ class Member(NamedTuple):
 
 
 class Run(Construct):
-    """Neighbouring numbers of a structure, packed by one call; its value is the tuple of them."""
+    """Adjacent numbers of a structure, packed by one call. Its value is the tuple of them."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Structure(Struct):
             isinstance(one.construct, Array) and isinstance(one.construct.subcon, Structure)
             for one in plain
         )
-        """Whether there are structures in an array of it: what makes a response large."""
+        """Whether it contains an array of structures, which can make a response large."""
         self.has_arrays = any(isinstance(one.construct, Array) for one in plain)
 
     def _parse(self, stream: Cursor, context: Any, path: str) -> Container:
@@ -296,12 +296,12 @@ class Structure(Struct):
 
 
 def _member_name(name: str | tuple[str, ...]) -> str:
-    """A field, or the first and the last of neighbouring numbers."""
+    """A field, or the first and the last of adjacent numbers."""
     return name if isinstance(name, str) else f"{name[0]}..{name[-1]}"
 
 
 class NullableStructure(Subconstruct):
-    """A structure behind one byte: 1, or -1 for null (KIP-893)."""
+    """A structure after one byte: 1, or -1 for null (KIP-893)."""
 
     def _parse(self, stream: Cursor, context: Any, path: str) -> Container | None:
         return (
@@ -319,14 +319,14 @@ class NullableStructure(Subconstruct):
 
 
 def skip_tagged_fields(stream: Cursor) -> None:
-    """Step over tagged fields of which none is known, as in a header."""
+    """Skip tagged fields, all unknown, as in a header."""
     for _ in _tagged_fields(stream, {}):
         raise AssertionError("no tag is known")
 
 
 def _tagged_fields(stream: Cursor, known: Mapping[int, Member]) -> Iterable[tuple[Member, int]]:
-    """Yield the known fields and their sizes with the cursor before each; step over the
-    others (KIP-482).
+    """Yield each known field and its size, with the cursor at its start; skip the others
+    (KIP-482).
     """
     count = read_unsigned_varint(stream)
     if count > limits.TAGGED_FIELDS_MAX:
@@ -346,7 +346,7 @@ def _tagged_fields(stream: Cursor, known: Mapping[int, Member]) -> Iterable[tupl
 
 
 def _runs(members: Sequence[Member]) -> Iterable[list[Member]]:
-    """Cut into runs of neighbouring numbers; anything else stands alone."""
+    """Split into runs of adjacent numbers; each other field is alone."""
     run: list[Member] = []
     for member in members:
         if run and not (
@@ -360,7 +360,7 @@ def _runs(members: Sequence[Member]) -> Iterable[list[Member]]:
 
 
 def bytes_min(construct: Construct) -> int:
-    """The least number of bytes that a value can take."""
+    """The minimum size of a value, in bytes."""
     if isinstance(construct, Structure):
         return construct.flexible + sum(
             bytes_min(member.construct) for member in construct.members if member.tag is None

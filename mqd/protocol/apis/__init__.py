@@ -1,6 +1,6 @@
-"""Every API that is spoken here, by key and by name.
+"""All supported APIs, by key and by name.
 
-One file declares one API; it is imported when first asked for.
+One file declares one API; it is imported on first use.
 """
 
 from __future__ import annotations
