@@ -1,6 +1,6 @@
 """Seam 1 of 4: time.
 
-The daemon reads the clock through this Protocol, so that a simulation can own it.
+The daemon reads the clock through this Protocol, so that a simulation can control time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import trio
 
 
 class Clock(Protocol):
-    """Two readings: one that never jumps, for deadlines; one that people and record
-    timestamps use.
-    """
+    """Monotonic time for deadlines, and wall-clock time for people and record timestamps."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start; never goes back. The same scale as Trio's deadlines."""
+        """Seconds since an arbitrary start; never decreases. The same scale as Trio's deadlines."""
         ...
 
     def wall_ms(self) -> int:
@@ -26,7 +24,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The real clock. `monotonic` is Trio's, so a virtual Trio clock moves it too."""
+    """The real clock. `monotonic` is Trio's, so a virtual Trio clock applies here, too."""
 
     monotonic = staticmethod(trio.current_time)
 

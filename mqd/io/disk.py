@@ -1,10 +1,10 @@
-"""Seam 3 of 4: the disk, real one. Files are appended with vectored writes and read by position;
-nothing is mapped.
+"""Seam 3 of 4: the disk. Files are appended with vectored writes and read by position, without
+memory mapping.
 
-Every method may raise OSError; the services turn a failed write or sync into StorageError and never
-retry it (a second fsync after a failed one reports success and means nothing: Rebello et al., ATC
-'20). Calls are synchronous. `sync` blocks for milliseconds, so services send it, and whatever else
-is slow, through `offload`; all else is page-cache work and is done inline.
+Every method may raise OSError. The services convert a failed write or sync to StorageError and
+never retry it: after a failed fsync, a second one may report success without any effect (Rebello et
+al., ATC '20). Calls are synchronous. Services pass slow calls, such as `sync`, to `offload`. The
+others use only the page cache, and run on the event loop.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ResultT = TypeVar("ResultT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
 
 _VECTORS_MAX = 1024  # IOV_MAX on Linux
-_DESCRIPTORS_MAX = 1 << 20  # where nothing else limits them
+_DESCRIPTORS_MAX = 1 << 20  # if there is no other limit
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process open as many files as it may; returns how many that is."""
+    """Raise this process's limit of open files to the maximum; returns the new limit."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -46,7 +46,7 @@ def raise_descriptor_limit() -> int:
 class File(Protocol):
     """One open file.
 
-    Closed when the last reference goes: a fetch may still be sending a deleted segment.
+    Closed with its last reference: a fetch may still send a deleted segment.
     """
 
     path: Path
@@ -54,14 +54,14 @@ class File(Protocol):
     def append(self, views: Sequence[bytes | bytearray | memoryview]) -> int:
         """Write all views at the end, in order; returns the bytes written.
 
-        Short writes are completed or raise.
+        Short writes are completed, or raise OSError.
         """
         ...
 
     def write_at(self, position: int, data: bytes | memoryview) -> None: ...
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        """Up to `size` bytes from `position`; fewer bytes only at the end of the file."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -69,7 +69,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def sync(self) -> None:
-        """fdatasync: returns when what was written is durable. Blocks; safe in a thread."""
+        """fdatasync: returns when all written data is durable. Blocks; safe in a thread."""
         ...
 
     def fileno(self) -> int:
@@ -80,9 +80,9 @@ class File(Protocol):
 
 
 class FileRange(NamedTuple):
-    """Bytes of a file that go to a socket without passing through Python.
+    """Bytes of a file that are sent to a socket without a copy in Python.
 
-    Holding it keeps the file open.
+    A reference to it keeps the file open.
     """
 
     file: File
@@ -91,10 +91,10 @@ class FileRange(NamedTuple):
 
 
 class Disk(Protocol):
-    """A directory tree: what the log, the journal and the snapshots need of an operating system."""
+    """A directory tree: the operations that the log, the journal and the snapshots use."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open for reading and appending; FileNotFoundError unless `create`."""
+        """Open for reading and appending. Raises FileNotFoundError unless `create`."""
         ...
 
     def list(self, path: Path) -> list[str]:
@@ -104,17 +104,17 @@ class Disk(Protocol):
     def exists(self, path: Path) -> bool: ...
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
-        """With parents; quiet when it exists. A new one is closed to other users.
-
-        `durable`: the parent's entry is synced before it returns."""
+        """Create a directory with its parents, for this user only. Does nothing if it exists.
+        `durable`: the parent's entry is synced before it returns.
+        """
         ...
 
     def rename(self, source: Path, target: Path, *, durable: bool = True) -> None:
-        """Atomic replace. `durable`: the directory entry is synced before it returns."""
+        """Replace atomically. `durable`: the directory entry is synced before it returns."""
         ...
 
     def remove(self, path: Path) -> None:
-        """Remove a file; quiet when it is gone."""
+        """Remove a file. Does nothing if it does not exist."""
         ...
 
     def remove_tree(self, path: Path) -> None: ...
@@ -124,8 +124,8 @@ class Disk(Protocol):
     def read_bytes(self, path: Path) -> bytes: ...
 
     def write_atomic(self, path: Path, data: bytes) -> None:
-        """Temporary file, fsync, rename over, fsync of the directory: all or nothing, and
-        durable on return.
+        """Write a temporary file, fsync, rename, fsync the directory: all or nothing, and durable
+        on return.
         """
         ...
 
@@ -134,15 +134,14 @@ class Disk(Protocol):
     def total_bytes(self, path: Path) -> int: ...
 
     def lock(self, path: Path) -> File:
-        """Take an exclusive lock that ends with the process; BlockingIOError when another
-        holds it.
+        """Take an exclusive lock that ends with the process. Raises BlockingIOError if another
+        process holds it.
         """
         ...
 
     def boot_id(self) -> str:
-        """Of the machine since it was started: as long as it stays the same, what a process wrote
-        and did not sync is still there, also when the process was killed. Empty where nobody can
-        tell.
+        """The id of the machine's current boot. While it stays the same, written data exists even
+        without a sync, also after a killed process. Empty if unknown.
         """
         ...
 
@@ -152,8 +151,8 @@ class Disk(Protocol):
         *args: *ArgumentsT,
         limiter: trio.CapacityLimiter | None = None,
     ) -> ResultT:
-        """Run a call that blocks on this disk without holding up the event loop: in a
-        worker thread; `limiter` bounds how many.
+        """Run a blocking call in a worker thread, so that the event loop continues. `limiter`
+        bounds the number of threads.
         """
         ...
 
@@ -174,12 +173,12 @@ class OsFile:
                 self.append(views[start : start + _VECTORS_MAX])
                 for start in range(0, len(views), _VECTORS_MAX)
             )
-        wanted = sum(map(len, views))
+        size = sum(map(len, views))
         written = os.pwritev(self._descriptor, views, self._size)
         self._size += written
-        if written < wanted:  # a short write: the disk is nearly full, or a signal came
+        if written < size:  # a short write: the disk is nearly full, or a signal arrived
             self.write_at(self._size, b"".join(views)[written:])
-        return wanted
+        return size
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         view = memoryview(data)
@@ -197,9 +196,9 @@ class OsFile:
             return data
         parts = [data]
         got = len(data)
-        while got < size and (more := os.pread(self._descriptor, size - got, position + got)):
-            parts.append(more)
-            got += len(more)
+        while got < size and (part := os.pread(self._descriptor, size - got, position + got)):
+            parts.append(part)
+            got += len(part)
         return b"".join(parts)
 
     def truncate(self, size: int) -> None:
@@ -259,17 +258,19 @@ class OsDisk:
         missing = missing[
             : next(count for count, parent in enumerate(missing) if os.path.isdir(parent))
         ]
-        for made in reversed(missing):
+        for directory in reversed(missing):
             try:
-                os.mkdir(made, self._directory_mode)
+                os.mkdir(directory, self._directory_mode)
             except FileExistsError:
-                if not os.path.isdir(made):
+                if not os.path.isdir(directory):
                     raise
             if durable:
-                self.sync_directory(made.parent)
+                self.sync_directory(directory.parent)
 
     def _warn_of_others(self, path: Path) -> None:
-        """A directory that its operator made keeps its mode: it may not be mqd's alone."""
+        """Warn about access for other users. An existing directory keeps its mode, because it may
+        have other uses.
+        """
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & 0o077 & ~self._directory_mode:
             remedy = f"chmod {self._directory_mode:o} {shlex.quote(str(path))}"

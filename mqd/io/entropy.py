@@ -1,6 +1,6 @@
-"""Seam 2 of 4: chance.
+"""Seam 2 of 4: randomness.
 
-Ids, jitter and placement draw from here, so that a seed can replay a run.
+Ids, jitter and placement use it, so that a simulation can repeat a run from its seed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from uuid import UUID
 
 
 class Entropy(Protocol):
-    """Where every random choice comes from."""
+    """The source of all random choices."""
 
     def uuid(self) -> UUID:
         """A random version 4 UUID, never Kafka's reserved ones (0 and 1)."""
@@ -27,7 +27,7 @@ class Entropy(Protocol):
 
 
 class RandomEntropy:
-    """Entropy of a `random.Random`: the system's own by default, a seeded one in a simulation."""
+    """Entropy from a `random.Random`: by default the system's, in a simulation a seeded one."""
 
     def __init__(self, source: random.Random | None = None) -> None:
         self._source = source if source is not None else random.SystemRandom()

@@ -30,7 +30,7 @@ _NEVER = 1_000_000_000
 _LOOK_SECONDS = 60.0
 _FROZEN_TIMES = 4
 _FROZEN_MORE_MIN = 2_000_000
-"""The least growth, in frozen objects (about 200 MB), before everything is collected again: that
+"""The minimum growth, in frozen objects (about 200 MB), before everything is collected again: that
 takes 0.5 s for each million objects.
 """
 

@@ -1,4 +1,4 @@
-"""How much memory this process may count on: the machine's, or the limit of a control group."""
+"""The memory that this process may use: the machine's, or the limit of its control group."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""Of version 2 and of version 1, as a container sees its own."""
+"""The limit files of control groups version 2 and version 1, as a container sees its own."""
 
 
 def memory_bytes(limits: Iterable[Path] = _CGROUP_LIMITS) -> int:
-    """Bytes of memory.
+    """The memory in bytes.
 
-    A control group without a limit has "max", or a number beyond all machines.
+    A control group without a limit has "max", or a number above that of any machine.
     """
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    smallest = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in limits:
         with suppress(OSError, ValueError):
-            found = min(found, int(path.read_text()))
-    return found
+            smallest = min(smallest, int(path.read_text()))
+    return smallest

@@ -1,16 +1,16 @@
-"""Seam 4 of 4: the network, real one. Non-blocking sockets, one epoll of our own, and plain streams
+"""Seam 4 of 4: the network. Non-blocking sockets, one epoll for the server, and awaitable streams
 for clients.
 
-Two faces, because two kinds of callers exist:
+Two interfaces for two kinds of callers:
 
 - `Network.connect` gives an awaitable `Stream`: for code that opens connections (clients, Raft,
   followers).
-- `Network.listen` and `Network.poller` serve accepted sockets without a task each: the poller names
-  everyone who is ready, and the server handles them all in one turn. A Trio task woken per request
-  costs a factor of two at sixteen connections; one epoll awaited by Trio does not
+- `Network.listen` and `Network.poller` serve accepted sockets without a task for each: the poller
+  reports all ready sockets, and the server handles them in one turn. To wake a Trio task for each
+  request costs a factor of two at sixteen connections; one epoll awaited by Trio does not
   (bench/produce_fetch.py, "small requests").
 
-A simulated network implements the same four Protocols over memory. Every call may raise OSError.
+A simulated network implements the same Protocols in memory. Every call may raise OSError.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ from mqd.io.disk import File
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
 HANG_UP = select.EPOLLHUP | select.EPOLLERR
-"""Reported whether asked for or not: the connection is gone in both directions."""
+"""Always reported: the connection is closed in both directions."""
 
 _ACCEPT_LATER = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Overload that passes: wait and accept again. Any other failure of accept is ours and rises."""
+"""Temporary overload: accept again after a pause. Every other error of accept is raised."""
 _ACCEPT_LATER_SECONDS = 0.1
 _ACCEPTED_IN_A_ROW = 64
-"""Connections taken before others get the loop: a busy server comes round slowly, and who
-waits to be accepted waits long.
+"""Connections accepted before other tasks run. On a busy server each turn of the loop is long, so
+clients would otherwise wait long for their accept.
 """
 _ACCEPT_AGAIN = frozenset({errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR})
-"""The peer gave up between its connect and our accept: take the next one."""
+"""The peer closed the connection before the accept: accept the next one."""
 
 
 class Stream(Protocol):
-    """One connection that its owner awaits on."""
+    """One connection whose owner awaits its calls."""
 
     async def receive_into(self, view: memoryview) -> int:
-        """Wait for bytes; returns how many were put into `view`, 0 at the end of the stream."""
+        """Wait for bytes; returns the number of bytes received into `view`, 0 at the end of the
+        stream.
+        """
         ...
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None: ...
@@ -56,8 +58,8 @@ class Stream(Protocol):
 
 
 class Socket(Protocol):
-    """One accepted connection that never waits: each call raises BlockingIOError instead,
-    and the poller reports when to retry.
+    """One accepted connection that never waits: a call raises BlockingIOError instead, and the
+    poller reports when to retry.
     """
 
     @property
@@ -67,28 +69,28 @@ class Socket(Protocol):
     def receive_into(self) -> Callable[[memoryview], int]:
         """(view) -> bytes received, 0 at the end of the stream.
 
-        An attribute, so that a call costs no more than the system's.
+        An attribute, so that a call costs no more than the system call.
         """
         ...
 
     @property
     def send(self) -> Callable[[bytes | bytearray | memoryview], int]:
-        """(data) -> bytes taken, fewer when the peer reads too slowly."""
+        """(data) -> bytes sent, fewer if the peer reads too slowly."""
         ...
 
     def send_more(self, data: bytes | bytearray | memoryview) -> int:
-        """As `send`, and tells the kernel that more of the response follows (MSG_MORE)."""
+        """The same as `send`, and the kernel expects more of the response (MSG_MORE)."""
         ...
 
     def send_file(self, file: File, position: int, size: int) -> int:
-        """Bytes sent from the file straight to the peer."""
+        """Send bytes of the file without a copy in Python; returns their number."""
         ...
 
     def close(self) -> None: ...
 
 
 class Listener(Protocol):
-    """A bound address that hands out sockets."""
+    """A bound address that accepts connections."""
 
     port: int
 
@@ -98,20 +100,20 @@ class Listener(Protocol):
 
 
 class Ready(Protocol):
-    """Whoever the poller calls when a socket is ready (server/connection.py)."""
+    """The object that the poller calls when a socket is ready (server/connection.py)."""
 
     used: float
-    """Seconds of the event loop that it has used, for a fair order."""
+    """Seconds of the event loop that this connection has used, for fairness."""
 
     def on_ready(self, events: int) -> None: ...
 
 
 class Poller(Protocol):
-    """Names the sockets that are ready, many at a time."""
+    """Reports the sockets that are ready, many in one call."""
 
     def watch(self, sock: Socket, ready: Ready, events: int) -> None:
-        """Call `ready` when one of `events` (READABLE, WRITABLE, or 0 to pause) holds;
-        replaces an earlier watch.
+        """Call `ready` when one of `events` occurs (READABLE, WRITABLE, or 0 to pause). Replaces an
+        earlier watch.
         """
         ...
 
@@ -122,17 +124,17 @@ class Poller(Protocol):
         ...
 
     async def wait_ready(self) -> None:
-        """Returns when `ready_nowait` may have something to return."""
+        """Return when `ready_nowait` may return sockets."""
         ...
 
     def close(self) -> None: ...
 
 
 class Network(Protocol):
-    """Where connections come from."""
+    """Creates connections and listeners."""
 
     async def connect(self, host: str, port: int, *, timeout: float = 10.0) -> Stream:
-        """Raises OSError when nothing listens there, also after `timeout` seconds."""
+        """Raises OSError if nothing listens there, also after `timeout` seconds."""
         ...
 
     async def listen(self, host: str, port: int) -> Listener: ...
@@ -194,7 +196,7 @@ class OsSocket:
 
     def send_file(self, file: File, position: int, size: int) -> int:
         sent = os.sendfile(self._descriptor, file.fileno(), position, size)
-        if sent == 0:  # the file is shorter than promised: the response cannot be completed
+        if sent == 0:  # the file is shorter than the response needs
             raise OSError(errno.EIO, f"{file.path} ends before position {position + size}")
         return sent
 
@@ -218,7 +220,7 @@ class OsListener:
         if self._in_a_row % _ACCEPTED_IN_A_ROW:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
-            await trio.lowlevel.checkpoint()  # while more are waiting, too: others have their turn
+            await trio.lowlevel.checkpoint()  # other tasks run, also while more connections wait
         while True:
             try:
                 accepted, address = self._socket.accept()
@@ -280,7 +282,7 @@ class OsNetwork:
     """The Network of the operating system: TCP, IPv4 and IPv6."""
 
     def __init__(self, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> None:
-        """-1 leaves a socket buffer to the kernel's own tuning."""
+        """-1 means the default size of the kernel for a socket buffer."""
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
 
@@ -309,10 +311,10 @@ class OsNetwork:
         raise failure
 
     async def listen(self, host: str, port: int) -> OsListener:
-        found = await trio.socket.getaddrinfo(
+        addresses = await trio.socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, kind, protocol, _, address = found[0]
+        family, kind, protocol, _, address = addresses[0]
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)

@@ -82,7 +82,7 @@ class DataDirectory:
         )
 
     def store_registration(self, broker_epoch: int, logs: LogService) -> None:
-        """Vouch for the usable log directories under this registration."""
+        """Record this registration: it vouches for the usable log directories."""
         try:
             last = LastRegistration(broker_epoch, self._disk.boot_id(), _usable_directories(logs))
             store_last_registration(self._disk, self.registration_file, last)
@@ -102,8 +102,8 @@ class DataDirectory:
     def vouch_for_nothing_lost(self, logs: LogService) -> None:
         """Forget the last registration if the logs may lack records (I25).
 
-        Only the checkpoints show what is missing, and even a failed start writes them again. So
-        this is durable before.
+        Only the checkpoints show what is missing, and even a failed start writes them again. So the
+        removal is durable before that.
         """
         try:
             self._recorded_serials = load_disk_serials(self._disk, self._serials_file)
