@@ -1,4 +1,4 @@
-"""The messages between nodes of the quorum, as bytes. Pure; nothing is ever unpickled.
+"""The messages between nodes of the quorum, as bytes. Pure, and without pickle.
 
 A frame on the peer listener is an ordinary request: int32 length, then request header v1 (int16 api
 key, int16 version 0, int32 correlation id, nullable string client id), then the body below. Two
@@ -6,7 +6,7 @@ private keys are used: 32000 opens a connection (handshake.py), 32001 carries a 
 no response.
 
 Body of a message: uint32 CRC-32C of the rest, uint8 type, fixed fields, then entries or a
-snapshot's bytes. Whatever does not decode to exactly one message within its bounds is a
+snapshot's bytes. Bytes that do not decode to exactly one message within its bounds raise
 ProtocolError, and the connection is closed.
 """
 
@@ -27,22 +27,18 @@ API_KEY_HANDSHAKE = 32000
 API_KEY_MESSAGE = 32001
 
 COMMAND = b"\x00"
-"""First byte of an entry that the machine applies; the rest are the machine's bytes."""
+"""First byte of a command entry; the other bytes are for the state machine."""
 NO_OP = b"\x01"
-"""The whole of an entry that only takes an index: a leader's first of its term, and a read
-barrier.
-"""
+"""Content of a no-op entry: the first entry of a leader in its term, or a read barrier."""
 
 _NUMBER_MAX = 1 << 62
-"""Terms and indexes stay below: no peer can push a counter into overflow."""
+"""Upper bound of terms and indexes, so that no peer can cause an overflow."""
 TERM_LEAP_MAX = 1 << 32
 INDEX_LEAP_MAX = 1 << 48
-"""How far ahead of a voter another one may be.
-
-A node that was cut off stands for election about once a second, and one that restarts empty is
-behind by the whole log. A century of the first, and any log of the second, is allowed. A number
-further ahead is from no voter: a term near the end of its range, once accepted, would leave no term
-for an election.
+"""Maximum distance between the terms or indexes of two voters. A partitioned node increases its
+term about once a second, and a node with an empty log lacks the whole log. The bound allows a
+century of elections, and any log. A larger number is not from a voter. A term near the maximum,
+once accepted, would leave no term for an election.
 """
 
 
@@ -63,7 +59,7 @@ class RequestVote:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Granted; a refusal is silence."""
+    """A granted vote; a voter does not reply to refuse one."""
 
     term: int
 
@@ -81,8 +77,8 @@ class AppendEntries:
 
 @dataclass(frozen=True, slots=True)
 class AppendReply:
-    """success: the follower's log equals the leader's below `next_index`. reset: try again from
-    `next_index`. Neither: only `term` matters.
+    """success: the follower's log equals the leader's below `next_index`. reset: the leader retries
+    from `next_index`. Neither: only `term` matters.
     """
 
     term: int
@@ -117,16 +113,15 @@ class SnapshotReply:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """The receiver should stand for election at once: its leader stands down."""
+    """The receiver starts an election immediately, because its leader steps down."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreVote:
-    """Would the receiver vote for the sender in `term`, which is not the sender's yet?
-
-    (Raft, 9.6)
+    """Asks whether the receiver would vote for the sender in `term`, a later term than the sender's
+    (Raft, 9.6).
     """
 
     term: int
@@ -136,7 +131,9 @@ class PreVote:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteReply:
-    """granted: it would, in `term`. Else only `term` matters: the sender is behind it."""
+    """granted: the receiver would vote in `term`. Otherwise only `term` matters, because the
+    sender's term is older.
+    """
 
     term: int
     granted: bool
@@ -146,7 +143,8 @@ class PreVoteReply:
 class RecoveryQuery:
     """A recovering voter requests the state of the receiver (voter_recovery.py).
 
-    `nonce`: of the sender's process."""
+    `nonce` identifies the sender's process.
+    """
 
     term: int
     nonce: int
@@ -163,7 +161,9 @@ class RecoveryReply:
     last_index: int
     intact: bool
     voter_set: VoterSet | None
-    """In force by the sender's log; None from the previous release, and to it (versions.py)."""
+    """The voter set in the sender's log; None from a node of the previous release, and to one
+    (versions.py).
+    """
 
 
 Message = (
@@ -182,8 +182,8 @@ Message = (
 
 
 def check_plausible(message: Message, *, term: int, last_index: int) -> None:
-    """Raise ProtocolError for a message that no voter can have come to send to one in
-    `term` whose log ends at `last_index`.
+    """Raise ProtocolError for a message that no voter can send to a node in `term` whose log ends
+    at `last_index`.
     """
     if message.term > term + TERM_LEAP_MAX:
         raise ProtocolError(
@@ -225,7 +225,7 @@ _FIXED: dict[type[Any], tuple[int, struct.Struct]] = {
 
 
 def encode_message(message: Message) -> bytes:
-    """The body of a frame with key 32001. Every message fits `RAFT_MESSAGE_BYTES_MAX`."""
+    """The body of a frame with API key 32001. Every message fits `RAFT_MESSAGE_BYTES_MAX`."""
     kind, fixed = _FIXED[type(message)]
     match message:
         case AppendEntries(term, commit_index, previous_index, previous_term, entries):
@@ -261,7 +261,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(body: bytes | memoryview) -> Message:
-    """The one message in `body`. Raises ProtocolError."""
+    """The message in `body`. Raises ProtocolError."""
     if not _CRC.size < len(body) <= limits.RAFT_MESSAGE_BYTES_MAX + _CRC.size:
         raise ProtocolError(f"raft message of {len(body)} bytes")
     data = bytes(body[_CRC.size :])

@@ -2,8 +2,8 @@
 
 `PreVotePoll` (pre-vote; Ongaro's thesis, 9.6): before a voter becomes a candidate, it requests
 pre-votes, to know whether it would win. Nodes that receive from a leader do not reply. So a node
-that was cut off returns without a higher term and deposes no leader. The votes themselves are
-Raft's own.
+returns from a network partition without a higher term, and does not depose the leader. The votes
+themselves are Raft's own.
 
 `VoteCount`: a voter has one vote a term, and a late vote does not count. A voter that lost its log
 may have voted in a term that it no longer knows (voter_recovery.py).
@@ -22,8 +22,8 @@ from mqd.raft.codec import PreVote, PreVoteReply
 class Timing:
     """Seconds.
 
-    A voter stands after a silence between the two election timeouts, drawn anew each time. A leader
-    that has received from no majority for the longer one steps down.
+    A voter starts an election after a random time between the two election timeouts without a
+    message of a leader. A leader steps down if no majority has replied for the longer timeout.
     """
 
     election_timeout_min: float = 0.4
@@ -40,8 +40,9 @@ class PreVotePoll:
     """The pre-votes of one voter: those that it requests, and whether it grants its own."""
 
     def __init__(self, node_id: int, voters: Iterable[int], *, patience: float) -> None:
-        """`patience`: seconds after a message of a leader in which no pre-vote is granted; the
-        shortest election timeout."""
+        """`patience`: seconds after a leader's message during which this node grants no pre-vote;
+        the shortest election timeout.
+        """
         self._node_id = node_id
         self.voters = frozenset(voters)
         self._patience = patience
@@ -49,14 +50,14 @@ class PreVotePoll:
         self._term = 0
         self._granted: set[int] = set()
         self.won = False
-        """A majority would vote for this node: it may stand."""
+        """A majority would vote for this node: it may become a candidate."""
 
     def leader_seen(self, now: float) -> None:
         self._leader_seen_at = now
         self.end()
 
     def leader_gone(self) -> None:
-        """Its process seems to have ended: grant pre-votes at once."""
+        """The leader's process seems to have ended: grant pre-votes immediately."""
         self._leader_seen_at = -inf
 
     def grants(self, now: float) -> bool:
@@ -81,11 +82,11 @@ class PreVotePoll:
         return None
 
     def begin(self, term: int) -> None:
-        """Ask every voter about `term`."""
+        """Request pre-votes of all voters for `term`."""
         self._term, self._granted, self.won = term, {self._node_id}, False
 
     def on_grant(self, sender: int, term: int) -> bool:
-        """Whether this pre-vote makes the majority."""
+        """Whether this pre-vote completes a majority."""
         if not self._granted or term != self._term or self.won or sender not in self.voters:
             return False
         self._granted.add(sender)
@@ -100,8 +101,9 @@ class VoteCount:
     """Votes for this node in the current term."""
 
     def __init__(self, now: float, *, patience: float) -> None:
-        """`patience`: seconds after the term began in which votes count; the longest election
-        timeout."""
+        """`patience`: seconds from the start of the term during which votes count; the longest
+        election timeout.
+        """
         self._patience = patience
         self.term_began_at = now
         self._counted: set[int] = set()

@@ -1,6 +1,6 @@
-"""When each node last replied to its leader, and last held everything (KIP-836). Pure.
+"""When each node last replied to the leader, and was last caught up (KIP-836). Pure.
 
-Only `caught_up_since` decides anything: when a new voter may be added (voters.py).
+Only `caught_up_since` affects decisions: when a new voter may be added (voters.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Seen:
 
 
 class Followers:
-    """One leader's term long; `clear` begins the next."""
+    """The replies in one term of one leader; `clear` begins the next term."""
 
     def __init__(self, voters: Iterable[int], everyone: Iterable[int]) -> None:
         self.voters = frozenset(voters)
@@ -38,7 +38,7 @@ class Followers:
         self._seen = {peer: _Seen() for peer in self._everyone}
 
     def caught_up_since(self, moment: float) -> frozenset[int]:
-        """Nodes that held everything at some time since then."""
+        """Nodes that were caught up at some time since then."""
         return frozenset(peer for peer, seen in self._seen.items() if seen.caught_up_at >= moment)
 
     def on_reply(self, peer: int, now: float) -> None:

@@ -39,7 +39,7 @@ FORMAT_VERSION = 1
 
 
 class Damaged(Exception):
-    """Bytes that this node cannot have written whole: what is wrong with them."""
+    """These bytes cannot be a complete file of this node: the text has the reason."""
 
 
 # -- quorum-state
@@ -47,7 +47,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """The term and vote that a voter must keep, and its identity."""
+    """The term and vote of a voter, and its identity."""
 
     cluster_id: str
     node_id: int
@@ -57,11 +57,11 @@ class QuorumState:
     intact: bool = True
     """False from formatting until this voter is a full one (voter_recovery.py)."""
     voters: frozenset[int] | None = None
-    """The voter set of epoch 0 (voters.py); None before this node replied to another one."""
+    """The voter set of epoch 0 (voters.py); None until this node replied to another one."""
     forced: Forced | None = None
     metadata_version: int | None = None
-    """The highest finalized one that this node has applied (versions.py); None before it
-    applied any.
+    """The highest finalized version that this node has applied (versions.py); None if there is
+    none.
     """
 
 
@@ -127,16 +127,14 @@ class Snapshot:
     term: int
     state: bytes
     voters: VoterSet | None = None
-    """In force after that entry; None before epoch 1 (voters.py)."""
+    """The voter set after that entry; None before epoch 1 (voters.py)."""
 
 
 _SNAPSHOT = struct.Struct(">8sIHQQQH")
 _SNAPSHOT_MAGIC = b"mqdSNAP\n"
 _CRC_END = 12
 _SNAPSHOT_WITH_VOTERS = 2
-"""Format version of a snapshot with a voter set, which stands between the cluster id and
-the state.
-"""
+"""Format version of a snapshot with a voter set, between the cluster id and the state."""
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -180,8 +178,8 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """Whose journal it is, and the entry before its first entry (the base: in the
-    snapshot, or the empty beginning).
+    """The owner of the journal, and the entry before its first entry (the base: from the snapshot,
+    or the empty beginning).
     """
 
     cluster_id: str
@@ -253,7 +251,7 @@ def _entry_crc(position: int, rest: bytes) -> int:
 def encode_entry(
     position: int, kind: int, index: int, term: int, durable_position: int, payload: bytes
 ) -> bytes:
-    """An entry that will stand at `position` of the file."""
+    """The bytes of an entry at `position` of the file."""
     assert durable_position <= position, (durable_position, position)
     assert len(payload) <= _PAYLOAD_MAX, len(payload)
     rest = (
@@ -266,7 +264,7 @@ def encode_entry(
 
 
 def read_entry(data: bytes, position: int) -> JournalEntry | None:
-    """The entry at `position`, or None when there is no whole and right one."""
+    """The entry at `position`; None if it is incomplete or damaged."""
     if position + _ENTRY.size > len(data):
         return None
     magic, crc, size, kind, index, term, durable_position = _ENTRY.unpack_from(data, position)
@@ -281,12 +279,14 @@ def read_entry(data: bytes, position: int) -> JournalEntry | None:
 
 
 class Scan(NamedTuple):
-    """What a journal holds: entries after its base, in order, and where the good ones end."""
+    """The content of a journal: entries after its base, in order, and the end of the valid part."""
 
     entries: list[Entry]
     end: int
     proven: bool
-    """A later entry shows that every one was synced. Else some may be in the page cache only."""
+    """A later entry shows that all of them were synced. Otherwise some may be in the page cache
+    only.
+    """
 
 
 def scan_entries(data: bytes, start: int, base: Entry) -> Scan:
@@ -326,8 +326,8 @@ def scan_entries(data: bytes, start: int, base: Entry) -> Scan:
 
 
 def _durable_beyond(data: bytes, position: int) -> int | None:
-    """Where a later entry proves that `position` was fsynced before it was written; None
-    for a torn tail.
+    """The position of a later entry that proves that `position` was fsynced before; None for a torn
+    tail.
     """
     found = data.find(_ENTRY_MAGIC, position)
     while found != -1:
@@ -339,8 +339,8 @@ def _durable_beyond(data: bytes, position: int) -> int | None:
 
 
 def encode_journal(header: JournalHeader, entries: Sequence[Entry]) -> bytes:
-    """A whole journal, to be written atomically; its final mark makes any later damage
-    recognisable.
+    """A whole journal, for an atomic write. Its final mark distinguishes later damage from a torn
+    tail.
     """
     parts = [encode_header(header)]
     start = position = len(parts[0])

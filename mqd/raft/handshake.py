@@ -45,7 +45,7 @@ PROTOCOL_VERSION = 3
 2: names before the proof; the previous release speaks it (handshake_v2.py).
 """
 RESPONSE_BYTES_MAX = 1024
-"""Of a listener's frame: a caller accepts no more from a listener that has proven nothing."""
+"""Maximum size of a listener's frame: a caller accepts no more from an unauthenticated listener."""
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 REFUSAL_BYTES_MAX = 800
@@ -58,7 +58,7 @@ _IDENTITY = struct.Struct(">ii16s?")
 
 
 class HandshakeFailed(ConnectionError):
-    """The other side closed the connection, or is not the expected one: the text has the reason."""
+    """The peer closed the connection, or is not the expected one: the text has the reason."""
 
 
 class HandshakeRefused(HandshakeFailed):

@@ -32,21 +32,22 @@ class ListenerHandshake:
         self._credentials = credentials
         self.caller = caller
         self.began_at = now
-        """Monotonic seconds, before the challenge. A caller that proves anything ran after this
-        time."""
+        """Monotonic seconds, before the challenge. A caller that proves its identity ran after this
+        time.
+        """
         self._hello = b""
         self._challenge = b""
         self._proven = False
         self._version_2: handshake_v2.ListenerSide | None = None
         self.version = PROTOCOL_VERSION
-        """Of the caller's hello."""
+        """The version of the caller's hello."""
         self.node_id: int | None = None
-        """The caller, once it has proven its identity."""
+        """The caller's node id, once it is proven."""
         self.incarnation: UUID | None = None
         self.voter_view: VoterView | None = None
-        """None in version 2."""
+        """The caller's view of the voters; None in version 2."""
         self.refusal: str | None = None
-        """Why the connection must be closed, behind the response."""
+        """Why the connection must be closed after the response."""
 
     def receive(self, body: bytes | memoryview, correlation_id: int) -> bytes:
         """The response, a whole frame. Afterwards `refusal` is set, or `node_id` is, or more frames
@@ -71,8 +72,7 @@ class ListenerHandshake:
         return _response(correlation_id, GRANTED + granted)
 
     def refuse(self, why: str, correlation_id: int) -> bytes:
-        """A caller with a proven identity is refused all the same: the response in place of the
-        welcome."""
+        """Refuse a caller with a proven identity: the response that replaces the welcome."""
         self.refusal = f"{self.caller.peer} claims to be node {self.node_id}: {why}"
         self.node_id = self.incarnation = self.voter_view = None
         return _refusal(correlation_id, why)

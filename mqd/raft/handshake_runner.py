@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_SECONDS = 3.5
 REFUSAL_LOG_SECONDS = 30.0
-"""A refused node calls again at once: the same refusal is logged no more often."""
+"""Minimum time between two log lines about the same refusal: a refused node retries immediately."""
 
 _LENGTH = struct.Struct(">i").unpack
 
@@ -60,7 +60,7 @@ class HandshakeRunner:
         self.versions = HandshakeVersions()
         self.incarnations = Incarnations(silence=silence)
         self._refusals: dict[str, float] = {}
-        """When each refusal was last logged."""
+        """The time of the last log line about each refusal."""
 
     # -- as the caller
 

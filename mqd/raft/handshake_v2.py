@@ -37,7 +37,7 @@ _CHALLENGE = struct.Struct(f">16s{_NONCE_BYTES}s")
 
 
 class Credentials(NamedTuple):
-    """What this node proves and names."""
+    """The identity and the key that this node uses in a handshake."""
 
     cluster_id: str
     node_id: int
@@ -45,9 +45,9 @@ class Credentials(NamedTuple):
     incarnation: UUID
     has_secret: bool
     key: hmac.HMAC
-    """Of the secret, or of the empty one."""
+    """An HMAC with the cluster secret, or with an empty one."""
     new_nonce: Callable[[], bytes]
-    """32 bytes that were never used before."""
+    """Returns 32 bytes that were never used before."""
 
     def proof(self, side: bytes, hello: bytes, challenge: bytes) -> bytes:
         transcript = (b"mqd introduction", side, hello, challenge)
@@ -79,7 +79,7 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def decode_hello(body: bytes) -> Hello:
-    """Of a body that begins with the magic bytes and this version. Raises ProtocolError."""
+    """Decode a body that begins with the magic bytes and this version. Raises ProtocolError."""
     if len(body) < _HELLO.size:
         raise ProtocolError(f"a handshake of {len(body)} bytes")
     _, _, sender, receiver, incarnation, has_secret, nonce, size = _HELLO.unpack_from(body)
@@ -93,7 +93,9 @@ def decode_hello(body: bytes) -> Hello:
 
 
 class CallerSide:
-    """`hello`, then `proof` of the challenge, then `incarnation_of` the welcome."""
+    """The caller's side: `hello`, then `proof` for the challenge, then `incarnation_of` the
+    welcome.
+    """
 
     def __init__(self, own: Credentials, receiver: int) -> None:
         self._own = own
@@ -117,7 +119,7 @@ class CallerSide:
         return self._own.proof(b"caller", self.hello, challenge)
 
     def incarnation_of(self, welcome: bytes) -> UUID | None:
-        """The listener's incarnation; None where it does not know the secret."""
+        """The listener's incarnation; None if it does not have the secret."""
         if not hmac.compare_digest(
             welcome, self._own.proof(b"listener", self.hello, self._challenge)
         ):
@@ -126,13 +128,15 @@ class CallerSide:
 
 
 class ListenerSide:
-    """`challenge` for the hello, then `welcome` for the proof. Each returns None to refuse."""
+    """The listener's side: `challenge` for the hello, then `welcome` for the proof. Each returns
+    None to refuse.
+    """
 
     def __init__(self, own: Credentials) -> None:
         self._own = own
         self._hello_bytes = self._challenge = b""
         self.hello: Hello | None = None
-        """What the caller claims; proven once `welcome` has returned a response."""
+        """The caller's claims; proven once `welcome` has returned a response."""
 
     def challenge(self, body: bytes) -> bytes | None:
         """Raises ProtocolError for a malformed hello."""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 
 class HandshakeVersions:
-    """Of every other node."""
+    """The handshake version for each other node."""
 
     def __init__(self) -> None:
         self._use_v2: set[int] = set()
@@ -30,10 +30,9 @@ class HandshakeVersions:
         self._use_v2.discard(peer)
 
     def on_handshake(self, peer: int, incarnation: UUID, *, in_v3: bool) -> bool:
-        """A handshake with `peer` is complete, in either direction. True for the first one with an
-        incarnation of the previous release.
-
-        A process that used version 3 once is of this release, also where a later call ended early.
+        """A handshake with `peer` is complete, in either direction. Returns True for the first one
+        with an incarnation of the previous release. A process that has used version 3 is of this
+        release, even if a later handshake fails early.
         """
         known, used_v3 = self._newest.get(peer, (None, False))
         self._newest[peer] = (incarnation, in_v3 or (known == incarnation and used_v3))

@@ -39,11 +39,11 @@ class Caller(Protocol):
 
     @property
     def received_at(self) -> float:
-        """Monotonic seconds of the last bytes received; -inf once nothing more can be received."""
+        """Monotonic time of the last received bytes; -inf once nothing more can be received."""
         ...
 
     def finish(self) -> None:
-        """Receive no more, and close the connection."""
+        """Stop receiving, and close the connection."""
         ...
 
 
@@ -62,12 +62,14 @@ class Incarnations:
     """The current incarnation of each other node."""
 
     def __init__(self, *, silence: float) -> None:
-        """`silence`: seconds without a byte after which an incarnation gives way to another."""
+        """`silence`: seconds without a received byte after which another incarnation may replace
+        the current one.
+        """
         self._silence = silence
         self._current: dict[int, _Incarnation] = {}
 
     def current(self, node_id: int) -> UUID | None:
-        """The accepted incarnation, which may have no open connection any more."""
+        """The accepted incarnation, which may no longer have an open connection."""
         known = self._current.get(node_id)
         return known.id if known is not None else None
 
@@ -86,7 +88,9 @@ class Incarnations:
         if current is not None:
             self._check_over(now, node_id, current, called_at)
             for known in current.callers:
-                if known.received_at > -math.inf:  # late bytes there are not of this incarnation
+                if (
+                    known.received_at > -math.inf
+                ):  # late bytes of that connection are not from this incarnation
                     known.finish()
         self._current[node_id] = _Incarnation(incarnation, now, [caller])
         return True

@@ -71,7 +71,7 @@ class Journal(PersistentState):
 
     @property
     def dirty(self) -> bool:
-        """Whether a flush has something to do."""
+        """Whether a flush has something to write."""
         return (
             self._file.has_pending
             or self._state_dirty
@@ -82,11 +82,11 @@ class Journal(PersistentState):
 
     @property
     def short_of_space(self) -> bool:
-        """Whether some of the reserve is used up: nothing that can wait should be written."""
+        """Whether a part of the reserve is in use: postpone everything that can wait."""
         return self._reserve is not None and self._reserve.short
 
     def has_room_for(self, snapshot_bytes: int) -> bool:
-        """Whether a snapshot, and a journal of what it leaves, can be written without the
+        """Whether a snapshot, and a journal with the remaining entries, can be written without the
         reserve.
         """
         try:
@@ -106,10 +106,10 @@ class Journal(PersistentState):
             self._file.add(formats.KIND_LOG_ENTRY, index, term, command)
 
     def truncate_from(self, index: int) -> None:
-        """Remove the entries from `index` on: they contradict the leader, so the leader's follow in
-        the same turn.
+        """Remove the entries from `index` on: they contradict the leader's entries, which are
+        appended in the same turn.
 
-        On disk they stay until those replace them, which is as good: they were never committed.
+        On disk they stay until then, which is safe because they were never committed.
         """
         super().truncate_from(index)
         self.durable_index = min(self.durable_index, index - 1)
@@ -133,7 +133,7 @@ class Journal(PersistentState):
         self.cut_before(index, entries_kept=entries_kept)
 
     def install(self, snapshot: Snapshot) -> None:
-        """A leader's snapshot replaces everything here."""
+        """Replace everything with a leader's snapshot."""
         assert snapshot.index > self.snapshot_index, (snapshot.index, self.snapshot_index)
         self._snapshot_pending = snapshot
         self.restart_behind(snapshot)
@@ -163,8 +163,8 @@ class Journal(PersistentState):
         self._quiet = True
 
     def mark(self) -> None:
-        """Let the next flush note that what is on disk now is durable: later damage to it
-        is distinct from a torn tail.
+        """Let the next flush record that all data on disk is durable. Later damage to it is then
+        distinct from a torn tail.
         """
         if not self._file.marked and not self.dirty:
             self._file.add(formats.KIND_DURABLE_MARK, self.last_index, 0, b"")
@@ -232,7 +232,7 @@ class Journal(PersistentState):
         )
 
     def take_boot_snapshot(self) -> Snapshot | None:
-        """The snapshot found at start, once; it is not kept in memory."""
+        """The snapshot found at start, returned once; it is not kept in memory."""
         snapshot, self._boot_snapshot = self._boot_snapshot, None
         return snapshot
 
@@ -250,6 +250,6 @@ class Journal(PersistentState):
             raise StorageError(f"{path}: {error}") from error
 
     def close(self) -> None:
-        """Close the file; what was not flushed is lost, as in a crash. May be called twice."""
+        """Close the file; unflushed data is lost, as in a crash. May be called twice."""
         self._failure = self._failure or f"{self._directory}: the journal is closed"
         self._file.close()

@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 class JournalFile:
     def __init__(self, disk: Disk, path: Path, file: File, end: int) -> None:
-        """`file` is open at `path`, and its whole entries end at byte `end`."""
+        """`file` is open at `path`, and its last complete entry ends at byte `end`."""
         self.path = path
         self._disk = disk
         self._file = file
         self._pending: list[bytes] = []
         self._end = end
-        """Including what is pending."""
+        """The end of the file, with pending entries."""
         self._durable_end = end
         self.marked = False
-        """The last entry is a durable mark."""
+        """Whether the last entry is a durable mark."""
         self.rewrite_due = False
-        """The next flush must replace the file as a whole."""
+        """Whether the next flush must replace the file as a whole."""
 
     @property
     def has_pending(self) -> bool:
         return bool(self._pending)
 
     def add(self, kind: int, index: int, term: int, payload: bytes) -> None:
-        """Append at the next flush."""
+        """Append an entry at the next flush."""
         encoded = formats.encode_entry(self._end, kind, index, term, self._durable_end, payload)
         self._pending.append(encoded)
         self._end += len(encoded)
@@ -52,8 +52,9 @@ class JournalFile:
         self._pending.clear()
 
     def append_pending(self) -> None:
-        """Raises OSError. Where there is no space, the file is truncated to what is durable, and
-        calling again may succeed; after a failed fsync the file must be replaced (I15)."""
+        """Raises OSError. If there is no space, the file is truncated to its durable part, and the
+        call may be retried; after a failed fsync the file must be replaced (I15).
+        """
         written = False
         try:
             self._file.append(self._pending)
@@ -67,7 +68,7 @@ class JournalFile:
         self._pending = []
 
     def _truncate_to_durable(self) -> None:
-        """Where that fails, another try would append behind an incomplete entry."""
+        """If this fails, a retry would append after an incomplete entry."""
         try:
             self._file.truncate(self._durable_end)
         except OSError as error:

@@ -20,10 +20,10 @@ from mqd.raft.journal import Journal
 logger = logging.getLogger(__name__)
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a blocking call elsewhere. A simulation on virtual time runs it in place."""
+"""Runs a blocking call in a worker thread. A simulation on virtual time runs it directly."""
 
 SPACE_RETRY_SECONDS = 1.0
-"""How often a full disk is tried again."""
+"""Pause between two attempts to write to a full disk."""
 SPACE_LOG_SECONDS = 30.0
 
 
@@ -33,14 +33,16 @@ class JournalFlusher:
         self._clock = clock
         self._stop_wanted = trio.Event()
         self.full: str | None = None
-        """The error of proposals while the disk has no space for the journal."""
+        """The error for proposals while the disk has no space for the journal."""
 
     def stop(self) -> None:
-        """Retry no more where the disk has no space."""
+        """Stop the retries while the disk has no space."""
         self._stop_wanted.set()
 
     async def flush(self, journal: Journal) -> bool:
-        """False: `stop` came first, and not all is on disk. Raises StorageError."""
+        """Flush the journal. False if `stop` was called first, and not all data is on disk. Raises
+        StorageError.
+        """
         logged_at = -math.inf
         while True:
             try:

@@ -1,5 +1,4 @@
-"""Whether a node has no leader, and which voters it misses: for the log, until there is one.
-Pure."""
+"""Whether a node has no leader, and which voters it does not reach: for log lines. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from mqd.raft.machine import RaftStatus
 
 
 class Link(Protocol):
-    """The outbound connection to a peer, as this report sees it."""
+    """The outbound connection to a peer, with the attributes that this report uses."""
 
     host: str
     port: int
@@ -19,8 +18,9 @@ class Link(Protocol):
 
 
 def is_leaderless(node_id: int, voters: frozenset[int], status: RaftStatus) -> bool:
-    """Whether no leader is known, or the known one cannot be reached: PySyncObj keeps the name of
-    its leader while it receives from no node."""
+    """Whether no leader is known, or the known one cannot be reached: PySyncObj keeps its leader
+    while it receives from no node.
+    """
     if status.leader_id == node_id:
         return (1 + len(status.connected)) * 2 <= len(voters)
     return status.leader_id not in status.connected
@@ -38,9 +38,10 @@ def missing_voters(
 ) -> str:
     """For the operator. `since`: when the leader was lost. `silence`: the longest election timeout.
 
-    An open connection does not show that a process runs: the system keeps it for one that hangs.
-    But a voter without a leader sends something to the other voters in every election timeout. To
-    observers it sends nothing."""
+    An open connection does not prove that the process runs: the system keeps it open for a
+    suspended process. But a voter without a leader sends something to the other voters in every
+    election timeout. To observers it sends nothing.
+    """
     votes = node_id in voters
     reasons = []
     for peer in sorted(voters - {node_id}):

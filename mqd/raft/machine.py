@@ -1,7 +1,7 @@
 """The interface of the quorum: the state machine that it drives, its status, and its exceptions.
 
-Nothing here runs. `RaftService` (service.py) applies committed commands to a `Machine`; those who
-propose commands get an index back, or one of the two exceptions below.
+`RaftService` (service.py) applies committed commands to a `Machine`. A proposer gets an index, or
+one of the two exceptions below.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from mqd.raft.snapshots import Work
 
 class Machine(Protocol):
     """The replicated state. Every node applies the same commands at the same indexes, so `apply`
-    must be total and deterministic: a command that cannot be obeyed is a result, not an exception.
-    An exception stops the node.
+    must be total and deterministic: an invalid command gives a result, not an exception. An
+    exception stops the node.
     """
 
     def apply(self, index: int, command: bytes) -> None:
-        """Command `index` is committed, and durable on this node. Called once an index, in order,
-        without gaps in time but with gaps in number (the quorum's own no-ops take indexes).
+        """Command `index` is committed, and durable on this node. Called once for each index, in
+        order. Indexes have gaps, because the quorum's no-ops use some.
         """
         ...
 
     def snapshot(self) -> Iterator[bytes]:
         """The whole state after the last applied command, in the machine's own format, in pieces.
 
-        The content is that of the time of this call, whatever is applied later. Another thread may
-        make the pieces, each in some milliseconds.
+        The content is the state at the time of this call, even if more commands are applied.
+        Another thread may create the pieces, each in a few milliseconds.
         """
         ...
 
     def restoring(self, state: bytes) -> Work[Callable[[], None]]:
-        """Read the joined pieces of a `snapshot`, taken here or on another node. Must not refuse
-        its size.
+        """Read the joined pieces of a `snapshot` from any node. Must accept any size.
 
-        Another thread may make the steps. No command is applied before the last one, nor before the
-        call that they return, which replaces the whole state on the event loop.
+        Another thread may run the steps. They return a call that replaces the whole state, on the
+        event loop. No command is applied before that call.
         """
         ...
 
@@ -53,20 +52,19 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """Another node as the leader sees it.
-
-    Known to the leader only: match_index is 0 elsewhere, and the times are -inf.
+    """Another node, as the leader knows it. On other nodes match_index is 0, and the times are
+    -inf.
     """
 
     node_id: int
     voter: bool
     match_index: int
-    """Its log is known to equal the leader's up to here."""
+    """The peer's log is known to equal the leader's up to this index."""
     last_replied_at: float
-    """Monotonic seconds of its last reply in this term; -inf when there was none."""
+    """Monotonic time of its last reply in this term; -inf if there was none."""
     caught_up_at: float
-    """Monotonic seconds at which it last held everything that the leader had then
-    (KIP-836); -inf when it never did.
+    """Monotonic time at which it last had all entries of the leader (KIP-836); -inf if it never
+    had.
     """
 
 
@@ -79,12 +77,12 @@ class RaftStatus:
 
     role: Role
     ready: bool
-    """Leader, and everything that earlier leaders committed is applied here: it may decide
-    and propose.
+    """Whether this node is the leader and has applied all that earlier leaders committed, so that
+    it may decide and propose.
     """
     term: int
     leader_id: int | None
-    """Last known leader, which may be this node; None during an election."""
+    """The last known leader, which may be this node; None during an election."""
     commit_index: int
     applied_index: int
     last_index: int
@@ -92,25 +90,27 @@ class RaftStatus:
     snapshot_index: int
     voters: tuple[int, ...]
     connected: tuple[int, ...]
-    """Other voters to which this node has an open connection."""
+    """Other voters with an open connection from this node."""
     observers: tuple[int, ...] = ()
-    """Nodes that follow the log and are never counted."""
+    """Nodes that follow the log, and count for no majority."""
     majority_replied_at: float = -inf
-    """Monotonic seconds at which a majority of the voters, this one included, had last replied to
-    this node as their leader; -inf where it does not lead. A quorum of one: always now."""
+    """Monotonic time at which a majority of the voters, including this node, had last replied to
+    this node as their leader. -inf if it does not lead; the current time in a quorum of one.
+    """
     led_at: float = -inf
-    """Monotonic seconds at which no other node can have led (leader_lease.py); -inf where this node
-    does not lead. A quorum of one: now."""
+    """Latest monotonic time at which no other node can have led (leader_lease.py). -inf if this
+    node does not lead; the current time in a quorum of one.
+    """
     peers: tuple[PeerStatus, ...] = ()
     """All other nodes, voters and observers, by id."""
     not_voting_reason: str | None = None
-    """For the operator: why this voter does not vote yet, and what it waits for; None for one that
-    does, and for observers.
+    """Why this voter does not vote yet, and what it waits for. None for a voter that votes, and for
+    observers.
     """
 
 
 class NotLeader(Exception):
-    """The command was not accepted and never will be: safe to try at `leader_id` (None when
+    """The command was not accepted and never will be: it is safe to retry at `leader_id` (None if
     unknown).
     """
 
@@ -123,6 +123,6 @@ class NotLeader(Exception):
 
 
 class OutcomeUnknown(Exception):
-    """The command may have been applied, or may yet be: leadership changed, or the deadline
-    passed, while it waited.
+    """The command may have been applied, or may be applied later: leadership changed, or the
+    deadline passed, before the result.
     """

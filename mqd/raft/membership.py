@@ -1,7 +1,7 @@
 """The voters as one node knows them: by its log, by its peers file, and by the files of other
 nodes.
 
-The rules of a change are in voters.py. Here are the values that they need. Pure.
+voters.py has the rules of a change; this file has their inputs. Pure.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Membership:
         self._node_id = node_id
         self._journal = journal
         self.configured = frozenset(configured)
-        """The voters by this node's peers file: what the operator wants."""
+        """The voters in this node's peers file, as the operator wants them."""
         self._configured_by_peer: dict[int, frozenset[int]] = {}
-        """The same of other nodes, as of their last handshake."""
+        """The voters in the peers files of other nodes, as of their last handshake."""
         self.current = self._by_log()
-        """In force."""
+        """The current voter set."""
 
     @property
     def voters(self) -> frozenset[int]:
@@ -29,16 +29,18 @@ class Membership:
 
     @property
     def observing(self) -> bool:
-        """This node is no voter by its log: it never votes, stands, or counts."""
+        """Whether this node is no voter by its log: it never votes, becomes a candidate, or
+        counts.
+        """
         return self._node_id not in self.current.voters
 
     @property
     def matches_peers_file(self) -> bool:
-        """The log holds the voter set that the peers file names."""
+        """Whether the log has the voter set of the peers file."""
         return self.configured == self.current.voters and self._journal.records_voters
 
     def refresh(self) -> bool:
-        """Whether the log names another set now: it is in force at once."""
+        """Apply the voter set of the log. Returns whether it is another one."""
         found = self._by_log()
         if found == self.current:
             return False
@@ -54,16 +56,16 @@ class Membership:
         return found
 
     def keep_first_voters(self) -> None:
-        """Before this node takes part in anything: note with which set it does."""
+        """Store the voter set with which this node takes part, before it takes part in anything."""
         if self._journal.voter_set is None:
             self._journal.set_first_voters(self.configured)
 
     def peer_configured(self, peer: int, configured: frozenset[int]) -> None:
-        """`peer` runs with a peers file that names these voters."""
+        """The peers file of `peer` names these voters."""
         self._configured_by_peer[peer] = configured
 
     def may_be_voter(self, peer: int) -> bool:
-        """By the log, by this node's file or by its own."""
+        """Whether `peer` is a voter by the log, by this node's peers file or by its own."""
         if peer in self.current.voters or peer in self.configured:
             return True
         return peer in self._configured_by_peer.get(peer, ())
@@ -77,7 +79,9 @@ class Membership:
     def next_set(
         self, commit_index: int, caught_up: frozenset[int], recovering: frozenset[int]
     ) -> VoterSet | None:
-        """The set that this node, a leader with a committed entry of its term, appends now."""
+        """The next voter set that this node appends as leader, with a committed entry of its
+        term.
+        """
         return next_set(
             self._node_id,
             self.configured,
@@ -97,7 +101,7 @@ class Membership:
         caught_up: frozenset[int],
         recovering: frozenset[int],
     ) -> str | None:
-        """Why the peers file has no effect on the voters, or has none yet, for the operator."""
+        """Why the peers file has no effect on the voters, or has none yet."""
         committed = self.view(commit_index).committed
         if not committed.epoch or self.configured == self.current.voters:
             return None

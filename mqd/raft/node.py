@@ -1,5 +1,5 @@
-"""One node of the quorum: messages, proposals and time come in, a changed journal and messages go
-out.
+"""One node of the quorum: its inputs are messages, proposals and time, its outputs are journal
+changes and messages.
 
 Durability, by construction: a turn changes memory only. Messages to send wait in the outbox until
 the journal's flush has returned. The commit index never passes the journal's durable index
@@ -118,21 +118,23 @@ class RaftNode(VotingNode):
             all_steps(machine.restoring(snapshot.state))()
             journal.set_metadata_version(finalized())
 
-    # -- what the owner sees
+    # -- state for the owner
 
     @property
     def snapshots_taken(self) -> int:
         return self._snapshots.taken
 
     def majority_replied_at(self, now: float) -> float:
-        """When a majority, this leader included, had last replied; -inf unless this node leads."""
+        """When a majority, including this leader, had last replied; -inf unless this node leads."""
         if not self.is_leader:
             return float("-inf")
         replied = [self._replied_at(peer) for peer in self.voters - {self._node_id}]
         return sorted([now, *replied], reverse=True)[len(self.voters) // 2]
 
     def led_at(self, now: float) -> float:
-        """When no other node can have led (leader_lease.py); -inf unless this node leads."""
+        """The latest time at which no other node can have led (leader_lease.py); -inf unless this
+        node leads.
+        """
         if not self.is_leader:
             return float("-inf")
         return self._replication.lease.proven_at(self._node_id, self.voters, now)
@@ -146,14 +148,14 @@ class RaftNode(VotingNode):
         return followers.statuses({peer: match[node] for peer, node in self._nodes.items()})
 
     def next_deadline(self) -> float:
-        """When the next turn is due if nothing happens. In the past: now."""
+        """When the next turn is due if nothing happens; immediately if in the past."""
         if self._recovery is not None:
             return self._recovery.query_at
         if not self.is_leader:
             return self._election_at
         return NEVER if self._is_alone else self._next_heartbeat_at()
 
-    # -- what the owner does
+    # -- inputs of the owner
 
     def connected(self, peer: int) -> None:
         """Messages to `peer` from now on arrive in order, or the connection ends."""
@@ -162,7 +164,7 @@ class RaftNode(VotingNode):
             self._recovery.query_at = AT_ONCE
 
     def peer_configured(self, peer: int, configured: frozenset[int]) -> None:
-        """`peer` runs with a peers file that names these voters."""
+        """The peers file of `peer` names these voters."""
         self._members.peer_configured(peer, configured)
 
     def disconnected(self, peer: int) -> None:
@@ -171,14 +173,16 @@ class RaftNode(VotingNode):
         self._on_disconnected(peer)
 
     def restarted(self, peer: int) -> None:
-        """`peer` runs a new process, and no more messages of the earlier one will come. What that
-        one acknowledged may be lost."""
+        """`peer` runs a new process, and no more messages of the earlier one will arrive. Its
+        acknowledgements may be lost.
+        """
         if self.is_leader:
             self._replication.restarted(self._nodes[peer])
 
     def peer_gone(self, now: float, peer: int) -> None:
-        """The process of `peer` seems to have ended. If it led, start an election soon; all
-        followers that notice draw a short timeout."""
+        """The process of `peer` seems to have ended. If it was the leader, start an election soon;
+        every follower that notices it chooses a short timeout.
+        """
         if self.leader_id != peer:
             return
         self._forget_leader()
@@ -239,8 +243,9 @@ class RaftNode(VotingNode):
                     self._on_timeout_now(node, message)
 
     def turn(self, now: float) -> None:
-        """Time passed, or messages and proposals came: elect, commit, apply, send. Raises what the
-        machine raises."""
+        """Time passed, or messages and proposals arrived: elect, commit, apply, send. Raises the
+        exceptions of the machine.
+        """
         with at(now):
             self._install_loaded()
             self._recover(now)
@@ -251,7 +256,7 @@ class RaftNode(VotingNode):
                 self._send_all()
 
     def can_commit(self) -> bool:
-        """Whether a turn at once could apply something, now that more is durable."""
+        """Whether a turn can apply something immediately, after more entries became durable."""
         if self._receiver.is_loading:
             return False
         if self.is_leader:
@@ -264,7 +269,7 @@ class RaftNode(VotingNode):
         while self._proposals:
             self._proposals.popleft()[1](0, ProposalResult.REFUSED)
 
-    # -- what PySyncObj calls (pysyncobj_node.py)
+    # -- callbacks of PySyncObj (pysyncobj_node.py)
 
     def _durable_index(self) -> int:
         return self._commit if self._receiver.is_loading else self._journal.durable_index
@@ -317,7 +322,7 @@ class RaftNode(VotingNode):
 
     def _on_append(self, node: Any, message: AppendEntries) -> None:
         if message.term < self.term:
-            self._reply_to_append(node.id, 0)  # our term shows that it leads no more
+            self._reply_to_append(node.id, 0)  # the higher term shows that it no longer leads
             return
         self._follow(node, message.term)
         journal, committed = self._journal, message.commit_index
@@ -340,7 +345,7 @@ class RaftNode(VotingNode):
         self._reply_to_append(node.id, matched + 1, success=True)
 
     def _counts(self, node: Any, term: int) -> bool:
-        """Whether a reply of `term` is one to this leader in this term."""
+        """Whether a reply of `term` is a reply to this leader in this term."""
         if term > self.term:
             self._step_down(term)
         if not self.is_leader or term != self.term:
@@ -372,11 +377,13 @@ class RaftNode(VotingNode):
             self._enqueue(node.id, SnapshotReply(self.term, message.index, 0))
             return
         self._follow(node, message.term)
-        if message.index <= self._commit:  # what is committed here is the leader's too
+        if message.index <= self._commit:  # committed entries equal the leader's
             self._reply_to_append(node.id, self._commit + 1, success=True)
             return
         if self._journal.holds(message.index, message.index_term):
-            self._proven_commit = max(self._proven_commit, message.index)  # keep what follows it
+            self._proven_commit = max(
+                self._proven_commit, message.index
+            )  # keep the entries after it
             self._reply_to_append(node.id, message.index + 1, success=True)
             return
         if not self._receiver.is_loading and self._receiver.add(message):
@@ -387,7 +394,9 @@ class RaftNode(VotingNode):
         self._enqueue(node.id, SnapshotReply(self.term, message.index, held))
 
     def _install_loaded(self) -> None:
-        """Install what is loaded. No entry was applied meanwhile, but more may have come."""
+        """Install the loaded snapshot. No entry was applied meanwhile, but more entries may have
+        arrived.
+        """
         loaded = self._receiver.take_loaded()
         if loaded is None:
             return
@@ -397,7 +406,7 @@ class RaftNode(VotingNode):
             logger.error("raft: cannot use the leader's snapshot, requesting it again: %s", why)
             return
         assert self._commit < snapshot.index, (self._commit, snapshot.index)
-        if self._journal.holds(snapshot.index, snapshot.term):  # a later leader sent that entry
+        if self._journal.holds(snapshot.index, snapshot.term):  # received from a later leader
             self._proven_commit = max(self._proven_commit, snapshot.index)
             return
         self._journal.install(snapshot)

@@ -1,4 +1,4 @@
-"""The connections of this node with other nodes: what they send to it, and what it sends to them.
+"""The connections of this node with other nodes, in both directions.
 
 Inbound: a connection of the peer listener completes a handshake, then `receive` takes its messages,
 and the next turn of the node takes them from the inbox. Outbound: one `PeerLink` for each node that
@@ -63,7 +63,7 @@ class PeerLinks:
         }
         self._inbox: deque[tuple[int, Message]] = deque()
         self.received = 0
-        """Messages since start."""
+        """Messages received since start."""
 
     # -- inbound
 
@@ -113,7 +113,7 @@ class PeerLinks:
 
     def send(self, messages: Iterable[tuple[int, Message]]) -> None:
         for peer, message in messages:
-            if peer in self.links:  # the log may name a voter that no peers file names any more
+            if peer in self.links:  # the log may have a voter that is no longer in any peers file
                 self.links[peer].queue.put(message)
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class PeerLinks:
 
     def on_link_closed(self, peer: int) -> None:
         self._before_next_turn(lambda node: node.disconnected(peer))
-        self.handshakes.versions.use_v3(peer)  # its next process may be of this release
+        self.handshakes.versions.use_v3(peer)  # its next process may run this release
 
     def on_link_gone(self, peer: int) -> None:
         logger.info("raft: node %d is down: its connection broke and its port is closed", peer)

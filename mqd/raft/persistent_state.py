@@ -1,5 +1,5 @@
-"""What a node must keep over a restart (Raft, figure 2): its log, its term and vote, and what it
-has promised about the voters. In memory; journal.py writes it to disk. Pure.
+"""The state of a node that survives a restart (Raft, figure 2): its log, term and vote, and its
+promises about the voters. In memory; journal.py writes it to disk. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PersistentState(RaftLog):
 
     @property
     def term(self) -> int:
-        """The highest term that this node knows: never behind its own log."""
+        """The highest term that this node knows: at least the last term in its log."""
         return max(self._state.term, self.last_term)
 
     @property
@@ -38,12 +38,14 @@ class PersistentState(RaftLog):
 
     @property
     def intact(self) -> bool:
-        """False: this node starts from nothing, see voter_recovery.py."""
+        """False if this node started with an empty log and has not recovered: see
+        voter_recovery.py.
+        """
         return self._state.intact
 
     @property
     def metadata_version(self) -> int | None:
-        """The highest finalized one that this node has ever applied (versions.py)."""
+        """The highest finalized version that this node has ever applied (versions.py)."""
         return self._state.metadata_version
 
     def set_term(self, term: int, vote: int | None) -> None:
@@ -51,11 +53,13 @@ class PersistentState(RaftLog):
         self._change(term=term, vote=vote)
 
     def set_intact(self) -> None:
-        """This voter keeps every vote and entry from now on (voter_recovery.py)."""
+        """From now on this voter keeps every vote and entry (voter_recovery.py)."""
         self._change(intact=True)
 
     def set_metadata_version(self, version: int) -> None:
-        """It never decreases (I49): earlier commands are applied again after a restart."""
+        """Raise the version. It never decreases (I49): after a restart earlier commands are applied
+        again.
+        """
         if version > (self._state.metadata_version or 0):
             self._change(metadata_version=version)
 
@@ -63,13 +67,13 @@ class PersistentState(RaftLog):
 
     @property
     def voter_set(self) -> VoterSet | None:
-        """The latest in the log, committed or not; None where this node has neither one nor
-        replied to another node (voters.py).
+        """The latest voter set in the log, committed or not. None if this node has no set, and has
+        not replied to another node (voters.py).
         """
         return self.voter_set_at(self.last_index)
 
     def voter_set_at(self, index: int) -> VoterSet | None:
-        """As far as entry `index`, which is not before the snapshot."""
+        """The voter set at entry `index`, which is not before the snapshot."""
         logged = self.logged_voter_set(index)
         forced = self._state.forced
         if forced is not None and (logged is None or self.term_at(logged[0]) <= forced.term):
@@ -80,24 +84,24 @@ class PersistentState(RaftLog):
 
     @property
     def records_voters(self) -> bool:
-        """Whether the set in force is in the log, and not only in the state of this node."""
+        """Whether the current voter set is in the log, and not only in the state of this node."""
         return bool(self._voter_sets) and self._voter_sets[-1][1] == self.voter_set
 
     def set_first_voters(self, voters: frozenset[int]) -> None:
-        """The set of epoch 0, for good."""
+        """Set the voter set of epoch 0, permanently."""
         assert self._state.voters is None, self._state.voters
         self._change(voters=voters)
 
     def force_voters(self, voters: frozenset[int]) -> VoterSet:
-        """An operator puts this set in force (voters.py)."""
+        """Put this set in force on behalf of an operator (voters.py)."""
         before = self.voter_set
         forced = Forced(VoterSet(before.epoch + 1 if before is not None else 1, voters), self.term)
         self._change(forced=forced, intact=True)
         return forced.voter_set
 
     def _voters_of_snapshot(self, index: int) -> VoterSet | None:
-        """None before any is in the log: the previous release cannot read such a snapshot,
-        and may have to (I49).
+        """None until a set is in the log: the previous release cannot read such a snapshot, and may
+        have to (I49).
         """
         voter_set = self.voter_set_at(index)
         return (

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 class ProposalResult(Enum):
     APPLIED = "applied"
     REFUSED = "refused"
-    """Not the leader: the command is in no log, or another entry took its place."""
+    """Not the leader: no log contains the command, or another entry replaced it."""
     UNKNOWN = "unknown"
     """Leadership was lost first: the command may be applied, now or later."""
 
@@ -22,9 +22,8 @@ OnResult = Callable[[int, ProposalResult], None]
 
 
 def report_result(on_result: OnResult, index: int, result: ProposalResult) -> None:
-    """Call `on_result` and log what it raises.
-
-    An exception must not leave: PySyncObj would not count the entry as applied, and apply it again.
+    """Call `on_result`, and log an exception from it. PySyncObj would otherwise not count the entry
+    as applied, and apply it again.
     """
     try:
         on_result(index, result)

@@ -14,7 +14,7 @@ from mqd.raft.proposal_results import OnResult, ProposalResult
 
 
 class _Waiting:
-    """One proposal under way."""
+    """One pending proposal."""
 
     __slots__ = ("done", "index", "result")
 
@@ -32,10 +32,10 @@ class Proposals:
     def __init__(self) -> None:
         self._queue: deque[tuple[bytes, _Waiting]] = deque()
         self.count = 0
-        """Proposals without a result, in the queue or under way."""
+        """Proposals without a result, queued or in the log."""
 
     def add(self, entry: bytes) -> _Waiting:
-        """Queue an entry for the next turn. Raises MqError when too many wait."""
+        """Queue an entry for the next turn. Raises MqError if too many proposals are pending."""
         if self.count >= limits.RAFT_PROPOSALS_MAX:
             raise MqError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -46,9 +46,9 @@ class Proposals:
         return waiting
 
     async def wait_applied(self, waiting: _Waiting, timeout: float) -> int | None:
-        """Its index once it is applied; None where this node refused it.
-
-        Raises OutcomeUnknown, also after `timeout` seconds."""
+        """The index of the entry when it is applied; None if this node refused it. Raises
+        OutcomeUnknown, also after `timeout` seconds.
+        """
         self.count += 1
         try:
             with trio.move_on_after(timeout):
@@ -62,12 +62,12 @@ class Proposals:
         )
 
     def take(self) -> Iterator[tuple[bytes, OnResult]]:
-        """Each queued entry, once."""
+        """Return each queued entry once."""
         while self._queue:
             entry, waiting = self._queue.popleft()
             yield entry, waiting.on_result
 
     def refuse_all(self) -> None:
-        """Those still in the queue: they were never accepted."""
+        """Refuse the queued entries: they were never accepted."""
         for _entry, on_result in self.take():
             on_result(0, ProposalResult.REFUSED)

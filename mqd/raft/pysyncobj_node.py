@@ -1,17 +1,17 @@
-"""PySyncObj under our names: with pysyncobj_pinned.py, the only file that knows its private ones.
+"""PySyncObj with mqd's names: with pysyncobj_pinned.py, the only file that uses its private names.
 
 PySyncObj 0.3.17 keeps the roles, terms, votes, election timers, the commit rule and the order of
-applying. What it does unsafely is replaced here and in node.py, each time in the same place: the
-append handler (A, B), replies (C, L), snapshots (D, E, I), callbacks (F), its journal (G, H),
-back-tracking (J), sending (K, N), forwarding (M), the senders that it accepts (O), silent disk
-errors (P), needless elections and voters that lost their log (Q). The letters are those of
-tests/raft/test_defects.py, which shows each one.
+applying. Its unsafe parts are replaced here and in node.py: the append handler (A, B), replies (C,
+L), snapshots (D, E, I), callbacks (F), its journal (G, H), back-tracking (J), sending (K, N),
+forwarding (M), the senders that it accepts (O), silent disk errors (P), needless elections and
+voters that lost their log (Q). The letters are those of tests/raft/test_defects.py, which shows
+each one.
 
 The commit index is a property (`_SyncObj__raftCommitIndex`): whatever PySyncObj computes, it never
-passes the journal's durable index. So a leader's own copy counts once it is synced, in a quorum of
-one too, and nothing is applied here that is not on this node's disk. Where that limit cuts a
-leader's computation short at an entry of an earlier term, the commit index does not move at all: an
-old entry is committed only through one of the leader's own (Raft, 5.4.2).
+passes the journal's durable index. So a leader's own copy counts once it is synced, also in a
+quorum of one, and this node applies only entries on its disk. If that limit ends the leader's
+computation at an entry of an earlier term, the commit index does not move: an old entry is
+committed only by an entry of the leader's own term (Raft, 5.4.2).
 
 No threads, no clock, no randomness, no sockets: each call is made within
 `pysyncobj_pinned.at(now)`.
@@ -69,11 +69,13 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         self._journal = journal
         self._commit = journal.snapshot_index
         self._proven_commit = journal.snapshot_index
-        """Committed by what leaders sent or by replies; the commit index follows once durable."""
+        """Committed according to leaders or replies; the commit index follows when it is
+        durable.
+        """
         self._heartbeat_seconds = timing.heartbeat
         self._outbox = Outbox()
         self._nodes: dict[int, Any] = {}
-        """PySyncObj's names of all other nodes, by id."""
+        """PySyncObj's node objects of all other nodes, by id."""
         for peer in sorted({*peers, *observers}):
             self._nodes[peer] = Node(peer)
         configuration = SyncObjConf(
@@ -118,7 +120,9 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
 
     @property
     def ready(self) -> bool:
-        """Leader, with its own first entry applied: the state holds everything ever committed."""
+        """Whether this node leads and has applied its own first entry, so that its state contains
+        every committed entry.
+        """
         return self.is_leader and self.applied_index >= self._SyncObj__noopIDx
 
     @property
@@ -135,12 +139,12 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
 
     @property
     def _voted(self) -> bool:
-        """In the current term."""
+        """Whether this node has voted in the current term."""
         return self._SyncObj__votedForNodeId is not None
 
     @property
     def _transfer_in_progress(self) -> bool:
-        """The leader has sent TimeoutNow to this node."""
+        """Whether the leader has sent TimeoutNow to this node."""
         return bool(self._SyncObj__transferInProgress)
 
     def _next_heartbeat_at(self) -> float:
@@ -151,14 +155,16 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         return Indexes(self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex)
 
     def _replied_at(self, peer: int) -> float:
-        """Of a leader: when this one last replied in its term, or when the term began."""
+        """When this peer last replied to this leader in its term, or when the term began."""
         return float(self._SyncObj__lastResponseTime[self._nodes[peer]])
 
     # -- writes
 
     @property
     def _election_at(self) -> float:
-        """When this node stands, if no leader is there and a majority promised its votes."""
+        """When this node becomes a candidate, if there is no leader and a majority granted its
+        pre-votes.
+        """
         return float(self._SyncObj__raftElectionDeadline)
 
     @_election_at.setter
@@ -175,14 +181,14 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         self._SyncObj__setCurrentTerm(term, vote)
 
     def _step_down(self, term: int) -> None:
-        """A later term is known: follow, without a leader yet."""
+        """A later term is known: become a follower, without a known leader."""
         self._enter_term(term)
         self._SyncObj__setState(core._RAFT_STATE.FOLLOWER)
         self._forget_leader()
         self._draw_election()
 
     def _follow_leader(self, node: Any, term: int) -> None:
-        """`node` leads `term`, which is this node's or a later one."""
+        """`node` leads `term`, which is the current term or a later one."""
         if term > self.term:
             self._SyncObj__transferInProgress = False
             self._enter_term(term)
@@ -217,7 +223,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         return node in self._SyncObj__connectedNodes
 
     def _set_members(self, peers: Iterable[int]) -> None:
-        """Count these for votes and commits, and all other nodes never."""
+        """Count these peers for votes and commits, and no other nodes."""
         counted = set()
         for peer in peers:
             counted.add(self._nodes.setdefault(peer, Node(peer)))
@@ -225,12 +231,14 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         self._SyncObj__readonlyNodes = set(self._nodes.values()) - counted
 
     def _tick(self) -> None:
-        """Stand, commit, apply, send and take proposals, each when it is due."""
+        """Start an election, commit, apply, send and take proposals, each when it is due."""
         self._SyncObj__raftCommitIndex = self._proven_commit
         self.doTick(0.0)
 
     def _send_all(self) -> None:
-        """To each other node: what it lacks, or a heartbeat. The next heartbeat is timed anew."""
+        """Send missing entries or a heartbeat to each other node, and restart the heartbeat
+        timer.
+        """
         self._SyncObj__sendAppendEntries()
 
     def _wait_commit(self, index: int, on_result: OnResult) -> None:
@@ -239,7 +247,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         waiting.append((self.term, pysyncobj_callback(on_result)))
 
     def _fail_waiting(self) -> None:
-        """The results of all proposals under way are unknown."""
+        """Report all pending proposals as unknown."""
         waiting = self._SyncObj__commandsWaitingCommit
         for index in sorted(waiting):
             for _term, callback in waiting.pop(index):
@@ -251,7 +259,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         self._proven_commit = self._commit = snapshot_index
 
     def transfer_leadership(self) -> bool:
-        """Send TimeoutNow to the most advanced follower. False when none has everything."""
+        """Send TimeoutNow to the most advanced follower. False if none has all entries."""
         reasons: list[int] = []
         self.transferLeadership(None, lambda _result, reason: reasons.append(reason))
         return reasons == [FAIL_REASON.SUCCESS]
@@ -264,7 +272,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         messages, self._outbox.messages = self._outbox.messages, []
         return messages
 
-    # -- what PySyncObj calls
+    # -- callbacks of PySyncObj
 
     @property
     def _SyncObj__raftCommitIndex(self) -> int:  # noqa: N802
@@ -272,7 +280,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
 
     @_SyncObj__raftCommitIndex.setter
     def _SyncObj__raftCommitIndex(self, index: int) -> None:  # noqa: N802
-        # What is not synced here is not committed here (I11).
+        # Entries that are not synced here are not committed here (I11).
         durable = self._durable_index()
         if index > durable:
             index = durable

@@ -1,5 +1,5 @@
-"""The one PySyncObj that mqd runs on: checked byte for byte, and what its modules find under their
-own names.
+"""The only PySyncObj version that mqd supports: checks its source byte for byte, and replaces some
+of its modules' names.
 
 Importing this file refuses any other version or source (ImportError), and then replaces, inside
 PySyncObj:
@@ -67,8 +67,8 @@ _NAMES = (
 
 
 def check_pysyncobj() -> None:
-    """Raises ImportError unless the installed PySyncObj is, byte for byte, the one that
-    this file was written for.
+    """Raise ImportError unless the installed PySyncObj equals, byte for byte, the version that this
+    file supports.
     """
     if pysyncobj.version.VERSION != _VERSION:
         raise ImportError(
@@ -93,7 +93,7 @@ def check_pysyncobj() -> None:
         raise ImportError(f"pysyncobj lacks {', '.join(missing)}: reinstall pysyncobj {_VERSION}")
 
 
-# -- what PySyncObj's module finds under its own names
+# -- replacements of names in PySyncObj's modules
 
 _NOW: ContextVar[float] = ContextVar("now")
 _stock_monotonic = core.monotonicTime
@@ -101,8 +101,8 @@ _stock_create_journal = core.createJournal
 
 
 def monotonic() -> float:
-    """The `now` of the node whose call this is; PySyncObj's own clock for anyone else's
-    SyncObj in this process.
+    """The `now` of the current call into a node; PySyncObj's own clock for any other SyncObj in
+    this process.
     """
     now = _NOW.get(None)
     return now if now is not None else float(_stock_monotonic())
@@ -141,14 +141,16 @@ def at(now: float) -> Iterator[None]:
 
 
 class NoPoller:
-    """PySyncObj polls its sockets at the end of a tick; there are none."""
+    """Replaces PySyncObj's socket poller, which it calls at the end of a tick. There are no
+    sockets.
+    """
 
     def poll(self, timeout: float) -> None:
         pass
 
 
 class Outbox(Transport):  # type: ignore[misc]
-    """Where PySyncObj's own messages go: votes and transfers, turned from its dicts into ours."""
+    """Receives PySyncObj's own messages, votes and transfers, and converts its dicts."""
 
     def __init__(self) -> None:
         super().__init__(None, None, [])
@@ -187,7 +189,7 @@ def pysyncobj_callback(on_result: OnResult) -> Callable[[Any, int], None]:
 
 
 class JournalAdapter:
-    """The journal as PySyncObj sees it. What it must no longer do to a journal is not here."""
+    """The journal with PySyncObj's interface, without the operations that mqd replaces."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -214,7 +216,7 @@ class JournalAdapter:
         return self._journal.snapshot_index
 
     def setRaftCommitIndex(self, _index: int) -> None:  # noqa: N802
-        """Not kept: after a restart a node gets it from its leader, or by becoming one."""
+        """Not stored: after a restart a node gets it from its leader, or by becoming the leader."""
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
         self._journal.on_timer()

@@ -24,16 +24,13 @@ class RaftLog:
         snapshot_term: int,
         snapshot_voters: VoterSet | None,
     ) -> None:
-        """`snapshot_...`: of the newest snapshot; of the base where there is none."""
+        """`snapshot_...`: of the newest snapshot; without one, of the base."""
         self.entries: list[Entry] = [base, *entries]
-        """Base, then the log.
-
-        Read by index through the methods below; changed by this class only.
-        """
+        """The base, then the log. Other classes use the methods below, and do not change it."""
         self.snapshot_index = snapshot_index
         self.snapshot_term = snapshot_term
         self._voter_sets: list[tuple[int, VoterSet]] = []
-        """Of the snapshot and of configuration entries behind it: (index, set), ascending."""
+        """(index, set) of the snapshot and of later configuration entries, ascending."""
         if snapshot_voters is not None:
             self._voter_sets.append((snapshot_index, snapshot_voters))
         for entry in entries:
@@ -53,11 +50,11 @@ class RaftLog:
 
     @property
     def is_empty(self) -> bool:
-        """No entry behind the empty beginning."""
+        """Whether the log has no entry after the empty beginning."""
         return self.last_index <= BEGINNING.index
 
     def term_at(self, index: int) -> int:
-        """Term of an entry from the base to the last."""
+        """The term of an entry from the base to the last entry."""
         assert self.base_index <= index <= self.last_index, (
             self.base_index,
             index,
@@ -66,12 +63,12 @@ class RaftLog:
         return self.entries[index - self.base_index].term
 
     def holds(self, index: int, term: int) -> bool:
-        """Whether entry `index` is here, and of `term`."""
+        """Whether the log has entry `index` with `term`."""
         return self.base_index <= index <= self.last_index and self.term_at(index) == term
 
     def batch(self, first: int, bytes_max: int) -> tuple[Entry, ...]:
-        """Entries from `first` on, about `bytes_max` bytes of commands, at least one if
-        there is one.
+        """Entries from `first` on with about `bytes_max` bytes of commands; at least one if there
+        is one.
         """
         assert first > self.base_index, (first, self.base_index)
         size = 0
@@ -86,7 +83,7 @@ class RaftLog:
     # -- voter sets
 
     def logged_voter_set(self, index: int) -> tuple[int, VoterSet] | None:
-        """The latest set as far as entry `index`, and the index of its entry or snapshot."""
+        """The latest voter set up to entry `index`, and the index of its entry or snapshot."""
         return next((found for found in reversed(self._voter_sets) if found[0] <= index), None)
 
     def _note_voters(self, index: int, command: bytes) -> None:
@@ -104,7 +101,7 @@ class RaftLog:
         self._note_voters(index, command)
 
     def truncate_from(self, index: int) -> None:
-        """Remove the entries from `index` on, which were never committed."""
+        """Remove the entries from `index` on. None of them was committed."""
         assert self.snapshot_index < index <= self.last_index, (
             self.snapshot_index,
             index,
@@ -115,7 +112,7 @@ class RaftLog:
             self._voter_sets.pop()
 
     def cut_before(self, index: int, *, entries_kept: int) -> None:
-        """A snapshot ends with entry `index`: of the entries up to it, keep the last ones only."""
+        """A snapshot ends with entry `index`: keep only the last entries up to it."""
         self.snapshot_index, self.snapshot_term = index, self.term_at(index)
         kept = size = 0
         for entry in reversed(self.entries[1 : index - self.base_index + 1]):
@@ -128,7 +125,7 @@ class RaftLog:
         self.entries[: base_index - self.base_index + 1] = [base]
 
     def begin_behind(self, index: int, term: int, voters: VoterSet | None) -> None:
-        """Remove every entry; the log continues behind a snapshot that ends with this one."""
+        """Remove all entries; the log continues after a snapshot that ends with this entry."""
         self.entries = [Entry(NO_OP, index, term)]
         self._voter_sets = [(index, voters)] if voters is not None else []
         self.snapshot_index, self.snapshot_term = index, term

@@ -1,7 +1,7 @@
 """The log as a leader sends it to one follower or observer (Raft, 5.3). Pure: `now` comes in.
 
-Each of them has a next index (the first entry to send) and a match index (its log equals the
-leader's up to here). PySyncObj owns both and counts match indexes for its commit rule; its own
+Each of them has a next index (the first entry to send) and a match index (the last entry known to
+equal the leader's). PySyncObj owns both and counts match indexes for its commit rule; its own
 back-tracking and sending are replaced here (J, K and N in tests/raft/test_defects.py).
 """
 
@@ -22,12 +22,14 @@ from mqd.raft.snapshot_transfer import SnapshotSender
 logger = logging.getLogger(__name__)
 
 _FIRST_INDEX = 2
-"""Of an entry: index 1 is the empty beginning, the same on every node."""
+"""The first index of an entry: index 1 is the empty beginning, the same on every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """By PySyncObj's nodes, whose `id` is the peer's. Its own tables, not copies."""
+    """The next and match indexes by PySyncObj's node objects, whose `id` is the peer's. PySyncObj's
+    own tables, not copies.
+    """
 
     next: MutableMapping[Any, int]
     match: MutableMapping[Any, int]
@@ -59,18 +61,20 @@ class Replication:
         self.lease.clear()
 
     def restarted(self, node: Any) -> None:
-        """Its process is a new one: what the earlier one acknowledged may be lost."""
+        """The node runs a new process: earlier acknowledgements may be lost."""
         self.snapshots.stop(node.id)
-        self.indexes.match[node] = 0  # a match index is a lower bound, so less is always right
+        self.indexes.match[node] = (
+            0  # a match index is a lower bound, so a lower value is always correct
+        )
         self.indexes.next[node] = self._journal.last_index + 1
 
     def on_reply(self, node: Any, now: float) -> None:
-        """Any reply to this leader in its term."""
+        """Process any reply to this leader in its term."""
         self.followers.on_reply(node.id, now)
         self.lease.answered(node.id)
 
     def on_append_reply(self, node: Any, reply: AppendReply, now: float) -> bool:
-        """Whether to send to this follower again at once."""
+        """Process a reply. Returns whether to send to this follower again immediately."""
         indexes, last_index = self.indexes, self._journal.last_index
         before = indexes.next[node]
         if reply.next_index > last_index + 1:
@@ -82,7 +86,7 @@ class Replication:
             match = indexes.match[node] = max(indexes.match[node], reply.next_index - 1)
             self.lease.acknowledged(node.id, match)
             self.followers.on_success(node.id, match, last_index, now)
-            indexes.next[node] = max(before, reply.next_index)  # never back over what is in flight
+            indexes.next[node] = max(before, reply.next_index)  # never below entries in flight
             self.snapshots.matched(node.id, match)
         elif reply.reset:
             asked = min(before, reply.next_index)
@@ -97,8 +101,7 @@ class Replication:
     def send_to(
         self, node: Any, *, term: int, commit_index: int, heartbeat: bool, now: float
     ) -> None:
-        """Everything that this follower lacks, up to a bound; with `heartbeat`, at least one
-        message."""
+        """Send the missing entries up to a limit; with `heartbeat`, at least one message."""
         journal = self._journal
         first = self.indexes.next[node]
         if first <= journal.base_index:

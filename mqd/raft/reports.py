@@ -1,5 +1,6 @@
-"""Log lines for the operator, repeated while the problem lasts: no leader, and a peers file that
-the voters cannot reach."""
+"""Log lines for the operator, repeated while a problem lasts: no leader, or a peers file that
+cannot take effect.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ from mqd.raft.machine import RaftStatus
 logger = logging.getLogger(__name__)
 
 LEADERLESS_GRACE_SECONDS = 2.0
-"""Without a leader for this long, the log names the missing voters; elections take less."""
+"""The log reports the missing voters after this time without a leader; elections are shorter."""
 LEADERLESS_LOG_SECONDS = 5.0
 PEERS_FILE_LOG_SECONDS = 10.0
 
 
 class LeaderlessReport:
-    """Without a leader a node does nothing. So the log names the missing voters every few
-    seconds."""
+    """A node without a leader cannot work, so the log reports the missing voters every few
+    seconds.
+    """
 
     def __init__(
         self,
@@ -34,7 +36,9 @@ class LeaderlessReport:
         status: Callable[[], RaftStatus],
         voters: Callable[[], frozenset[int]],
     ) -> None:
-        """`silence`: the longest election timeout. `status()`, `voters()`: of this node now."""
+        """`silence`: the longest election timeout. `status()`, `voters()`: the current values of
+        this node.
+        """
         self._node_id = node_id
         self._links = links
         self._clock = clock
@@ -82,7 +86,7 @@ class LeaderlessReport:
 
 
 async def report_peers_file_problem(problem: Callable[[], str | None]) -> None:
-    """A peers file that the voters cannot reach: only the operator can correct it."""
+    """Report a peers file that cannot take effect: only the operator can correct it."""
     while True:
         await trio.sleep(PEERS_FILE_LOG_SECONDS)
         why = problem()

@@ -1,13 +1,13 @@
-"""Space that a voter holds back for its journal: a full disk must not stop what frees space
-(deletions) or a restart.
+"""Disk space that a voter reserves for its journal, so that a full disk prevents neither deletions,
+which free space, nor a restart.
 
-The file holds bytes that no file system can compress or leave out. When a write finds no space the
-file is cut by a step and the write is tried again; when the disk has room the file grows back. What
-is in it is never read.
+The file has incompressible bytes, which every file system must store. If a write finds no space,
+the file is truncated by one step, and the write is retried. When the disk has space again, the file
+grows. Its content is never read.
 
-Invariant: it grows only while `RAFT_RESERVE_STEP_BYTES` and what logs require stay free, so that it
-does not take what was just given to a write. A reserve that cannot be made is not an error: the
-journal's own writes report what is wrong with a disk.
+Invariant: it grows only while `RAFT_RESERVE_STEP_BYTES` and the reserve of the logs stay free, so
+that it does not take the space that it has just released for a write. If the reserve cannot be
+created, there is no error: the journal's own writes report a problem of the disk.
 """
 
 from __future__ import annotations
@@ -26,38 +26,37 @@ logger = logging.getLogger(__name__)
 
 
 class Reserve:
-    """`wanted` bytes in the file `path`, as long as there is space.
-
-    Every method but `short` and `may_grow` blocks.
+    """A file `path` of up to `size_max` bytes, as far as there is space. All methods but `short`
+    and `may_grow` block.
     """
 
-    def __init__(self, disk: Disk, path: Path, wanted: int) -> None:
+    def __init__(self, disk: Disk, path: Path, size_max: int) -> None:
         self._disk = disk
         self._path = path
-        self._wanted = wanted
+        self._size_max = size_max
         try:
-            self.size = min(disk.open(path).size(), wanted)
+            self.size = min(disk.open(path).size(), size_max)
         except OSError:
             self.size = 0
         self.grow()
 
     @property
     def short(self) -> bool:
-        """Whether some of it is missing: the disk is full, or was a moment ago."""
-        return self.size < self._wanted
+        """Whether a part of it is missing: the disk is full, or was a moment ago."""
+        return self.size < self._size_max
 
     def may_grow(self) -> bool:
-        """Whether something is missing and the disk has room for that."""
+        """Whether a part is missing and the disk has space for it."""
         if not self.short:
             return False
         try:
             free = self._disk.free_bytes(self._path.parent)
         except OSError:
             return False
-        return free >= self._wanted - self.size + RAFT_RESERVE_STEP_BYTES + DISK_RESERVE_BYTES
+        return free >= self._size_max - self.size + RAFT_RESERVE_STEP_BYTES + DISK_RESERVE_BYTES
 
     def release(self) -> bool:
-        """Give a step back to the disk; False when there is none left."""
+        """Release one step of disk space; False if nothing is left."""
         if not self.size:
             return False
         size = max(0, self.size - RAFT_RESERVE_STEP_BYTES)
@@ -76,14 +75,14 @@ class Reserve:
         return True
 
     def grow(self) -> None:
-        """Take back what is missing, if there is room."""
+        """Reserve the missing part again, if there is space."""
         if not self.may_grow():
             return
         try:
             file = self._disk.open(self._path, create=True)
             if file.size() > self.size:
                 file.truncate(self.size)
-            file.append([shake_128(b"mqd").digest(self._wanted - self.size)])
+            file.append([shake_128(b"mqd").digest(self._size_max - self.size)])
             file.sync()
             self.size = file.size()
             file.close()

@@ -1,12 +1,12 @@
 """The quorum as a service: a task that runs the Raft node, a task for each peer, and syncs off the
 event loop.
 
-The loop: take what arrived (messages, proposals, connections), run a turn of the node, flush the
+The loop: take all inputs (messages, proposals, connections), run a turn of the node, flush the
 journal in a worker thread if the turn changed it, and only then send the messages of the turn.
-While the flush runs, arrivals wait for the next turn; the event loop itself never waits for the
-disk. Proposals that arrive together share one flush.
+Inputs during the flush wait for the next turn; the event loop itself never waits for the disk.
+Proposals that arrive together share one flush.
 
-A failure has one of four results. A peer's malformed bytes end its connection. A journal that
+A failure has one of four results. Malformed bytes of a peer close its connection. A journal that
 cannot be written stops the node: StorageError leaves `run`, and the write is never retried. A
 machine or a quorum that breaks its rules stops the node, too. A disk without space, its reserve
 used up, makes the turn wait until there is some: to all other nodes that is a slow disk, since no
@@ -68,12 +68,14 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS_MAX = 0.1
-"""With peers, a turn at least this often; the next election or heartbeat is met exactly."""
+"""Maximum time between two turns with peers; elections and heartbeats are exactly on time."""
 ALONE_TICK_SECONDS = 1.0
-"""A quorum of one has no heartbeat: this only lets the journal note that it is durable."""
+"""The same for a quorum of one, which has no heartbeat: the journal then records that it is
+durable.
+"""
 PROPOSAL_TIMEOUT_SECONDS = 10.0
 TRANSFER_SECONDS = 1.0
-"""How long a stopping leader waits for another one."""
+"""How long a stopping leader waits for a new leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class RaftService:
         self._node_id = node_id
         self._own_address = addresses[node_id]
         self._configured = frozenset(voters)
-        """Voters by the peers file; those in force are in the log (voters.py)."""
+        """The voters in the peers file. The log has the current voter set (voters.py)."""
         self._everyone = frozenset(addresses)
         self._cluster_id = cluster_id
         self._compaction = compaction
@@ -144,7 +146,7 @@ class RaftService:
             voter_view=self._voter_view,
             allows_v2=self._allows_handshake_v2,
         )
-        # observers send each other nothing
+        # observers do not send to each other
         called = addresses if node_id in self._configured else voters
         self.peer_links = PeerLinks(
             {peer: address for peer, address in called.items() if peer != node_id},
@@ -188,10 +190,10 @@ class RaftService:
         )
         self._turns = 0
 
-    # -- for everyone
+    # -- state and proposals
 
     def status(self) -> RaftStatus:
-        """As of the last turn."""
+        """The status after the last turn."""
         if self._alone and self._status.role is Role.LEADER:
             now = self._clock.monotonic()
             return replace(self._status, majority_replied_at=now, led_at=now)
@@ -216,8 +218,9 @@ class RaftService:
         return node_id == self._node_id or self.peer_links.handshakes.versions.speaks_v3(node_id)
 
     def no_connection_reason(self, node_id: int) -> str:
-        """Why this node has no connection to another one, with the remedy where one of them
-        refuses the other; empty where it has one, or calls no such node."""
+        """Why this node has no connection to another node, with a remedy if one of them refuses the
+        other. Empty if it has one, or does not connect to that node.
+        """
         link = self.peer_links.links.get(node_id)
         return link.no_connection_reason if link is not None else ""
 
@@ -227,14 +230,16 @@ class RaftService:
 
     @property
     def short_of_space(self) -> bool:
-        """The disk of the journal is full, or was a moment ago: do not propose what can wait."""
+        """Whether the disk of the journal is full, or was a moment ago: do not propose what can
+        wait.
+        """
         journal = self._journal
         if self._flusher.full is not None:
             return True
         return journal is not None and journal.short_of_space
 
     def statistics(self) -> RaftStatistics:
-        """The simulation counts rare events with them (mqd/testing/coverage.py)."""
+        """Counters of rare events for the simulation (mqd/testing/coverage.py)."""
         journal, node = self._journal, self._node
         return RaftStatistics(
             turns=self._turns,
@@ -384,7 +389,7 @@ class RaftService:
             return False
         with trio.move_on_after(TRANSFER_SECONDS):
             while self._status.role is Role.LEADER and not node.transfer_leadership():
-                await self._changed.wait()  # a follower's reply may make it eligible
+                await self._changed.wait()  # a follower's reply may make that follower eligible
             self._wake.set()
             while self._status.role is Role.LEADER:
                 await self._changed.wait()
@@ -420,12 +425,14 @@ class RaftService:
         tick_max = TICK_SECONDS_MAX if self.peer_links.links else ALONE_TICK_SECONDS
         while not self._stopping:
             due_in = max(node.next_deadline() - self._clock.monotonic(), 0.0)
-            with trio.move_on_after(min(due_in + 0.0005, tick_max)):  # PySyncObj wants it past
+            with trio.move_on_after(
+                min(due_in + 0.0005, tick_max)
+            ):  # PySyncObj expects a time in the past
                 await self._wake.wait()
             self._take(node)
             node.turn(self._clock.monotonic())
             await self._flush_and_send(node, journal)
-            while not journal.dirty and node.can_commit():  # what the flush made durable
+            while not journal.dirty and node.can_commit():  # entries that the flush made durable
                 node.turn(self._clock.monotonic())
                 await self._flush_and_send(node, journal)
             self._publish(node)
@@ -434,7 +441,7 @@ class RaftService:
         await self._flush_and_send(node, journal)
 
     def _take(self, node: RaftNode) -> None:
-        """Pass on all that arrived since the last turn. No awaits."""
+        """Pass all inputs since the last turn to the node. No awaits."""
         self._wake = trio.Event()
         while self._events:
             self._events.popleft()(node)
@@ -446,8 +453,7 @@ class RaftService:
         self._turns += 1
 
     async def _flush_and_send(self, node: RaftNode, journal: Journal) -> None:
-        """Durable first, then sent (I12). Where the node stops before the flush, nothing is
-        sent."""
+        """Flush first, then send (I12). If the node stops before the flush, nothing is sent."""
         if journal.dirty and not await self._flusher.flush(journal):
             return
         self.peer_links.send(node.flushed())

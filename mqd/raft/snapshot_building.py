@@ -22,7 +22,7 @@ from mqd.raft.snapshots import Work
 async def build(
     pieces: Iterator[bytes], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock
 ) -> bytes:
-    """The pieces, joined. Raises what they raise."""
+    """The joined pieces. Raises their exceptions."""
     made: list[bytes] = []
 
     def make_some() -> bytes | None:
@@ -37,7 +37,7 @@ async def build(
 async def load(
     work: Work[Any], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock
 ) -> Any:
-    """What the work returns, which is not None. Raises what it raises."""
+    """The result of the work, which is not None. Raises its exceptions."""
 
     def make_some() -> Any:
         try:

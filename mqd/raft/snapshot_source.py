@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 class SnapshotSource:
-    """Of a file, which stays this snapshot when a newer one takes its name, or in memory."""
+    """A snapshot in memory or in a file. The file stays this snapshot when a newer one replaces it
+    by rename.
+    """
 
     __slots__ = ("_bytes", "_file", "size")
 
@@ -21,7 +23,7 @@ class SnapshotSource:
         self.size = len(self._bytes) if self._file is None else self._file.size()
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Raises StorageError."""
+        """Up to `size` bytes from `position`. Raises StorageError."""
         if self._file is None:
             return self._bytes[position : position + size]
         try:

@@ -1,8 +1,8 @@
 """A leader's snapshot on its way to a follower (InstallSnapshot; Raft, 7). Pure: `now` comes in.
 
 `SnapshotSender`: the leader sends one chunk at a time to each follower, the next one when the
-follower has acknowledged it. `SnapshotReceiver`: the follower joins the chunks of one snapshot,
-and has it loaded outside of the turn (snapshots.py). Nothing is applied until it is loaded.
+follower has acknowledged it. `SnapshotReceiver`: the follower joins the chunks of one snapshot and
+loads it outside of the turn (snapshots.py). Nothing is applied until it is loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mqd.raft.snapshots import Load, Work
 
 @dataclass(slots=True)
 class _Transfer:
-    """One chunk is in flight."""
+    """The transfer of a snapshot to one follower, with one chunk in flight."""
 
     index: int
     term: int
@@ -30,7 +30,7 @@ class _Transfer:
     sent_at: float
 
     def chunk(self, term: int, now: float) -> InstallSnapshot:
-        """The bytes behind the acknowledged ones."""
+        """The bytes after the acknowledged ones."""
         self.sent_at = now
         data = self.source.read_at(self.acknowledged, limits.RAFT_SNAPSHOT_CHUNK_BYTES)
         return self.message(term, data)
@@ -53,17 +53,17 @@ class SnapshotSender:
         self._transfers.clear()
 
     def stop(self, peer: int) -> None:
-        """The connection to `peer` ended, or its process restarted."""
+        """Stop the transfer to `peer`: its connection closed, or its process restarted."""
         self._transfers.pop(peer, None)
 
     def matched(self, peer: int, match_index: int) -> None:
-        """The log of `peer` equals the leader's up to here."""
+        """The log of `peer` equals the leader's up to this index."""
         transfer = self._transfers.get(peer)
         if transfer is not None and match_index >= transfer.index:
             del self._transfers[peer]
 
     def next_message(self, peer: int, *, term: int, now: float) -> InstallSnapshot:
-        """The first chunk, an empty one as heartbeat, or an old unacknowledged one again."""
+        """The first chunk, an empty one as a heartbeat, or an unacknowledged chunk again."""
         transfer = self._transfers.get(peer)
         if transfer is None:
             journal = self._journal
@@ -78,7 +78,7 @@ class SnapshotSender:
     def on_reply(
         self, peer: int, reply: SnapshotReply, *, term: int, now: float
     ) -> InstallSnapshot | None:
-        """The chunk to send now."""
+        """Process a reply. Returns the next chunk, if any."""
         transfer = self._transfers.get(peer)
         if transfer is None or transfer.index != reply.index:
             return None
@@ -86,20 +86,20 @@ class SnapshotSender:
             return None
         if reply.offset == transfer.acknowledged:
             return None
-        transfer.acknowledged = reply.offset  # further, or the follower began again
+        transfer.acknowledged = reply.offset  # more bytes, or the follower restarted the transfer
         return transfer.chunk(term, now)
 
 
 _Key = tuple[int, int, int]
-"""Index, term and bytes of a snapshot, as its leader announces it."""
+"""Index, term and size of a snapshot, as its leader announces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A leader's snapshot after loading."""
+    """The result of loading a leader's snapshot."""
 
     snapshot: formats.Snapshot | None
-    """None where it cannot be used."""
+    """None if it is unusable."""
     damage: str
     take_effect: Callable[[], None] = lambda: None
 
@@ -117,12 +117,13 @@ class SnapshotReceiver:
 
     @property
     def is_loading(self) -> bool:
-        """A snapshot is complete and not installed. Until it is, nothing is applied, and chunks of
-        another one are refused."""
+        """Whether a snapshot is complete and not installed. Meanwhile no entry is applied, and
+        chunks of another snapshot are refused.
+        """
         return self._loading is not None
 
     def bytes_held(self, message: InstallSnapshot) -> int:
-        """Of the snapshot of `message`, from its first byte."""
+        """The received bytes of the snapshot of `message`, from its start."""
         key = _key(message)
         if self._loading is not None:
             return message.size if self._loading == key else 0
@@ -131,7 +132,7 @@ class SnapshotReceiver:
         return 0
 
     def add(self, message: InstallSnapshot) -> bool:
-        """Take a chunk. True when the snapshot is complete: its loading has begun, or has ended."""
+        """Add a chunk. True if the snapshot is complete: its loading has begun, or has ended."""
         assert self._loading is None
         key = _key(message)
         if self._incoming is None or self._incoming[0] != key:
@@ -146,7 +147,7 @@ class SnapshotReceiver:
         return True
 
     def take_loaded(self) -> Loaded | None:
-        """The snapshot to install now, once."""
+        """The loaded snapshot to install now, once."""
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             self._loading = None

@@ -14,30 +14,32 @@ from mqd import limits
 
 T = TypeVar("T")
 Work = Generator[None, None, T]
-"""Work of some milliseconds a step, which returns a T."""
+"""A generator that works for some milliseconds in each step, and returns a T."""
 
 Build = Callable[[Iterator[bytes], Callable[[bytes], None]], None]
-"""(pieces, done): joins the pieces of a snapshot, in any thread, and calls `done` with them; never
-during a flush."""
+"""(pieces, done): joins the pieces of a snapshot in any thread, and calls `done` with the result;
+never during a flush.
+"""
 
 
 def build_at_once(pieces: Iterator[bytes], done: Callable[[bytes], None]) -> None:
-    """Within the turn, for a node without an event loop."""
+    """Build within the turn, for a node without an event loop."""
     done(b"".join(pieces))
 
 
 Load = Callable[[Work[Any], Callable[[Any], None]], None]
-"""(work, done): makes the steps, in any thread, and calls `done` with what they return; never
-during a flush."""
+"""(work, done): runs the steps in any thread, and calls `done` with their result; never during a
+flush.
+"""
 
 
 def load_at_once(work: Work[Any], done: Callable[[Any], None]) -> None:
-    """Within the turn, for a node without an event loop."""
+    """Load within the turn, for a node without an event loop."""
     done(all_steps(work))
 
 
 def all_steps(work: Work[T]) -> T:
-    """What the work returns, at once."""
+    """Run all steps; returns the result of the work."""
     while True:
         try:
             next(work)
@@ -48,20 +50,20 @@ def all_steps(work: Work[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """When the journal is truncated behind a snapshot of the metadata."""
+    """When the journal is truncated after a snapshot of the metadata."""
 
     entries_max: int = limits.RAFT_JOURNAL_ENTRIES_MAX
-    """Applied entries since the last snapshot that make the next one due."""
+    """A snapshot is due after this many applied entries since the last one."""
     bytes_max: int = limits.RAFT_JOURNAL_BYTES_MAX
-    """Bytes of such entries that make it due, too."""
+    """A snapshot is also due after this many bytes of such entries."""
     entries_kept: int = limits.RAFT_JOURNAL_ENTRIES_KEPT
-    """Entries that stay behind a snapshot: a follower that lacks no more than these needs
-    no snapshot.
+    """Entries kept before a snapshot: a follower that lacks no more than these needs no
+    snapshot.
     """
 
 
 class OwnSnapshots:
-    """When this node takes a snapshot of its machine, and compacts its journal with it."""
+    """Takes snapshots of this node's machine, and compacts its journal with them."""
 
     def __init__(self, journal: Journal, compaction: Compaction, build: Build) -> None:
         self._journal = journal
@@ -69,9 +71,9 @@ class OwnSnapshots:
         self._build = build
         self._building = False
         self._not_before = 0
-        """No snapshot before this entry is applied: the disk had no space for one."""
+        """Take no snapshot before this entry is applied, because the disk had no space for one."""
         self._applied_bytes = 0
-        """Of commands applied since the last snapshot."""
+        """Bytes of the commands applied since the last snapshot."""
         self.taken = 0
 
     def on_applied(self, command: bytes) -> None:
@@ -100,14 +102,17 @@ class OwnSnapshots:
     def _on_built(
         self, index: int, applied_bytes: int, now_applied: Callable[[], int], state: bytes
     ) -> None:
-        """`state`: after entry `index`, when so many bytes had been applied. Later entries stay in
-        the log."""
+        """`state`: after entry `index`, when `applied_bytes` bytes had been applied. Later entries
+        stay in the log.
+        """
         self._building = False
         if index <= self._journal.snapshot_index:
-            return  # a leader's snapshot came first
+            return  # a leader's snapshot was installed first
         entries_kept = self._compaction.entries_kept
         if not self._journal.has_room_for(len(state)):
-            self._not_before = now_applied() + entries_kept  # the log grows a little longer
+            self._not_before = (
+                now_applied() + entries_kept
+            )  # let the log grow before the next attempt
             return
         self._journal.compact(index, state, entries_kept=entries_kept)
         self.taken += 1

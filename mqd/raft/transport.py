@@ -1,8 +1,8 @@
-"""The outbound connection to one peer: what waits for it, and the task that keeps it open.
+"""The outbound connection to one peer: its queue, and the task that keeps it open.
 
-One outbound TCP connection a peer carries this node's messages; the peer's own connection carries
-the replies. A connection is FIFO and loses nothing until it ends. When more waits than the bounds
-allow, the connection is ended: the protocol above does not expect a gap inside one.
+One outbound TCP connection to each peer carries this node's messages; the peer's own connection
+carries the replies. A connection is FIFO and loses nothing until it closes. If the queue exceeds
+its limits, the connection is closed, because Raft does not expect a gap within one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 SEND_TIMEOUT_SECONDS = 3.5
-"""A peer that takes no byte for this long is gone, whatever TCP still hopes."""
+"""The connection to a peer that reads no byte for this long is closed, even if TCP still
+retries.
+"""
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
 STEADY_SECONDS = 1.0
-"""A connection that lasted this long is replaced at once when it breaks, and its successor's
-backoff starts from the minimum."""
+"""A broken connection that lasted this long is replaced immediately, and the backoff restarts from
+its minimum.
+"""
 
 
 class PeerQueue:
-    """Frames that wait for one peer's connection. Closed (the start): messages are dropped, as on a
-    cut wire."""
+    """The queued frames for one peer. While it is closed, as at the start, messages are dropped, as
+    on a broken connection.
+    """
 
     def __init__(self, *, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -59,7 +63,9 @@ class PeerQueue:
         self.opened = False
 
     def put(self, message: Message) -> None:
-        """Never waits. Too much: the connection must end (`overflowed`)."""
+        """Queue a message without waiting. If the queue is full, the connection must close
+        (`overflowed`).
+        """
         if not self.opened or self.overflowed:
             return
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -74,14 +80,14 @@ class PeerQueue:
         self._wake()
 
     def take(self, bytes_max: int = 4 * limits.RAFT_BATCH_BYTES) -> bytes:
-        """Frames for one send, in order; empty when nothing waits."""
-        taken: list[bytes] = []
+        """Frames for one send, in order; empty if the queue is empty."""
+        frames: list[bytes] = []
         size = 0
         while self._frames and size < bytes_max:
-            taken.append(self._frames.popleft())
-            size += len(taken[-1])
+            frames.append(self._frames.popleft())
+            size += len(frames[-1])
         self._bytes -= size
-        return b"".join(taken)
+        return b"".join(frames)
 
     def _clear(self) -> None:
         self._frames.clear()
@@ -89,10 +95,10 @@ class PeerQueue:
 
 
 class LinkOwner(Protocol):
-    """What a link needs of its node."""
+    """The interface of a link to its node."""
 
     async def authenticate(self, stream: Stream, receiver: int) -> None:
-        """Raises OSError."""
+        """Complete the handshake. Raises OSError."""
         ...
 
     def on_link_opened(self, peer: int) -> None: ...
@@ -124,18 +130,19 @@ class PeerLink:
         self._wake = trio.Event()
         self.queue = PeerQueue(wake=lambda: self._wake.set())
         self.unreachable = "not tried yet"
-        """Why there is no connection, where there is none."""
+        """Why there is no connection, if there is none."""
         self.received_at = -math.inf
         """When the peer last sent a Raft message, or completed a handshake on this connection."""
 
     @property
     def no_connection_reason(self) -> str:
-        """Empty while a connection is open and its handshake complete."""
+        """Why there is no authenticated connection; empty if there is one."""
         return "" if self.queue.opened else self.unreachable
 
     async def run(self) -> None:
-        """Keep one connection open, for ever. A broken one is replaced at once: when that is
-        refused, the peer is gone."""
+        """Keep one connection open until cancelled. A broken connection is replaced immediately: if
+        that is refused, the peer's process has ended.
+        """
         backoff = BACKOFF_SECONDS_MIN
         broke = False
         while True:
@@ -145,8 +152,10 @@ class PeerLink:
                     self.host, self.port, timeout=CONNECT_TIMEOUT_SECONDS
                 )
             except OSError as error:
-                place = f"{self.host}:{self.port}"
-                logger.debug("raft: cannot connect to node %d at %s: %s", self.peer, place, error)
+                address_text = f"{self.host}:{self.port}"
+                logger.debug(
+                    "raft: cannot connect to node %d at %s: %s", self.peer, address_text, error
+                )
                 self.unreachable = reason_of(error)
                 if broke and error.errno == errno.ECONNREFUSED:
                     self._owner.on_link_gone(self.peer)
@@ -161,16 +170,19 @@ class PeerLink:
             backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
 
     async def _use(self, stream: Stream) -> float | None:
-        """Complete the handshake, then send until the connection ends. Returns when sending began;
-        None where it did not."""
+        """Complete the handshake, then send until the connection closes. Returns when sending
+        began; None if it did not.
+        """
         began: float | None = None
         try:
             reason = await self._authenticate(stream)
             if reason is None:
                 self.received_at = began = self._clock.monotonic()
                 reason = await self._send_until_closed(stream)
-                place = f"{self.host}:{self.port}"
-                logger.info("raft: connection to node %d at %s ended: %s", self.peer, place, reason)
+                address_text = f"{self.host}:{self.port}"
+                logger.info(
+                    "raft: connection to node %d at %s ended: %s", self.peer, address_text, reason
+                )
         finally:
             stream.close()
             if self.queue.opened:
@@ -180,19 +192,21 @@ class PeerLink:
         return began
 
     async def _authenticate(self, stream: Stream) -> str | None:
-        """None, or why not."""
+        """None, or the reason of the failure."""
         try:
             await self._owner.authenticate(stream, self.peer)
         except OSError as error:
             reason = reason_of(error)
             if isinstance(error, HandshakeRefused) and self.unreachable != reason:  # logged once
-                place = f"{self.host}:{self.port}"
-                logger.warning("raft: not connected to node %d at %s: %s", self.peer, place, reason)
+                address_text = f"{self.host}:{self.port}"
+                logger.warning(
+                    "raft: not connected to node %d at %s: %s", self.peer, address_text, reason
+                )
             return reason
         return None
 
     async def _send_until_closed(self, stream: Stream) -> str:
-        """Returns why the connection ended. Cancelled: it must be closed."""
+        """Returns why the connection closed. Cancelled: the caller closes it."""
         ended = "closed by the peer (see the log of that node)"
 
         async def watch(scope: trio.CancelScope) -> None:
@@ -200,7 +214,7 @@ class PeerLink:
             view = memoryview(bytearray(64))
             try:
                 while await stream.receive_into(view):
-                    pass  # a peer sends no replies here; whatever it is, it is not ours
+                    pass  # a peer sends no replies on this connection, so ignore the bytes
             except OSError as error:
                 ended = str(error)
             scope.cancel()
@@ -235,7 +249,9 @@ class PeerLink:
 
 
 def reason_of(error: OSError) -> str:
-    """Without the address, which Trio writes into its text and every log line here names anyway."""
+    """The reason without the address, which Trio adds to its text and every log line here has
+    already.
+    """
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)

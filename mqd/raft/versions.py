@@ -1,4 +1,4 @@
-"""What the finalized `mqd.metadata.version` lets a node write and speak. Pure.
+"""The log entries, commands and handshakes that the finalized `mqd.metadata.version` allows. Pure.
 
 A node of a new release may run beside nodes of the previous release. Until an administrator
 finalizes the new version, every node of the cluster must be able to read what any of them writes.
@@ -22,21 +22,20 @@ FEATURE = "mqd.metadata.version"
 
 
 def in_force(finalized: int, remembered: int | None) -> int:
-    """`finalized`: by the metadata that is applied here, 0 for none.
-
-    `remembered`: of the quorum-state.
+    """The current version. `finalized`: by the applied metadata, 0 for none. `remembered`: from the
+    quorum-state.
     """
     # It never decreases: the previous release can no longer read what is written (I49).
     return max(finalized, remembered or 0) or NEWEST
 
 
 def allows_voter_sets(version: int) -> bool:
-    """In entries of the log, snapshots and messages."""
+    """Whether log entries, snapshots and messages may contain voter sets."""
     return version >= 2
 
 
 def allows_disk_serials(version: int) -> bool:
-    """In commands and snapshots of the metadata."""
+    """Whether commands and snapshots of the metadata may contain disk serials."""
     return version >= 2
 
 

@@ -49,12 +49,13 @@ from mqd.raft.codec import RecoveryReply
 from mqd.raft.voters import majority
 
 _EMPTY = 1
-"""Last index of a log without entries."""
+"""The last index of a log without entries."""
 
 
 def quorum_lost_reason(voters: int, intact: Collection[int]) -> str | None:
-    """Why no leader can be elected where only `intact` of so many voters have their log, and what
-    to do; None where they are a majority."""
+    """Why no leader can be elected if only `intact` of `voters` voters have their log, and what to
+    do. None if they are a majority.
+    """
     if len(intact) * 2 > voters:
         return None
     if intact:
@@ -90,11 +91,13 @@ class VoterRecovery:
         self.nonce = nonce
         self._replies: dict[int, RecoveryReply] = {}
         self.query_at = -inf
-        """When to send the query (again)."""
+        """When to send the next query."""
         self.follows = False
-        """It accepts entries of leaders, and acknowledges them."""
+        """Whether it accepts and acknowledges entries of leaders."""
         self.complete_at: int | None = None
-        """Once everything up to this index is committed and durable here, this is a full voter."""
+        """When everything up to this index is committed and durable here, this node is a full
+        voter.
+        """
 
     def on_reply(self, sender: int, reply: RecoveryReply) -> None:
         """`sender`: any node. A voter by the log may have left the peers file already; without its
@@ -103,7 +106,9 @@ class VoterRecovery:
             self._replies[sender] = reply
 
     def first_formation(self, own_last_index: int) -> int | None:
-        """The term in which nothing was ever committed, if all others reply so; else None."""
+        """The term in which nothing was ever committed, if all other voters report that; otherwise
+        None.
+        """
         if not self._may_form or self._others - self._replies.keys() or own_last_index > _EMPTY:
             return None
         if any(reply.last_index > _EMPTY for reply in self._replies.values()):
@@ -125,7 +130,7 @@ class VoterRecovery:
         return complete_at is not None and commit_index >= complete_at and now >= self._votes_from
 
     def _latest_voters(self) -> frozenset[int]:
-        """By the replies; by the peers file before any reply names voters."""
+        """The voters by the replies; by the peers file until a reply has voters."""
         known = [reply.voter_set for reply in self._replies.values() if reply.voter_set is not None]
         if not known:
             return self._others | {self._node_id}
@@ -135,7 +140,7 @@ class VoterRecovery:
         return max((reply.term for reply in self._replies.values()), default=0)
 
     def waits_for(self) -> str:
-        """For the operator."""
+        """What it waits for, for the operator."""
         replies = self._replies
         lost = {node_id for node_id, reply in replies.items() if not reply.intact}
         voters = self._latest_voters()

@@ -53,14 +53,14 @@ CONFIGURATION = b"\x02"
 """First byte of a configuration entry; a COMMAND and a NO_OP have others (codec.py)."""
 
 VOTERS_MAX = 50
-"""Voters of one set: three of them fit the frames of a handshake."""
+"""Maximum size of a voter set: three sets fit the frames of a handshake."""
 
 _HEAD = struct.Struct(">IH")
 
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """`epoch`: number of the configuration entry, from 1; 0 before the first one."""
+    """The voters. `epoch`: number of the configuration entry, from 1; 0 before the first one."""
 
     epoch: int
     voters: frozenset[int]
@@ -81,16 +81,16 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class VoterView:
-    """The voters as one node knows them, and names them in a handshake."""
+    """The voters as one node knows them, and sends them in a handshake."""
 
     configured: frozenset[int]
-    """Voters by its own peers file."""
+    """The voters in its peers file."""
     current: VoterSet
-    """In force by its log."""
+    """The current voter set in its log."""
     committed: VoterSet
-    """The latest that it knows to be committed."""
+    """The latest voter set that it knows to be committed."""
     intact: bool
-    """It has lost no vote and no acknowledgement (voter_recovery.py)."""
+    """Whether it has lost no vote and no acknowledgement (voter_recovery.py)."""
 
 
 def encode_set(voter_set: VoterSet) -> bytes:
@@ -100,7 +100,7 @@ def encode_set(voter_set: VoterSet) -> bytes:
 
 
 def decode_set(data: bytes, position: int = 0) -> tuple[VoterSet, int]:
-    """The set, and where it ends. Raises ProtocolError."""
+    """The set, and its end position. Raises ProtocolError."""
     try:
         epoch, count = _HEAD.unpack_from(data, position)
         if not 1 <= count <= VOTERS_MAX:
@@ -175,8 +175,8 @@ def obstacle(
     caught_up: frozenset[int],
     recovering: frozenset[int] = frozenset(),
 ) -> str | None:
-    """What a change by one voter waits for, so that the quorum stays available; None where
-    it need not wait.
+    """Why a change by one voter must wait, so that the quorum stays available; None if it need not
+    wait.
 
     A recovering node acknowledges entries, but does not vote. If its vote were needed, the restart
     of the leader would leave a quorum that can never elect another one.
@@ -221,8 +221,8 @@ def unreachable_by_one_step(configured: frozenset[int], committed: VoterSet) -> 
 
 
 def disagreement(us: int, ours: VoterView, them: int, theirs: VoterView) -> str | None:
-    """Why node `us` and node `them` must not talk, with both sets and the remedy; None
-    where they may.
+    """Why node `us` and node `them` must not connect, with both sets and the remedy; None if they
+    may.
     """
     files = (
         f"the peers file of node {us} names voters {sorted(ours.configured)}, the one of node "

@@ -1,4 +1,4 @@
-"""Who votes, becomes a candidate and counts: elections, recovery and the voter set of one node.
+"""Elections, recovery and the voter set of one node.
 
 Built on pysyncobj_node.py, where PySyncObj keeps terms and votes. The decisions are in
 elections.py, voter_recovery.py, membership.py and voters.py; this file applies them to the node's
@@ -58,7 +58,7 @@ class VotingNode(PySyncObjNode):
         self._recovering_peers: set[int] = set()
         """Voters whose last message was a RecoveryQuery."""
         self._recovery_queried_at: dict[int, float] = {}
-        """When each node last sent a RecoveryQuery, monotonic seconds."""
+        """When each node last sent a RecoveryQuery (monotonic seconds)."""
         self._transferred_at = float("-inf")
         self._members = members = Membership(node_id, voters, journal)
         patience = timing.election_timeout_min
@@ -86,12 +86,12 @@ class VotingNode(PySyncObjNode):
 
     @property
     def metadata_version(self) -> int:
-        """In force, as far as this node knows (versions.py)."""
+        """The current version, as far as this node knows (versions.py)."""
         return versions.in_force(self._finalized(), self._journal.metadata_version)
 
     @property
     def voters(self) -> frozenset[int]:
-        """In force by the log of this node."""
+        """The current voters in the log of this node."""
         return self._members.voters
 
     @property
@@ -100,7 +100,7 @@ class VotingNode(PySyncObjNode):
 
     @property
     def not_voting_reason(self) -> str | None:
-        """For the operator: why this voter does not vote yet, or why no leader can be elected."""
+        """Why this voter does not vote yet, or why no leader can be elected; for the operator."""
         if self._recovery is not None:
             return self._recovery.waits_for()
         if self._journal.is_empty or self._members.observing:
@@ -118,7 +118,7 @@ class VotingNode(PySyncObjNode):
 
     @property
     def _is_alone(self) -> bool:
-        """Where this node leads, a quorum of one."""
+        """Whether there are no other voters: as a leader, this node is a quorum of one."""
         return not self.voters - {self._node_id}
 
     def _enqueue(self, peer: int, message: Message) -> None:
@@ -200,7 +200,7 @@ class VotingNode(PySyncObjNode):
         self._votes.begin_term(monotonic())
 
     def _follow(self, node: Any, term: int) -> None:
-        """`node` leads `term`, which is not behind ours."""
+        """`node` leads `term`, which is at least the current term."""
         self._pre_votes.leader_seen(monotonic())
         if term == self.term and self.is_leader:
             raise QuorumBroken(f"node {node.id} leads term {term}, and so does this one")
@@ -212,7 +212,7 @@ class VotingNode(PySyncObjNode):
         members = self._members
         if is_new and members.configured | members.voters == {
             self._node_id
-        }:  # it can contradict nobody
+        }:  # it cannot contradict any other voter
             members.keep_first_voters()
             self._journal.set_intact()
             return
@@ -240,7 +240,7 @@ class VotingNode(PySyncObjNode):
             recovery.follows = True
         if recovery.is_complete(self._commit, now):
             self._end_recovery()
-        elif now >= recovery.query_at:  # also while it follows: half may wait for the other half
+        elif now >= recovery.query_at:  # also while it follows: the voters may wait for each other
             recovery.query_at = now + self._timing.heartbeat
             for peer in sorted((members.configured | members.voters) - {self._node_id}):
                 self._enqueue(peer, RecoveryQuery(self.term, recovery.nonce))
