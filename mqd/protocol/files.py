@@ -1,7 +1,7 @@
 """The files of a data directory, bytes <-> values: Apache Kafka's formats, to the byte.
 
-Pure: the log writes what `encode_*` gives and trusts nothing that `decode_*` refuses with
-`FileFormatError`; mqctl reads the same files offline. Batches themselves are in `batch.py`.
+Pure. The log writes the results of `encode_*`; `decode_*` rejects invalid files with
+`FileFormatError`. mqctl reads the same files offline. Batches themselves are in `batch.py`.
 
     <topic>-<partition>/ 00000000000000000000.log        batches v2, one after the other; the name
                                                          is the base offset
@@ -106,16 +106,16 @@ def scan_batches(
     """
     chunk, chunk_start = memoryview(b""), position
     while position < end:
-        at = position - chunk_start
-        if len(chunk) - at < HEADER_BYTES:
-            chunk, chunk_start, at = (
+        start = position - chunk_start
+        if len(chunk) - start < HEADER_BYTES:
+            chunk, chunk_start, start = (
                 memoryview(read_at(position, min(chunk_bytes, end - position))),
                 position,
                 0,
             )
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
-        header = parse_header(chunk, at)
+        header = parse_header(chunk, start)
         size = header.batch_length + LOG_OVERHEAD_BYTES
         if header.magic != MAGIC:
             raise BadBatch(position, f"magic {header.magic}")
@@ -128,15 +128,15 @@ def scan_batches(
                 position,
                 f"base offset {header.base_offset}, last offset delta {header.last_offset_delta}",
             )
-        if len(chunk) - at < size:
-            chunk, chunk_start, at = (
+        if len(chunk) - start < size:
+            chunk, chunk_start, start = (
                 memoryview(read_at(position, max(size, min(chunk_bytes, end - position)))),
                 position,
                 0,
             )
             if len(chunk) < size:
                 raise BadBatch(position, "the file ends inside a batch")
-        yield position, header, chunk[at : at + size]
+        yield position, header, chunk[start : start + size]
         position += size
 
 

@@ -80,9 +80,9 @@ def by_name(name: str) -> Api:
 
     KeyError if there is none.
     """
-    wanted = name.replace("_", "").lower()
+    module_name = name.replace("_", "").lower()
     for key, module in _MODULES.items():
-        if module.replace("_", "") == wanted:
+        if module.replace("_", "") == module_name:
             api = by_key(key)
             assert api is not None
             return api

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (key 25): offsets of a group will be committed in a transaction.
+"""AddOffsetsToTxn (key 25): adds the committed offsets of a group to a transaction.
 
 v1  same
 v2  may return PRODUCER_FENCED

@@ -1,10 +1,9 @@
-"""AddPartitionsToTxn (key 24): partitions take part in a transaction from now on, or: do they
-already?
+"""AddPartitionsToTxn (key 24): adds partitions to a transaction, or verifies that they were added.
 
 v1  same
 v2  may return PRODUCER_FENCED
 v3  flexible
-v4  from brokers: several transactions at once, and a question in place of an order (KIP-890)
+v4  from brokers: several transactions at once, and verification only (KIP-890)
 v5  may return TRANSACTION_ABORTABLE (KIP-890)
 """
 

@@ -1,5 +1,5 @@
-"""AlterConfigs (key 33): replace the whole configuration of resources. IncrementalAlterConfigs has
-superseded it.
+"""AlterConfigs (key 33): replaces the whole configuration of resources. IncrementalAlterConfigs has
+replaced it.
 
 v2  flexible
 """

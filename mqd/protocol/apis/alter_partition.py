@@ -1,10 +1,8 @@
 """AlterPartition (key 56): a leader requests a change of an ISR (KIP-497). Peers only;
 flexible from the start.
 
-v2  topics by id (KIP-841); before that were names, and no release since Apache Kafka 4.0 speaks
-    them
-v3  the ISR with the epoch of each broker, so that one that was restarted meanwhile is not taken for
-    its predecessor (KIP-903)
+v2  topics by id (KIP-841); no release since Apache Kafka 4.0 supports earlier versions, with names
+v3  the ISR with broker epochs, to detect a broker that was restarted meanwhile (KIP-903)
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ REQUEST = message(
                     field("new_isr", array(INT32), until=2),
                     field(
                         "new_isr_with_epochs",
-                        # -1: not to be checked
+                        # -1: do not check
                         array(field("broker_id", INT32), field("broker_epoch", INT64, default=-1)),
                         since=3,
                     ),
                     field("leader_recovery_state", INT8),  # 1: recovers from an unclean election
-                    field("partition_epoch", INT32),  # the one that is to be replaced
+                    field("partition_epoch", INT32),  # the epoch that the change replaces
                 ),
             ),
         ),

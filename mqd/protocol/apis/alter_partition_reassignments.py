@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments (key 45): partitions move to other replicas, or a move is cancelled
+"""AlterPartitionReassignments (key 45): moves partitions to other replicas, or cancels a move
 (KIP-455). Flexible from the start.
 
-v1  the number of replicas may be said to be kept (KIP-860)
+v1  may forbid a change of the replication factor (KIP-860)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REQUEST = message(
             field("name", STRING),
             field(
                 "partitions",
-                # null: cancel what is under way
+                # null: cancel the current reassignment
                 array(
                     field("partition_index", INT32), field("replicas", array(INT32), default=None)
                 ),

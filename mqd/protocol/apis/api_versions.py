@@ -1,11 +1,11 @@
-"""ApiVersions (key 18): which APIs in which versions; the first request of every client.
+"""ApiVersions (key 18): the supported APIs and versions; the first request of every client.
 
 v1  throttle time
-v3  flexible, and the client introduces itself (KIP-511); feature levels, tagged (KIP-584)
-v4  a feature may have 0 as its lowest level; below v4 such a feature must be left out (KAFKA-17011,
+v3  flexible; name and version of the client software (KIP-511); feature levels, tagged (KIP-584)
+v4  a feature may have the minimum level 0; earlier versions omit such a feature (KAFKA-17011,
     KAFKA-17492)
 
-Two exceptions from the rules, as the client does not know our versions before this response:
+Two exceptions, because the client does not know the supported versions before this response:
 the response header is v0 in every version, and a request of an unknown version gets
 UNSUPPORTED_VERSION in a v0 body.
 """
@@ -66,10 +66,10 @@ RESPONSE = message(
 
 
 class ApiVersions(Api):
-    """An Api with the exceptions that this one request has."""
+    """An Api with the exceptions of this request."""
 
     def encode_response(self, version: int, mapping: Mapping[str, Any]) -> bytes:
-        """Omits what the version cannot express: below v4, features whose lowest level is 0."""
+        """Before v4, omits features whose minimum level is 0."""
         features = mapping.get("supported_features", ())
         if version < 4 and features:
             mapping = {

@@ -1,7 +1,7 @@
 """BrokerHeartbeat (key 63): a broker renews its session. Peers only; flexible from
 the start.
 
-v1  log directories that failed, tagged (KIP-858)
+v1  failed log directories, tagged (KIP-858)
 v2  cordoned log directories, tagged (KIP-1066)
 """
 

@@ -1,10 +1,10 @@
-"""BrokerRegistration (key 62): a broker makes itself known to the controller. Peers only; flexible
+"""BrokerRegistration (key 62): registers a broker with the controller. Peers only; flexible
 from the start.
 
-v1  whether the broker moves over from ZooKeeper
+v1  whether the broker migrates from ZooKeeper
 v2  log directories (KIP-858)
 v3  the epoch before a clean shutdown (KIP-966)
-v4  a feature may have 0 as its lowest level; below v4 such a feature must be left out
+v4  a feature may have the minimum level 0; earlier versions omit such a feature
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ConsumerGroupDescribe (key 69): groups of the consumer protocol with their members, what they
-have and are to have (KIP-848).
+"""ConsumerGroupDescribe (key 69): groups of the consumer protocol, with the current and the target
+assignment of each member (KIP-848).
 
-v1  which protocol each member speaks
+v1  the protocol of each member
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat (key 68): joins, stays in and leaves a group of the consumer protocol
-(KIP-848).
+"""ConsumerGroupHeartbeat (key 68): a member joins, renews its session, or leaves a group of the
+consumer protocol (KIP-848).
 
-v1  the member makes up its own id; subscription by regular expression
+v1  the member generates its own id; subscription by regular expression
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _PARTITIONS = array(field("topic_id", UUID), field("partitions", array(INT32)))
 REQUEST = message(
     field("group_id", STRING),
     field("member_id", STRING),
-    field("member_epoch", INT32),  # 0 to join, -1 to leave, -2 to leave for now (a static member)
+    field("member_epoch", INT32),  # 0 to join, -1 to leave, -2 to leave temporarily (static)
     field("instance_id", STRING, nullable_since=0, default=None),
     field("rack_id", STRING, nullable_since=0, default=None),
     field("rebalance_timeout_ms", INT32, default=-1),  # -1: as in an earlier request
@@ -21,7 +21,7 @@ REQUEST = message(
     field("subscribed_topic_names", array(STRING), nullable_since=0, default=None),
     field("subscribed_topic_regex", STRING, since=1, nullable_since=1, default=None),
     field("server_assignor", STRING, nullable_since=0, default=None),
-    field("topic_partitions", _PARTITIONS, nullable_since=0, default=None),  # what the member has
+    field("topic_partitions", _PARTITIONS, nullable_since=0, default=None),  # owned by the member
 )
 
 RESPONSE = message(

@@ -1,4 +1,4 @@
-"""CreatePartitions (key 37): give topics more partitions.
+"""CreatePartitions (key 37): adds partitions to topics.
 
 v2  flexible
 v3  may return THROTTLING_QUOTA_EXCEEDED (KIP-599)
@@ -13,7 +13,7 @@ REQUEST = message(
         "topics",
         array(
             field("name", STRING),
-            field("count", INT32),  # in total, not in addition
+            field("count", INT32),  # total, with existing partitions
             field("assignments", array(field("broker_ids", array(INT32))), nullable_since=0),
         ),
     ),

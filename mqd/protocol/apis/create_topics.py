@@ -1,7 +1,7 @@
-"""CreateTopics (key 19).
+"""CreateTopics (key 19): creates topics.
 
 v2  throttle time
-v4  -1 partitions or replicas stand for the broker's defaults (KIP-464)
+v4  -1 partitions or replicas mean the broker's defaults (KIP-464)
 v5  flexible; the response has the configuration of the new topic (KIP-525)
 v6  may return THROTTLING_QUOTA_EXCEEDED (KIP-599)
 v7  the response has the topic id
@@ -28,7 +28,7 @@ REQUEST = message(
         "topics",
         array(
             field("name", STRING),
-            field("num_partitions", INT32),  # -1: the broker's default, or as many as assigned
+            field("num_partitions", INT32),  # -1: default, or as assigned
             field("replication_factor", INT16),  # -1 as above
             field(
                 "assignments",
@@ -52,7 +52,7 @@ RESPONSE = message(
             field("topic_id", UUID, since=7),
             field("error_code", INT16),
             field("error_message", TEXT, nullable_since=0),
-            field("topic_config_error_code", INT16, since=5, tag=0),  # why there are no configs
+            field("topic_config_error_code", INT16, since=5, tag=0),  # reason for missing configs
             field("num_partitions", INT32, since=5, default=-1),
             field("replication_factor", INT16, since=5, default=-1),
             field(

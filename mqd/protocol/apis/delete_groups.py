@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42): empty groups of any type, with their offsets (KIP-229).
+"""DeleteGroups (key 42): deletes empty groups of any type, with their offsets (KIP-229).
 
 v1  as v0
 v2  flexible

@@ -1,4 +1,4 @@
-"""DeleteRecords (key 21): move the start of partitions' logs up.
+"""DeleteRecords (key 21): advances the log start offset of partitions.
 
 v2  flexible
 """

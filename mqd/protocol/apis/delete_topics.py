@@ -1,4 +1,4 @@
-"""DeleteTopics (key 20).
+"""DeleteTopics (key 20): deletes topics.
 
 v1  throttle time
 v3  may return TOPIC_DELETION_DISABLED

@@ -1,7 +1,7 @@
 """DescribeCluster (key 60): cluster id, controller and brokers (KIP-700). Flexible from the start.
 
 v1  brokers or controllers, as the client requests (KIP-919)
-v2  fenced brokers too, when asked for (KIP-1073)
+v2  fenced brokers on request (KIP-1073)
 """
 
 from __future__ import annotations

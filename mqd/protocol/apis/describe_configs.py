@@ -1,6 +1,6 @@
-"""DescribeConfigs (key 32): configuration of topics, brokers, groups and others.
+"""DescribeConfigs (key 32): configurations of topics, brokers, groups and other resources.
 
-v1  where a value comes from, and its synonyms (KIP-226)
+v1  the source of each value, and its synonyms (KIP-226)
 v3  type and documentation of each key
 v4  flexible
 """

@@ -4,12 +4,12 @@ v1  throttle time
 v3  the authorized operations of the client (KIP-430)
 v4  static members (KIP-345)
 v5  flexible
-v6  GROUP_ID_NOT_FOUND for a group that does not exist, in words too; before that it is called dead
+v6  GROUP_ID_NOT_FOUND, with a message, for an unknown group; earlier versions return the state Dead
     (KIP-1043)
 
-From v5 on, in tagged fields of mqd's own: a request with `awaited_wanted` gets, for a group in a
-rebalance, the time since when it has been in its state, and the members that it waits for. Apache
-Kafka ignores tags that it does not know (KIP-482), and omits these fields.
+From v5 on, mqd has its own tagged fields. The response to a request with `awaited_wanted` has, for
+a group in a rebalance, the start time of its state and the members that it waits for. Apache Kafka
+ignores unknown tags (KIP-482), so its response omits these fields.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RESPONSE = message(
             field("group_id", STRING),
             field("group_state", STRING),
             field("protocol_type", STRING),
-            field("protocol_data", STRING),  # the protocol that the group chose
+            field("protocol_data", STRING),  # the protocol chosen by the group
             field(
                 "members",
                 array(

@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61): what partitions know of their idempotent producers (KIP-664).
+"""DescribeProducers (key 61): the state of idempotent producers in partitions (KIP-664).
 
 v0  flexible
 """

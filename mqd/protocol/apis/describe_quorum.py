@@ -1,8 +1,8 @@
 """DescribeQuorum (key 55): leader, voters and observers of the metadata log (KIP-595). Flexible
 from the start.
 
-v1  when each last contacted the leader, and when it last had caught up (KIP-836)
-v2  errors in words, directory ids, and the addresses of the nodes (KIP-853)
+v1  the times of the last contact with the leader, and of the last time caught up (KIP-836)
+v2  error messages, directory ids, and the addresses of the nodes (KIP-853)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REPLICAS = array(
     # ms of the leader's wall clock; -1 for the leader itself
     field("last_fetch_timestamp", INT64, since=1, default=-1),
     field("last_caught_up_timestamp", INT64, since=1, default=-1),  # the same; for the leader: now
-    # mqd's own: why the leader has no connection to it
+    # only mqd has it: why the leader has no connection to the node
     field("no_connection_reason", TEXT, since=1, tag=10_000, default=""),
 )
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions (key 65): what the coordinator knows of transactional ids (KIP-664).
+"""DescribeTransactions (key 65): the state of transactional ids at their coordinator (KIP-664).
 
 Flexible from the start.
 """
@@ -18,14 +18,14 @@ RESPONSE = message(
         array(
             field("error_code", INT16),
             field("transactional_id", STRING),
-            field("transaction_state", STRING),  # such as Ongoing
+            field("transaction_state", STRING),  # for example Ongoing
             field("transaction_timeout_ms", INT32),
             field("transaction_start_time_ms", INT64),  # -1: none has begun
             field("producer_id", INT64),
             field("producer_epoch", INT16),
-            # of the present transaction
+            # of the current transaction
             field("topics", array(field("topic", STRING), field("partitions", array(INT32)))),
-            # ours: who ends a prepared transaction (KIP-939)
+            # only mqd has it: the owner that ends a prepared transaction (KIP-939)
             field("owner_producer_id", INT64, since=0, tag=10_000, default=-1),
             field("owner_producer_epoch", INT16, since=0, tag=10_001, default=-1),
         ),

@@ -1,4 +1,4 @@
-"""ElectLeaders (key 43): the preferred replica, or any living one, becomes leader (KIP-183,
+"""ElectLeaders (key 43): elects the preferred replica, or any live one, as leader (KIP-183,
 KIP-460).
 
 v1  the kind of election, and an error for the request as a whole; v0 elects the preferred replica

@@ -1,4 +1,4 @@
-"""EndTxn (key 26): commit or abort a transaction.
+"""EndTxn (key 26): commits or aborts a transaction.
 
 v1  same
 v2  may return PRODUCER_FENCED

@@ -1,11 +1,10 @@
-"""Fetch (key 1): read record batches. Consumers, followers and Raft voters send it.
+"""Fetch (key 1): reads record batches. Consumers, followers and Raft voters send it.
 
-v4  isolation level, last stable offset and aborted transactions: what reading committed records
-    needs
+v4  isolation level, last stable offset and aborted transactions, for read_committed consumers
 v5  log start offsets, the follower's in the request and the leader's in the response
 v6  may return KAFKA_STORAGE_ERROR
-v7  fetch sessions: later requests name only what changed (KIP-227)
-v9  the leader epoch that the client believes in (KIP-320)
+v7  fetch sessions: later requests name only changed partitions (KIP-227)
+v9  the leader epoch that the client knows (KIP-320)
 v10 batches may be compressed with zstd (KIP-110)
 v11 rack of the consumer, preferred replica to read from (KIP-392)
 v12 flexible; truncation by epoch within the fetch (KIP-595)
@@ -45,7 +44,7 @@ REQUEST = message(
         tag=1,
     ),
     field("max_wait_ms", INT32),
-    field("min_bytes", INT32),  # with fewer to give, wait for max_wait_ms
+    field("min_bytes", INT32),  # with fewer bytes, wait for max_wait_ms
     field("max_bytes", INT32, default=INT32_MAX),
     field("isolation_level", INT8),  # 0 all records, 1 only committed ones
     field("session_id", INT32, since=7),  # 0: none yet
@@ -62,7 +61,7 @@ REQUEST = message(
                     field("current_leader_epoch", INT32, since=9, default=-1),  # -1: do not compare
                     field("fetch_offset", INT64),
                     field("last_fetched_epoch", INT32, since=12, default=-1),
-                    # the follower's own; -1 from a consumer
+                    # of the follower's log; -1 for a consumer
                     field("log_start_offset", INT64, since=5, default=-1),
                     field("partition_max_bytes", INT32),
                     field("replica_directory_id", UUID, since=17, tag=0),

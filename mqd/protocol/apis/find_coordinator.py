@@ -1,11 +1,11 @@
-"""FindCoordinator (key 10): which broker coordinates a group, a transactional id or a share
+"""FindCoordinator (key 10): the broker that coordinates a group, a transactional id or a share
 partition.
 
 v1  key type (0 group, 1 transaction); error message and throttle time
 v3  flexible
 v4  several keys in one request (KIP-699)
 v5  may return TRANSACTION_ABORTABLE (KIP-890)
-v6  key type 2, share: the key reads "group:topic id:partition" (KIP-932)
+v6  key type 2, share: the key is "group:topic id:partition" (KIP-932)
 """
 
 from __future__ import annotations

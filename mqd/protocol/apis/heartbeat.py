@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): a member renews its session; the error code may request a rejoin.
+"""Heartbeat (key 12): a member renews its session; an error code may require a rejoin.
 
 v1  throttle time
 v3  static members (KIP-345)

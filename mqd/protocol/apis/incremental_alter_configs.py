@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (key 44): change single keys of resources' configuration (KIP-339).
+"""IncrementalAlterConfigs (key 44): changes single configuration keys of resources (KIP-339).
 
 v1  flexible
 """

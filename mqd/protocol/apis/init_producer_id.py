@@ -1,10 +1,10 @@
 """InitProducerId (key 22): an id and epoch for an idempotent or transactional producer.
 
 v2  flexible
-v3  the producer's present id and epoch, so that it can go on after an error (KIP-360)
+v3  the producer's current id and epoch, so that it can continue after an error (KIP-360)
 v4  may return PRODUCER_FENCED
 v5  may return TRANSACTION_ABORTABLE (KIP-890)
-v6  two-phase commit (KIP-939): unstable in Kafka 4.3, so a node serves it only where an option
+v6  two-phase commit (KIP-939): unstable in Kafka 4.3, so a node supports it only if an option
     enables it (server/unstable.py)
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from mqd.protocol.schema import BOOLEAN, INT16, INT32, INT64, STRING, Api, field, message
 
 REQUEST = message(
-    field("transactional_id", STRING, nullable_since=0),  # null: only idempotent
+    field("transactional_id", STRING, nullable_since=0),  # null: idempotent only
     field("transaction_timeout_ms", INT32),
     field("producer_id", INT64, since=3, default=-1),
     field("producer_epoch", INT16, since=3, default=-1),

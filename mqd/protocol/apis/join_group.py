@@ -1,12 +1,12 @@
-"""JoinGroup (key 11): become, or stay, a member of a classic group's next generation.
+"""JoinGroup (key 11): a client joins or rejoins a classic group for its next generation.
 
-v1  how long a rebalance may take; in v0 that is the session timeout
+v1  the rebalance timeout; in v0 it is the session timeout
 v2  throttle time
-v4  a new member is sent back with an id first (KIP-394)
+v4  a new member first gets its id in an error response, and retries with it (KIP-394)
 v5  static members (KIP-345)
 v6  flexible
 v7  the protocol type in the response (KIP-559)
-v8  why the client joins (KIP-800)
+v8  the reason of the join (KIP-800)
 v9  a returning leader may skip the assignment (KIP-814)
 """
 
@@ -18,7 +18,7 @@ REQUEST = message(
     field("group_id", STRING),
     field("session_timeout_ms", INT32),
     field("rebalance_timeout_ms", INT32, since=1, default=-1),
-    field("member_id", STRING),  # empty: none yet
+    field("member_id", STRING),  # empty for a new member
     field("group_instance_id", STRING, since=5, default=None, nullable_since=5),
     field("protocol_type", STRING),
     # in the order of preference

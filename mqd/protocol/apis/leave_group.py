@@ -1,9 +1,9 @@
-"""LeaveGroup (key 13): members of a classic group go, or are removed.
+"""LeaveGroup (key 13): members leave a classic group, or are removed.
 
 v1  throttle time
 v3  several members at once, static ones by their instance id (KIP-345)
 v4  flexible
-v5  why (KIP-800)
+v5  the reason (KIP-800)
 """
 
 from __future__ import annotations

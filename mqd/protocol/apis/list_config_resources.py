@@ -1,8 +1,8 @@
-"""ListConfigResources (key 74): names of everything that has, or may have, configuration of its own
+"""ListConfigResources (key 74): names of resources that have, or may have, a configuration
 (KIP-1142).
 
 v0  subscriptions to client metrics only (KIP-714)
-v1  of every type
+v1  resources of every type
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 v1  throttle time
 v3  flexible
-v4  only groups in certain states, and the state in the response (KIP-518)
-v5  only groups of certain types, and the type in the response (KIP-848)
+v4  a filter by state, and the state in the response (KIP-518)
+v5  a filter by type, and the type in the response (KIP-848)
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""ListOffsets (key 2): the offset of a timestamp, or of a special place in the log.
+"""ListOffsets (key 2): the offset of a timestamp, or of a special position in the log.
 
-The special timestamps are negative; each may be asked only from the version that brought it: -1 the
-end of the log, -2 its start (v1), -3 the record with the largest timestamp (v7, KIP-734), -4 the
-start of the local log (v8, KIP-405), -5 the end of the tiered log (v9, KIP-1005), -6 the first
-offset not yet tiered (v11, KIP-1023).
+The special timestamps are negative. Each is valid from the version that introduced it: -1 the end
+of the log, -2 its start (v1), -3 the record with the largest timestamp (v7, KIP-734), -4 the start
+of the local log (v8, KIP-405), -5 the end of the tiered log (v9, KIP-1005), -6 the first offset not
+yet tiered (v11, KIP-1023).
 
-v1  one offset a partition, with its timestamp
+v1  one offset for each partition, with its timestamp
 v2  isolation level; throttle time
 v4  leader epochs
 v5  may return OFFSET_NOT_AVAILABLE
 v6  flexible
-v10 a timeout, for offsets that are looked up in remote storage (KIP-1075)
+v10 a timeout for lookups in remote storage (KIP-1075)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mqd.protocol.schema import INT8, INT16, INT32, INT64, STRING, Api, array, f
 
 REQUEST = message(
     field("replica_id", INT32),  # -1: a consumer
-    # 0: end of log is the high watermark, 1: the last stable offset
+    # the end of the log is 0: the high watermark, 1: the last stable offset
     field("isolation_level", INT8, since=2),
     field(
         "topics",

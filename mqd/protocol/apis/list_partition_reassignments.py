@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (key 46): partitions that are on the move (KIP-455).
+"""ListPartitionReassignments (key 46): partitions with a reassignment (KIP-455).
 
 v0  flexible
 """
@@ -29,7 +29,7 @@ RESPONSE = message(
                 "partitions",
                 array(
                     field("partition_index", INT32),
-                    field("replicas", array(INT32)),  # with those that are being added and removed
+                    field("replicas", array(INT32)),  # includes those being added and removed
                     field("adding_replicas", array(INT32)),
                     field("removing_replicas", array(INT32)),
                 ),

@@ -1,8 +1,8 @@
 """ListTransactions (key 66): the transactional ids that a broker coordinates (KIP-664). Flexible
 from the start.
 
-v1  only transactions that began longer ago than a duration (KIP-994)
-v2  only ids that match a pattern; may return INVALID_REGULAR_EXPRESSION (KIP-1152)
+v1  a filter by the age of the transaction (KIP-994)
+v2  a filter by a pattern of the id; may return INVALID_REGULAR_EXPRESSION (KIP-1152)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESPONSE = message(
             field("transactional_id", STRING),
             field("producer_id", INT64),
             field("transaction_state", STRING),
-            # ours: it waits for its owner's decision (KIP-939)
+            # only mqd has it: the transaction waits for its owner's decision (KIP-939)
             field("prepared", BOOLEAN, since=0, tag=10_000, default=False),
         ),
     ),

@@ -7,11 +7,11 @@ v3  throttle time
 v4  the client allows or forbids the creation of a missing topic
 v5  offline replicas
 v7  leader epochs
-v8  authorized operations of cluster and topics, when asked for
+v8  authorized operations of cluster and topics on request
 v9  flexible
-v10 topic ids, but a request may not use them yet
-v11 no authorized operations of the cluster any more: DescribeCluster has them (KIP-700)
-v12 topics may be asked for by id; the name in may return null
+v10 topic ids in the response only
+v11 without authorized operations of the cluster, which DescribeCluster returns (KIP-700)
+v12 requests may name topics by id; the name in a response may be null
 v13 an error code for the whole request
 """
 

@@ -1,12 +1,12 @@
-"""OffsetCommit (key 8): how far a group has read.
+"""OffsetCommit (key 8): commits offsets of a group.
 
 v2  the retention time of the offsets
 v3  throttle time
-v5  without it: the broker decides the retention
-v6  the leader epoch of what was read (KIP-320)
+v5  without the retention time, which the broker now decides
+v6  the leader epoch of the last record read (KIP-320)
 v7  static members (KIP-345)
 v8  flexible
-v9  member epochs, and an error for a group that does not exist (KIP-848)
+v9  member epochs, and an error for an unknown group (KIP-848)
 v10 topics by id
 """
 

@@ -1,4 +1,4 @@
-"""OffsetDelete (key 47): forget how far a group has read some partitions (KIP-496)."""
+"""OffsetDelete (key 47): deletes the committed offsets of a group for some partitions (KIP-496)."""
 
 from __future__ import annotations
 

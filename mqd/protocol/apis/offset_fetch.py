@@ -1,16 +1,16 @@
-"""OffsetFetch (key 9): how far groups have read.
+"""OffsetFetch (key 9): the committed offsets of groups.
 
-v2  null topics: all of the group; an error for the whole group
+v2  null topics request all topics of the group; an error for the whole group
 v3  throttle time
-v5  the leader epoch of what was read (KIP-320)
+v5  the leader epoch of the last record read (KIP-320)
 v6  flexible
-v7  only offsets that no open transaction may still change (KIP-447)
+v7  may require offsets without an open transaction (KIP-447)
 v8  several groups (KIP-709)
 v9  member id and epoch (KIP-848)
 v10 topics by id
 
-From v8 on mqd has tagged fields: for a request with `lag_wanted`, the response has the start
-and end of the log and the lag beside each offset, and sets `has_log_ends`. Apache Kafka skips
+From v8 on mqd has its own tagged fields. The response to a request with `lag_wanted` has the start
+and end of the log and the lag for each offset, and sets `has_log_ends`. Apache Kafka skips
 unknown tags (KIP-482), so its response does not set it.
 """
 
@@ -31,8 +31,8 @@ from mqd.protocol.schema import (
 )
 
 LAG_TO_HIGH_WATERMARK, LAG_TO_LAST_STABLE_OFFSET = 1, 2
-"""`lag_wanted`: up to what readers of uncommitted records get, or to what those of
-committed ones do. 0: not at all.
+"""Values of `lag_wanted`: the lag of read_uncommitted consumers, and of read_committed consumers.
+0: no lag.
 """
 
 _ROW = (

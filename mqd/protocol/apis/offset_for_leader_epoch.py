@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch (key 23): where an epoch ended, so that a reader knows how far it agrees
-with the leader.
+"""OffsetForLeaderEpoch (key 23): the end offset of a leader epoch, with which a replica or consumer
+finds where its log diverges from the leader's.
 
-v2  the leader epoch that the client believes in; throttle time
+v2  the leader epoch that the client knows; throttle time
 v3  replica id
 v4  flexible
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from mqd.protocol.schema import INT16, INT32, INT64, STRING, Api, array, field, message
 
 REQUEST = message(
-    # -1 a consumer, -2 one that may look beyond the high watermark
+    # -1: a consumer; -2: one that may read above the high watermark
     field("replica_id", INT32, since=3, default=-2),
     field(
         "topics",
@@ -22,7 +22,7 @@ REQUEST = message(
                 array(
                     field("partition", INT32),
                     field("current_leader_epoch", INT32, default=-1),  # -1: do not compare
-                    field("leader_epoch", INT32),  # the one to look up
+                    field("leader_epoch", INT32),  # to look up
                 ),
             ),
         ),

@@ -1,7 +1,7 @@
-"""Produce (key 0): append record batches to partitions.
+"""Produce (key 0): appends record batches to partitions.
 
-v3  the first with record batch v2 and a transactional id; 0-2 left Kafka in 4.0, but are still
-    *advertised*: librdkafka takes their absence for a broker without compression (KAFKA-18659)
+v3  record batch v2 and a transactional id. Kafka 4.0 removed v0 to v2, but still *advertises* them:
+    without them librdkafka assumes a broker without compression (KAFKA-18659)
 v4  may return KAFKA_STORAGE_ERROR
 v5  the response has the log start offset
 v7  batches may be compressed with zstd (KIP-110)
@@ -9,7 +9,7 @@ v8  the response names the invalid records of a rejected batch (KIP-467)
 v9  flexible
 v10 the response names the new leader and its address, tagged (KIP-951)
 v11 may return TRANSACTION_ABORTABLE (KIP-890)
-v12 adds its partitions to the transaction by itself (KIP-890, second part)
+v12 adds its partitions to the transaction implicitly (KIP-890, second part)
 v13 topics by id instead of name (KIP-516)
 """
 
@@ -58,7 +58,7 @@ RESPONSE = message(
                     field("index", INT32),
                     field("error_code", INT16),
                     field("base_offset", INT64),
-                    # -1 where the topic keeps the producer's timestamps
+                    # -1 if the topic keeps the producer's timestamps
                     field("log_append_time_ms", INT64, default=-1),
                     field("log_start_offset", INT64, since=5, default=-1),
                     field(

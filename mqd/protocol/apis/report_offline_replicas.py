@@ -1,8 +1,8 @@
 """ReportOfflineReplicas (key 32002): a broker reports its lost replicas to the controller.
 Peers only, and not in Apache Kafka.
 
-Kafka lets brokers report log directories that failed (KIP-112, KIP-858). Here one replica can be
-lost, too: a corrupt log is fenced alone, and its neighbours in the directory go on.
+In Kafka, brokers report failed log directories (KIP-112, KIP-858). In mqd, a single replica can be
+lost, too: a corrupt log is fenced alone, and the other logs of its directory stay online.
 
 v0  flexible
 """

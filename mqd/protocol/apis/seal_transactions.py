@@ -1,8 +1,8 @@
-"""SealTransactions (key 32003): a transaction coordinator closes prepared transactions to records.
+"""SealTransactions (key 32003): a transaction coordinator seals prepared transactions.
 
 Peers only, and not in Apache Kafka. A partition of a prepared transaction (KIP-939) gets a seal.
-From there on it refuses the epoch that wrote the records, and the transaction stays open until its
-marker comes. The shape is that of WriteTxnMarkers, without an outcome.
+After it, the partition rejects the epoch of the records, and the transaction stays open until its
+marker arrives. The schema is that of WriteTxnMarkers, without an outcome.
 
 v0  flexible
 """

@@ -1,10 +1,10 @@
-"""SyncGroup (key 14): the leader of a classic group brings the assignments of a generation, every
-member fetches its own.
+"""SyncGroup (key 14): the leader of a classic group sends the assignments of a generation, and each
+member receives its assignment.
 
 v1  throttle time
 v3  static members (KIP-345)
 v4  flexible
-v5  the protocol's type and name on both sides (KIP-559)
+v5  protocol type and name in request and response (KIP-559)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""TxnOffsetCommit (key 28): how far a group has read, if and when the transaction commits (KIP-98).
+"""TxnOffsetCommit (key 28): commits offsets of a group with a transaction (KIP-98).
 
-v2  the leader epoch of what was read (KIP-320)
-v3  flexible; which member of which generation commits (KIP-447)
+v2  the leader epoch of the last record read (KIP-320)
+v3  flexible; member id and generation (KIP-447)
 v4  may return TRANSACTION_ABORTABLE (KIP-890)
-v5  adds the group to the transaction by itself (KIP-890)
+v5  adds the group to the transaction implicitly (KIP-890)
 """
 
 from __future__ import annotations

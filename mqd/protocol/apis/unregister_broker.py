@@ -1,4 +1,4 @@
-"""UnregisterBroker (key 64): the cluster forgets a broker that will not come back (KIP-500).
+"""UnregisterBroker (key 64): removes the registration of a broker permanently (KIP-500).
 
 v0  flexible
 """

@@ -1,8 +1,7 @@
-"""UpdateFeatures (key 57): finalized features go up or down (KIP-584). Flexible from the start.
+"""UpdateFeatures (key 57): upgrades or downgrades features (KIP-584). Flexible from the start.
 
-v1  up, down without loss, or down with it, in place of a flag; and the request may be only checked
-    (KIP-778)
-v2  no results feature by feature (KIP-1022)
+v1  upgrade, safe or unsafe downgrade, in place of a flag; may only validate (KIP-778)
+v2  without a result for each feature (KIP-1022)
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ REQUEST = message(
         "feature_updates",
         array(
             field("feature", STRING),
-            field("max_version_level", INT16),  # below 1: the feature is finalized no more
+            field("max_version_level", INT16),  # below 1: delete the finalized feature
             field("allow_downgrade", BOOLEAN, until=0),
             field("upgrade_type", INT8, since=1, default=UPGRADE),
         ),

@@ -1,11 +1,11 @@
-"""WriteTxnMarkers (key 27): a transaction coordinator ends transactions in the partitions that a
-node leads (KIP-98).
+"""WriteTxnMarkers (key 27): a transaction coordinator writes markers to the partitions of a
+node (KIP-98).
 
-Version 0 is history (KIP-896). Clients may send it, too, to end hanging transactions
+KIP-896 removed version 0. Clients may send this request, too, to end hanging transactions
 (KIP-664).
 
 v1  flexible
-v2  the transaction version, which decides how strictly the producer epoch is checked (KIP-1228)
+v2  the transaction version, which determines the check of the producer epoch (KIP-1228)
 """
 
 from __future__ import annotations
