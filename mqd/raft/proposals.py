@@ -39,7 +39,7 @@ class Proposals:
         if self.count >= limits.RAFT_PROPOSALS_MAX:
             raise MqError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"{self.count} metadata changes wait already; try again later",
+                f"{self.count} metadata changes are pending; retry later",
             )
         waiting = _Waiting()
         self._queue.append((entry, waiting))

@@ -1,42 +1,42 @@
-"""How a voter that starts with an empty log becomes a voter again without breaking its promises.
-Pure.
+"""How a voter that starts with an empty log becomes a full voter and keeps its promises. Pure.
 
-A voter with an empty log is new, or its disk was emptied. An emptied one may have voted, and may
-have acknowledged entries that it no longer holds. If it voted again, or acknowledged another
-leader's entries, two leaders could be elected in one term or committed entries be lost. Its disk
-cannot tell the two apart, so it queries the other voters. Until it knows enough it does not vote,
-stand or acknowledge:
+A voter with an empty log is new, or its disk was emptied. In the second case it may have voted, and
+may have acknowledged entries that it no longer has. If it voted again, two leaders could be elected
+in one term. If it acknowledged another leader's entries, committed entries could be lost. Its disk
+cannot distinguish the two cases, so it queries the other voters. Until their replies suffice, it
+does not vote, become a candidate, or acknowledge entries:
 
-- All other voters reply that their logs are empty: nothing was ever committed. It becomes a voter
-  in the highest term of the replies, with its vote in that term used up, for it may have given
-  it.
-- Otherwise it waits for replies from so many intact voters that every majority which it may have
-  been part of has one of them. From then on it is in no earlier term than they are: it follows no
-  leader that such a majority has left behind. It acknowledges what it then holds. It becomes a
-  voter once it holds all that a leader of that term or a later one had committed, the last of it
-  in the leader's own term: that includes everything ever committed with its help (Leader
-  Completeness).
+- All other voters reply that their logs are empty: nothing was ever committed. It becomes a full
+  voter in the highest term of the replies. Its vote in that term counts as used, because it may
+  have voted.
+- Otherwise it waits for replies from enough intact voters: every majority of which it may have been
+  a member must contain one of them. From then on its term is at least theirs, so it follows no
+  leader that such a majority has replaced. It acknowledges the entries that it then receives. It
+  becomes a full voter once it has every entry that a leader of that term or a later one had
+  committed, the last one from the leader's own term. These include every entry that was committed
+  with its help (Leader Completeness).
 
-A vote that was given before the loss may still be on its way, to a candidate that no reply
-mentions. With its next vote in that term, two leaders could be elected. So a candidate counts
-votes for one longest election timeout after its term began (`elections.VoteCount`). A recovering
-voter votes no sooner than twice that time after its start: until then every candidate that has
-its old vote has given up. That needs monotonic clocks that run evenly, which those of a suspended
-machine do not.
+A vote from before the loss may still be in flight, to a candidate that no reply mentions. With a
+new vote in that term, two leaders could be elected. So a candidate counts votes only for the
+longest election timeout after the start of its term (`elections.VoteCount`). A recovering voter
+does not vote for twice that time after its start. By then every candidate with its old vote has
+given up. This assumes monotonic clocks of equal rate; the clock of a suspended machine breaks the
+assumption.
 
-A reply counts if it answers a query of this process (nonce). Limits: as everywhere in Raft, only
-a minority of voters may lose their disks at a time. A disk that was put back to an earlier state
-(a restored copy) looks like one that never held more: no node can detect it. Never restore one
-voter's metadata directory from a copy: empty it.
+A reply counts if it has the nonce of this process's query.
 
-"All" and "majority" count voters by the peers file, and by the latest voter set of any reply
-(voters.py): a file may be ahead of the log, or behind it. A new node takes the same path before
-it becomes a voter. Having copied everything as an observer does not help, and must not: an
-observer holds what *its* leader has committed. If it is a voter that was emptied, its leader may
-be one of an earlier term, left behind by a majority that had the observer's vote and
-acknowledgements. It would then deny what that majority committed.
+Limits: as in Raft in general, only a minority of voters may lose their disks at the same time. A
+restored older copy of a disk looks like a disk that never had more entries; no node can detect it.
+Never restore one voter's metadata directory from a copy: empty it.
 
-Not covered either: a voter that is emptied while the voter set changes. Wait until the change is
+"All" and "majority" refer to the voters of the peers file, and to the latest voter set of any reply
+(voters.py), because the peers file may be newer or older than the log. A new node recovers in the
+same way before it becomes a voter, even if it has copied everything as an observer. An observer has
+the entries that *its* leader committed. If the observer is an emptied voter, a majority with its
+vote and acknowledgements may have replaced that leader. With its vote now, entries that this
+majority committed could be lost.
+
+Not covered: a voter that is emptied while the voter set changes. Wait until the change is
 committed.
 """
 

@@ -1,44 +1,46 @@
 """Which nodes are the voters, and when that may change: single-server membership change (Ongaro's
 dissertation, 4.1). Pure.
 
-The voter set in force is in the log, not in the peers file. A configuration entry holds an epoch
-and all voters. A node uses the latest one in its log from the moment that it is appended, committed
-or not, and the one before where that entry is truncated. Snapshots carry the set, too. The peers
-file is what the operator wants. The leader changes the set, by at most one voter:
+The current voter set is in the log, not in the peers file. A configuration entry contains an epoch
+and all voters. A node uses the latest one in its log from its append on, committed or not; if the
+entry is truncated, it uses the one before. Snapshots contain the set, too. The peers file is the
+operator's goal. The leader changes the set towards it, by one voter at a time:
 
     file of most nodes: {1, 2, 3, 4}      log: epoch 1 {1, 2, 3}      ->  the leader appends epoch 2
                                           {1, 2, 3, 4}
 
-Why two groups never decide without each other: any majority of a set and any majority of a set that
-has one voter more or less have a node in common. The leader appends a set only when (`next_set`)
-- the set before is committed, and an entry of the leader's own term is (Ongaro's correction of
-  2015): so of two leaders, the later one knows the last set that the earlier one may have
+Safety: if two sets differ by one voter, any majority of one set and any majority of the other have
+a node in common. So the leader appends a set only if (`next_set`)
+- the set before is committed, and so is an entry of the leader's own term (Ongaro's correction of
+  2015): of two leaders, the later one then knows the last set that the earlier one may have
   committed;
-- it differs from the set before by one voter. A node with a file that differs more can therefore do
-no harm: its votes count by the log. Neither can one with an old file, nor one that missed several
-changes.
+- it differs from the set before by one voter.
+A node whose peers file differs more, or is outdated, does no harm: its votes count by the log. The
+same is true for a node that missed several changes.
 
-What else `next_set` waits for keeps the cluster available, and is not needed for safety: a majority
-of the old and of the new set runs with that file (so that a change in the middle of a rolling
-restart is not taken back by the next leader), and a new voter has the leader's log. A leader does
-not remove itself: it hands leadership over first.
+The other conditions of `next_set` keep the cluster available, and are not needed for safety. A
+majority of the old and of the new set runs with the same file, so that the next leader does not
+revert a change in the middle of a rolling restart. A new voter has the leader's log. A leader does
+not remove itself: it first transfers its leadership.
 
-Before the first configuration entry there is epoch 0: the set of the peers file at the time when a
-voter first replied to another one, stored durably before the reply leaves. The cluster forms only
-when all voters of the file have met with the same file (elections.py), and the first leader appends
-epoch 1 with that set. So a file that changes between forming and epoch 1 has no effect.
+Before the first configuration entry the epoch is 0. Its set is that of the peers file when the
+voter first replied to another node, and it is durable before that reply is sent. The cluster forms
+only if all voters of the file have connected with the same file (elections.py). The first leader
+then appends epoch 1 with that set. So a change of the file between forming and epoch 1 has no
+effect.
 
-Where a majority of the voters is lost for good, no node can change the set any more. `mqd
-force-voters`, run on every remaining voter while all nodes are stopped, puts the set of the peers
-file in force (`Forced`). That is safe only as far as its operator is right: what only lost voters
-had is lost, and a lost voter that returns with its disk could decide with others that were not
-forced.
+If a majority of the voters is permanently lost, no node can change the set. `mqd force-voters`, run
+on every remaining voter while all nodes are stopped, puts the set of the peers file in force
+(`Forced`). Data that only lost voters had is lost. The operator must ensure that no lost voter
+returns with its disk: it could form a majority with nodes that were not forced.
 
-Nodes compare their files in the handshake (`disagreement`). It refuses what only a
-mistake can cause, with a reason, before it costs availability: files that differ by more than one
-voter; different files before epoch 1; a voter by the one file that its own file does not let vote;
-and a voter by the log that has an empty log and is no voter by its own file: it would acknowledge
-entries without the care of voter_recovery.py.
+Nodes compare their files in the handshake (`disagreement`). It rejects differences that only a
+mistake can cause, before they reduce availability:
+- files that differ by more than one voter;
+- different files before epoch 1;
+- a voter in the other node's file that its own file does not name as a voter;
+- a voter in the log with an empty log that its own file does not name as a voter: it would
+  acknowledge entries without the rules of voter_recovery.py.
 """
 
 from __future__ import annotations
