@@ -44,7 +44,7 @@ def refuse_shape(view: memoryview, config: LogConfig, client: bool) -> None:
     header = _header_of(view)
     compressed = header.attributes & CODEC_MASK
     if header.magic == 2 and HEADER_BYTES <= header.size < size:
-        reason = "a produce request carries one batch a partition, not more"
+        reason = "a produce request must have exactly one batch for each partition"
         raise MqError(ErrorCode.INVALID_RECORD, reason)
     is_impossible = header.records_count < 1 or header.last_offset_delta < 0
     is_whole = header.magic == 2 and header.size == size
@@ -60,7 +60,7 @@ def refuse_shape(view: memoryview, config: LogConfig, client: bool) -> None:
         reason = f"a batch of {size} bytes; max.message.bytes is {limit}"
         raise MqError(ErrorCode.MESSAGE_TOO_LARGE, reason)
     if header.base_offset:
-        reason = f"the batch says base offset {header.base_offset}; producers send 0"
+        reason = f"the batch has base offset {header.base_offset}; a producer must send 0"
         raise MqError(ErrorCode.INVALID_RECORD, reason)
     if header.records_count != header.last_offset_delta + 1:
         raise MqError(

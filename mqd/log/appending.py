@@ -298,12 +298,12 @@ def _plan_roll(log: PartitionLog, base_offset: Offset) -> Queued:
     partition = log.topic_partition
     if not durability.may_roll:
         waits = "recovery point" if durability.recovery_point_is_too_high else "truncation"
-        reason = f"the {waits} of {partition} waits to be on disk: try again"
+        reason = f"the {waits} of {partition} waits to be on disk: retry later"
         raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
     first_unsynced = log.segment_index(durability.end_offset)
     unsynced = len(log.segments) - first_unsynced + len(log.queue)
     if unsynced > SEGMENTS_UNSYNCED_MAX:
-        reason = f"{unsynced} segments of {partition} wait to be synced: try again"
+        reason = f"{unsynced} segments of {partition} wait to be synced: retry later"
         raise MqError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
     tail = log.tail = Queued(base_offset, log.producers.freeze())
     log.queue.append(tail)

@@ -51,7 +51,7 @@ from mqd.protocol.records import (
 )
 from mqd.types import NO_OFFSET, Offset
 
-# -- what may be cleaned
+# -- the cleanable part
 
 
 class Cleanable(NamedTuple):
@@ -62,7 +62,7 @@ class Cleanable(NamedTuple):
     """The base offset of the first segment that may not be cleaned yet."""
     clean_bytes: int
     dirty_bytes: int
-    """Of whole segments, as Kafka counts."""
+    """Bytes of whole segments, as in Kafka."""
     overdue: bool
     """Whether something dirty is older than `max.compaction.lag.ms`."""
 

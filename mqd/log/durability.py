@@ -48,7 +48,9 @@ class Durability:
         self.unsynced_truncation: Offset | None = None
         """The old end of a truncated log, until the truncation is durable."""
         self.lowest_truncation: Offset = NO_TRUNCATION
-        """Since the last sync was planned. Producer snapshots above it are outdated."""
+        """The lowest end of a truncation since the last sync was planned. Producer snapshots above
+        it are outdated.
+        """
         self.write_was_undone = False
         """Whether a failed write was undone just after the durable end. The next sync includes
         that file, because a power cut could restore those bytes."""
@@ -65,7 +67,7 @@ class Durability:
 
     @property
     def recovery_point_is_too_high(self) -> bool:
-        """Whether the checkpoint on disk may name an offset that is not durable any more."""
+        """Whether the checkpoint on disk may name an offset that is no longer durable."""
         return self.recovery_point > self.synced_end_offset
 
     def on_synced(self, end_offset: Offset, written_end_offset: Offset) -> bool:

@@ -22,9 +22,9 @@ class LogDirPlacement:
         """None: count again."""
 
     def choose(
-        self, directories: Iterable[LogDirectory], logs: Iterable[PartitionLog], wanted: Path | None
+        self, directories: Iterable[LogDirectory], logs: Iterable[PartitionLog], fixed: Path | None
     ) -> Path:
-        """The directory for a new log: `wanted`, if it is not None. StorageError if that one, or
+        """The directory for a new log: `fixed`, if it is not None. StorageError if that one, or
         every one, is offline.
         """
         if self._counts is None:
@@ -36,11 +36,11 @@ class LogDirPlacement:
                     self._counts[log.directory] += 1
         if not self._counts:
             raise StorageError("no log directory is online")
-        if wanted is None:
+        if fixed is None:
             return min(self._counts, key=self._counts.__getitem__)
-        if wanted not in self._counts:
-            raise StorageError(f"log directory {wanted} is offline")
-        return wanted
+        if fixed not in self._counts:
+            raise StorageError(f"log directory {fixed} is offline")
+        return fixed
 
     def on_created(self, directory: Path) -> None:
         """A log was created in the chosen directory."""

@@ -70,7 +70,7 @@ class LogDirectory:
         self.unserved_ends: dict[TopicPartition, LogEnd] = {}
         """The same for the log end checkpoint."""
         self.recovery_points_crc = 0
-        """Of the log end checkpoint on disk (log_end.py)."""
+        """The CRC in the log end checkpoint on disk (log_end.py)."""
         self.serial = 0
         """The disk serial of the log end checkpoint on disk; 0 if there is none."""
         self.found_serial = 0
@@ -96,8 +96,8 @@ class LogDirectory:
 
 
 def why_missing(directories: Collection[LogDirectory], partition: TopicPartition) -> str | None:
-    """Why a partition without files must not start empty. None: no checkpoint says that it ever
-    had a record, and no directory is offline.
+    """Why a partition without files must not start empty. None: by the checkpoints it never had a
+    record, and no directory is offline.
     """
     for directory in directories:
         high_watermark = directory.unserved_offsets[HIGH_WATERMARK_CHECKPOINT].get(partition, 0)

@@ -68,7 +68,7 @@ class LogEnd(NamedTuple):
 
 
 class EndClaim:
-    """What the log end checkpoint on disk says about one log."""
+    """The line of one log in the log end checkpoint on disk."""
 
     __slots__ = ("is_void", "line", "offset_max")
 

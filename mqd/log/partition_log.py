@@ -49,8 +49,9 @@ class LogFailure(NamedTuple):
 
     reason: str
     is_retriable: bool = False
-    """The disk was full, or no descriptor was free. The next append tries again, and reads
-    continue. Any other failure also ends reads."""
+    """The disk was full, or no descriptor was free. The next append is a retry, and reads continue.
+    Any other failure also ends reads.
+    """
 
 
 class Queued:

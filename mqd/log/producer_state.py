@@ -1,4 +1,4 @@
-"""What a log remembers of one producer, and snapshots of it. A core.
+"""The state of one producer in a log, and snapshots of it. A core.
 
 A snapshot file has a row for each of the last five batches of a recently used producer, the newest
 last. Apache Kafka writes only the newest batch. So there, after an orderly restart, an idempotent
@@ -61,7 +61,7 @@ class ProducerState:
         self.coordinator_epoch = -1
         self.current_txn_first_offset = NO_OFFSET
         self.last_timestamp = NO_TIMESTAMP
-        """Of its last batch or marker, from the client, in ms."""
+        """The timestamp of its last batch or marker, from the client, in ms."""
         self.idle_last_offset: Offset | None = None
         """The last offset of its last batch when `expire` checked it. None: not checked yet."""
         self.idle_since_ms = 0
@@ -69,7 +69,7 @@ class ProducerState:
 
     @property
     def last_offset(self) -> Offset:
-        """Of its last batch; NO_OFFSET without one."""
+        """The last offset of its last batch; NO_OFFSET without one."""
         if not self.batches:
             return NO_OFFSET
         _first, _last, _first_offset, last_offset, _timestamp = self.batches[-1]

@@ -413,7 +413,8 @@ class Producers:
 
     def entries(self) -> Iterator[ProducerSnapshotEntry]:
         """The last batch of each producer, for DescribeProducers. A producer that changes during
-        the iteration may appear in its new state, or no more."""
+        the iteration may appear in its new state, or be missing.
+        """
         return (
             last_entry(producer_id, producer)
             for producer_id in list(self.states)

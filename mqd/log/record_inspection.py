@@ -140,7 +140,7 @@ class RecordInspection:
         if self._inspected_bytes >= INSPECTED_BYTES_PER_TURN:
             raise MqError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "too many records to inspect for their keys at once: try again",
+                "too many records to inspect for their keys at once: retry later",
             )
         self._inspected_bytes += weight
         try:

@@ -1,4 +1,4 @@
-"""What recovery knows before it reads a log, and what it reports afterwards. A core."""
+"""The input of a recovery of one log, and its report. A core."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LogUnfinished(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointedState:
-    """What the checkpoints of the log directory say about one partition."""
+    """The content of the log directory's checkpoints for one partition."""
 
     is_clean: bool
     """Whether the last stop was orderly."""

@@ -60,7 +60,7 @@ class Segment:
         self.transaction_index: TransactionIndex | None = TransactionIndex()
         """None: not loaded."""
         self.suffix = ""
-        """Of the names of its files, during a swap (disk/segment_swap.py)."""
+        """Suffix of its file names during a swap (disk/segment_swap.py)."""
         self._bytes_since_index = 0
 
     def __repr__(self) -> str:

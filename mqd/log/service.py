@@ -9,7 +9,7 @@ for it: group commit), small files, recovery, removals.
 Failures of a disk:
 - It is full, or there are no descriptors or no memory: appends are refused until that has passed.
 - Any other failed write, and any failed sync: the directory goes offline, `on_directory_failed` is
-  called, and nothing is tried again.
+  called, and nothing is retried.
 - Recovery finds corrupt records: that log is fenced, with the reason. The others are served.
 """
 

@@ -1,8 +1,8 @@
 """Kafka's VerificationGuard (KIP-890): the first append of a transaction needs the confirmation of
 the transaction coordinator. A core.
 
-A batch that was delayed beyond its transaction must not begin a new one, which nobody would end. So
-anything that begins or ends a transaction of the producer removes the guard, and a confirmation
+A batch that was delayed beyond its transaction must not begin a new one, which no marker would end.
+So anything that begins or ends a transaction of the producer removes the guard, and a confirmation
 that arrives later has no effect.
 """
 
@@ -17,7 +17,9 @@ class Guard:
     def __init__(self, epoch: int, sequence: int, bumps_epochs: bool, since_ms: int) -> None:
         self.epoch = epoch
         self.lowest_sequence = sequence
-        """Of all batches that wait. No batch with a higher one may be appended first."""
+        """The lowest sequence of the waiting batches. No batch with a higher one may be appended
+        first.
+        """
         self.bumps_epochs = bumps_epochs
         """Whether each transaction of the producer has a new epoch. Its first sequence is 0 then.
         """

@@ -1,4 +1,4 @@
-"""What the metadata does to the partitions of this node: opens, assigns, configures, closes and
+"""Applies the metadata to the partitions of this node: opens, assigns, configures, closes and
 deletes them.
 """
 

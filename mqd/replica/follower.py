@@ -316,7 +316,7 @@ class Follower:
             for row in rows:
                 state = self.followed.get((topic_id, row.partition))
                 if state is None or self._in_session.get(state.key) is None:
-                    # Not followed any more, or in another leader epoch since the request (I24).
+                    # No longer followed, or in another leader epoch since the request (I24).
                     continue
                 self._changed[state.key] = None
                 action = self._action(state, row, now)

@@ -28,7 +28,7 @@ class ProposalResult(Enum):
     WAIT = "wait"
     """The controller has newer metadata, which decides the change when it arrives here."""
     STALE = "stale"
-    """The change was not in flight any more: newer metadata has decided it."""
+    """The change was no longer in flight: newer metadata has decided it."""
 
 
 class InSync:

@@ -1,5 +1,5 @@
-"""The followers of a partition, on its leader: which of them the high watermark waits for, which
-may join the ISR, and which must leave it. Pure.
+"""The followers of a partition, on its leader: the high watermark waits for some of them, some may
+join the ISR, and others must leave it. Pure.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class IsrMembership:
     # -- the metadata ------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """This node does not lead (any more): forget the followers."""
+        """This node does not lead, or no longer leads: forget the followers."""
         self.followers.clear()
         self.counted = ()
 

@@ -1,7 +1,7 @@
 """One partition on this node: its role, epochs and high watermark, and the requests parked at it.
 
-A core: no clock, no socket, no disk. The log's end offsets, the followers' fetches and the
-controller's responses come in. The high watermark, ISR proposals and errors go out.
+A core: no clock, no socket, no disk. Its inputs are the log's end offsets, the followers' fetches
+and the controller's responses. Its outputs are the high watermark, ISR proposals and errors.
 
 Invariants (docs/INVARIANTS.md):
 - log start <= high watermark <= log end.                                  (I4)
@@ -247,7 +247,7 @@ class Partition:
         """The part of `new_bytes` that counts for a parked read_committed fetch.
 
         0 while an open transaction blocks the last stable offset. When that moves, more than any
-        fetch wants: the fetch is planned again.
+        fetch waits for: the fetch is planned again.
         """
         before, was_below = self.planned_stable_offset, self.lso_below_high_watermark
         stable = self.plan_stable_offset()
@@ -403,7 +403,7 @@ class Partition:
             if current_leader_epoch > self.leader_epoch:
                 raise MqError(
                     ErrorCode.UNKNOWN_LEADER_EPOCH,
-                    f"this node knows leader epoch {self.leader_epoch} only: try again",
+                    f"this node knows leader epoch {self.leader_epoch} only: retry later",
                 )
 
     def not_leader(self) -> MqError:

@@ -121,7 +121,7 @@ class FetchWaiter:
             partition.fetches[self] = None
 
     def leave(self) -> None:
-        """Wait for no partition any more."""
+        """Stop waiting for any partition."""
         for _ in self.leaving():
             pass
 

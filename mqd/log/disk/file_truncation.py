@@ -53,9 +53,9 @@ class PlannedTruncation:
     next_offset: Offset
     index_files: tuple[File | None, File | None]
     snapshots: list[Path]
-    """To be removed."""
+    """Snapshots to remove."""
     producers: Producers
-    """As of `next_offset`."""
+    """The producers at `next_offset`."""
 
 
 def plan_truncation(disk: Disk, log: PartitionLog, offset: Offset) -> PlannedTruncation:

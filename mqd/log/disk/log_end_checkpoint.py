@@ -125,7 +125,7 @@ class LogEndPlan:
     directory: Path
     serial: int
     recovery_points_crc: int
-    """Of the checkpoint that is on disk."""
+    """The CRC of the recovery point checkpoint on disk."""
     changed: bool
     """Whether any log of the node has another end than on disk."""
     lines: dict[TopicPartition, LogEnd]

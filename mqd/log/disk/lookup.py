@@ -2,8 +2,8 @@
 
 A fetch that continues where another fetch or a write ended finds its position in
 `PartitionLog.positions` and reads nothing. Any other fetch reads one window of batch headers. Only
-a lookup by time decodes records, and only those of the batch that holds the answer, within the
-bounds of record_inspection.py. It may walk many headers, so it runs in slices.
+a lookup by time decodes records, and only those of the batch with the result, within the bounds of
+record_inspection.py. It may walk many headers, so it runs in slices.
 """
 
 from __future__ import annotations

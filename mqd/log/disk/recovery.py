@@ -426,7 +426,7 @@ class _Loader:
                 f"{self.path}: {reason}. The machine ran on, so its disk was detached, or is "
                 "an older copy. This log is not served, and is"
                 " copied from the leader where another replica leads; this node vouches for "
-                "none of its logs. To go on with what is here,"
+                "none of its logs. To continue with these records,"
                 f" remove {self.directory / LOG_END_CHECKPOINT} while the node is stopped"
             )
         return claim

@@ -42,7 +42,7 @@ class SyncPlan:
     log: PartitionLog
     end_offset: Offset
     truncations: int
-    """Of the log when this was planned."""
+    """The log's `truncations` when this was planned."""
     files: list[File] = field(default_factory=list)
     indexes: list[Path] = field(default_factory=list)
     """Small files beside the segments, synced if they exist."""

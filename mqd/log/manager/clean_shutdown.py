@@ -26,14 +26,15 @@ from mqd.protocol.files import (
 )
 
 CLOSED_AT_ONCE = 16
-"""Logs that are made durable at the same time. Ten thousand take half a minute so, and six minutes
-one after the other."""
+"""Logs that are made durable at the same time. Ten thousand logs take half a minute, instead of six
+minutes one after the other.
+"""
 
 
 async def close_directory(
     disk: Disk, directory: LogDirectory, logs: list[PartitionLog], broker_epoch: int, serial: int
 ) -> None:
-    """Make everything durable, and write the marker. Nothing else may use these logs any more.
+    """Make everything durable, and write the marker. Nothing else may use these logs.
 
     Each log waits for the disk about six times. The disk serves several waits together, so several
     logs are closed at the same time. Logs that failed get no recovery point, so the next start does

@@ -94,7 +94,7 @@ class CompactionPass:
         self._truncations = log.truncations
         self._chunk_bytes = max(options().io_buffer_bytes // 2, HEADER_BYTES)
         self.keys = 0
-        """In the offset map."""
+        """Number of keys in the offset map."""
         self.records_seen = self.records_kept = 0
 
     async def run(self) -> Offset:
@@ -262,13 +262,13 @@ class CompactionPass:
     def _why_changed(self) -> str | None:
         log = self._log
         if not is_served(self._logs, log):
-            return "the log is gone"
+            return "the log was deleted"
         if log.failure is not None:
             return log.failure.reason
         if log.truncations != self._truncations:
             return "the log was truncated"
         if "compact" not in log.config.cleanup_policy:
-            return "the topic is not compacted any more"
+            return "the topic is no longer compacted"
         return None if self._options().enabled else "log.cleaner.enable is false"
 
 

@@ -196,7 +196,7 @@ class LogRegistry:
         """Fence the partitions whose logs are missing. `assigned`: those that the metadata had
         assigned to this node before this start. Called once.
 
-        Otherwise such a partition would start empty, and nobody would notice the loss.
+        Otherwise such a partition would start empty, and the loss would remain unnoticed.
         """
         for partition in assigned:
             if partition in self.logs or partition in self.fenced:
@@ -217,7 +217,7 @@ class LogRegistry:
             )
 
     def _keep_checkpoint_lines(self, log: PartitionLog) -> None:
-        """The log is not served any more. The checkpoints keep its lines."""
+        """The log is no longer served. The checkpoints keep its lines."""
         for name, offsets in self.directories[log.directory].unserved_offsets.items():
             offsets |= checkpointed(name, [log], log.directory, {})
 

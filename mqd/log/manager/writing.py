@@ -4,7 +4,7 @@ There is no await from the first `append_nowait` of a turn to its `flush`. `flus
 vectored write for each log, and only then can the records be read. The hot path.
 
 If the disk is full, the write is undone. The log refuses appends (KAFKA_STORAGE_ERROR, retriable)
-and still serves reads. The next append tries again if there is space. Lack of descriptors or memory
+and still serves reads. The next append is a retry if there is space. Lack of descriptors or memory
 is the same. Any other failed write takes the directory offline.
 """
 
