@@ -1,4 +1,4 @@
-"""When a voter may stand for election, and which votes count. Pure: `now` comes in.
+"""When a voter may become a candidate, and which votes count. Pure: `now` is a parameter.
 
 `PreVotePoll` (pre-vote; Ongaro's thesis, 9.6): before a voter becomes a candidate, it requests
 pre-votes, to know whether it would win. Nodes that receive from a leader do not reply. So a node

@@ -89,8 +89,8 @@ def encode_state(state: QuorumState) -> bytes:
 
 def decode_state(data: bytes) -> QuorumState:
     """Raises Damaged."""
-    line, _, rest = data.partition(b"\n")
-    if rest != b"%08x\n" % crc32c(line):
+    line, _, checksum_line = data.partition(b"\n")
+    if checksum_line != b"%08x\n" % crc32c(line):
         raise Damaged("its checksum does not match")
     fields = json.loads(line)
     if fields["version"] != FORMAT_VERSION:

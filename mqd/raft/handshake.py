@@ -42,7 +42,7 @@ from mqd.raft.voters import VoterSet, VoterView, decode_set, encode_set
 PROTOCOL_VERSION = 3
 """1: one frame without a response and without a proof.
 
-2: names before the proof; the previous release speaks it (handshake_v2.py).
+2: names before the proof; the previous release uses it (handshake_v2.py).
 """
 RESPONSE_BYTES_MAX = 1024
 """Maximum size of a listener's frame: a caller accepts no more from an unauthenticated listener."""
@@ -112,14 +112,14 @@ def version_of_hello(body: bytes, *, allow_v2: bool) -> int:
         return version
     if version == handshake_v2.VERSION:
         raise ProtocolError(
-            f"a handshake of protocol version {version}, which the previous release speaks; "
-            f"this node speaks {PROTOCOL_VERSION}:"
+            f"a handshake of protocol version {version}, which the previous release uses; "
+            f"this node uses {PROTOCOL_VERSION}:"
             " mqd.metadata.version is finalized, or this node has no metadata yet. Upgrade "
             "the caller"
         )
     if version != PROTOCOL_VERSION:
         raise ProtocolError(
-            f"a handshake of protocol version {version}; this node speaks {PROTOCOL_VERSION}"
+            f"a handshake of protocol version {version}; this node uses {PROTOCOL_VERSION}"
         )
     if len(body) != _HELLO.size:
         raise ProtocolError(f"a handshake of {len(body)} bytes")
@@ -142,7 +142,7 @@ class Credentials:
         allows_v2: Callable[[], bool] = lambda: False,
     ) -> None:
         """`nodes`: all nodes of the cluster, this one included. `voter_view()`: the voters as this
-        node knows them now. `allows_v2()`: whether it also speaks version 2 (versions.py).
+        node knows them now. `allows_v2()`: whether this node also supports version 2 (versions.py).
         """
         self.cluster_id = cluster_id
         self.node_id = node_id

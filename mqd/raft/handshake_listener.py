@@ -67,7 +67,7 @@ class ListenerHandshake:
             else:
                 granted = self._on_names(bytes(body))
         except _CallerRefused as refused:
-            self.refusal = f"{self.caller.peer} {refused.who}{refused.why}"
+            self.refusal = f"{self.caller.peer} {refused.claim}{refused.why}"
             return _refusal(correlation_id, refused.why)
         return _response(correlation_id, GRANTED + granted)
 
@@ -122,24 +122,24 @@ class ListenerHandshake:
         if not hmac.compare_digest(proof, expected):
             raise ProtocolError("an identity with a wrong proof")
         identity = decode_identity(named)
-        who = f"claims to be node {identity.sender}: "
+        claim = f"claims to be node {identity.sender}: "
         if identity.receiver != own.node_id:
             raise _CallerRefused(
-                who,
+                claim,
                 f"it calls node {identity.receiver}; this is node {own.node_id}: check the "
                 "peers files",
             )
         if identity.sender == own.node_id:
-            raise _CallerRefused(who, "which is the id of this node: two nodes use the same id")
+            raise _CallerRefused(claim, "which is the id of this node: two nodes use the same id")
         if identity.sender not in own.nodes:
             raise _CallerRefused(
-                who, f"which is no node of this cluster; the nodes are {sorted(own.nodes)}"
+                claim, f"which is no node of this cluster; the nodes are {sorted(own.nodes)}"
             )
         view = identity.voter_view
         assert view is not None
         why = disagreement(own.node_id, own.voter_view(), identity.sender, view)
         if why is not None:
-            raise _CallerRefused(who, why)
+            raise _CallerRefused(claim, why)
         self.node_id, self.incarnation, self.voter_view = (
             identity.sender,
             identity.incarnation,
@@ -150,9 +150,9 @@ class ListenerHandshake:
 
 
 class _CallerRefused(Exception):
-    def __init__(self, who: str, why: str) -> None:
-        """`why` is in the response, too; `who` in the log only."""
-        self.who, self.why = who, why
+    def __init__(self, claim: str, why: str) -> None:
+        """`why` is in the response and in the log; `claim` is only in the log."""
+        self.claim, self.why = claim, why
 
 
 def _response(correlation_id: int, body: bytes) -> bytes:

@@ -134,7 +134,7 @@ class HandshakeRunner:
         """`view`: None in version 2."""
         if self.versions.on_handshake(peer, incarnation, in_v3=view is not None):
             logger.info(
-                "raft: node %d runs the previous release, which speaks handshake version 2:"
+                "raft: node %d runs the previous release, which uses handshake version 2:"
                 " upgrade it, then finalize %s=%d",
                 peer,
                 versions.FEATURE,
@@ -146,11 +146,13 @@ class HandshakeRunner:
     def _log_refusal(self, refusal: str) -> None:
         now = self._clock.monotonic()
         address, _, why = refusal.partition(" ")
-        key = f"{address.rpartition(':')[0]} {why}"  # each try comes from another port
+        key = f"{address.rpartition(':')[0]} {why}"  # each attempt has another port
         if now - self._refusals.get(key, -math.inf) < REFUSAL_LOG_SECONDS:
             return
         since = now - REFUSAL_LOG_SECONDS
-        self._refusals = {known: at for known, at in self._refusals.items() if at > since}
+        self._refusals = {
+            refused: logged_at for refused, logged_at in self._refusals.items() if logged_at > since
+        }
         if len(self._refusals) < limits.RAFT_INBOX_MESSAGES_MAX:
             self._refusals[key] = now
         logger.warning("raft: refused a connection: %s", refusal)

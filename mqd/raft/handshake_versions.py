@@ -1,9 +1,9 @@
-"""Which handshake version each node is called with, and which releases run. Pure.
+"""Chooses the handshake version for each node, and records which releases run. Pure.
 
-A node of the previous release speaks version 2 only, and closes a connection at a hello of version
-3. So a call begins with version 3. When the connection is closed before the challenge, the next
-call uses version 2, where it is allowed (versions.py). When that fails too, the call after it uses
-version 3 again: one version in each call, at the pace of the calls.
+A node of the previous release supports only version 2, and closes the connection at a hello of
+version 3. So the first call uses version 3. If the connection is closed before the challenge, the
+next call uses version 2, if it is allowed (versions.py). If that fails, too, the following call
+uses version 3 again. Each call uses one version.
 """
 
 from __future__ import annotations

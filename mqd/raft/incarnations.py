@@ -1,19 +1,19 @@
 """Which process is accepted as which node: one at a time, the first one that connects. Pure.
 
-An incarnation is one run of a node's process; a UUID names it in every handshake. Messages of
-two incarnations of one voter must never be mixed: the later one may have lost what the earlier
-one acknowledged, and two at once vote twice.
+An incarnation is one run of a node's process; a UUID identifies it in every handshake. Messages of
+two incarnations of one voter must never be mixed: the later one may have lost entries that the
+earlier one acknowledged, and two at the same time would vote twice.
 
-- The current incarnation stays while it has an open connection that received something lately.
-  Another process under its id is refused with a reason: two processes run under one id. A process
-  that has died gives way at once, since its system closes its connections. After a power cut
-  nothing closes them, but nothing is received either.
-- Any other incarnation may follow, an earlier one too: a process that was displaced for a moment,
-  by a second process or an impostor, is accepted again. But its handshake must have begun
-  after the current incarnation did. That proves that the process ran then. Messages that a dead
-  process left on the wire, behind which its node may have restarted empty, are not accepted.
-- With each change the owner drops every received message of the node that is not handled yet, and
-  requests again what the node acknowledged.
+- The current incarnation stays while it has an open connection that has received bytes recently.
+  Another process with its id is refused, because two processes run under one id. A process that has
+  died is replaced immediately, because its system closes its connections. After a power cut the
+  connections stay open, but receive no bytes.
+- Otherwise any incarnation may follow, also an earlier one. So a process that a second process or
+  an impostor replaced for a moment is accepted again. But its handshake must have begun after the
+  current incarnation was accepted, which proves that the process ran then. Late messages of a dead
+  process, whose node may have restarted with an empty log, are not accepted.
+- With each change the owner drops all unprocessed messages of the node, and discards its
+  acknowledgements, which the new process must repeat.
 """
 
 from __future__ import annotations

@@ -64,12 +64,19 @@ class LeaderLease:
 
     def acknowledged(self, peer: int, index: int) -> None:
         """`peer` has sent a reply in this term: it has all entries up to `index`."""
-        found = next((at for appended, at in reversed(self._appended) if appended <= index), None)
-        if found is not None:
-            self._prove(peer, found)
+        proven_time = next(
+            (
+                appended_at
+                for appended, appended_at in reversed(self._appended)
+                if appended <= index
+            ),
+            None,
+        )
+        if proven_time is not None:
+            self._prove(peer, proven_time)
 
-    def _prove(self, peer: int, at: float) -> None:
-        self._proven[peer] = max(at, self._proven.get(peer, -inf))
+    def _prove(self, peer: int, proven_time: float) -> None:
+        self._proven[peer] = max(proven_time, self._proven.get(peer, -inf))
 
     def proven_at(self, node_id: int, voters: Collection[int], now: float) -> float:
         """The latest monotonic time at which no node but the leader `node_id` can have led; -inf

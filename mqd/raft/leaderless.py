@@ -54,11 +54,13 @@ def missing_voters(
         if peer not in status.connected:
             reasons.append(f"no response from {name} ({link.unreachable})")
         elif votes and silent > silence:
-            why = "it is frozen, or follows a leader"
+            why = "its process hangs, or it follows a leader"
             reasons.append(f"{name} is connected but silent for {silent:.0f} s ({why})")
     reachable = len(voters) - len(reasons)
-    what = "a leader" if reachable * 2 > len(voters) else "a majority"
-    how = "reachable" if votes else "connected"
+    needed = "a leader" if reachable * 2 > len(voters) else "a majority"
+    state = "reachable" if votes else "connected"
     if status.not_voting_reason is not None:
         reasons.append(status.not_voting_reason)
-    return ", ".join([f"waiting for {what}: {reachable} of {len(voters)} voters {how}", *reasons])
+    return ", ".join(
+        [f"waiting for {needed}: {reachable} of {len(voters)} voters {state}", *reasons]
+    )

@@ -118,5 +118,5 @@ class Membership:
         )
         if why is None:
             return None
-        wanted = sorted(self.configured)
-        return f"the change of the voters from {self.current} to {wanted} waits: {why}"
+        new_voters = sorted(self.configured)
+        return f"the change of the voters from {self.current} to {new_voters} waits: {why}"

@@ -1,4 +1,4 @@
-"""The log as a leader sends it to one follower or observer (Raft, 5.3). Pure: `now` comes in.
+"""The log as a leader sends it to one follower or observer (Raft, 5.3). Pure: `now` is a parameter.
 
 Each of them has a next index (the first entry to send) and a match index (the last entry known to
 equal the leader's). PySyncObj owns both and counts match indexes for its commit rule; its own
@@ -89,8 +89,8 @@ class Replication:
             indexes.next[node] = max(before, reply.next_index)  # never below entries in flight
             self.snapshots.matched(node.id, match)
         elif reply.reset:
-            asked = min(before, reply.next_index)
-            indexes.next[node] = max(indexes.match[node] + 1, _FIRST_INDEX, asked)
+            lowered = min(before, reply.next_index)
+            indexes.next[node] = max(indexes.match[node] + 1, _FIRST_INDEX, lowered)
         return indexes.next[node] != before or (reply.success and before <= last_index)
 
     def on_snapshot_reply(self, node: Any, reply: SnapshotReply, term: int, now: float) -> None:

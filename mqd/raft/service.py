@@ -330,7 +330,8 @@ class RaftService:
         read and intact.
 
         Raises StorageError when they are not. After `started`, in an ExceptionGroup: StorageError
-        when the journal cannot be written any more, QuorumBroken, and what the machine raises."""
+        when the journal can no longer be written, QuorumBroken, and exceptions of the machine.
+        """
         journal = await self._blocking(
             lambda: open_journal(
                 self._disk,
@@ -381,7 +382,7 @@ class RaftService:
         self._before_next_turn(lambda _: done(loaded))
 
     async def transfer_leadership(self) -> bool:
-        """Hand leadership to the most advanced follower. True when this node leads no more."""
+        """Hand leadership to the most advanced follower. True when this node no longer leads."""
         node = self._node
         if node is None or self._status.role is not Role.LEADER:
             return True

@@ -1,5 +1,5 @@
-"""A snapshot is built and loaded beside the event loop: in a worker thread, some pieces at a time,
-with a rest after each slice.
+"""Builds and loads snapshots in a worker thread, some pieces at a time, with a pause after each
+slice.
 
 The machine's pieces hold the state of one moment (machine.py), so the loop applies commands while
 they are built. It applies none while a snapshot is loaded. A slice holds Python's lock for some
@@ -23,14 +23,14 @@ async def build(
     pieces: Iterator[bytes], in_thread: Callable[[Callable[[], Any]], Awaitable[Any]], clock: Clock
 ) -> bytes:
     """The joined pieces. Raises their exceptions."""
-    made: list[bytes] = []
+    built: list[bytes] = []
 
-    def make_some() -> bytes | None:
-        before = len(made)
-        made.extend(islice(pieces, RAFT_SNAPSHOT_PIECES_PER_SLICE))
-        return b"".join(made) if len(made) - before < RAFT_SNAPSHOT_PIECES_PER_SLICE else None
+    def build_slice() -> bytes | None:
+        before = len(built)
+        built.extend(islice(pieces, RAFT_SNAPSHOT_PIECES_PER_SLICE))
+        return b"".join(built) if len(built) - before < RAFT_SNAPSHOT_PIECES_PER_SLICE else None
 
-    state: bytes = await _repeated(make_some, in_thread, clock)
+    state: bytes = await _repeated(build_slice, in_thread, clock)
     return state
 
 
@@ -39,7 +39,7 @@ async def load(
 ) -> Any:
     """The result of the work, which is not None. Raises its exceptions."""
 
-    def make_some() -> Any:
+    def run_slice() -> Any:
         try:
             for _ in range(RAFT_SNAPSHOT_PIECES_PER_SLICE):
                 next(work)
@@ -47,17 +47,17 @@ async def load(
             return end.value
         return None
 
-    return await _repeated(make_some, in_thread, clock)
+    return await _repeated(run_slice, in_thread, clock)
 
 
 async def _repeated(
-    make_some: Callable[[], Any],
+    run_slice: Callable[[], Any],
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
     clock: Clock,
 ) -> Any:
     while True:
         began = clock.monotonic()
-        found = await in_thread(make_some)
-        if found is not None:
-            return found
+        result = await in_thread(run_slice)
+        if result is not None:
+            return result
         await trio.sleep(min(clock.monotonic() - began, RAFT_SNAPSHOT_REST_SECONDS_MAX))

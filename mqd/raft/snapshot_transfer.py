@@ -1,4 +1,5 @@
-"""A leader's snapshot on its way to a follower (InstallSnapshot; Raft, 7). Pure: `now` comes in.
+"""A leader's snapshot on its way to a follower (InstallSnapshot; Raft, 7). Pure: `now` is a
+parameter.
 
 `SnapshotSender`: the leader sends one chunk at a time to each follower, the next one when the
 follower has acknowledged it. `SnapshotReceiver`: the follower joins the chunks of one snapshot and

@@ -11,8 +11,8 @@ A node knows the version from the metadata that it has applied, and from the hig
 ever applied, in its quorum-state: after a restart the log waits to be applied until a leader is
 known. A quorum-state that the previous release wrote names none and means version 1. A node that
 was formatted by this release knows none, and behaves as in the newest one until it has applied
-another: it speaks handshake version 3 only. The version never falls, so there is no way back to
-the previous release.
+another: it uses only handshake version 3. The version never decreases, so a downgrade to the
+previous release is impossible.
 """
 
 from __future__ import annotations

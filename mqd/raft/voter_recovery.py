@@ -63,7 +63,7 @@ def quorum_lost_reason(voters: int, intact: Collection[int]) -> str | None:
     else:
         which = f"of {voters}, none"
     return (
-        f"no majority of the voters remembers what was decided ({which}), so no leader can be"
+        f"no majority of the voters has its log ({which}), so no leader can be"
         " elected: if the others are new, set voter = false for them in the peers file of every"
         " node and add them one at a time; if they were emptied: docs/OPERATIONS.md, When the"
         " quorum is broken"
@@ -121,8 +121,8 @@ class VoterRecovery:
         They must suffice by the peers file, and by the latest voter set of any reply."""
         intact = {node_id for node_id, reply in self._replies.items() if reply.intact}
         sets = [self._others | {self._node_id}, self._latest_voters()]
-        enough = all(len(intact & voters) > len(voters) - majority(voters) for voters in sets)
-        return self._highest_term() if enough else None
+        suffices = all(len(intact & voters) > len(voters) - majority(voters) for voters in sets)
+        return self._highest_term() if suffices else None
 
     def is_complete(self, commit_index: int, now: float) -> bool:
         """Whether this node is a full voter from now on."""
@@ -131,10 +131,12 @@ class VoterRecovery:
 
     def _latest_voters(self) -> frozenset[int]:
         """The voters by the replies; by the peers file until a reply has voters."""
-        known = [reply.voter_set for reply in self._replies.values() if reply.voter_set is not None]
-        if not known:
+        voter_sets = [
+            reply.voter_set for reply in self._replies.values() if reply.voter_set is not None
+        ]
+        if not voter_sets:
             return self._others | {self._node_id}
-        return max(known, key=lambda voter_set: voter_set.epoch).voters
+        return max(voter_sets, key=lambda voter_set: voter_set.epoch).voters
 
     def _highest_term(self) -> int:
         return max((reply.term for reply in self._replies.values()), default=0)
@@ -148,13 +150,15 @@ class VoterRecovery:
         decided = self.follows or any(reply.last_index > _EMPTY for reply in replies.values())
         if decided and (stuck := quorum_lost_reason(len(voters), others - lost)) is not None:
             return stuck
-        what = "this voter starts from nothing, so it does not vote yet"
+        state = "this voter starts with an empty log, so it does not vote yet"
         if self.follows:
-            return f"{what}: it waits for a leader from which to catch up"
+            return f"{state}: it waits for a leader from which to catch up"
         silent = sorted((self._others | others) - replies.keys())
         reasons = []
         if silent:
-            reasons.append(f"it waits for a reply of node {', '.join(map(str, silent))}")
+            reasons.append(f"it waits for a reply from node {', '.join(map(str, silent))}")
         if lost:
-            reasons.append(f"node {', '.join(map(str, sorted(lost)))} starts from nothing, too")
-        return ": ".join([what, "; ".join(reasons)]) if reasons else what
+            reasons.append(
+                f"node {', '.join(map(str, sorted(lost)))} starts with an empty log, too"
+            )
+        return ": ".join([state, "; ".join(reasons)]) if reasons else state

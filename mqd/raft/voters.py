@@ -209,9 +209,7 @@ def obstacle(
 
 
 def unreachable_by_one_step(configured: frozenset[int], committed: VoterSet) -> str | None:
-    """Why the peers file has no effect on the voters, for the operator; None where it may
-    have one.
-    """
+    """Why the peers file has no effect on the voters, for the operator; None if it may have one."""
     if len(configured ^ committed.voters) <= 1:
         return None
     return (
@@ -238,9 +236,9 @@ def disagreement(us: int, ours: VoterView, them: int, theirs: VoterView) -> str 
         theirs.configured,
         theirs.current,
     ):
-        known = f"at first node {us} knew {ours.current}, node {them} {theirs.current}"
+        first_known = f"at first node {us} knew {ours.current}, node {them} {theirs.current}"
         return (
-            f"{files}; {known}; no voter set is committed yet. Give all nodes the same peers "
+            f"{files}; {first_known}; no voter set is committed yet. Give all nodes the same peers "
             "file, and remove DATA/metadata of"
             " nodes that were started with another one and have never been part of the cluster"
         )
@@ -263,7 +261,7 @@ def disagreement(us: int, ours: VoterView, them: int, theirs: VoterView) -> str 
             )
         if other_view.current.epoch and voter in other_view.current.voters and not view.intact:
             return (
-                f"{both}: node {voter} starts from nothing and is still a voter by the log of "
+                f"{both}: node {voter} starts with an empty log and is still a voter by the log of "
                 f"node {other}."
                 f" Set voter = true for node {voter} in all peers files until it has caught up"
             )

@@ -125,18 +125,19 @@ class VotingNode(PySyncObjNode):
         self._outbox.messages.append((peer, message))
 
     def _accepts(self, message: Message) -> bool:
-        """An observer accepts its leader's messages only; so does a recovering voter, once it knows
-        whom to follow.
+        """An observer accepts only messages of its leader. So does a recovering voter, once it may
+        follow a leader.
 
-        An intact node votes for those by whose log it is a voter, also when by its own it is none
-        yet, or no more: else one lost voter could stop a quorum in the middle of a change (Ongaro,
-        4.1)."""
+        An intact node votes for a candidate in whose log it is a voter, even if it is not a voter
+        in its own log. Otherwise one lost voter could stop a quorum in the middle of a change
+        (Ongaro, 4.1).
+        """
         from_leader = isinstance(message, AppendEntries | InstallSnapshot)
         if self._recovery is not None:
             if isinstance(message, RecoveryQuery | RecoveryReply):
                 return True
             return self._recovery.follows and from_leader
-        # A voter that starts from nothing has no vote: it may have forgotten one (I27).
+        # A voter that starts with an empty log does not vote: it may have voted before (I27).
         return self._journal.intact or from_leader
 
     # -- elections
@@ -295,7 +296,7 @@ class VotingNode(PySyncObjNode):
         return frozenset(peer for peer, at in self._recovery_queried_at.items() if at >= since)
 
     def _change_voters(self, now: float) -> None:
-        """Of a leader: append the set that the operator wants, when it may."""
+        """As leader, append the next voter set towards that of the peers file, if it may."""
         members = self._members
         if not self.ready or members.matches_peers_file:
             return
@@ -306,8 +307,8 @@ class VotingNode(PySyncObjNode):
             self._transferred_at = now
             self.transfer_leadership()
             return
-        wanted = members.next_set(self._commit, self._caught_up(now), self._recovering(now))
-        if wanted is not None:
-            self._journal.append(encode_entry(wanted), self._journal.last_index + 1, self.term)
+        voter_set = members.next_set(self._commit, self._caught_up(now), self._recovering(now))
+        if voter_set is not None:
+            self._journal.append(encode_entry(voter_set), self._journal.last_index + 1, self.term)
             self._on_voters()
             self._send_all()

@@ -269,7 +269,7 @@ class Ours(Group):
 
     node_class: type[RaftNode] = RaftNode
     intact = True
-    """Whether a voter that starts from nothing counts as one that has forgotten nothing."""
+    """Whether a voter that starts with an empty log counts as one that has lost nothing."""
     observers: list[int] = []  # replaced, never changed  # noqa: RUF012
 
     def __init__(self, nodes: int = 3, **options: Any) -> None:

@@ -270,7 +270,7 @@ def test_malformed_handshakes_cost_the_connection() -> None:
         (b"GET " + good[4:], "not an mqd node"),
         (
             good[:4] + b"\x00\x02" + good[6:],
-            "protocol version 2, which the previous release speaks",
+            "protocol version 2, which the previous release uses",
         ),
         (good[:20], "20 bytes"),
         (good + b"x", "39 bytes"),

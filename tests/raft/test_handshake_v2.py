@@ -87,9 +87,7 @@ def test_this_release_responds_to_the_previous_one() -> None:
 
 def test_once_the_new_version_is_finalized_version_2_costs_the_connection() -> None:
     handshake = listener(credentials(1, allows_v2=False))
-    with pytest.raises(
-        ProtocolError, match=r"which the previous release speaks.*Upgrade the caller"
-    ):
+    with pytest.raises(ProtocolError, match=r"which the previous release uses.*Upgrade the caller"):
         hear(handshake, HELLO)
     assert handshake.node_id is None and handshake.refusal is None
 

@@ -189,7 +189,7 @@ async def test_a_connected_silent_node_is_not_reachable(
 ) -> None:
     """Two processes are stopped (SIGSTOP): their systems keep the connections."""
     lines = await told(voter(SomeNetwork(41_002, 41_003), 2, 3), 7.1, caplog)
-    why = "(it is frozen, or follows a leader)"
+    why = "(its process hangs, or it follows a leader)"
     assert lines == [
         "waiting for a majority: 1 of 3 voters reachable, "
         + ", ".join(
@@ -264,7 +264,8 @@ async def test_a_voter_with_an_empty_log_reports_what_it_waits_for(
     (line,) = await told(raft, 2.1, caplog, speaking=(2,))
     assert line.startswith("waiting for a leader: 2 of 3 voters reachable, no response from node 3")
     assert line.endswith(
-        "this voter starts from nothing, so it does not vote yet: it waits for a reply of node 2, 3"
+        "this voter starts with an empty log, so it does not vote yet: "
+        "it waits for a reply from node 2, 3"
     )
     assert raft.status().term == 0
 

@@ -667,7 +667,7 @@ async def test_a_wiped_voter_catches_up_and_then_votes(tmp_path: Path) -> None:
         await voters.start(wiped)
         await until(
             lambda: (
-                "waits for a reply of node"
+                "waits for a reply from node"
                 in (voters.services[wiped].status().not_voting_reason or "")
             )
         )

@@ -248,7 +248,7 @@ class ServiceOfTheReleaseBefore(RaftService):
         self, handshake: ListenerHandshake, body: bytes | memoryview, correlation_id: int
     ) -> bytes:
         if bytes(body[:6]) == b"mqdQ" + PROTOCOL_VERSION.to_bytes(2, "big"):
-            raise ProtocolError("a handshake of protocol version 3; this node speaks 2")
+            raise ProtocolError("a handshake of protocol version 3; this node uses 2")
         return super().receive_handshake(handshake, body, correlation_id)
 
 
@@ -291,7 +291,7 @@ async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_final
         await voters.start(3)
         await until(
             lambda: any(
-                "version 2, which the previous release speaks" in why for why in voters.refused
+                "version 2, which the previous release uses" in why for why in voters.refused
             )
         )
         await until(lambda: all(3 not in voters.services[i].status().connected for i in (1, 2)))

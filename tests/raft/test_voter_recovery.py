@@ -56,7 +56,7 @@ def test_the_first_formation_waits_for_all_voters() -> None:
     for _ in range(30):
         ours.exchange([1, 2], 1)
     assert ours.term(1) == ours.term(2) == 0
-    assert "it waits for a reply of node 3" in (ours.nodes[1].not_voting_reason or "")
+    assert "it waits for a reply from node 3" in (ours.nodes[1].not_voting_reason or "")
     ours.exchange([1, 2, 3], 3)
     assert [ours.nodes[i].not_voting_reason for i in ours.ids] == [None] * 3
     for i in ours.ids:
@@ -100,7 +100,7 @@ def test_a_wiped_voter_does_not_help_to_elect_a_node_that_lacks_a_committed_entr
 ) -> None:
     ours = formed_three()
     assert not wiped_voter_elects(ours)
-    assert "starts from nothing" in (ours.nodes[2].not_voting_reason or "")
+    assert "starts with an empty log" in (ours.nodes[2].not_voting_reason or "")
     ours.connect(1, 2, 3)
     for _ in range(40):
         ours.exchange([1, 2, 3], 1)
@@ -207,7 +207,7 @@ def test_a_voter_by_the_log_counts_although_the_peers_file_has_removed_it() -> N
     recovery = VoterRecovery(3, {2, 3}, nonce=5)
     recovery.on_reply(2, RecoveryReply(4, 5, 9, True, THREE))
     assert recovery.may_follow() is None
-    assert "waits for a reply of node 1" in recovery.waits_for()
+    assert "waits for a reply from node 1" in recovery.waits_for()
     recovery.on_reply(1, RecoveryReply(6, 5, 9, True, THREE))
     assert recovery.may_follow() == 6
 

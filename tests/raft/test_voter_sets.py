@@ -421,7 +421,7 @@ def at(
         (
             at(THREE, FOUR),
             at(THREE, FOUR, intact=False),
-            "node 4 starts from nothing and is still a voter by the log of node 1",
+            "node 4 starts with an empty log and is still a voter by the log of node 1",
         ),
         (at(THREE, THREE, epoch=0), at(FOUR, FOUR, epoch=0), "no voter set is committed yet"),
         (at(THREE, THREE, epoch=0), at(THREE, FOUR, epoch=0), "no voter set is committed yet"),
