@@ -119,9 +119,9 @@ def decode_log_ends(data: bytes) -> LogEndCheckpoint:
             if found is None:
                 raise ValueError(f"line {row[:80]!r}")
             topic, partition, topic_id, end, epoch, crc = found.groups()
-            known = (NO_EPOCH, NO_CRC) if crc == "-" else (int(epoch), int(crc, 16))
+            epoch_and_crc = (NO_EPOCH, NO_CRC) if crc == "-" else (int(epoch), int(crc, 16))
             checkpoint.lines[TopicPartition(topic, int(partition))] = LogEnd(
-                decode_uuid(topic_id), int(end), *known
+                decode_uuid(topic_id), int(end), *epoch_and_crc
             )
     except ValueError as error:
         raise FileFormatError(str(error)) from None

@@ -190,16 +190,17 @@ class Producers:
         epoch is late, unless it is a retry of the last marker (KAFKA-19999).
         """
         producer = self.states.get(producer_id)
-        known = producer.epoch if producer is not None else NO_EPOCH
-        is_retry = epoch == known and (
+        known_epoch = producer.epoch if producer is not None else NO_EPOCH
+        is_retry = epoch == known_epoch and (
             producer is None or producer.current_txn_first_offset == NO_OFFSET
         )
-        if epoch < known or (
-            epoch == known and transaction_version >= BUMPS_EPOCHS_FROM and not is_retry
+        if epoch < known_epoch or (
+            epoch == known_epoch and transaction_version >= BUMPS_EPOCHS_FROM and not is_retry
         ):
             raise MqError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"a marker for producer {producer_id} has epoch {epoch}, the last one is {known}",
+                f"a marker for producer {producer_id} has epoch {epoch}, "
+                f"the last one is {known_epoch}",
             )
         if producer is not None and producer.coordinator_epoch > coordinator_epoch:
             raise MqError(
@@ -437,9 +438,9 @@ def _find_duplicate(
     producer: ProducerState, base_sequence: int, last_offset_delta: int
 ) -> tuple[Offset, Offset, int] | None:
     """(first offset, last offset, timestamp) of the cached batch with these sequences."""
-    wanted = last_sequence(base_sequence, last_offset_delta)
+    last_wanted = last_sequence(base_sequence, last_offset_delta)
     for first, last, first_offset, last_offset, timestamp in producer.batches:
-        if first == base_sequence and last == wanted:
+        if first == base_sequence and last == last_wanted:
             return first_offset, last_offset, timestamp
     return None
 

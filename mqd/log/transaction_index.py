@@ -99,13 +99,16 @@ class TransactionIndex:
         """
         producer_ids, first_offsets, last_offsets, stable_offsets = self._columns
         found = []
-        for at in range(bisect_left(last_offsets, start_offset), len(self)):
-            if first_offsets[at] < end_offset:
+        for index in range(bisect_left(last_offsets, start_offset), len(self)):
+            if first_offsets[index] < end_offset:
                 found.append(
                     AbortedTransaction(
-                        producer_ids[at], first_offsets[at], last_offsets[at], stable_offsets[at]
+                        producer_ids[index],
+                        first_offsets[index],
+                        last_offsets[index],
+                        stable_offsets[index],
                     )
                 )
-            if stable_offsets[at] >= end_offset:
+            if stable_offsets[index] >= end_offset:
                 return found, True
         return found, False

@@ -141,11 +141,11 @@ class FetchSessions:
         if len(named) > FETCH_SESSION_PARTITIONS_MAX:
             self._drop(session_id)
             raise _too_many()
-        for key, fresh in named.items():
-            known = session.partitions.get(key)
-            if known is not None:
-                fresh.last_sent = known.last_sent
-            session.partitions[key] = fresh
+        for key, requested in named.items():
+            cached = session.partitions.get(key)
+            if cached is not None:
+                requested.last_sent = cached.last_sent
+            session.partitions[key] = requested
         for key in forgotten:
             session.partitions.pop(key, None)
         self._partitions += len(session.partitions) - before

@@ -297,12 +297,12 @@ class Fetchers:
             append = appends.popleft()
             if core.is_current(append.state):
                 if append.records:
-                    rest = self._append(core, append, budget)
-                    if rest is None:
+                    remaining = self._append(core, append, budget)
+                    if remaining is None:
                         continue
-                    budget -= len(append.records) - len(rest)
-                    if rest:
-                        unfinished.append(append._replace(records=rest))
+                    budget -= len(append.records) - len(remaining)
+                    if remaining:
+                        unfinished.append(append._replace(records=remaining))
                 appended.append(append)
         failed: dict[PartitionLog, StorageError] = dict(self._logs.flush())
         for append in appended:

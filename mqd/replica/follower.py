@@ -180,16 +180,16 @@ class Follower:
 
     def follow(self, partition: Partition) -> bool:
         """Follow a partition from its log end, in its leader epoch. False: this is so already."""
-        fresh = PartitionFetchState(partition)
-        known = self.followed.get(fresh.key)
+        new_state = PartitionFetchState(partition)
+        old_state = self.followed.get(new_state.key)
         if (
-            known is not None
-            and known.partition is partition
-            and known.leader_epoch == fresh.leader_epoch
+            old_state is not None
+            and old_state.partition is partition
+            and old_state.leader_epoch == new_state.leader_epoch
         ):
             return False
-        self.followed[fresh.key] = fresh
-        self._name_again(fresh.key)
+        self.followed[new_state.key] = new_state
+        self._name_again(new_state.key)
         return True
 
     def unfollow(self, partition: Partition) -> bool:

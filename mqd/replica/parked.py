@@ -48,12 +48,12 @@ class ParkedRequests:
             waiter.free()
         for ticket in self._produces.expired(now):
             for append in ticket.appends:
-                partition, wanted, _, _ = append
-                if not partition.has_reached(wanted):
+                partition, required_offset, _, _ = append
+                if not partition.has_reached(required_offset):
                     ticket.refuse(append, ErrorCode.REQUEST_TIMED_OUT)
             ticket.free()
         deadlines = [self._fetches.next_deadline(), self._produces.next_deadline()]
-        return min((one for one in deadlines if one is not None), default=math.inf)
+        return min((deadline for deadline in deadlines if deadline is not None), default=math.inf)
 
     # -- waking ------------------------------------------------------------------------------------
 
@@ -62,8 +62,8 @@ class ParkedRequests:
         acks = partition.acks
         high_watermark = partition.high_watermark
         while acks:
-            (_, wanted, _, _), ticket = acks[0]
-            if wanted > high_watermark:
+            (_, required_offset, _, _), ticket = acks[0]
+            if required_offset > high_watermark:
                 break
             acks.popleft()
             if not ticket.freed:
@@ -90,8 +90,8 @@ class ParkedRequests:
         """More of the log is on stable storage: free the batches that waited for that only."""
         syncs = partition.syncs
         while syncs:
-            (_, wanted, _, _), ticket = syncs[0]
-            if not partition.has_reached(wanted):
+            (_, required_offset, _, _), ticket = syncs[0]
+            if not partition.has_reached(required_offset):
                 break
             syncs.popleft()
             if not ticket.freed:
@@ -143,8 +143,8 @@ class ParkedRequests:
             parked = list(queue)
             queue.clear()
             for append, ticket in parked:
-                _, wanted, _, _ = append
-                if max(wanted, until_durable(wanted)) <= end:
+                _, required_offset, _, _ = append
+                if max(required_offset, until_durable(required_offset)) <= end:
                     queue.append((append, ticket))
                 elif not ticket.freed:
                     ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -259,10 +259,10 @@ class Partition:
         """The part of `new_bytes` that is not committed yet: fetches that are parked from now on
         wait for it. Never less than the true number.
         """
-        place = self.log.positions.get(self.high_watermark)
-        if place is None:
+        segment_and_position = self.log.positions.get(self.high_watermark)
+        if segment_and_position is None:
             return self.new_bytes
-        segment, position = place
+        segment, position = segment_and_position
         active = self.log.active
         return active.size - position if segment is active else self.new_bytes
 
@@ -289,11 +289,11 @@ class Partition:
         assert self.log.log_start_offset <= self.high_watermark <= self.log.log_end_offset, self
         return moved
 
-    def has_reached(self, wanted: Offset) -> bool:
-        """Whether a batch that waits for `wanted` (see `Append`) needs to wait no longer."""
-        if wanted < -1:
-            return self.log.durability.end_offset >= until_durable(wanted)
-        return self.high_watermark >= wanted
+    def has_reached(self, required_offset: Offset) -> bool:
+        """Whether a batch with this required offset (see `Append`) need not wait any longer."""
+        if required_offset < -1:
+            return self.log.durability.end_offset >= until_durable(required_offset)
+        return self.high_watermark >= required_offset
 
     # -- leading -----------------------------------------------------------------------------------
 

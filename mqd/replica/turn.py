@@ -114,10 +114,10 @@ class Turn:
             self._parked.wake_followers(touched)
         for ticket in tickets:
             for append in ticket.appends:
-                partition, wanted, _, _ = append
+                partition, required_offset, _, _ = append
                 if failed and partition.log in failed:
                     ticket.refuse(append, ErrorCode.KAFKA_STORAGE_ERROR)
-                elif partition.high_watermark < wanted:
+                elif partition.high_watermark < required_offset:
                     failure = partition.log.failure
                     if failure is not None and not failure.is_retriable:
                         # The log directory went offline later in this turn.
@@ -126,7 +126,7 @@ class Turn:
                     # Only an advance of the high watermark releases it (I1).
                     partition.acks.append((append, ticket))
                     ticket.waiting += 1
-                elif wanted < WRITE_ONLY and not partition.has_reached(wanted):
+                elif required_offset < WRITE_ONLY and not partition.has_reached(required_offset):
                     partition.syncs.append((append, ticket))
                     ticket.waiting += 1
             if not ticket.waiting:

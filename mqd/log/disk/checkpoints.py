@@ -79,8 +79,8 @@ def store_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None
     disk.write_atomic(directory / CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch))
 
 
-def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> MetaProperties:
-    """The content of `meta.properties`. If the file is missing, it is created from `wanted`.
+def claim_directory(disk: Disk, directory: Path, expected: MetaProperties) -> MetaProperties:
+    """The content of `meta.properties`. If the file is missing, it is created from `expected`.
 
     StorageError if the directory belongs to another node or cluster, if it has files but no
     `meta.properties`, or if that file is damaged.
@@ -89,27 +89,27 @@ def claim_directory(disk: Disk, directory: Path, wanted: MetaProperties) -> Meta
     try:
         found = decode_meta_properties(disk.read_bytes(path))
     except FileNotFoundError:
-        strange = [name for name in disk.list(directory) if name not in _ALLOWED_UNCLAIMED]
-        if strange:
+        foreign = [name for name in disk.list(directory) if name not in _ALLOWED_UNCLAIMED]
+        if foreign:
             raise StorageError(
                 f"{path} is missing, and {directory} is not empty "
-                f"({strange[0]}{', ...' if len(strange) > 1 else ''}): its owner is unknown,"
+                f"({foreign[0]}{', ...' if len(foreign) > 1 else ''}): its owner is unknown,"
                 " so nothing in it was changed; restore the file, or use an empty directory"
             ) from None
-        disk.write_atomic(path, encode_meta_properties(wanted))
-        return wanted
+        disk.write_atomic(path, encode_meta_properties(expected))
+        return expected
     except FileFormatError as error:
         raise StorageError(
             f"{path}: {error}; restore the file or start with an empty directory"
         ) from None
-    if found.cluster_id != wanted.cluster_id:
+    if found.cluster_id != expected.cluster_id:
         raise StorageError(
             f"{path}: the directory is of cluster {found.cluster_id!r}, not "
-            f"{wanted.cluster_id!r}; use another directory"
+            f"{expected.cluster_id!r}; use another directory"
         )
-    if found.node_id != wanted.node_id:
+    if found.node_id != expected.node_id:
         raise StorageError(
-            f"{path}: the directory is of node {found.node_id}, not {wanted.node_id}; use "
+            f"{path}: the directory is of node {found.node_id}, not {expected.node_id}; use "
             "another directory"
         )
     return found

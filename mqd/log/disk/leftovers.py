@@ -109,20 +109,20 @@ def remove_leftovers(disk: Disk, path: Path, report: RecoveryReport) -> tuple[li
     except StorageError as error:
         raise LogDamaged(str(error)) from None
     bases: list[Offset] = []
-    others: list[tuple[Offset, str, str]] = []
+    other_files: list[tuple[Offset, str, str]] = []
     names = disk.list(path)
     for name in names:
         parsed = parse_segment_file_name(name)
         if parsed is not None and parsed[1] == LOG_SUFFIX:
             bases.append(parsed[0])
         elif parsed is not None:
-            others.append((*parsed, name))
+            other_files.append((*parsed, name))
         elif _is_leftover(name):
             disk.remove(path / name)
         elif name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)):
             report.note(f"file {name} is not part of the log and is ignored")
     known_bases = set(bases)
-    for base, suffix, name in others:
+    for base, suffix, name in other_files:
         if suffix != SNAPSHOT_SUFFIX and base not in known_bases:
             report.note(f"index {name} has no segment and is removed")
             disk.remove(path / name)

@@ -57,21 +57,21 @@ def find_range(
     if offset >= limit:
         return None
     positions = log.positions
-    place = positions.get(offset)
-    if place is None:
-        place = _seek(log, offset, open_segment)
-        if place is None:
+    segment_and_start = positions.get(offset)
+    if segment_and_start is None:
+        segment_and_start = _seek(log, offset, open_segment)
+        if segment_and_start is None:
             return None
-    segment, start = place
+    segment, start = segment_and_start
     if segment.file is None:
         open_segment(log, segment)
     if limit >= segment.next_offset:
         end, next_offset = segment.size, segment.next_offset
     else:
         end, next_offset = -1, limit
-        known = positions.get(limit)
-        if known is not None:
-            limit_segment, position = known
+        limit_position = positions.get(limit)
+        if limit_position is not None:
+            limit_segment, position = limit_position
             if limit_segment is segment:
                 end = position
     if end < 0 or end - start > max_bytes:

@@ -265,16 +265,16 @@ class _Loader:
                     self._note_missing(end, following)
                 return
         if following is not None or not load_active(self.disk, self.path, segment, size, interval):
-            fresh = Segment(segment.base_offset, self.now_ms, segment.file)
+            rebuilt = Segment(segment.base_offset, self.now_ms, segment.file)
             try:
-                rebuild(fresh, size, interval)
+                rebuild(rebuilt, size, interval)
             except BadBatch as bad:
                 raise LogDamaged(
                     f"{segment.file.path} {bad}, although it was synced. {REMEDY}"
                 ) from None
             self.report.scanned_bytes += size
             self.report.rebuilt_indexes += size > 0
-            self.segments[-1] = segment = fresh
+            self.segments[-1] = segment = rebuilt
             if following is not None:
                 self._join(segment, following)
                 segment.seal()
@@ -286,21 +286,25 @@ class _Loader:
         """End the log before `bad`, or raise LogDamaged because valid batches follow it."""
         file = segment.file
         assert file is not None
-        where = f"{file.path} {bad}"
+        bad_place = f"{file.path} {bad}"
         synced = segment.next_offset < self.checkpointed.recovery_point
         found = batch_after(file, bad.position, segment.next_offset, may_be_torn=not synced)
-        places = [f"offset {found.base_offset} follows at byte {found.position}"] if found else []
+        later_batches = (
+            [f"offset {found.base_offset} follows at byte {found.position}"] if found else []
+        )
         for base in later:
             path = self.path / segment_file_name(base, LOG_SUFFIX)
             found = find_batch(self.disk.open(path), 0, segment.next_offset)
             if found is not None:
-                places.append(f"offset {found.base_offset} follows in {path.name}")
-        if places and (self.checkpointed.unsynced_survived or synced):
-            raise LogDamaged(f"{where}; {places[0]}: corruption, not a torn tail. {REMEDY}")
-        for place in places:
+                later_batches.append(f"offset {found.base_offset} follows in {path.name}")
+        if later_batches and (self.checkpointed.unsynced_survived or synced):
+            raise LogDamaged(
+                f"{bad_place}; {later_batches[0]}: corruption, not a torn tail. {REMEDY}"
+            )
+        for later_batch in later_batches:
             self.report.note(
-                f"{where}; {place}, which was never synced either: after a power failure any "
-                "unsynced block may be missing"
+                f"{bad_place}; {later_batch}, which was never synced either: after a power "
+                "failure any unsynced block may be missing"
             )
         self.report.truncated_bytes = file.size() - segment.size
         name = segment_file_name(segment.base_offset, LOG_SUFFIX)
@@ -423,10 +427,10 @@ class _Loader:
         reason = why_lost(claim, end, last)
         if reason is not None:
             raise LogLost(
-                f"{self.path}: {reason}. The machine ran on, so its disk was detached, or is "
-                "an older copy. This log is not served, and is"
-                " copied from the leader where another replica leads; this node vouches for "
-                "none of its logs. To continue with these records,"
-                f" remove {self.directory / LOG_END_CHECKPOINT} while the node is stopped"
+                f"{self.path}: {reason}. The machine was not restarted, so its disk was detached, "
+                "or is an older copy. This log is not served. If another replica leads, this node "
+                "copies the log from it; this node vouches for none of its logs. To continue with "
+                f"these records, remove {self.directory / LOG_END_CHECKPOINT} while the node is "
+                "stopped"
             )
         return claim

@@ -214,12 +214,12 @@ def open_segment(disk: Disk, path: Path, segment: Segment, config: LogConfig) ->
             )
         except (FileFormatError, FileNotFoundError) as error:
             logger.warning("index rebuilt segment=%s reason=%s", segment.file.path, error)
-            fresh = Segment(segment.base_offset, segment.created_ms, segment.file)
-            rebuild(fresh, segment.size, config.index_interval_bytes)
-            fresh.seal()
+            rebuilt = Segment(segment.base_offset, segment.created_ms, segment.file)
+            rebuild(rebuilt, segment.size, config.index_interval_bytes)
+            rebuilt.seal()
             if not segment.suffix:
-                store_indexes(disk, path, fresh)
-            segment.index, segment.time_index = fresh.index, fresh.time_index
+                store_indexes(disk, path, rebuilt)
+            segment.index, segment.time_index = rebuilt.index, rebuilt.time_index
 
 
 def rebuild(segment: Segment, size: int, index_interval_bytes: int) -> None:

@@ -124,7 +124,7 @@ class SegmentRewrite:
         kept_bytes = 0
         for header, view, is_last in _batches(disk, self._path, self._sources, self._chunk_bytes):
             try:
-                left = self._rewriter.rewrite(header, view, keep=is_last)
+                rewritten = self._rewriter.rewrite(header, view, keep=is_last)
             except MqError as error:
                 raise Uncleanable(
                     f"{self._path}: the batch at offset {header.base_offset} cannot be read: "
@@ -132,12 +132,12 @@ class SegmentRewrite:
                 ) from error
             records += header.records_count
             read += len(view)
-            if left is not view:
+            if rewritten is not view:
                 self.changed = True
-            if left is not None:
-                self._add(header, left)
-                kept.append(left)
-                kept_bytes += len(left)
+            if rewritten is not None:
+                self._add(header, rewritten)
+                kept.append(rewritten)
+                kept_bytes += len(rewritten)
             if records >= CLEANED_RECORDS_PER_SLICE or read >= self._chunk_bytes:
                 written, kept = file.append(kept) if kept else 0, []
                 yield read + written
@@ -154,14 +154,19 @@ class SegmentRewrite:
         self._write_indexes()
         yield 0
 
-    def _add(self, header: BatchHeader, left: memoryview | bytearray) -> None:
+    def _add(self, header: BatchHeader, rewritten: memoryview | bytearray) -> None:
         segment = self.segment
-        if segment.size + len(left) > _SEGMENT_BYTES_MAX:
+        if segment.size + len(rewritten) > _SEGMENT_BYTES_MAX:
             raise Uncleanable(
                 f"{self._path}: segment {segment.base_offset} would grow beyond "
                 f"{_SEGMENT_BYTES_MAX} bytes"
             )
-        segment.add(header.last_offset, len(left), parse_header(left).max_timestamp, self._interval)
+        segment.add(
+            header.last_offset,
+            len(rewritten),
+            parse_header(rewritten).max_timestamp,
+            self._interval,
+        )
 
     def _write_indexes(self) -> None:
         segment, disk = self.segment, self._disk

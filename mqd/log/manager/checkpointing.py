@@ -26,19 +26,19 @@ async def store_checkpoint(
     """
     for directory in directories:
         if directory.failed is None:
-            here = [log for log in logs if log.directory == directory.path]
+            directory_logs = [log for log in logs if log.directory == directory.path]
             offsets = checkpointed(
-                name, here, directory.path, directory.unserved_offsets.get(name, {})
+                name, directory_logs, directory.path, directory.unserved_offsets.get(name, {})
             )
             if name == RECOVERY_POINT_CHECKPOINT:
-                for log in here:
+                for log in directory_logs:
                     log.durability.recovery_point = max(
                         log.durability.recovery_point, log.durability.synced_end_offset
                     )
             try:
                 await disk.offload(store_offsets, disk, directory.path / name, offsets)
                 if name == RECOVERY_POINT_CHECKPOINT:
-                    for log in here:
+                    for log in directory_logs:
                         log.durability.recovery_point = offsets[log.topic_partition]
             except OSError as error:
                 on_failed(directory.path / name, error)
@@ -58,12 +58,12 @@ async def store_log_ends(
     """
     online = [directory for directory in directories if directory.failed is None]
     changed = log_ends_changed(logs) or any(directory.serial != serial for directory in online)
-    wanted, all_written = serial + changed, True
+    new_serial, all_written = serial + changed, True
     for directory in online:
         plan = plan_log_ends(
             directory,
             [log for log in logs if log.directory == directory.path],
-            wanted,
+            new_serial,
             changed=changed,
         )
         try:
@@ -73,6 +73,6 @@ async def store_log_ends(
             all_written = False
         else:
             plan.on_stored(disk)
-            directory.serial = wanted
+            directory.serial = new_serial
             directory.recovery_points_crc = plan.recovery_points_crc
-    return wanted if all_written else serial
+    return new_serial if all_written else serial

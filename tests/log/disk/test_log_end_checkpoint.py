@@ -109,7 +109,9 @@ async def test_page_cache_that_is_lost_without_a_reboot_loses_the_log(
     await node.next_life()
     assert node.is_lost
     assert "orders-0: the checkpoint names end offset 4, leader epoch 0, CRC " in caplog.text
-    assert "found: end offset 2" in caplog.text and "is copied from the leader" in caplog.text
+    assert (
+        "found: end offset 2" in caplog.text and "this node copies the log from it" in caplog.text
+    )
     with pytest.raises(MqError):
         node.harness.open()
 
