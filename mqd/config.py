@@ -335,15 +335,15 @@ def validate_topic_config(name: str, value: str | None) -> Value:
 def validate_topic_configs(overrides: Mapping[str, str | None]) -> dict[str, Value]:
     """The typed values of a topic's configs, checked together. Raises MqError INVALID_CONFIG."""
     values = {name: validate_topic_config(name, value) for name, value in overrides.items()}
-    least = values.get("min.compaction.lag.ms", TOPIC_OPTIONS["min.compaction.lag.ms"].default)
-    most = values.get("max.compaction.lag.ms", TOPIC_OPTIONS["max.compaction.lag.ms"].default)
-    assert isinstance(least, int)
-    assert isinstance(most, int)
-    if least > most:
+    lag_min = values.get("min.compaction.lag.ms", TOPIC_OPTIONS["min.compaction.lag.ms"].default)
+    lag_max = values.get("max.compaction.lag.ms", TOPIC_OPTIONS["max.compaction.lag.ms"].default)
+    assert isinstance(lag_min, int)
+    assert isinstance(lag_max, int)
+    if lag_min > lag_max:
         raise MqError(
             ErrorCode.INVALID_CONFIG,
-            f"min.compaction.lag.ms ({least}) must be less than or equal to max.compaction.lag.ms "
-            f"({most})",
+            f"min.compaction.lag.ms ({lag_min}) must be less than or equal to "
+            f"max.compaction.lag.ms ({lag_max})",
         )
     return values
 

@@ -398,24 +398,22 @@ class _Parser:
         advertised: dict[tuple[str, int], int] = {}
         for node in nodes.values():
             for key, port in (("port", node.port), ("peer_port", node.peer_port)):
-                taken = listening.setdefault(
-                    (_machine(node.host), port), f"{key} of node {node.id}"
-                )
-                if taken != f"{key} of node {node.id}":
-                    problem = f"{node.host}:{port} is already the {taken}"
+                user = listening.setdefault((_machine(node.host), port), f"{key} of node {node.id}")
+                if user != f"{key} of node {node.id}":
+                    problem = f"{node.host}:{port} is already the {user}"
                     raise self._error(
                         index_by_id[node.id],
                         key,
                         problem,
                         "use a different address for each listener",
                     )
-            taken_by = advertised.setdefault(
+            advertising_node = advertised.setdefault(
                 (_machine(node.advertised_host), node.advertised_port), node.id
             )
-            if taken_by != node.id:
+            if advertising_node != node.id:
                 problem = (
                     f"{node.advertised_host}:{node.advertised_port} is already the "
-                    f"advertised address of node {taken_by}"
+                    f"advertised address of node {advertising_node}"
                 )
                 raise self._error(
                     index_by_id[node.id],
