@@ -454,7 +454,7 @@ class Daemon:
             await self._image_changed.wait()
 
     def _broker_epoch(self) -> int:
-        """The epoch of this process's registration, as far as it is applied here."""
+        """The epoch of this process's registration, once this node has applied it."""
         broker = self.machine.image.brokers.get(NodeId(self.me.id))
         return (
             broker.epoch

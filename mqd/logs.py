@@ -46,7 +46,7 @@ def write_line(line: str, stream: TextIO | None = None) -> None:
         stream.flush()
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())  # the interpreter flushes once more at its end
+        os.dup2(nowhere, stream.fileno())  # the interpreter flushes again at exit
         os.close(nowhere)
 
 

@@ -152,7 +152,7 @@ class CleanedTransactions:
     """The outcomes of transactions, while the batches of a log are read in order. No transaction is
     open. Kafka: CleanedTransactionMetadata.
 
-    `aborted`: all aborted transactions with a marker at or behind `start_offset`, in any order.
+    `aborted`: all aborted transactions with a marker at or after `start_offset`, in any order.
     """
 
     __slots__ = ("_aborted", "_committed", "_pending", "aborted_with_batches")

@@ -1,7 +1,7 @@
 """Leader epochs of one log: which epoch begins at which offset (KIP-101, KIP-279, KIP-320). A core.
 
 Invariants: epochs ascend strictly, start offsets do not descend. Each batch contains its epoch, so
-recovery can rebuild the entries behind the recovery point from the log. The file is made durable
+recovery can rebuild the entries after the recovery point from the log. The file is made durable
 before the recovery point passes an entry.
 """
 

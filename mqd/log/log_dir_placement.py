@@ -19,7 +19,7 @@ class LogDirPlacement:
 
     def __init__(self) -> None:
         self._counts: dict[Path, int] | None = None
-        """None: count again."""
+        """None: count the logs again."""
 
     def choose(
         self, directories: Iterable[LogDirectory], logs: Iterable[PartitionLog], fixed: Path | None

@@ -5,7 +5,7 @@ This is Kafka's SkimpyOffsetMap with another hash. A slot has 16 bytes of the di
 offset, whatever the size of the key. Two keys with the same digest would count as one key, but no
 collision of 128 bits of BLAKE2b is known.
 
-Invariants: the offset of an entry only rises. At most `load_factor` of the slots are used.
+Invariants: the offset of an entry only increases. At most `load_factor` of the slots are used.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PIECE_BYTES: Final = 256 << 10
 
 
 def _zeros(count: int) -> array[int]:
-    """Allocated in pieces, so that other threads can run: 40 MiB at once hold the interpreter for
-    25 ms.
+    """Allocated in pieces, so that other threads can run: 40 MiB in one piece block the interpreter
+    for 25 ms.
     """
     zeros = array("Q")
     piece = bytes(_PIECE_BYTES)

@@ -337,11 +337,11 @@ class PartitionLog:
         positions[offset] = (segment, position)
 
     def segment_index(self, offset: Offset) -> int:
-        """Index in `segments` of the one that holds `offset`, or the first."""
+        """Index in `segments` of the segment with `offset`, or of the first segment."""
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
     def segments_from(self, offset: Offset) -> Iterator[Segment]:
-        """The segment that holds `offset`, and those behind it."""
+        """The segment with `offset`, and those after it."""
         yield from self.segments[self.segment_index(offset) :]
 
     def check_readable(self, offset: Offset) -> None:

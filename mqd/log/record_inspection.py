@@ -3,7 +3,7 @@
 Batches are stored without decoding their records, with two exceptions: keys, when a client writes
 to a compacted topic, and lookups by time. Both run on the event loop. So they are bounded by the
 decompressed size and by a minimum weight for each record. The batches of clients are also bounded
-by a sum over one turn of the loop: a batch beyond it gets a retriable error. A large batch is
+by a sum over one turn of the loop: a batch above it gets a retriable error. A large batch is
 inspected in slices before it is appended (`is_large`, `RecordInspection.inspect`).
 """
 

@@ -117,7 +117,7 @@ class Segment:
         """The file was truncated to `size` bytes, and the last batch ends before `next_offset`.
 
         If the batch with the largest timestamp was removed, `max_timestamp` covers the batches up
-        to the last index entry. The caller then calls `note_time` for each batch behind it.
+        to the last index entry. The caller then calls `note_time` for each batch after it.
         """
         assert self.index is not None and self.time_index is not None
         self.size, self.next_offset = size, next_offset

@@ -76,7 +76,7 @@ class LogService:
         survival_proven: bool = False,
     ) -> None:
         """`claim` returns the content for a missing `meta.properties`. None: none is written.
-        `descriptors`: how many files the logs may hold open. `unsynced_survived`: whether all
+        `descriptors`: how many files the logs may keep open. `unsynced_survived`: whether all
         written data should still be there, because nothing shows that the machine was restarted.
         `survival_proven`: whether it is proven that it was not. Then a log without the records that
         the log end checkpoint names is lost (log_end.py).

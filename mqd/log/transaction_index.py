@@ -7,7 +7,7 @@ file.
 
 The other indexes only make lookups faster. Without an entry of this index, consumers would receive
 aborted records. So each sync of the segment writes the whole file, before the recovery point passes
-the segment (disk/sync_plan.py). Behind the recovery point, recovery rebuilds the index from the
+the segment (disk/sync_plan.py). After the recovery point, recovery rebuilds the index from the
 log.
 
 Invariants: marker offsets ascend strictly. The first offset and the last stable offset of an entry

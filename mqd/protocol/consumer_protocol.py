@@ -84,7 +84,7 @@ def decode_subscription(data: Buffer) -> Subscription:
 
 def decode_subscribed_topics(data: bytes) -> list[str]:
     """Only the topics, which come first in every version. Decoded without construct, because there
-    may be many. Raises ProtocolError.
+    may be many topics. Raises ProtocolError.
     """
     topics = []
     try:

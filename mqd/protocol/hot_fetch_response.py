@@ -11,8 +11,8 @@ Shapes, shared with the handlers. In versions with topic ids, name is None; in o
                                   [, current_leader|None [, snapshot_id (end_offset, epoch)|None]]])
     node endpoint                (node_id, host, port, rack|None)
 
-A row is a plain tuple: a NamedTuple takes ten times as long to make. File ranges of a response are
-passed on, and count with their `size`.
+A row is a plain tuple: a NamedTuple takes ten times as long to create. File ranges of a response
+are passed on, and count with their `size`.
 """
 
 from __future__ import annotations

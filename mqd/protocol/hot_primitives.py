@@ -28,7 +28,7 @@ INT64_INT64 = Struct(">qq")
 
 def need(position: int, size: int, end: int) -> None:
     if size > end - position:
-        raise ProtocolError(f"{size} bytes wanted, {end - position} left")
+        raise ProtocolError(f"{size} bytes needed, {end - position} left")
 
 
 def finish(position: int, end: int) -> None:

@@ -57,7 +57,7 @@ class Cursor:
         """Move the position by `size` bytes, and return the old position."""
         start = self.position
         if size > self.end - start:
-            raise ProtocolError(f"{size} bytes wanted at {start}, {self.end - start} left")
+            raise ProtocolError(f"{size} bytes needed at {start}, {self.end - start} left")
         self.position = start + size
         return start
 

@@ -104,7 +104,7 @@ class InstallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReply:
-    """The follower holds the first `offset` bytes of the snapshot at `index`."""
+    """The follower has the first `offset` bytes of the snapshot at `index`."""
 
     term: int
     index: int
@@ -131,8 +131,8 @@ class PreVote:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteReply:
-    """granted: the receiver would vote in `term`. Otherwise only `term` matters, because the
-    sender's term is older.
+    """granted: the receiver would vote in `term`. Otherwise only `term` matters: the term of the
+    candidate is older.
     """
 
     term: int

@@ -45,10 +45,11 @@ class Followers:
         self._seen[peer].replied_at = now
 
     def on_success(self, peer: int, match_index: int, last_index: int, now: float) -> None:
-        """`peer` holds everything up to `match_index`, and the leader's log ends at `last_index`.
+        """`peer` has all entries up to `match_index`, and the leader's log ends at `last_index`.
 
-        A follower of a busy leader never holds all of it at once. One that now holds what the log
-        held at its last reply was caught up then."""
+        A follower of a busy leader never has all entries. If it now has the entries that the log
+        had at its last reply, it was caught up at that time.
+        """
         seen = self._seen[peer]
         if match_index >= last_index:
             seen.caught_up_at = now
@@ -57,7 +58,7 @@ class Followers:
         seen.matched_at, seen.end_then = now, last_index
 
     def statuses(self, match_index: Mapping[int, int] | None) -> tuple[PeerStatus, ...]:
-        """`match_index`: of each node; None where this node does not lead, and knows nothing."""
+        """`match_index`: of each node; None if this node does not lead, and knows none."""
         if match_index is None:
             return tuple(
                 PeerStatus(peer, peer in self.voters, 0, -inf, -inf) for peer in self._everyone

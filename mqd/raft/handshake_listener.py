@@ -26,7 +26,7 @@ _RESPONSE_HEAD = struct.Struct(">ii")
 
 
 class ListenerHandshake:
-    """`receive` takes the body of each frame of the caller."""
+    """`receive` processes the body of each frame of the caller."""
 
     def __init__(self, credentials: Credentials, caller: Caller, now: float) -> None:
         self._credentials = credentials

@@ -139,7 +139,7 @@ class Journal(PersistentState):
         self.restart_behind(snapshot)
 
     def restart_behind(self, snapshot: Snapshot) -> None:
-        """Remove every entry; the log continues behind a snapshot that is already on disk."""
+        """Remove every entry; the log continues after a snapshot that is already on disk."""
         self.begin_behind(snapshot.index, snapshot.term, snapshot.voters)
         self.durable_index = snapshot.index
         self._file.discard_pending()

@@ -120,7 +120,7 @@ def force_voters(
 def _format(
     disk: Disk, directory: Path, *, cluster_id: str, node_id: int, node_uuid: UUID, remedy: str
 ) -> None:
-    """quorum-state comes last: it shows that the rest was written."""
+    """Writes quorum-state last: it shows that the other files are complete."""
     path = directory / JOURNAL_NAME
     if disk.exists(directory / SNAPSHOT_NAME) or (
         disk.exists(path) and not _is_blank(disk.read_bytes(path))

@@ -56,7 +56,9 @@ class Membership:
         return found
 
     def keep_first_voters(self) -> None:
-        """Store the voter set with which this node takes part, before it takes part in anything."""
+        """Store the peers file's voters as the set of epoch 0, before this node votes or
+        replies.
+        """
         if self._journal.voter_set is None:
             self._journal.set_first_voters(self.configured)
 

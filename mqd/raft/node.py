@@ -62,11 +62,13 @@ logger = logging.getLogger(__name__)
 
 
 class RaftNode(VotingNode):
-    """One voter, or an observer: a node that follows the log, is never counted, and never votes.
+    """One voter, or an observer: a node that follows the log, never votes, and counts for no
+    majority.
 
     The owner calls, in this order and never two at once: any of `receive`, `connected`,
     `peer_configured`, `disconnected`, `restarted`, `peer_gone`, `propose`; `turn`; the journal's
-    `flush` if it is dirty; `flushed`. The real owner is service.py."""
+    `flush` if it is dirty; `flushed`. The real owner is service.py.
+    """
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ _SOURCES = {
     pysyncobj.node: "e4a3f027cd8291f558334bb9c977e952f6b6989e7e1fa1588d3005ef0b990e2c",
     pysyncobj.fast_queue: "8477fe5fdf36d9766df933310d3d66ee953d1afc195b1e6482b3a1498fc517bd",
 }
-"""SHA-256 of every file of PySyncObj that takes part."""
+"""SHA-256 of every PySyncObj file that mqd uses."""
 
 _NAMES = (
     "_SyncObj__applyLogEntries",

@@ -12,7 +12,7 @@ machine or a quorum that breaks its rules stops the node, too. A disk without sp
 used up, makes the turn wait until there is some: to all other nodes that is a slow disk, since no
 message of the turn was sent.
 
-Every node takes part: voters, and observers, which follow the log and are never counted.
+Every node takes part: voters, and observers, which follow the log and count for no majority.
 """
 
 from __future__ import annotations
@@ -301,10 +301,10 @@ class RaftService:
     def receive_handshake(
         self, handshake: ListenerHandshake, body: bytes | memoryview, correlation_id: int
     ) -> bytes:
-        """The body (behind the request header) of a frame with API key 32000. Returns a whole
+        """The body (after the request header) of a frame with API key 32000. Returns a whole
         frame to send.
 
-        Then `handshake.refusal` is set (close the connection behind the frame; the reason is logged
+        Then `handshake.refusal` is set (close the connection after the frame; the reason is logged
         here), or `handshake.node_id` is (the caller), or more frames are due. Raises ProtocolError:
         close the connection and log it."""
         return self.peer_links.handshakes.receive(handshake, body, correlation_id)
@@ -382,7 +382,9 @@ class RaftService:
         self._before_next_turn(lambda _: done(loaded))
 
     async def transfer_leadership(self) -> bool:
-        """Hand leadership to the most advanced follower. True when this node no longer leads."""
+        """Transfer leadership to the most advanced follower. True when this node no longer
+        leads.
+        """
         node = self._node
         if node is None or self._status.role is not Role.LEADER:
             return True

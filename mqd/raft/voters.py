@@ -73,8 +73,8 @@ class VoterSet:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """A set that an operator put in force, until the log holds one of a later term than
-    `term`, the node's own at that time.
+    """A set that an operator put in force, until the log has one of a later term than `term`, the
+    node's own at that time.
     """
 
     voter_set: VoterSet

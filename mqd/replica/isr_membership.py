@@ -41,7 +41,7 @@ class IsrMembership:
         self.rules = rules
         self.in_sync = InSync(assignment.isr, assignment.partition_epoch)
         self.followers: dict[NodeId, FollowerProgress] = {}
-        """The other replicas. Other objects hold this dict, so it is never replaced."""
+        """The other replicas. Other objects refer to this dict, so it is never replaced."""
         self.counted: tuple[FollowerProgress, ...] = ()
         """The followers that the high watermark waits for."""
 

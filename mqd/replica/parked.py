@@ -43,7 +43,7 @@ class ParkedRequests:
             self.wake_timer()
 
     def expire(self, now: float) -> float:
-        """Free the requests whose deadline has come. Returns the next deadline, or infinity."""
+        """Free the requests whose deadline has passed. Returns the next deadline, or infinity."""
         for waiter in self._fetches.expired(now):
             waiter.free()
         for ticket in self._produces.expired(now):

@@ -37,7 +37,7 @@ class FollowerProgress:
     )
 
     def __init__(self, node_id: NodeId, now: float, *, in_sync: bool) -> None:
-        """No fetch has come yet. A member of the ISR counts as caught up now, so it has
+        """No fetch has arrived yet. A member of the ISR counts as caught up now, so it has
         `replica.lag.time.max.ms` for its first fetch.
         """
         self.node_id = node_id
@@ -70,7 +70,7 @@ class FollowerProgress:
         broker_epoch: int,
         now: float,
     ) -> None:
-        """A fetch from `offset` came at `now`, while the leader's log ended at `leader_end`."""
+        """A fetch from `offset` arrived at `now`, while the leader's log ended at `leader_end`."""
         if offset >= leader_end:
             self.last_caught_up_at = max(self.last_caught_up_at, now)
         elif (

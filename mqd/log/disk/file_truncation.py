@@ -59,8 +59,8 @@ class PlannedTruncation:
 
 
 def plan_truncation(disk: Disk, log: PartitionLog, offset: Offset) -> PlannedTruncation:
-    """Plan to remove the batch that holds `offset`, and everything behind it. OSError, and nothing
-    has changed; BadBatch.
+    """Plan to remove the batch with `offset`, and everything after it. OSError, and nothing has
+    changed; BadBatch.
 
     If `offset` is in the gap of a compacted log, the new end is that of the last batch before the
     gap. A start would find the same end.

@@ -47,8 +47,8 @@ def find_range(
     min_one: bool,
     open_segment: OpenSegment,
 ) -> tuple[Segment, int, int, Offset] | None:
-    """(segment, start, end, next offset) of whole batches from the one that holds `offset` on.
-    None: no batch may be read.
+    """(segment, start, end, next offset) of whole batches from the one with `offset` on. None: no
+    batch may be read.
 
     The batches are in one segment, below `limit_offset` and the written end. They have at most
     `max_bytes`; with `min_one` the first batch may be larger. BadBatch if the file is damaged.

@@ -1,4 +1,4 @@
-"""The producers of a log at an offset, from a snapshot file and the batches behind it. The same
+"""The producers of a log at an offset, from a snapshot file and the batches after it. The same
 replay rebuilds transaction indexes.
 """
 
@@ -53,8 +53,8 @@ def batches_from(
 def _batches_between(
     disk: Disk, path: Path, segments: list[Segment], start: Offset, end: Offset, config: LogConfig
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """(header, bytes) of each batch whose base offset is in [start, end). Reads nothing behind
-    `end`, beside the batch there. OSError; BadBatch.
+    """(header, bytes) of each batch whose base offset is in [start, end). Reads nothing after
+    `end`, except the batch there. OSError; BadBatch.
     """
     for header, view in batches_from(disk, path, segments, start, config):
         if header.base_offset >= end:
@@ -176,7 +176,7 @@ def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
 
 def producers_at(disk: Disk, log: PartitionLog, end: Offset) -> Producers:
     """The producers at `end`, up to the written end: from the newest valid snapshot and the batches
-    behind it. OSError; BadBatch.
+    after it. OSError; BadBatch.
     """
     producers, start = newest_snapshot(disk, log.path, end)
     note_unreplicated(
@@ -199,12 +199,14 @@ def note_unreplicated(
     """Add transactions to `producers`, of the snapshot at `snapshot_offset`, whose markers are not
     below `high_watermark`: a snapshot does not contain them. OSError; BadBatch.
 
-    The log is read behind an older snapshot only if there is such a marker.
+    The log is read after an older snapshot only if there is such a marker.
     """
     if snapshot_offset <= high_watermark or not producers.have_ended_transactions:
         return
-    behind = _batches_between(disk, path, segments, high_watermark, snapshot_offset, config)
-    if not any(header.is_control for header, _ in behind):
+    earlier_batches = _batches_between(
+        disk, path, segments, high_watermark, snapshot_offset, config
+    )
+    if not any(header.is_control for header, _ in earlier_batches):
         return
     older, start = newest_snapshot(disk, path, high_watermark)
     for header, view in _batches_between(disk, path, segments, start, snapshot_offset, config):

@@ -1,7 +1,7 @@
 """Recovery of one log: from the files in a partition's directory to a `PartitionLog`. In a worker
 thread, one log of a log directory after the other.
 
-After an orderly stop, recovery trusts the indexes and reads only the batches behind the last index
+After an orderly stop, recovery trusts the indexes and reads only the batches after the last index
 entry. After any other stop it reads every batch from the segment with the recovery point on, and
 checks shape, CRC and offsets. The log ends before the first bad batch, for one of two reasons:
 
@@ -11,13 +11,13 @@ checks shape, CRC and offsets. The log ends before the first bad batch, for one 
                   complete once. Recovery raises `LogDamaged` and changes no file. The other logs
                   start.
 
-After a power cut, a valid batch behind a bad one proves nothing about unsynced data, because blocks
+After a power cut, a valid batch after a bad one proves nothing about unsynced data, because blocks
 reach the disk in any order. There the log ends at the first bad batch as with a torn tail. Such a
 node cannot vouch for its logs until it has caught up.
 
 If the log ends below the checkpointed high watermark, acknowledged records are lost. The report
 says so, and an error is logged. Indexes are rebuilt if they are missing or damaged, or belong to
-segments behind the recovery point. Memory is bounded by one chunk or one batch.
+segments after the recovery point. Memory is bounded by one chunk or one batch.
 """
 
 from __future__ import annotations

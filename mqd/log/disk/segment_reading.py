@@ -24,8 +24,8 @@ WALK_WINDOW_BYTES = 8192
 
 
 def seek(segment: Segment, offset: Offset) -> int | None:
-    """The start of the batch that holds `offset`, or of the first batch behind it. None: there is
-    none in this segment.
+    """The start of the batch with `offset`, or of the first batch after it. None: there is none in
+    this segment.
     """
     assert segment.index is not None
     position = segment.index.position_of(offset)

@@ -1,10 +1,10 @@
 """Decides whether the first bad batch of a segment is a torn write, or a damaged batch with valid
-batches behind it.
+batches after it.
 
-A valid batch behind the bad one shows that the bad one was complete once. There is one exception. A
+A valid batch after the bad one shows that the bad one was complete once. There is one exception. A
 write that a kill interrupted leaves a whole header and a part of the payload. The client chose the
 payload, so it may contain bytes of valid batches. So if a plausible header claims more bytes than
-the file has, a batch behind it counts only if it begins where the first one ends by its CRC-32C.
+the file has, a batch after it counts only if it begins where the first one ends by its CRC-32C.
 Then the length field is damaged, and the tail is not torn.
 """
 
@@ -45,7 +45,7 @@ class FoundBatch(NamedTuple):
 def batch_after(
     file: File, bad_position: int, offset: Offset, *, may_be_torn: bool
 ) -> FoundBatch | None:
-    """A valid batch behind the bad one at `bad_position`. None: the tail is torn.
+    """A valid batch after the bad one at `bad_position`. None: the tail is torn.
 
     `offset`: the base offset that the bad batch should have. `may_be_torn`: false for bytes that
     were synced.
@@ -88,7 +88,7 @@ def _crc_until(file: File, position: int, end: int, crc: int) -> int:
 
 
 def find_batch(file: File, position: int, offset: Offset) -> FoundBatch | None:
-    """The first valid batch at or behind `position` with a base offset of `offset` or more."""
+    """The first valid batch at or after `position` with a base offset of `offset` or more."""
     return next(find_batches(file, position, offset), None)
 
 

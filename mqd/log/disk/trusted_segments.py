@@ -64,7 +64,7 @@ def _has_plausible_indexes(
 
 
 def _end_of(disk: Disk, path: Path, segment: Segment, size: int) -> Offset | None:
-    """The offset after the last batch, by those behind the last index entry. None: damaged."""
+    """The offset after the last batch, by those after the last index entry. None: damaged."""
     assert segment.file is not None
     try:
         index, _ = load_indexes(disk, path, segment.base_offset, size)

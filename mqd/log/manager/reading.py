@@ -45,8 +45,8 @@ class Reader:
         limit_offset: Offset,
         min_one: bool,
     ) -> lookup.Read:
-        """Whole batches from the one that holds `offset` on, from one segment, below
-        `limit_offset`, with at most `max_bytes`. `min_one`: the first batch may be larger.
+        """Whole batches from the one with `offset` on, from one segment, below `limit_offset`, with
+        at most `max_bytes`. `min_one`: the first batch may be larger.
 
         MqError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
@@ -107,7 +107,7 @@ class Reader:
         )
 
     def unreadable(self, log: PartitionLog, reason: str) -> MqError:
-        """Written data cannot be read: fence the log, so that it acknowledges nothing behind the
+        """Written data cannot be read: fence the log, so that it acknowledges nothing after the
         damage. Returns the error for the client.
         """
         log.failure = LogFailure(reason)

@@ -65,8 +65,8 @@ class Truncation:
         return log.log_start_offset
 
     def truncate_to(self, log: PartitionLog, offset: Offset) -> None:
-        """Remove the batch that holds `offset` and all after it. If that is below the log start,
-        the log is reset. StorageError.
+        """Remove the batch with `offset` and all later ones. If that is below the log start, the
+        log is reset. StorageError.
 
         Below the checkpointed high watermark, this is logged and counted.
         """
