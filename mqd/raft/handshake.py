@@ -13,14 +13,14 @@ Six messages, each in a frame of API key 32000 (caller) or the response to one (
                          or: a refusal, in text
 
 The key is derived from the cluster secret and the cluster id, so a proof is worthless in another
-cluster. An identity holds both node ids, the incarnation, and the voters as the node knows them
+cluster. An identity has both node ids, the incarnation, and the voters as the node knows them
 (voters.py). It is bound to both nonces, and worthless on another connection. An unauthenticated
-caller or listener learns the protocol version only: no cluster id and no node id. The caller proves
-first, so an unauthenticated caller gets no proof on which it could try secrets.
+caller or listener learns only the protocol version: no cluster id and no node id. The caller sends
+its proof first, so an unauthenticated caller gets no proof on which it could try secrets.
 
 Without a cluster secret the key is derived from the cluster id only. Then the handshake refuses
-nodes of other clusters, but no attacker who knows the cluster id. What follows on the connection is
-neither encrypted nor signed: that is the task of TLS.
+nodes of other clusters, but not an attacker that knows the cluster id. The messages after the
+handshake are neither encrypted nor signed: that is the task of TLS.
 
 handshake_caller.py and handshake_listener.py have the two sides, handshake_runner.py runs them on
 connections, handshake_v2.py has the version of the previous release.

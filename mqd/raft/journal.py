@@ -175,9 +175,8 @@ class Journal(PersistentState):
         """Make everything durable. Blocks: call it in a worker thread, and change nothing
         meanwhile.
 
-        Raises StorageError: with `out_of_space` when the disk and the reserve are full, or a file
-        cannot be opened for want of descriptors, and calling again may succeed; else now and for
-        ever after.
+        Raises StorageError. With `out_of_space`, the disk and the reserve are full, or no
+        descriptor is free, and the call may be retried. Otherwise every later call fails, too.
         """
         if self._failure is not None:
             raise StorageError(self._failure)

@@ -1,7 +1,7 @@
 """Opens the journal of a node: reads its files, or formats an empty directory.
 
-It repairs what a crash leaves: a torn tail, and a snapshot newer than the journal beside it. It
-refuses files that are damaged, do not fit together, or belong to another node (I16).
+It repairs the effects of a crash: a torn tail, and a snapshot newer than the journal. It refuses
+files that are damaged, do not fit together, or belong to another node (I16).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _WIPE = (
 _RESTORE = "Repair the disk, or restore a backup: no other node has the data in"
 """The remedy for lost files.
 
-A voter with an empty log recovers before it votes (voter_recovery.py). One with an old copy does
-not know that it lacks entries, and could help to elect a leader that lacks committed ones. A quorum
-of one has no other voters: without its log it would take every partition on its disks for a deleted
-one.
+A voter with an empty log recovers before it votes (voter_recovery.py). A voter with an old copy
+does not know that it lacks entries, and could help to elect a leader without committed entries. A
+quorum of one has no other voters: without its log it would delete every partition on its disks as
+unknown.
 """
 
 
@@ -62,12 +62,12 @@ def open_journal(
     sole_voter: bool = False,
     reserve_bytes: int = 0,
 ) -> Journal:
-    """Read a voter's directory, or format an empty one. Blocks (fsync). `reserve_bytes`: what to
-    hold back for when the disk is full.
+    """Read a voter's directory, or format an empty one. Blocks (fsync). `reserve_bytes`: disk space
+    to reserve for a full disk.
 
-    Raises StorageError when the files are another node's, damaged, or do not fit together: the
-    message names the file and what to do. Repairs what a crash leaves: a torn tail, a snapshot
-    newer than the journal beside it.
+    Raises StorageError if the files belong to another node, are damaged, or do not fit together.
+    The message has the file and the remedy. Repairs the effects of a crash: a torn tail, and a
+    snapshot newer than the journal.
     """
     remedy = f"{_RESTORE if sole_voter else _WIPE} {directory}"
     try:
@@ -222,9 +222,9 @@ def _open(
         reserve=reserve,
     )
     if snapshot is not None and not journal.holds(snapshot.index, snapshot.term):
-        # A crash came between a leader's snapshot and the journal that goes with it: the journal's
-        # tail was contradicted or overtaken. One that holds the snapshot's last entry keeps what
-        # follows it instead.
+        # A crash occurred after the write of a leader's snapshot, and before that of its journal.
+        # This journal lacks the snapshot's last entry, so its entries are outdated or contradict
+        # the leader. A journal with that entry keeps the later ones.
         journal.restart_behind(snapshot)
     elif not scan.proven:
         journal.distrust_page_cache()

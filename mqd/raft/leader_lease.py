@@ -1,9 +1,9 @@
 """The lease of a leader: the latest time at which no other node can have led. Pure: callers pass
 `now`.
 
-A reply shows that its sender was in the leader's term after it received the message. The arrival
-time of the reply shows nothing: the reply may have been delayed on the network, or while this
-process did not run. So a lease counts from the time when the leader sent the message that a reply
+A reply proves that its sender was in the leader's term when it received the message. The arrival
+time of the reply proves nothing: the network may have delayed the reply, or this process may have
+been suspended. So a lease counts from the time when the leader sent the message that a reply
 responds to. A node replies to each message at most once, and in order. So its n-th reply in a term
 belongs to the n-th message of that term or to a later one; lost messages only make the result
 earlier. A reply that acknowledges an entry belongs to a message that was sent after the append of

@@ -65,7 +65,7 @@ class RaftNode(VotingNode):
     """One voter, or an observer: a node that follows the log, never votes, and counts for no
     majority.
 
-    The owner calls, in this order and never two at once: any of `receive`, `connected`,
+    The owner makes one call at a time, in this order: any of `receive`, `connected`,
     `peer_configured`, `disconnected`, `restarted`, `peer_gone`, `propose`; `turn`; the journal's
     `flush` if it is dirty; `flushed`. The real owner is service.py.
     """
@@ -89,10 +89,11 @@ class RaftNode(VotingNode):
     ) -> None:
         """`voters`: by the peers file.
 
-        `build(pieces, done)`: join the pieces of a snapshot and call `done(state)`, at once or
-        between two later turns. `load(work, done)`: likewise with what the work returns; until
-        then, no entry is applied. `finalized()`: the metadata version by what the machine has
-        applied, 0 for none (versions.py)."""
+        `build(pieces, done)`: join the pieces of a snapshot and call `done(state)`, immediately or
+        between two later turns. `load(work, done)`: run the work and call `done` with its result;
+        until then, no entry is applied. `finalized()`: the metadata version that the machine has
+        applied, 0 for none (versions.py).
+        """
         self._machine = machine
         self.snapshots_installed = 0
         self._announced_commit = 0

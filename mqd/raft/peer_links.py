@@ -49,7 +49,8 @@ class PeerLinks:
         self._before_next_turn = before_next_turn
         self.on_peer_gone: Callable[[int], None] | None = None
         """Called with the id of a node whose process seems to have ended: the connection to it
-        broke, and a new one was refused at once (ECONNREFUSED). A hint, not a proof."""
+        broke, and a new one was refused at once (ECONNREFUSED). A hint, not a proof.
+        """
         self.handshakes = HandshakeRunner(
             credentials,
             clock,

@@ -91,8 +91,9 @@ class RaftStatistics:
 
 
 class RaftService:
-    """One voter of the metadata quorum, or an observer. All methods but `run` may be called while
-    it runs, from Trio's thread. Before and after, proposals are refused with NotLeader(None)."""
+    """One voter of the metadata quorum, or an observer. While it runs, all methods but `run` may be
+    called, from Trio's thread. Before and after, proposals are refused with NotLeader(None).
+    """
 
     def __init__(
         self,
@@ -114,10 +115,10 @@ class RaftService:
         in_thread: InThread | None = None,
         finalized: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`voters`, `observers`: ids and the addresses of peer listeners, together all nodes of
-        the cluster, this one included. `secret`: the cluster secret, which every node must prove
-        that it knows. `finalized()`: the metadata version by what the machine has applied, 0 for
-        none (versions.py)."""
+        """`voters`, `observers`: ids, and addresses of peer listeners; together all nodes of the
+        cluster, with this one. `secret`: the cluster secret, which every node must prove.
+        `finalized()`: the metadata version that the machine has applied, 0 for none (versions.py).
+        """
         addresses = {**voters, **(observers or {})}
         if node_id not in addresses:
             raise ValueError(f"node {node_id} is not among the nodes {sorted(addresses)}")
@@ -250,21 +251,24 @@ class RaftService:
         )
 
     async def propose(self, command: bytes, *, timeout: float | None = None) -> int:
-        """Wait until `command` is durable, committed and applied here; returns its index.
+        """Wait until `command` is durable, committed and applied on this node; returns its index.
 
-        Raises NotLeader (it was not accepted, and never will be), OutcomeUnknown (leadership was
-        lost, or `timeout` seconds passed first: it may be applied, now or later), MqError when too
-        many wait or the disk is full (it was not accepted). Cancelled: unknown."""
+        Raises NotLeader: the command was not accepted, and never will be. Raises OutcomeUnknown:
+        leadership was lost, or `timeout` seconds passed; the command may be applied, now or later.
+        Raises MqError: too many proposals are pending, or the disk is full; it was not accepted.
+        After a cancellation the result is unknown.
+        """
         assert len(command) <= limits.RAFT_COMMAND_BYTES_MAX, len(command)
         return await self._propose(COMMAND + command, timeout)
 
     async def read_barrier(self, *, timeout: float | None = None) -> int:
-        """Wait until this node has applied all that was committed anywhere before this call;
-        returns an index that is applied.
+        """Wait until this node has applied everything that was committed before this call; returns
+        an applied index.
 
-        A controller calls it before it responds to a heartbeat, where its last proof of leadership
-        is too old (I26). Costs an entry and an fsync, which simultaneous callers share. Raises as
-        `propose` does."""
+        A controller calls it before it responds to a heartbeat, if its last proof of leadership is
+        too old (I26). It costs an entry and an fsync, which simultaneous callers share. Raises the
+        errors of `propose`.
+        """
         return await self._propose(NO_OP, timeout)
 
     async def _propose(self, entry: bytes, timeout: float | None) -> int:
@@ -285,37 +289,40 @@ class RaftService:
     # -- connections with other nodes
 
     async def authenticate(self, stream: Stream, receiver: int) -> None:
-        """On a fresh connection to the peer listener of `receiver`: each side proves who it is,
-        before any other byte.
+        """Authenticate a new connection to the peer listener of `receiver`: both sides prove their
+        identity before any other bytes.
 
-        Raises OSError: HandshakeFailed (with the reason; HandshakeRefused where one side refused),
-        or the connection's own. Close the stream then, and after a cancellation. A node of the
-        previous release closes the connection at the hello of version 3: while that release is
-        allowed, the next call uses version 2."""
+        Raises OSError: an error of the connection, or HandshakeFailed with the reason
+        (HandshakeRefused if one side refused). Close the stream then, and after a cancellation. A
+        node of the previous release closes the connection at the hello of version 3. While that
+        release is allowed, the next call uses version 2.
+        """
         await self.peer_links.authenticate(stream, receiver)
 
     def begin_handshake(self, caller: Caller) -> ListenerHandshake:
-        """Of an inbound connection: pass its frames to `receive_handshake`."""
+        """Begin the handshake of an inbound connection: pass its frames to `receive_handshake`."""
         return self.peer_links.handshakes.begin(caller)
 
     def receive_handshake(
         self, handshake: ListenerHandshake, body: bytes | memoryview, correlation_id: int
     ) -> bytes:
-        """The body (after the request header) of a frame with API key 32000. Returns a whole
-        frame to send.
+        """Process the body (after the request header) of a frame with API key 32000. Returns a
+        whole frame to send.
 
-        Then `handshake.refusal` is set (close the connection after the frame; the reason is logged
-        here), or `handshake.node_id` is (the caller), or more frames are due. Raises ProtocolError:
-        close the connection and log it."""
+        Afterwards `handshake.refusal` is set (close the connection after the frame; the reason is
+        logged here), or `handshake.node_id` is set (the caller), or more frames follow. Raises
+        ProtocolError: close the connection and log it.
+        """
         return self.peer_links.handshakes.receive(handshake, body, correlation_id)
 
     def receive(
         self, node_id: int, body: bytes | memoryview, incarnation: UUID | None = None
     ) -> None:
-        """The body of a frame with API key 32001, of a connection whose handshake named `node_id`.
-        Copies what it keeps.
+        """Process the body of a frame with API key 32001, from a connection whose handshake named
+        `node_id`. Copies the data that it keeps.
 
-        Raises ProtocolError: close the connection and log it. There is no response to send."""
+        Raises ProtocolError: close the connection and log it. There is no response to send.
+        """
         if self.peer_links.receive(node_id, body, incarnation, self._status):
             self._wake.set()
 
@@ -326,11 +333,11 @@ class RaftService:
     # -- running
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Open the journal, take part until `stop` or cancellation. `started` when the files are
-        read and intact.
+        """Open the journal, and run until `stop` or cancellation. `started` when the files are read
+        and valid.
 
-        Raises StorageError when they are not. After `started`, in an ExceptionGroup: StorageError
-        when the journal can no longer be written, QuorumBroken, and exceptions of the machine.
+        Raises StorageError if they are not. After `started`, in an ExceptionGroup: StorageError if
+        the journal can no longer be written, QuorumBroken, and exceptions of the machine.
         """
         journal = await self._blocking(
             lambda: open_journal(
