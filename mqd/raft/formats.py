@@ -1,22 +1,22 @@
-"""The three files of a voter as bytes. Pure: bytes in, values out; journal.py does the reading and
-writing.
+"""The three files of a voter as bytes. Pure: bytes in, values out; journal.py does the I/O.
 
-`quorum-state`  one JSON line (term, vote, identity of this node), then a line with its CRC-32C. It
-                exists from the time when a node is formatted: a node that has it and lacks its
-                journal has lost entries.
-`snapshot`      the machine's state after one entry, with the cluster it belongs to, under one
+`quorum-state`  one JSON line (term, vote, identity of this node), then a line with its CRC-32C. The
+                formatting of a node creates it: a node that has it, and no journal, has lost
+                entries.
+`snapshot`      the machine's state after one entry, and the cluster that it belongs to, with one
                 CRC-32C.
-`journal`       a header that names its owner and the log entry before its first, then entries,
-                only ever appended.
+`journal`       a header with its owner and the log entry before its first one, then entries. It is
+                append-only.
 
 An entry of the journal: 4 bytes magic, uint32 CRC-32C, uint32 payload size, uint8 kind, uint64
-index, uint64 term, uint64 durable position, payload. The CRC covers the entry's own position in the
-file as well as everything after the CRC, so that a whole entry in the wrong place is invalid. An
-index at or below the last one replaces everything from there on: truncation is an append. `durable
-position` is how much of the file was fsynced when the entry was written. That distinguishes a torn
-tail from corruption. In a torn tail, nothing after the damage was written later than an fsync that
-covered it: truncate it. In a corrupt file, something was: refuse it. A durable mark contains only
-that position; one is written when no more entries arrive.
+index, uint64 term, uint64 durable position, payload. The CRC covers everything after it, and the
+entry's own position in the file, so a complete entry at another position is invalid. An entry whose
+index is not above the last one replaces all entries from there on: a truncation is an append.
+
+`durable position` is the part of the file that was fsynced when the entry was written. It
+distinguishes a torn tail from corruption. If no later entry has a durable position above the
+damage, the tail is torn, and the file is truncated. Otherwise the file is corrupt, and the start
+fails. A durable mark has only that position; it is written when no more entries arrive.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def version_of_hello(body: bytes, *, allow_v2: bool) -> int:
 
 
 class Credentials:
-    """What this node proves and names in each of its handshakes."""
+    """The data with which this node proves its identity in handshakes."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from mqd.raft.voters import disagreement
 
 
 class _Caller:
-    """What both versions share."""
+    """The common part of both versions."""
 
     def __init__(self, credentials: Credentials, receiver: int) -> None:
         self._credentials = credentials
@@ -64,8 +64,9 @@ class _Caller:
 
 
 class CallerHandshakeV2(_Caller):
-    """With a node of the previous release: send `hello()`, pass the response to `prove`, send what
-    that returns, and pass the last response to `finish`."""
+    """The handshake with a node of the previous release. Send `hello()`, pass the response to
+    `prove`, send its result, and pass the last response to `finish`.
+    """
 
     def __init__(self, credentials: Credentials, receiver: int) -> None:
         super().__init__(credentials, receiver)
@@ -88,8 +89,9 @@ class CallerHandshakeV2(_Caller):
 
 
 class CallerHandshake(_Caller):
-    """Version 3: send `hello()`. Pass the response to `prove`, the next one to `name`, and send
-    what each returns. Pass the last response to `finish`."""
+    """The handshake in version 3. Send `hello()`. Pass the response to `prove`, the next one to
+    `name`, and send their results. Pass the last response to `finish`.
+    """
 
     def __init__(self, credentials: Credentials, receiver: int) -> None:
         super().__init__(credentials, receiver)

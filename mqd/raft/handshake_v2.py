@@ -1,5 +1,5 @@
-"""The handshake of two nodes, version 2, of the previous release: both sides, for the time of a
-rolling upgrade. Pure.
+"""The handshake of two nodes, version 2, of the previous release: both sides, for rolling upgrades.
+Pure.
 
 Four messages, in the frames of handshake.py:
 
@@ -11,10 +11,11 @@ Four messages, in the frames of handshake.py:
     listener  welcome    HMAC-SHA256(secret, "listener" + everything above)
                          or: a refusal
 
-The caller names the cluster and the nodes before any proof, and an impostor at the address of a
-node gets a proof on which it can try secrets. Version 3 replaced it for these reasons. It is used
-only while the finalized metadata version is 1 (versions.py). The listener's refusals before the
-proof name nothing, other than those of the previous release. No message names voters.
+Version 3 replaced it for two reasons. The caller names the cluster and the nodes before any proof.
+An impostor at the address of a node gets a proof on which it can try secrets.
+
+Version 2 is used only while the finalized metadata version is 1 (versions.py). Unlike in the
+previous release, the listener's refusals before the proof name nothing. No message has the voters.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class CallerSide:
         self._challenge = b""
 
     def proof(self, challenge: bytes) -> bytes | None:
-        """None for a malformed challenge."""
+        """The proof for the challenge; None if the challenge is malformed."""
         if len(challenge) != _CHALLENGE.size:
             return None
         self._challenge = challenge

@@ -1,19 +1,19 @@
 """The journal of one node: its persistent state on disk.
 
-Everything that a turn does to it happens in memory. `flush` is the only writer, so that one call in
-a worker thread makes a whole turn durable, in the order quorum-state, snapshot, entries. A crash
-inside leaves files that `open_journal` accepts and whose difference no other node knows, because
-messages and acknowledgements leave after `flush` returned.
+A turn changes only memory. `flush` is the only writer, so one call in a worker thread makes a whole
+turn durable, in the order quorum-state, snapshot, entries. A crash during a flush leaves files that
+`open_journal` accepts. No other node notices the difference, because messages and acknowledgements
+are sent after `flush` has returned.
 
 Invariants:
-- durable_index <= last_index: entries up to it are on this disk. Nothing beyond it is applied,
+- durable_index <= last_index: entries up to it are on this disk. No later entry is applied,
   acknowledged or counted (I11).
-- A write or fsync that failed is never retried: every later `flush` raises StorageError (I15). A
-  disk without space is no failure: the reserve is released step by step. Beyond it `flush` raises
-  StorageError(out_of_space=True), the file ends where it was durable, memory keeps what is due, and
-  `flush` may be called again. To all other nodes that is a slow disk.
+- A failed write or fsync is never retried: every later `flush` raises StorageError (I15). A full
+  disk is no failure: the reserve is released step by step. When it is used up, `flush` raises
+  StorageError(out_of_space=True). The file then ends at its durable position, memory keeps the
+  pending data, and `flush` may be called again. For all other nodes, this is a slow disk.
 
-The disk is a parameter; formats.py knows the bytes, journal_start.py reads them.
+The disk is a parameter. formats.py has the encoding, journal_start.py reads the files.
 """
 
 from __future__ import annotations
@@ -145,16 +145,16 @@ class Journal(PersistentState):
         self._file.discard_pending()
 
     def distrust_page_cache(self) -> None:
-        """What was read may be in the page cache only: a process was killed before its fsync, or an
-        fsync failed, after which the cache calls pages clean that no disk has (Rebello et al., ATC
-        2020). Nothing of it counts as durable before it is written again (I30).
+        """The data that was read may be only in the page cache: a process was killed before its
+        fsync, or an fsync failed. After a failed fsync, unwritten pages count as clean (Rebello et
+        al., ATC 2020). So no data counts as durable before it is written again (I30).
         """
         self._file.rewrite_due = True
         self.durable_index = self.snapshot_index
 
     def on_timer(self) -> None:
-        """About once a second: when nothing was appended since the last time, note that all
-        of it is durable.
+        """Call it about once a second: if nothing was appended since the last call, it records that
+        all data is durable.
         """
         if self._reserve is not None and self._reserve.may_grow():
             self._reserve_due = True

@@ -36,7 +36,8 @@ def missing_voters(
     now: float,
     silence: float,
 ) -> str:
-    """For the operator. `since`: when the leader was lost. `silence`: the longest election timeout.
+    """A log line for the operator. `since`: when the leader was lost. `silence`: the longest
+    election timeout.
 
     An open connection does not prove that the process runs: the system keeps it open for a
     suspended process. But a voter without a leader sends something to the other voters in every

@@ -36,7 +36,7 @@ class Indexes:
 
 
 class Replication:
-    """What a leader knows of the others in its term, and sends to them."""
+    """The leader's state of its followers in its term, and the messages to them."""
 
     def __init__(
         self,

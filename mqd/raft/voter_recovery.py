@@ -71,7 +71,7 @@ def quorum_lost_reason(voters: int, intact: Collection[int]) -> str | None:
 
 
 class VoterRecovery:
-    """What one recovering voter knows from the replies of the others."""
+    """The state of one recovering voter, from the replies of the others."""
 
     def __init__(
         self,
