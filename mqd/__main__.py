@@ -291,7 +291,7 @@ _OS_REMEDIES = {
     23: "the machine has too many open files: raise fs.file-max",
     28: "free some space on the disk",
 }
-"""By error number: EMFILE, ENFILE, ENOSPC."""
+"""Remedies by error number: EMFILE, ENFILE, ENOSPC."""
 
 
 def _user_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

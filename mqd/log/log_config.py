@@ -37,7 +37,7 @@ class LogConfig:
     flush_messages: int = FOREVER_MS
     flush_ms: int = FOREVER_MS
     flush_before_ack: bool = False
-    """Not Kafka's: acknowledge only what an fdatasync has covered. Same as `flush.messages=1`."""
+    """Not in Kafka: acknowledge a record only after an fdatasync. Same as `flush.messages=1`."""
     file_delete_delay_ms: int = 60_000
     delete_retention_ms: int = _DAY_MS
     min_cleanable_dirty_ratio: float = 0.5
@@ -47,7 +47,7 @@ class LogConfig:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> LogConfig:
-        """From dotted names and typed values. Names that the log does not use are ignored."""
+        """The configuration from dotted names and typed values. Unused names are ignored."""
         values: dict[str, Any] = {}
         for field in fields(cls):
             name = field.name.replace("_", ".")

@@ -43,7 +43,7 @@ from mqd.types import NO_EPOCH, Offset, TopicPartition
 
 LOG_END_CHECKPOINT: Final = "log-end-checkpoint"
 LOG_END_VOID: Final = "log-end-void"
-"""In the directory of a log: the line of this log does not count."""
+"""Name of an empty file in the directory of a log, whose line then does not count."""
 NO_CRC: Final = -1
 
 _LINE = re.compile(

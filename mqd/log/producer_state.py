@@ -20,7 +20,7 @@ from mqd.types import NO_OFFSET, NO_TIMESTAMP, Offset
 
 SEQUENCE_MAX: Final = 2**31 - 1
 NEVER_A_DUPLICATE: Final = -1
-"""In place of the first sequence of a batch: no batch of a client has this one."""
+"""Replaces the first sequence of a batch: no batch of a client has this sequence."""
 
 CachedBatch = tuple[int, int, Offset, Offset, int]
 """(first sequence, last sequence, first offset, last offset, timestamp) of a batch. Not a

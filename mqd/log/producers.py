@@ -70,7 +70,7 @@ class Producers:
 
     def __init__(self, snapshot: Iterable[ProducerSnapshotEntry] = ()) -> None:
         self.states = states_of(snapshot)
-        """By producer id."""
+        """The producers by producer id."""
         self._snapshots_taken = 0
         begun = [
             (one.current_txn_first_offset, id_)
@@ -84,7 +84,7 @@ class Producers:
         """Heap of (first offset, marker's offset): transactions that have ended, until the high
         watermark has passed the marker."""
         self.guards: dict[int, Guard] = {}
-        """By producer id. Not replicated."""
+        """The guards by producer id. Not replicated."""
 
     def __len__(self) -> int:
         return len(self.states)
@@ -235,7 +235,7 @@ class Producers:
         )
 
     def coordinator_epoch(self, producer_id: int) -> int:
-        """Of the last marker of this producer; -1 without one."""
+        """The coordinator epoch of this producer's last marker; -1 without one."""
         producer = self.states.get(producer_id)
         return producer.coordinator_epoch if producer is not None else NO_EPOCH
 

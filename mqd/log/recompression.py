@@ -98,7 +98,7 @@ def recompressed(view: memoryview, config: LogConfig) -> memoryview:
 
 
 def _level(codec: Codec, config: LogConfig) -> int | None:
-    """None: the codec has no levels."""
+    """The compression level; None if the codec has no levels."""
     levels = {
         Codec.GZIP: config.compression_gzip_level,
         Codec.LZ4: config.compression_lz4_level,

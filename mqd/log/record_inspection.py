@@ -75,7 +75,7 @@ class RecordInspection:
     def __init__(self) -> None:
         self._now_ms = self._inspected_bytes = 0
         self._inspected: dict[int, _Inspected] = {}
-        """By the identity of the view."""
+        """Results by the identity of the view."""
 
     def inspect(self, view: memoryview, max_message_bytes: int) -> Slices[None]:
         """Inspect one batch, in slices. When this view is appended, `refuse_keyless` raises the

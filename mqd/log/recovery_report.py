@@ -56,7 +56,9 @@ class CheckpointedState:
     cleaned_to: Offset | None = None
     """The end of the compacted part. None: it was never compacted."""
     end_claim: LogEnd | None = None
-    """From the log end checkpoint. None: it does not count, or has no line for this log."""
+    """The line of this log in the log end checkpoint. None: it does not count, or does not
+    exist.
+    """
 
 
 @dataclass(slots=True)

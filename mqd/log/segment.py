@@ -46,7 +46,7 @@ class Segment:
     def __init__(self, base_offset: Offset, created_ms: int, file: File | None = None) -> None:
         self.base_offset = base_offset
         self.created_ms = created_ms
-        """When this process created or loaded the segment, ms."""
+        """Time when this process created or loaded the segment, in ms."""
         self.file = file
         self.size = 0
         self.next_offset = base_offset

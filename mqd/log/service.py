@@ -271,7 +271,7 @@ class LogService:
         self._syncer.request(log, whole=whole)
 
     async def wait_synced(self) -> None:
-        """Until the next sync of any log has ended, successful or not."""
+        """Wait until the next sync of any log has ended, successful or not."""
         await self._syncer.wait()
 
     def _not_synced(self, log: PartitionLog, error: StorageError | OSError) -> None:

@@ -31,7 +31,7 @@ from mqd.protocol.slices import SLICE_BYTES, SLICE_ROWS, Slices, all_slices, fir
 
 
 class FetchPartition(NamedTuple):
-    """What one fetch requests from one partition."""
+    """The request for one partition in a fetch."""
 
     partition: int
     current_leader_epoch: int

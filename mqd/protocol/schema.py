@@ -1,5 +1,5 @@
-"""How an API is declared, and the headers around its messages. request_header.py decodes those of
-requests.
+"""The declaration of APIs, and the headers of their messages. request_header.py decodes the headers
+of requests.
 
 A message is declared once for all its versions: `message(field(...), ...)`. The construct of one
 version is created on first use and cached. Names are those of Kafka's schemas in snake_case.

@@ -134,7 +134,7 @@ class Fetchers:
             self._fetchers[leader].change()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Fetch from all leaders until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._has_idle_fetcher = trio.Event()

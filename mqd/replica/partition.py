@@ -31,7 +31,7 @@ _MORE_THAN_ANY_FETCH = 1 << 62
 
 
 class FollowerFetchResult(NamedTuple):
-    """What a follower's fetch changed."""
+    """The changes by a follower's fetch."""
 
     high_watermark_moved: bool
     proposal: IsrChange | None
@@ -94,20 +94,20 @@ class Partition:
         """
         self.min_insync_replicas = min_insync_replicas
         self.high_watermark: Offset = log.log_start_offset
-        """Of a leader: the current one. Of a follower: the last one that its leader sent. The log's
+        """On a leader: the current one. On a follower: the last one that its leader sent. The log's
         `checkpointed_high_watermark` is an older value, which survives a restart.
         """
         self.epoch_start_offset: Offset = log.log_end_offset
-        """Of a leader: its log end when its epoch began. Below it, records may be uncommitted
+        """On a leader: its log end when its epoch began. Below it, records may be uncommitted
         (KIP-207).
         """
         self.leader_log_start_offset: Offset = log.log_start_offset
-        """Of a follower: the last log start that its leader sent."""
+        """On a follower: the last log start that its leader sent."""
         self.membership = IsrMembership(log, assignment, rules if rules is not None else IsrRules())
         self.in_sync = self.membership.in_sync
         """The committed and the proposed ISR."""
         self.followers = self.membership.followers
-        """Of a leader: the other replicas."""
+        """On a leader: the other replicas."""
         self.short_of_replicas = False
         """Fewer in-sync replicas than `min.insync.replicas`: produces with acks=all are refused,
         and nothing is committed.

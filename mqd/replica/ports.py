@@ -1,4 +1,4 @@
-"""What the partitions of a node need from other parts of the node."""
+"""The interface of a node's partitions to other parts of the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replica a consumer should read from: one in its rack (KIP-392, Kafka's
+"""Selects the replica that a consumer should read from: one in its rack (KIP-392, Kafka's
 RackAwareReplicaSelector). Pure.
 """
 

@@ -59,7 +59,7 @@ class Throttle:
         """(start, bytes) of windows in which something was recorded, oldest first."""
 
     def set_rate(self, bytes_per_second: int | None) -> None:
-        """None: no bound."""
+        """Set the maximum rate. None: no limit."""
         self._bytes_per_second = bytes_per_second
 
     def set_partitions(self, topic: str, partitions: frozenset[int] | None) -> None:

@@ -118,7 +118,7 @@ def absolute(path: Path) -> str:
 
 
 def load_known_directories(disk: Disk, file: Path) -> KnownDirectories:
-    """Empty if there is no file. StorageError if it is damaged."""
+    """The content of the file; empty if it is missing. StorageError if it is damaged."""
     try:
         text = disk.read_bytes(file).decode(errors="surrogateescape")
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def load_known_directories(disk: Disk, file: Path) -> KnownDirectories:
 
 
 def store_known_directories(disk: Disk, file: Path, known: KnownDirectories) -> None:
-    """Durable on return. An unchanged file is not written. OSError."""
+    """Write the file if its content changes; durable on return. OSError."""
     data = known.encode()
     if not disk.exists(file) or disk.read_bytes(file) != data:
         disk.write_atomic(file, data)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NAME = "registration"
 NO_BROKER_EPOCH = -1
-"""For a node that cannot vouch for its logs."""
+"""The epoch of a node that cannot vouch for its logs."""
 
 _EPOCH = re.compile(r"-1|[0-9]{1,19}")
 _EPOCH_MAX = 2**63 - 1
@@ -80,7 +80,7 @@ def decode_last_registration(data: bytes) -> LastRegistration:
 
 
 def store_last_registration(disk: Disk, path: Path, last: LastRegistration) -> None:
-    """Durable on return."""
+    """Write the file; durable on return."""
     disk.write_atomic(path, encode_last_registration(last))
 
 

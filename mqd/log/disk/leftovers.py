@@ -41,8 +41,8 @@ _TEMPORARY_SUFFIXES = (DELETED_SUFFIX, ".tmp")
 
 
 def read_topic_id(disk: Disk, path: Path, checkpointed: CheckpointedState) -> UUID:
-    """From `partition.metadata` in the partition's directory `path`. LogUnfinished, LogDamaged,
-    OSError.
+    """The topic id in `partition.metadata` of the partition's directory `path`. LogUnfinished,
+    LogDamaged, OSError.
     """
     file = path / PARTITION_METADATA
     found = b""

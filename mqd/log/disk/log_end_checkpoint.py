@@ -137,8 +137,8 @@ class LogEndPlan:
     """
 
     def run(self, disk: Disk) -> None:
-        """In a worker thread. OSError. If a log is truncated meanwhile, its line is void already,
-        so the line that is written here does not count.
+        """Write the checkpoint, in a worker thread. OSError. If a log is truncated meanwhile, its
+        line is void already, so the line that is written here does not count.
         """
         recovery_points_crc = crc_of_recovery_points(disk, self.directory)
         if not self.changed and recovery_points_crc == self.recovery_points_crc:

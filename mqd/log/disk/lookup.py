@@ -230,8 +230,9 @@ def _walk_until(
 def _largest_timestamp(
     log: PartitionLog, limit_offset: Offset, open_segment: OpenSegment
 ) -> Slices[int]:
-    """Of the batches from the log start on that end below `limit_offset`, in ms; -1 if there is
-    none."""
+    """The largest timestamp (ms) of the batches from the log start on that end below
+    `limit_offset`; -1 if there is none.
+    """
     offset = log.log_start_offset
     largest = NO_TIMESTAMP
     for segment in log.segments_from(offset):

@@ -163,7 +163,7 @@ def outdated_snapshots(disk: Disk, path: Path, segments: list[Segment], end: Off
 
 
 def load_snapshot(disk: Disk, path: Path, offset: Offset) -> Producers | None:
-    """None if the file is damaged."""
+    """The producers of a snapshot file; None if it is damaged."""
     try:
         return Producers(
             decode_producer_snapshot(

@@ -113,8 +113,8 @@ class SegmentRewrite:
         self._with_transactions = with_transactions
 
     def slices(self) -> Iterator[int]:
-        """Until all files are written and durable. Uncleanable; OSError, and the caller removes the
-        files.
+        """Rewrite the segments, until all files are written and durable. Uncleanable; OSError, and
+        the caller removes the files.
         """
         segment, disk = self.segment, self._disk
         segment.file = file = disk.open(self._name(LOG_SUFFIX), create=True)

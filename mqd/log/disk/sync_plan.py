@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SyncPlan:
-    """What makes one log durable up to `end_offset`."""
+    """The work that makes one log durable up to `end_offset`."""
 
     log: PartitionLog
     end_offset: Offset
@@ -64,8 +64,9 @@ class SyncPlan:
             )
 
     def run(self, disk: Disk) -> None:
-        """In a worker thread. OSError: it is unknown what is durable. StorageError: there was no
-        space for the small files, and nothing else is wrong."""
+        """Run in a worker thread. OSError: it is unknown which data is durable. StorageError: there
+        was no space for the small files, and nothing else is wrong.
+        """
         for file in self.files:
             file.sync()
         for path in self.indexes:

@@ -75,7 +75,7 @@ class Compactor:
         self._store_checkpoint = store_checkpoint
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Compact logs until cancelled."""
         while True:
             if not (self.options.enabled and await self.clean_one()):
                 await trio.sleep(self._backoff_seconds)
@@ -149,7 +149,9 @@ class Compactor:
         return best
 
     def _first_timestamp(self, log: PartitionLog, segment: Segment) -> int:
-        """Of its first batch. Read once, for a segment that recovery did not read."""
+        """The timestamp of the segment's first batch. Read once, for a segment that recovery did
+        not read.
+        """
         if segment.first_timestamp == NO_TIMESTAMP:
             file = self._disk.open(
                 log.path / segment_file_name(segment.base_offset, LOG_SUFFIX + segment.suffix)

@@ -51,7 +51,7 @@ class DelayedDeletes:
             await self._remove(path)
 
     async def _remove(self, path: Path) -> None:
-        """In a worker thread, because the removal of a large file takes long."""
+        """Remove one path, in a worker thread, because the removal of a large file takes long."""
         remove = self._disk.remove_tree if is_deleted_directory(path.name) else self._disk.remove
         try:
             await self._disk.offload(remove, path)

@@ -114,13 +114,13 @@ class Housekeeping:
             self.wake()
 
     async def run_high_watermarks(self) -> None:
-        """Write them until cancelled."""
+        """Write high watermark checkpoints until cancelled."""
         while True:
             await trio.sleep(HIGH_WATERMARK_SECONDS)
             await self.store(HIGH_WATERMARK_CHECKPOINT)
 
     async def run(self) -> None:
-        """All other work, until cancelled."""
+        """Do all other work until cancelled."""
         checkpoint_at = self._clock.monotonic() + self.checkpoint_seconds
         retention_at = self._clock.monotonic() + self._retention_seconds
         while True:

@@ -33,7 +33,7 @@ class ProducerBound:
         """Producer ids that were removed because there were too many."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Remove excess producers until cancelled."""
         warn_at = self._clock.monotonic()
         before = 0
         while True:

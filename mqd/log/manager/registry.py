@@ -369,7 +369,9 @@ class LogRegistry:
     # -- failing directories ---------------------------------------------------------------------
 
     def fail_unless_retriable(self, path: Path, error: StorageError) -> None:
-        """For regular background work: lack of space does not take the directory offline."""
+        """Handle an error of regular background work: lack of space does not take the directory
+        offline.
+        """
         if error.out_of_space:
             logger.warning("background work failed, will retry reason=%s", error)
         else:
@@ -401,7 +403,7 @@ class LogRegistry:
 
 
 async def _log_progress(progress: LoadProgress) -> None:
-    """Until cancelled."""
+    """Log the progress of the load until cancelled."""
     while True:
         await trio.sleep(PROGRESS_SECONDS)
         progress.log_progress()

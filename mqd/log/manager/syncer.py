@@ -45,11 +45,11 @@ class Syncer:
         self._requested.set()
 
     async def wait(self) -> None:
-        """Until the next sync has ended, successful or not. Cancel-safe."""
+        """Wait until the next sync has ended, successful or not. Cancel-safe."""
         await self._ended.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sync until cancelled."""
         limiters = {path: trio.CapacityLimiter(SYNC_THREADS) for path in self._directories}
         async with trio.open_nursery() as nursery:
             while True:
