@@ -124,8 +124,8 @@ DECOMPRESSED_BYTES_MAX = 256 * MIB
 """Maximum size of a decompressed batch. Decompression stops and the batch is rejected at this size.
 """
 RECORDS_COMPRESSED_MAX = 1_000_000
-"""Records in one compressed batch, because its size does not limit the count. librdkafka's
-`batch.num.messages` has the same maximum.
+"""Maximum number of records in one compressed batch, whose size does not limit their number.
+librdkafka's `batch.num.messages` has the same maximum.
 """
 INSPECTED_BYTES_MAX = 16 * MIB
 """Decompressed size of one batch whose records the broker inspects: for keys of compacted topics,
