@@ -2,7 +2,7 @@
 hot_fetch_response.py have the same rules for Fetch.
 
 They accept, reject and write exactly what `apis/produce.py` and `apis/fetch.py` declare
-(tests/protocol/test_hot.py compares both on every version and on damaged bytes). They exist because
+(tests/protocol/test_hot_codecs.py compares both on every version and on damaged bytes). They exist because
 construct takes 3 to 6 times as long for a request.
 
 Requests are read in place: names are bytes (UTF-8, checked), records are (start, end) positions
