@@ -55,7 +55,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 "timeout_ms": self._timeout_ms,
                 "validate_only": validate_only,
             }
-            answer = await self._client.request_controller(CREATE_TOPICS, body)
+            response = await self._client.request_controller(CREATE_TOPICS, body)
             return outcomes_of(
                 (
                     row.name,
@@ -65,7 +65,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                         row.name, row.topic_id, row.num_partitions, row.replication_factor
                     ),
                 )
-                for row in answer.topics
+                for row in response.topics
             )
 
         return await self._each(
@@ -79,7 +79,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
         replication_factor: int = -1,
         configs: Mapping[str, str] | None = None,
     ) -> CreatedTopic:
-        """Create one topic; raises the ClientError that the broker answers."""
+        """Create one topic; raises the ClientError that the broker returns."""
         results = await self.create_topics(
             [NewTopic(name, partitions, replication_factor, configs or {})]
         )
@@ -94,8 +94,10 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 "topic_names": left,
                 "timeout_ms": self._timeout_ms,
             }
-            answer = await self._client.request_controller(DELETE_TOPICS, body)
-            return outcomes_of((row.name, row, row.error_message, None) for row in answer.responses)
+            response = await self._client.request_controller(DELETE_TOPICS, body)
+            return outcomes_of(
+                (row.name, row, row.error_message, None) for row in response.responses
+            )
 
         results: dict[str, ClientError | None] = await self._each(
             "deleting topics", names, attempt, repeated=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -120,8 +122,8 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 "timeout_ms": self._timeout_ms,
                 "validate_only": validate_only,
             }
-            answer = await self._client.request_controller(CREATE_PARTITIONS, body)
-            return outcomes_of((row.name, row, row.error_message, None) for row in answer.results)
+            response = await self._client.request_controller(CREATE_PARTITIONS, body)
+            return outcomes_of((row.name, row, row.error_message, None) for row in response.results)
 
         results: dict[str, ClientError | None] = await self._each(
             "adding partitions", list(totals), attempt
@@ -187,10 +189,10 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 ],
                 "include_documentation": documentation,
             }
-            answer = await self._request(node_id, DESCRIBE_CONFIGS, body)
+            response = await self._request(node_id, DESCRIBE_CONFIGS, body)
             return outcomes_of(
                 (_resource(row), row, row.error_message, _config_entries(row))
-                for row in answer.results
+                for row in response.results
             )
 
         async def attempt(left: list[Resource]) -> Outcomes:
@@ -224,13 +226,13 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 }
                 for each in group
             ]
-            answer = await self._request(
+            response = await self._request(
                 node_id,
                 INCREMENTAL_ALTER_CONFIGS,
                 {"resources": rows, "validate_only": validate_only},
             )
             return outcomes_of(
-                (_resource(row), row, row.error_message, None) for row in answer.responses
+                (_resource(row), row, row.error_message, None) for row in response.responses
             )
 
         async def attempt(left: list[Resource]) -> Outcomes:
@@ -260,10 +262,10 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
                 "timeout_ms": self._timeout_ms,
             }
-            answer = await self._client.request_leader(node_id, DELETE_RECORDS, body)
+            response = await self._client.request_leader(node_id, DELETE_RECORDS, body)
             return outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, None, row.low_watermark)
-                for topic in answer.topics
+                for topic in response.topics
                 for row in topic.partitions
             )
 
@@ -289,10 +291,10 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 "replica_id": -1,
                 "topics": [{"topic": name, "partitions": rows} for name, rows in topics.items()],
             }
-            answer = await self._client.request_leader(node_id, OFFSET_FOR_LEADER_EPOCH, body)
+            response = await self._client.request_leader(node_id, OFFSET_FOR_LEADER_EPOCH, body)
             return outcomes_of(
                 (TopicPartition(topic.topic, row.partition), row, None, row.end_offset)
-                for topic in answer.topics
+                for topic in response.topics
                 for row in topic.partitions
             )
 

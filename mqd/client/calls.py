@@ -106,7 +106,7 @@ class Calls:
             for key in asked:
                 outcome = outcomes.done.get(key)
                 if isinstance(outcome, ClientError) and doubtful and outcome.code is repeated:
-                    note = "an earlier attempt of this call got no answer and may have done it"
+                    note = "an earlier attempt of this call got no response and may have done it"
                     message = f"{outcome.message} ({note})"
                     outcome = ClientError(outcome.code, message, remedy=outcome.remedy)
                 if key in outcomes.done:
@@ -116,7 +116,7 @@ class Calls:
                 else:
                     results[key] = ClientError(
                         ErrorCode.UNKNOWN_SERVER_ERROR,
-                        f"{what}: the broker's answer leaves out {key}",
+                        f"{what}: the broker's response does not contain {key}",
                     )
             left = [key for key in asked if key in outcomes.again]
             if left:
@@ -288,8 +288,9 @@ _FINAL = frozenset(
         ErrorCode.ELECTION_NOT_NEEDED,
     }
 )
-"""Retriable in general, but an answer to a question about a thing that does not exist, or cannot be
-now, is an answer."""
+"""Retriable errors that an administrative call returns at once: the thing does not exist, or the
+action is not possible now.
+"""
 
 
 def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:

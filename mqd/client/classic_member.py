@@ -41,8 +41,9 @@ from mqd.types import TopicPartition
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 
 _JOIN_SLACK_S = 5.0
-"""A join is answered when all members joined or the rebalance timed out; the client waits longer by
-this."""
+"""The coordinator responds to a join within the rebalance timeout; the client waits this much
+longer.
+"""
 
 
 class _Phase(Enum):

@@ -46,7 +46,7 @@ CONNECT_TIMEOUT_S = 10.0
 A frozen node still accepts connections, and never responds.
 """
 HEAD_START_S = 0.5
-"""If any node can answer, the client tries the next one after this silence."""
+"""If any broker can respond, the client tries the next one after this time."""
 _METADATA = 3
 _NAME_BYTES_MAX = 32767
 
@@ -200,7 +200,7 @@ class ClusterClient:
         return found
 
     async def any_connection(self) -> PeerConnection:
-        """A live connection if there is one, else to the first address that answers: known nodes,
+        """A live connection if there is one, else to the first address that responds: known nodes,
         then bootstrap. One that is silent does not hold up the others: after a head start the next
         one is tried as well."""
         for place in list(self._connections):
@@ -210,11 +210,11 @@ class ClusterClient:
         tried = list(dict.fromkeys(known + self._bootstrap))
         start = self.entropy.below(len(known)) if known else 0
         failures: list[ClientError] = []
-        answered: list[PeerConnection] = []
+        connected: list[PeerConnection] = []
 
         async def attempt(address: tuple[str, int], ended: trio.Event) -> None:
             try:
-                answered.append(await self.connection_to(address))
+                connected.append(await self.connection_to(address))
                 nursery.cancel_scope.cancel()
             except ClientError as error:
                 failures.append(error)
@@ -226,8 +226,8 @@ class ClusterClient:
                 nursery.start_soon(attempt, address, ended)
                 with trio.move_on_after(HEAD_START_S):
                     await ended.wait()
-        if answered:
-            return answered[0]
+        if connected:
+            return connected[0]
         if len(failures) == 1:
             raise failures[0]
         codes = {error.code for error in failures}
@@ -320,10 +320,10 @@ class ClusterClient:
                 "topics": None if names is None else [{"name": name} for name in names],
                 "allow_auto_topic_creation": create,
             }
-            answer = await self.request(connection, _METADATA, body)
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, "the view of the cluster")
-            self.view = self.view.merge(answer, everything=names is None)
+            response = await self.request(connection, _METADATA, body)
+            if response.error_code:
+                raise error_from_wire(response.error_code, "the view of the cluster")
+            self.view = self.view.merge(response, everything=names is None)
             return self.view
 
     async def topic(
@@ -470,7 +470,7 @@ async def connect(
     """A ClusterClient for the length of a block, with a first view of the nodes.
 
     `bootstrap` is "host:port[,host:port..]" or addresses. Raises PeerUnreachable when none of them
-    answers; with
+    responses; with
     `wait_s` it keeps trying that long first.
     """
     addresses = _addresses(bootstrap)

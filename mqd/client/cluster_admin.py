@@ -49,20 +49,23 @@ class ClusterAdmin(Calls):
         """The nodes and the controller; fenced nodes too if the broker reports them."""
 
         async def attempt() -> ClusterDescription:
-            answer = await self._client.request_any(
+            response = await self._client.request_any(
                 DESCRIBE_CLUSTER, {"include_fenced_brokers": True}
             )
-            if answer.error_code:
+            if response.error_code:
                 raise error_from_wire(
-                    answer.error_code, "describing the cluster", answer.error_message
+                    response.error_code, "describing the cluster", response.error_message
                 )
             brokers = sorted(
-                (BrokerInfo(row.broker_id, row.host, row.port, row.rack) for row in answer.brokers),
+                (
+                    BrokerInfo(row.broker_id, row.host, row.port, row.rack)
+                    for row in response.brokers
+                ),
                 key=lambda each: each.node_id,
             )
-            fenced = frozenset(row.broker_id for row in answer.brokers if row.is_fenced)
+            fenced = frozenset(row.broker_id for row in response.brokers if row.is_fenced)
             return ClusterDescription(
-                answer.cluster_id, answer.controller_id, tuple(brokers), fenced
+                response.cluster_id, response.controller_id, tuple(brokers), fenced
             )
 
         return await self._retry("describing the cluster", attempt)
@@ -75,17 +78,17 @@ class ClusterAdmin(Calls):
             node_ids = sorted((await self._client.refresh([])).brokers)
 
         async def ask(node_id: int, _: list[int]) -> Outcomes:
-            answer = await self._client.request_node(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
-            if answer.error_code:
+            response = await self._client.request_node(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
+            if response.error_code:
                 return Outcomes(
                     {
                         node_id: error_from_wire(
-                            answer.error_code, f"log directories of broker {node_id}"
+                            response.error_code, f"log directories of broker {node_id}"
                         )
                     },
                     {},
                 )
-            return Outcomes({node_id: [_log_directory(row) for row in answer.results]}, {})
+            return Outcomes({node_id: [_log_directory(row) for row in response.results]}, {})
 
         async def attempt(left: list[int]) -> Outcomes:
             outcomes = Outcomes({}, {})
@@ -100,17 +103,19 @@ class ClusterAdmin(Calls):
         """How full the bounds of the given nodes are. Nodes that are not mqd's report none."""
 
         async def ask(node_id: int, _: list[int]) -> Outcomes:
-            answer = await self._client.request_node(
+            response = await self._client.request_node(
                 node_id, DESCRIBE_CLUSTER, {"usage_wanted": True}
             )
-            if answer.error_code:
+            if response.error_code:
                 return Outcomes(
-                    {node_id: error_from_wire(answer.error_code, f"usage of broker {node_id}")}, {}
+                    {node_id: error_from_wire(response.error_code, f"usage of broker {node_id}")},
+                    {},
                 )
             return Outcomes(
                 {
                     node_id: [
-                        BoundUsage(row.bound, row.used_bytes, row.bytes_max) for row in answer.usage
+                        BoundUsage(row.bound, row.used_bytes, row.bytes_max)
+                        for row in response.usage
                     ]
                 },
                 {},
@@ -130,12 +135,12 @@ class ClusterAdmin(Calls):
         """
 
         async def attempt() -> None:
-            answer = await self._client.request_controller(
+            response = await self._client.request_controller(
                 UNREGISTER_BROKER, {"broker_id": node_id}
             )
-            if answer.error_code:
+            if response.error_code:
                 raise error_from_wire(
-                    answer.error_code, f"unregistering broker {node_id}", answer.error_message
+                    response.error_code, f"unregistering broker {node_id}", response.error_message
                 )
 
         await self._retry(f"unregistering broker {node_id}", attempt)
@@ -145,15 +150,15 @@ class ClusterAdmin(Calls):
 
         async def attempt() -> list[Feature]:
             await self._client.refresh([])
-            answer = await self._client.request_controller(
+            response = await self._client.request_controller(
                 API_VERSIONS, {"client_software_name": "mqd", "client_software_version": "1"}
             )
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, "describing features")
-            levels = {row.name: row.max_version_level for row in answer.finalized_features}
+            if response.error_code:
+                raise error_from_wire(response.error_code, "describing features")
+            levels = {row.name: row.max_version_level for row in response.finalized_features}
             return sorted(
                 Feature(row.name, levels.get(row.name, 0), row.min_version, row.max_version)
-                for row in answer.supported_features
+                for row in response.supported_features
             )
 
         return await self._retry("describing features", attempt)
@@ -175,10 +180,10 @@ class ClusterAdmin(Calls):
                 "feature_updates": updates,
                 "validate_only": validate_only,
             }
-            answer = await self._client.request_controller(UPDATE_FEATURES, body)
-            if answer.error_code:
+            response = await self._client.request_controller(UPDATE_FEATURES, body)
+            if response.error_code:
                 raise error_from_wire(
-                    answer.error_code, "finalizing features", answer.error_message
+                    response.error_code, "finalizing features", response.error_message
                 )
 
         await self._retry("finalizing features", attempt)
@@ -193,14 +198,14 @@ class ClusterAdmin(Calls):
             asked = {
                 "topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
             }
-            answer = await self._client.request_any(DESCRIBE_QUORUM, asked)
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, subject, answer.error_message)
-            rows = [row for topic in answer.topics for row in topic.partitions]
+            response = await self._client.request_any(DESCRIBE_QUORUM, asked)
+            if response.error_code:
+                raise error_from_wire(response.error_code, subject, response.error_message)
+            rows = [row for topic in response.topics for row in topic.partitions]
             if len(rows) != 1:
                 raise ClientError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"{subject}: the answer has {len(rows)} partitions in place of one",
+                    f"{subject}: the response has {len(rows)} partitions in place of one",
                 )
             (row,) = rows
             if row.error_code:
@@ -259,15 +264,15 @@ class ClusterAdmin(Calls):
                 "response_partition_limit": PAGE_PARTITIONS,
                 "cursor": cursor,
             }
-            answer = await self._client.request_any(DESCRIBE_TOPIC_PARTITIONS, body)
-            for topic in answer.topics:
+            response = await self._client.request_any(DESCRIBE_TOPIC_PARTITIONS, body)
+            for topic in response.topics:
                 if topic.error_code and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise error_from_wire(topic.error_code, f"topic {topic.name!r}")
                 for row in topic.partitions:
                     found[TopicPartition(topic.name, row.partition_index)] = _partition_state(
                         row, topic.is_internal
                     )
-            here, cursor = cursor, answer.next_cursor
+            here, cursor = cursor, response.next_cursor
             if cursor is None:
                 return found
             if here is not None and (cursor.topic_name, cursor.partition_index) <= (
@@ -304,12 +309,12 @@ class ClusterAdmin(Calls):
             }
 
         async def ask(wanted: Iterable[TopicPartition] | None) -> Outcomes:
-            answer = await self._client.request_controller(ELECT_LEADERS, body(wanted))
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, "electing leaders")
+            response = await self._client.request_controller(ELECT_LEADERS, body(wanted))
+            if response.error_code:
+                raise error_from_wire(response.error_code, "electing leaders")
             return outcomes_of(
                 (TopicPartition(topic.topic, row.partition_id), row, row.error_message, None)
-                for topic in answer.replica_election_results
+                for topic in response.replica_election_results
                 for row in topic.partition_result
             )
 
@@ -346,12 +351,14 @@ class ClusterAdmin(Calls):
                 "timeout_ms": self._timeout_ms,
                 "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
             }
-            answer = await self._client.request_controller(ALTER_PARTITION_REASSIGNMENTS, body)
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, "moving partitions", answer.error_message)
+            response = await self._client.request_controller(ALTER_PARTITION_REASSIGNMENTS, body)
+            if response.error_code:
+                raise error_from_wire(
+                    response.error_code, "moving partitions", response.error_message
+                )
             return outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, row.error_message, None)
-                for topic in answer.responses
+                for topic in response.responses
                 for row in topic.partitions
             )
 
@@ -377,16 +384,16 @@ class ClusterAdmin(Calls):
                     {"name": name, "partition_indexes": indexes}
                     for name, indexes in _indexes(partitions).items()
                 ]
-            answer = await self._client.request_controller(
+            response = await self._client.request_controller(
                 LIST_PARTITION_REASSIGNMENTS, {"timeout_ms": self._timeout_ms, "topics": topics}
             )
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, "listing moves", answer.error_message)
+            if response.error_code:
+                raise error_from_wire(response.error_code, "listing moves", response.error_message)
             found = {
                 TopicPartition(topic.name, row.partition_index): Reassignment(
                     tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
                 )
-                for topic in answer.topics
+                for topic in response.topics
                 for row in topic.partitions
             }
             return dict(sorted(found.items()))

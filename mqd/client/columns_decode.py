@@ -61,9 +61,9 @@ def decode(
     """The records of whole record batches with offsets in `[start, end)`, as Arrow batches of at
     most `rows_max` rows.
 
-    `data` is what one fetch answer holds for the partition: a partial batch at its end is ignored,
-    control batches are skipped. With `read_committed`, records of `aborted` transactions (producer
-    id, first offset) are hidden. Only `columns` are built. MqError: CORRUPT_MESSAGE or
+    `data` is the part of one fetch response for the partition. A partial batch at its end is
+    ignored, control batches are skipped. With `read_committed`, records of `aborted` transactions
+    (producer id, first offset) are hidden. Only `columns` are built. MqError: CORRUPT_MESSAGE or
     INVALID_RECORD on damage, MESSAGE_TOO_LARGE where a batch decompresses beyond its limit.
     """
     if rows_max < 1:

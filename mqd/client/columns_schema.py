@@ -42,8 +42,8 @@ _FIELDS: Final = {name: pa.field(name, kind) for name, kind in zip(COLUMNS, _TYP
 
 
 class Aborted(NamedTuple):
-    """One aborted transaction of a fetch answer: its records begin at `first_offset` and end before
-    its marker.
+    """One aborted transaction of a fetch response: its records begin at `first_offset`, and its
+    marker ends them.
     """
 
     producer_id: int

@@ -90,7 +90,7 @@ caller finds.
 """
 
 FORTH_RECORDS_MIN = 4096
-"""The import takes as long as a million records in the loop, so small answers do not begin it."""
+"""The import takes as long as a million records in the loop, so small responses do not begin it."""
 
 
 @cache

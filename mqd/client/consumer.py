@@ -132,7 +132,7 @@ class Consumer:
         return self._fetcher.position(tp)
 
     def high_watermark(self, tp: TopicPartition) -> int:
-        """Where the readable log ended at the last answer; -1 before the first."""
+        """Where the readable log ended at the last response; -1 before the first."""
         self._check_placed(tp)
         return self._fetcher.high_watermark(tp)
 
@@ -242,7 +242,7 @@ class Consumer:
         try:
             connection = await self._client.connection_to_node(node_id, purpose=self.purpose)
             by_name = any(topic["topic_id"] == ZERO_UUID for topic in body["topics"])
-            answer = await self._client.request(
+            response = await self._client.request(
                 connection, FETCH, body, at_most=_FETCH_TOPIC_IDS_FROM - 1 if by_name else None
             )
         except MqError as error:
@@ -252,7 +252,9 @@ class Consumer:
                 for tp in {each.tp for each in wanted} & set(self._fetcher.assignment()):
                     self._fetcher.refuse(tp, as_client_error(error))
         else:
-            stale, lost = self._fetcher.on_answer(wanted, answer, view, trio.current_time(), draw)
+            stale, lost = self._fetcher.on_response(
+                wanted, response, view, trio.current_time(), draw
+            )
             for tp in lost:
                 self._nursery.start_soon(self._find_place, tp)
         finally:

@@ -52,8 +52,8 @@ async def find_coordinators(
     found: dict[str, tuple[str, int] | ClientError] = {}
     for asked in [list(keys)] if together else [[key] for key in keys]:
         body = {"key": asked[0], "key_type": int(key_type), "coordinator_keys": asked}
-        answer = await client.request(connection, FIND_COORDINATOR, body)
-        for key, row in zip(asked, answer.coordinators if together else [answer], strict=False):
+        response = await client.request(connection, FIND_COORDINATOR, body)
+        for key, row in zip(asked, response.coordinators if together else [response], strict=False):
             if row.error_code:
                 subject = (
                     "the coordinator of "

@@ -119,7 +119,7 @@ class CreatedTopic:
 class ClusterDescription:
     """The nodes of a cluster.
 
-    `controller_id` is -1 when the answer names none; `fenced` lists nodes that are known but not
+    `controller_id` is -1 when the response names none; `fenced` lists nodes that are known but not
     serving.
     """
 

@@ -134,7 +134,7 @@ class PeerUnreachable(ClientError):
 
 
 class ConnectionBroken(ClientError):
-    """The connection ended before the answer came. With `sent`, the peer may have carried the
+    """The connection ended before the response came. With `sent`, the peer may have carried the
     request out."""
 
     def __init__(self, message: str, *, sent: bool) -> None:

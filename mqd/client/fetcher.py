@@ -335,8 +335,8 @@ class Fetcher:
                 each.retry_at = now + backoff_s(each.failures, draw)
                 each.failures += 1
 
-    def on_answer(
-        self, wanted: list[Wanted], answer: Any, view: ClusterView, now: float, draw: float
+    def on_response(
+        self, wanted: list[Wanted], response: Any, view: ClusterView, now: float, draw: float
     ) -> tuple[set[str], list[TopicPartition]]:
         """Process a response. Returns the topics whose leaders may have changed, and the partitions
         whose offset is out of range.
@@ -349,7 +349,7 @@ class Fetcher:
             if topic.topic_id != ZERO_UUID
         }
         rows = {}
-        for topic in answer.responses:
+        for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
             rows.update({(name, row.partition_index): row for row in topic.partitions})
         stale: set[str] = set()
@@ -364,7 +364,7 @@ class Fetcher:
             if each.fetch_offset != fetch_offset:
                 continue
             row = rows.get((tp.topic, tp.partition))
-            code = answer.error_code or (
+            code = response.error_code or (
                 ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
             )
             if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -406,7 +406,8 @@ class Fetcher:
             return
         if not found:
             self.refuse(
-                each.tp, _corrupt(each.tp, each.fetch_offset, "the answer holds no whole batch")
+                each.tp,
+                _corrupt(each.tp, each.fetch_offset, "the response contains no complete batch"),
             )
             return
         for position, size, header in found:

@@ -79,14 +79,14 @@ class GroupAdmin(Calls):
         body = {"states_filter": list(states), "types_filter": list(types)}
 
         async def ask(node_id: int) -> list[ListedGroup]:
-            answer = await self._client.request_node(node_id, LIST_GROUPS, body)
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, f"groups of broker {node_id}")
+            response = await self._client.request_node(node_id, LIST_GROUPS, body)
+            if response.error_code:
+                raise error_from_wire(response.error_code, f"groups of broker {node_id}")
             return [
                 ListedGroup(
                     row.group_id, row.protocol_type, row.group_state, row.group_type, node_id
                 )
-                for row in answer.groups
+                for row in response.groups
             ]
 
         return await self._each_node("listing groups", ask)
@@ -101,10 +101,10 @@ class GroupAdmin(Calls):
             found = await self._describe_consumer_groups(connection, keys)
             left = [key for key in keys if _is_other(found.done.get(key))]
             if left:
-                answer = await self._client.request(
+                response = await self._client.request(
                     connection, DESCRIBE_GROUPS, {"groups": left, "awaited_wanted": True}
                 )
-                classic = _outcomes(answer.groups, lambda row: _classic(row, connection.peer))
+                classic = _outcomes(response.groups, lambda row: _classic(row, connection.peer))
                 for key, described in classic.done.items():
                     if isinstance(described, GroupDescription) and described.state == "Dead":
                         classic.done[key] = does_not_exist(
@@ -121,18 +121,18 @@ class GroupAdmin(Calls):
     ) -> Outcomes:
         if CONSUMER_GROUP_DESCRIBE not in connection.versions:
             return Outcomes({}, {})
-        answer = await self._client.request(
+        response = await self._client.request(
             connection, CONSUMER_GROUP_DESCRIBE, {"group_ids": keys}
         )
-        return _outcomes(answer.groups, lambda row: _modern(row, connection.peer))
+        return _outcomes(response.groups, lambda row: _modern(row, connection.peer))
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ClientError | None]:
         """Delete groups with their offsets. None for each that is gone; NON_EMPTY_GROUP while there
         are members."""
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
-            answer = await self._client.request(connection, DELETE_GROUPS, {"groups_names": keys})
-            return _outcomes(answer.results, lambda row: None)
+            response = await self._client.request(connection, DELETE_GROUPS, {"groups_names": keys})
+            return _outcomes(response.results, lambda row: None)
 
         return await self._each_coordinated("deleting groups", group_ids, KeyType.GROUP, ask)
 
@@ -161,16 +161,16 @@ class GroupAdmin(Calls):
                 {"member_id": one, "group_instance_id": other, "reason": reason}
                 for one, other in wanted.values()
             ]
-            answer = await self._client.request(
+            response = await self._client.request(
                 connection, LEAVE_GROUP, {"group_id": group_id, "members": rows}
             )
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, f"group {group_id!r}")
+            if response.error_code:
+                raise error_from_wire(response.error_code, f"group {group_id!r}")
             return Outcomes(
                 {
                     group_id: {
                         row.group_instance_id or row.member_id: row.error_code
-                        for row in answer.members
+                        for row in response.members
                     }
                 },
                 {},
@@ -217,10 +217,10 @@ class GroupAdmin(Calls):
 
         async def ask(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
             body = commit_body(GroupMetadata(group_id), {tp: offsets[tp] for tp in left})
-            answer = await self._client.request(
+            response = await self._client.request(
                 connection, OFFSET_COMMIT, body, at_most=NAMES_UP_TO
             )
-            return _partition_outcomes(answer)
+            return _partition_outcomes(response)
 
         return await self._of_one_group(
             f"setting offsets of group {group_id!r}", group_id, list(offsets), ask
@@ -238,10 +238,10 @@ class GroupAdmin(Calls):
                 "group_id": group_id,
                 "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
             }
-            answer = await self._client.request(connection, OFFSET_DELETE, body)
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, f"group {group_id!r}")
-            return _partition_outcomes(answer)
+            response = await self._client.request(connection, OFFSET_DELETE, body)
+            if response.error_code:
+                raise error_from_wire(response.error_code, f"group {group_id!r}")
+            return _partition_outcomes(response)
 
         return await self._of_one_group(
             f"deleting offsets of group {group_id!r}", group_id, list(partitions), ask
@@ -341,16 +341,18 @@ class GroupAdmin(Calls):
                 body = fetch_several_body(
                     some, partitions or {}, stable=stable, lag_wanted=lag_wanted
                 )
-                answer = await self._client.request(
+                response = await self._client.request(
                     connection, OFFSET_FETCH, body | body["groups"][0], at_most=NAMES_UP_TO
                 )
-                for name, group in zip(some, answer.groups if several else [answer], strict=True):
+                for name, group in zip(
+                    some, response.groups if several else [response], strict=True
+                ):
                     if group.error_code:
                         self._note(
                             [name], error_from_wire(group.error_code, f"group {name!r}"), outcomes
                         )
                         continue
-                    has_log_ends = several and answer.has_log_ends
+                    has_log_ends = several and response.has_log_ends
                     rows = fetched_rows(group, has_log_ends=has_log_ends)
                     errors = [each for each in rows.values() if isinstance(each, ClientError)]
                     unstable = next(
@@ -424,7 +426,7 @@ class GroupAdmin(Calls):
                 "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
                 "timeout_ms": self._timeout_ms,
             }
-            answer = await self._client.request_leader(node_id, LIST_OFFSETS, body)
+            response = await self._client.request_leader(node_id, LIST_OFFSETS, body)
             return outcomes_of(
                 (
                     TopicPartition(topic.name, row.partition_index),
@@ -432,7 +434,7 @@ class GroupAdmin(Calls):
                     None,
                     ListedOffset(row.offset, row.timestamp, row.leader_epoch),
                 )
-                for topic in answer.topics
+                for topic in response.topics
                 for row in topic.partitions
             )
 
@@ -481,10 +483,10 @@ def _outcomes(rows: Iterable[Any], result: Any) -> Outcomes:
     return outcomes
 
 
-def _partition_outcomes(answer: Any) -> Outcomes:
+def _partition_outcomes(response: Any) -> Outcomes:
     return outcomes_of(
         (TopicPartition(topic.name, row.partition_index), row, None, None)
-        for topic in answer.topics
+        for topic in response.topics
         for row in topic.partitions
     )
 

@@ -4,7 +4,7 @@ For followers, whose fetches are on the path of every acknowledgement. A separat
 bytes (client/peer.py) costs two passes of the scheduler in each direction. Other tasks may send
 requests whose responses are discarded.
 
-A response is a view into the line's one buffer, valid until `answer` is called again. A line that
+A response is a view into the line's one buffer, valid until `response` is called again. A line that
 is cancelled while it sends is unusable; one that is cancelled while it waits stays usable.
 """
 
@@ -45,7 +45,7 @@ class Line:
         self._client_id = client_id
         self._stream = stream
         self._response_bytes_max = response_bytes_max
-        self._unanswered: deque[tuple[int, Api, int, bool]] = deque()
+        self._in_flight: deque[tuple[int, Api, int, bool]] = deque()
         """(correlation id, API, version, whether the response is read), in the order in which they
         were sent.
         """
@@ -63,14 +63,14 @@ class Line:
     async def ask(
         self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True
     ) -> None:
-        """Send a request; unless it is `wanted`, its answer is passed over when it comes.
+        """Send a request; unless it is `wanted`, its response is skipped.
 
         Raises ConnectionBroken.
         """
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) % _CORRELATION_IDS
         header = encode_request_header(api, version, correlation_id, self._client_id)
-        self._unanswered.append((correlation_id, api, version, wanted))
+        self._in_flight.append((correlation_id, api, version, wanted))
         data = b"".join((_SIZE.pack(len(header) + len(body)), header, body))
         if self._is_sending:
             self._outgoing.append(data)
@@ -86,21 +86,21 @@ class Line:
         finally:
             self._is_sending = False
 
-    async def answer(self) -> tuple[memoryview, int]:
-        """(frame, position of the body) of the next answer that is wanted.
+    async def response(self) -> tuple[memoryview, int]:
+        """(frame, position of the body) of the next response that is wanted.
 
         Raises ConnectionBroken, or ProtocolError for other bytes.
         """
         while True:
             while (frame := self._next_frame()) is None:
                 await self._receive()
-            if not self._unanswered:
-                raise ProtocolError("an answer that nobody asked for")
-            awaited, api, version, wanted = self._unanswered.popleft()
+            if not self._in_flight:
+                raise ProtocolError("a response without a request")
+            awaited, api, version, wanted = self._in_flight.popleft()
             correlation_id, position = decode_response_header(api, version, frame)
             if correlation_id != awaited:
                 raise ProtocolError(
-                    f"an answer to request {correlation_id}, which is not the one whose turn it is"
+                    f"a response to request {correlation_id}; expected: a response to {awaited}"
                 )
             if wanted:
                 return frame, position
@@ -132,7 +132,7 @@ class Line:
             return limits.RESPONSE_BYTES_MIN
         length: int = _SIZE.unpack_from(self._buffer, self._start)[0]
         if not limits.RESPONSE_BYTES_MIN <= length <= self._response_bytes_max:
-            raise ProtocolError(f"an answer of {length} bytes")
+            raise ProtocolError(f"a response of {length} bytes")
         return length
 
     async def _receive(self) -> None:

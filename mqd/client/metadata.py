@@ -1,8 +1,8 @@
 """A client's view of the cluster: nodes, topics, partition leaders. Pure values; `cluster.py`
 refreshes them.
 
-A view is never changed, only replaced: `merge` takes a Metadata answer and returns the next view.
-Invariant: the leader epoch of a known partition of the same topic id never goes back, so an answer
+A view is never changed, only replaced: `merge` takes a Metadata response and returns the next view.
+Invariant: the leader epoch of a known partition of the same topic id never goes back, so a response
 from a node that lags behind cannot send us to a leader that was deposed (KIP-320).
 """
 
@@ -108,23 +108,23 @@ class ClusterView:
             self, topics={key: topic for key, topic in self.topics.items() if key != name}
         )
 
-    def merge(self, answer: Any, *, everything: bool) -> ClusterView:
-        """The view after a Metadata answer.
+    def merge(self, response: Any, *, everything: bool) -> ClusterView:
+        """The view after a Metadata response.
 
         `everything`: it named all topics, so those it lacks are gone.
         """
         brokers = {
             row.node_id: BrokerInfo(row.node_id, row.host, row.port, row.rack)
-            for row in answer.brokers
+            for row in response.brokers
         }
         topics: dict[str, TopicInfo] = {} if everything else dict(self.topics)
-        for row in answer.topics:
+        for row in response.topics:
             if row.name is None:  # asked by id, and no such topic
                 continue
             topics[row.name] = self._merge_topic(row)
         return ClusterView(
-            cluster_id=self.cluster_id if answer.cluster_id is None else answer.cluster_id,
-            controller_id=answer.controller_id,
+            cluster_id=self.cluster_id if response.cluster_id is None else response.cluster_id,
+            controller_id=response.controller_id,
             brokers=brokers or self.brokers,
             topics=topics,
             generation=self.generation + 1,

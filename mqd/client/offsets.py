@@ -64,11 +64,11 @@ def _row(tp: TopicPartition, place: CommittedOffset) -> dict[str, Any]:
     }
 
 
-def commit_errors(answer: Any) -> dict[TopicPartition, ClientError]:
+def commit_errors(response: Any) -> dict[TopicPartition, ClientError]:
     """The partitions that were refused, in order."""
     return {
         tp: error_from_wire(row.error_code, f"committing {tp}")
-        for topic in answer.topics
+        for topic in response.topics
         for row in topic.partitions
         if row.error_code and (tp := TopicPartition(topic.name, row.partition_index))
     }
@@ -103,11 +103,11 @@ class FetchedOffset(NamedTuple):
 
 
 def fetched(
-    answer: Any, subject: str
+    response: Any, subject: str
 ) -> dict[TopicPartition, CommittedOffset | ClientError | None]:
     """What one group has committed for each partition, None where nothing is. Raises ClientError
     for a refusal of the whole."""
-    one = answer.groups[0] if answer.groups else answer
+    one = response.groups[0] if response.groups else response
     if one.error_code:
         raise error_from_wire(one.error_code, subject)
     return {
@@ -135,7 +135,7 @@ def fetch_several_body(
 def fetched_rows(
     group: Any, *, has_log_ends: bool
 ) -> dict[TopicPartition, FetchedOffset | ClientError]:
-    """The rows of one group of an answer."""
+    """The rows of one group of a response."""
     found: dict[TopicPartition, FetchedOffset | ClientError] = {}
     for topic in group.topics or ():
         for row in topic.partitions:

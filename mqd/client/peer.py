@@ -1,15 +1,14 @@
-"""One connection to one peer: pipelined requests and answers on one stream. Clients, followers and
-Raft use it.
+"""One connection to one peer: pipelined requests and responses on one stream. Clients, followers
+and Raft use it.
 
-Requests get correlation ids in the order in which they are written, answers come back in that order
-(Kafka's rule), so the waiters are a queue. Two tasks own the stream: one writes whatever has
-gathered in the outbox in one send, one reads. A caller never touches the stream, so cancelling a
-caller cannot leave half a frame behind: its request still goes out, its answer is read and dropped,
-and its slot is free again only then.
+Requests get correlation ids in the order of writing. Responses arrive in that order (Kafka's rule),
+so the waiters are a queue. Two tasks own the stream: one sends the whole outbox at once, the other
+one receives. A caller never touches the stream, so the cancellation of a caller cannot cut a frame:
+its request is sent, its response is received and dropped, and only then its slot is free again.
 
-Invariants: every waiter gets exactly one end, an answer or an error. After the first failure
+Invariants: every waiter gets exactly one end, a response or an error. After the first failure
 nothing is written or read any more, and every later request fails at once. At most `in_flight_max`
-requests are unanswered.
+requests have no response yet.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _WRITE_BYTES = 256 * limits.KIB
 
 
 class Posted:
-    """One request on its way. `frame` is the whole answer, with its header."""
+    """One request on its way. `frame` is the whole response, with its header."""
 
     __slots__ = ("api", "correlation_id", "ended", "failure", "frame", "version", "written")
 
@@ -55,7 +54,7 @@ class Posted:
 
 
 class PeerConnection:
-    """Requests and answers over one Stream.
+    """Requests and responses over one Stream.
 
     Give `run` to a nursery, then `negotiate`, then `request`.
     """
@@ -126,7 +125,7 @@ class PeerConnection:
 
     @property
     def silent_for(self) -> float:
-        """Seconds for which an answer has been due and nothing came; 0.0 while none is due."""
+        """Seconds since the peer last sent a response, while one is due; 0.0 if none is due."""
         return trio.current_time() - self._silent_since if self._waiters else 0.0
 
     # -- requests
@@ -158,14 +157,16 @@ class PeerConnection:
                 ]
                 version = min(offered[0], version - 1) if offered and offered[0] >= 0 else 0
                 continue
-            answer = self._decode(api, version, frame, position)
+            response = self._decode(api, version, frame, position)
             break
-        if answer.error_code:
+        if response.error_code:
             raise ClientError(
-                ErrorCode(answer.error_code), f"{self.peer} does not say which versions it serves"
+                ErrorCode(response.error_code), f"{self.peer} does not say which versions it serves"
             )
-        self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-        self.features = {row.name: row.max_version_level for row in answer.finalized_features}
+        self.versions = {
+            row.api_key: (row.min_version, row.max_version) for row in response.api_keys
+        }
+        self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def version_of(self, api: Api, *, at_most: int | None = None) -> int:
         """The newest version of `api` that both sides know;
@@ -196,11 +197,11 @@ class PeerConnection:
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """Send a request and return the decoded answer. Raises ConnectionBroken, or
+        """Send a request and return the decoded response. Raises ConnectionBroken, or
         DeadlineExceeded after `timeout_s`.
 
         Cancel-safe: the connection stays usable, and the broker may still execute the request. A
-        timeout closes the connection: answers come in order, so nothing behind a stuck one would
+        timeout closes the connection: responses come in order, so nothing behind a stuck one would
         arrive either.
         """
         if version is None:
@@ -217,21 +218,21 @@ class PeerConnection:
     async def exchange(
         self, api: Api, version: int, body: bytes | bytearray | memoryview
     ) -> tuple[memoryview, int]:
-        """Send an encoded body; returns (frame of the answer, position of its body).
+        """Send an encoded body; returns (frame of the response, position of its body).
 
         For callers with codecs of their own.
         """
-        return await self.answer_to(await self.post(api, version, body))
+        return await self.response_to(await self.post(api, version, body))
 
     async def post(
         self, api: Api, version: int, body: bytes | bytearray | memoryview | RequestParts
     ) -> Posted:
         """Queue an encoded body behind those that were posted before, and return at once: a task
-        that posts one after the other decides the order in which the peer sees them. `answer_to`
-        waits for the answer. Raises ConnectionBroken.
+        that posts one after the other decides the order in which the peer sees them. `response_to`
+        waits for the response. Raises ConnectionBroken.
 
         Large pieces of `body` are sent from where they are: nothing may change them until the
-        answer is here.
+        response is here.
         """
         await self._slots.acquire()
         if self._failure is not None:
@@ -244,8 +245,8 @@ class PeerConnection:
         self._put(api, version, posted.correlation_id, body, posted)
         return posted
 
-    async def answer_to(self, posted: Posted) -> tuple[memoryview, int]:
-        """(frame of the answer, position of its body) of a posted request.
+    async def response_to(self, posted: Posted) -> tuple[memoryview, int]:
+        """(frame of the response, position of its body) of a posted request.
 
         Raises ConnectionBroken.
         """
@@ -262,15 +263,15 @@ class PeerConnection:
         assert correlation_id == posted.correlation_id
         return posted.frame, position
 
-    async def decoded_answer_to(self, posted: Posted, *, timeout_s: float) -> Any:
-        """The decoded answer to a posted request, as `request` returns it."""
+    async def decoded_response_to(self, posted: Posted, *, timeout_s: float) -> Any:
+        """The decoded response to a posted request, as `request` returns it."""
         with trio.move_on_after(timeout_s):
-            frame, position = await self.answer_to(posted)
+            frame, position = await self.response_to(posted)
             return self._decode(posted.api, posted.version, frame, position)
         raise self._late(posted.api, timeout_s)
 
     async def send(self, api: Api, body: Mapping[str, Any], version: int | None = None) -> None:
-        """Send a request that has no answer (Produce with acks=0); returns when the kernel
+        """Send a request that has no response (Produce with acks=0); returns when the kernel
         has its bytes.
         """
         if version is None:
@@ -357,11 +358,12 @@ class PeerConnection:
 
     def _on_frame(self, frame: memoryview) -> None:
         if len(frame) < _SIZE.size:
-            raise ProtocolError(f"an answer of {len(frame)} bytes")
+            raise ProtocolError(f"a response of {len(frame)} bytes")
         correlation_id = _SIZE.unpack_from(frame)[0]
-        if not self._waiters or self._waiters[0].correlation_id != correlation_id:
+        awaited = self._waiters[0].correlation_id if self._waiters else None
+        if correlation_id != awaited:
             raise ProtocolError(
-                f"an answer to request {correlation_id}, which is not the one whose turn it is"
+                f"a response to request {correlation_id}; expected: a response to {awaited}"
             )
         waiter = self._waiters.popleft()
         if self._waiters:
@@ -390,13 +392,14 @@ class PeerConnection:
             raise self._undecodable(api, version, error) from None
 
     def _late(self, api: Api, timeout_s: float) -> DeadlineExceeded:
-        message = f"{self.peer} did not answer {api.name} within {timeout_s:g} s"
+        message = f"{self.peer} did not respond to {api.name} within {timeout_s:g} s"
         self.close(message)
         return DeadlineExceeded(message)
 
     def _undecodable(self, api: Api, version: int, error: ProtocolError) -> ConnectionBroken:
         reason = (
-            f"{self.peer} answered {api.name} v{version} with bytes that cannot be decoded: {error}"
+            f"{self.peer} responded to {api.name} v{version} with bytes that cannot be decoded:"
+            f" {error}"
         )
         self.close(reason)
         return ConnectionBroken(reason, sent=True)
@@ -456,7 +459,7 @@ async def start_peer(
             if scope.cancelled_caught:
                 raise PeerUnreachable(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"{address} accepts connections but did not answer within {timeout_s:g} s",
+                    f"{address} accepts connections but did not respond within {timeout_s:g} s",
                     remedy="is that the client port of a broker? A stopped or overloaded broker "
                     "behaves like this too",
                 )

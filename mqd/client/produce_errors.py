@@ -38,6 +38,6 @@ NOT_STORED = SEQUENCE_LOST | {
 }
 """The broker refused the records before it appended anything.
 
-After any other error they may be in the log: a deposed leader answers NOT_LEADER_OR_FOLLOWER to
+After any other error they may be in the log: a deposed leader returns NOT_LEADER_OR_FOLLOWER to
 records that wait for replicas, and the next leader may have them (KAFKA-13574).
 """

@@ -26,8 +26,9 @@ from mqd.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from mqd.types import NO_OFFSET, ZERO_UUID, TopicPartition
 
 RANGE_BYTES = 8 * limits.MIB
-"""Of one answer. Kafka's `max.partition.fetch.bytes` is a mebibyte; a range reads one partition at
-a time."""
+"""The size of one response. Kafka's `max.partition.fetch.bytes` is 1 MiB, but a range reader reads
+only one partition at a time.
+"""
 RANGE_BYTES_MAX = limits.FETCH_BYTES_MAX
 _PLACE = Struct(">qi4xb6xi")
 """base_offset, batch_length, magic, last_offset_delta: of 49,000 batches of one record in 8 MiB it
@@ -49,9 +50,9 @@ class FetchedRange:
     data: memoryview
     """A view of the received frame."""
     start: int
-    """The first offset that belongs to the range and was not in an earlier answer."""
+    """The first offset that belongs to the range and was not in an earlier response."""
     next_offset: int
-    """Where the next answer starts; the range's end after the last one."""
+    """Where the next response starts; the range's end after the last one."""
     aborted: tuple[AbortedTransaction, ...]
     """Ascending by `first_offset`; empty unless committed records are read."""
     high_watermark: int
@@ -73,7 +74,7 @@ class Waiting(NamedTuple):
 
 
 class Next(Enum):
-    """What to do after an answer that brought no batches."""
+    """What to do after a response that brought no batches."""
 
     AGAIN = "ask again at once"
     OUT_OF_RANGE = "learn where the log starts and ends"
@@ -98,7 +99,7 @@ class RangePlan:
         self._bytes_max = bytes_max
         self._empty_once = False
         self._readable = NO_OFFSET
-        """Where the log was readable to at the last answer."""
+        """Where the log was readable to at the last response."""
 
     @property
     def is_done(self) -> bool:
@@ -137,14 +138,14 @@ class RangePlan:
             "topics": [{"topic": self.tp.topic, "topic_id": self.topic_id, "partitions": [row]}],
         }
 
-    def take_in(self, answer: Any) -> FetchedRange | Waiting | Next:
-        """What the answer brought. Raises ClientError: what the broker refused, or
+    def take_in(self, response: Any) -> FetchedRange | Waiting | Next:
+        """What the response brought. Raises ClientError: what the broker refused, or
         CORRUPT_MESSAGE."""
-        if answer.error_code:
-            raise error_from_wire(answer.error_code, self._subject())
+        if response.error_code:
+            raise error_from_wire(response.error_code, self._subject())
         rows = [
             row
-            for topic in answer.responses
+            for topic in response.responses
             for row in topic.partitions
             if row.partition_index == self.tp.partition
         ]
@@ -201,7 +202,7 @@ class RangePlan:
             size = length + LOG_OVERHEAD_BYTES
             if magic != MAGIC or size < HEADER_BYTES or delta < 0 or base_offset <= previous:
                 raise self._corrupt(
-                    f"byte {position} of the answer is no record batch: base offset {base_offset}"
+                    f"byte {position} of the response is no record batch: base offset {base_offset}"
                     f" after {previous}, length {length}, magic {magic}, last offset delta {delta}"
                 )
             previous = base_offset + delta
@@ -217,12 +218,12 @@ class RangePlan:
         return first, position, next_offset
 
     def _grow(self, view: memoryview, position: int) -> Next:
-        """The answer holds no whole batch of the range: only old brokers cut off the first one."""
+        """The response contains no complete batch: only old brokers cut the first one."""
         size = 0
         if position + HEADER_BYTES <= len(view):
             size = _PLACE.unpack_from(view, position)[1] + LOG_OVERHEAD_BYTES
         if not self._bytes_max < size <= RANGE_BYTES_MAX:
-            raise self._corrupt(f"the answer of {len(view)} bytes holds no whole batch")
+            raise self._corrupt(f"the response of {len(view)} bytes contains no complete batch")
         self._bytes_max = size
         return Next.AGAIN
 
@@ -233,7 +234,7 @@ class RangePlan:
             self._empty_once = False
             self.waiting = Waiting(row.high_watermark, row.last_stable_offset)
             return self.waiting
-        if not self._empty_once:  # look twice: the end of a range is not decided by one odd answer
+        if not self._empty_once:  # fetch twice: one empty response is no proof
             self._empty_once = True
             return Next.AGAIN
         self.fetch_offset = self.end

@@ -2,9 +2,9 @@
 `async with open_range(client, tp, start, end) as reader`, then `async for fetched in reader`.
 
 A face over `range_plan.py`. One task fetches: it sends the next request as soon as the headers of
-the last answer are scanned, while the caller decodes. At most two answers are under way or wait for
-the caller. Fetches have a connection of their own, because a fetch that waits for data would hold
-up everything behind it.
+the last response are scanned, while the caller decodes. At most two responses are in flight or wait
+for the caller. Fetches have a connection of their own, because a fetch that waits for data would
+hold up everything behind it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FETCH_TOPIC_IDS_FROM = 13
 _MAX_WAIT_S = 0.5
 """A fetch waits at the broker for so long; then it is sent again, perhaps to another leader."""
 _HELD_MAX = 2
-"""Answers that are under way or wait for the caller."""
+"""Responses that are in flight or wait for the caller."""
 _SLACK_S = 1.0
 _UNKNOWN_TOPIC_GRACE_S = 5.0
 """The metadata of a new topic reaches every node within this time."""
@@ -77,11 +77,11 @@ class RangeReader:
         return self._plan.tp
 
     async def next(self) -> FetchedRange | None:
-        """The next answer; None at the end of the range. Raises ClientError, after everything that
-        was fetched before it.
+        """The next response; None at the end of the range. Raises ClientError, after all responses
+        before it.
 
         OFFSET_OUT_OF_RANGE names the log's start and end. DeadlineExceeded: no progress for
-        `timeout_s`; its message has the reason. Cancel-safe: no answer is lost.
+        `timeout_s`; its message has the reason. Cancel-safe: no response is lost.
         """
         await trio.lowlevel.checkpoint()
         while True:
@@ -137,7 +137,7 @@ class RangeReader:
         self._wake()
 
     async def _fetch(self) -> FetchedRange | None:
-        """The next answer with batches; None when the range turns out to end here."""
+        """The next response with batches; None when the range turns out to end here."""
         deadline = trio.current_time() + self._timeout_s
         failures = 0
         failure: ClientError | None = None
@@ -184,8 +184,8 @@ class RangeReader:
         wait_s = min(_MAX_WAIT_S, time_left)
         body = plan.body(view, max_wait_ms=max(1, int(wait_s * 1000)))
         timeout_s = min(self._client.request_timeout_s, max(time_left, _SLACK_S)) + wait_s
-        answer = await connection.request(declaration, body, version, timeout_s=timeout_s)
-        return plan.take_in(answer)
+        response = await connection.request(declaration, body, version, timeout_s=timeout_s)
+        return plan.take_in(response)
 
     async def _leader(self) -> BrokerInfo:
         """Who leads the partition, as the view has it. Raises ClientError where it has no leader or
@@ -298,8 +298,8 @@ async def open_range(
 ) -> AsyncIterator[RangeReader]:
     """A RangeReader of offsets `[start, end)` of one partition for the length of a block.
 
-    An answer has up to `bytes_max` bytes, or one batch that is larger. With `read_committed` the
-    reader waits for open transactions before `end`, and each answer lists the aborted ones.
+    A response has up to `bytes_max` bytes, or one batch that is larger. With `read_committed` the
+    reader waits for open transactions before `end`, and each response lists the aborted ones.
     `timeout_s` bounds the time without progress.
     """
     plan = RangePlan(tp, start, end, read_committed=read_committed, bytes_max=bytes_max)

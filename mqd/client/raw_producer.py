@@ -178,14 +178,14 @@ class RawProducer:
 
         async def attempt() -> Any:
             body = {"transactional_id": None, "transaction_timeout_ms": 60_000}
-            answer = await self._client.request_any(INIT_PRODUCER_ID, body)
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, "getting a producer id")
-            return answer
+            response = await self._client.request_any(INIT_PRODUCER_ID, body)
+            if response.error_code:
+                raise error_from_wire(response.error_code, "getting a producer id")
+            return response
 
         deadline = trio.current_time() + self._delivery_timeout_s
-        answer = await self._client.retry("getting a producer id", attempt, deadline=deadline)
-        self._queue.restart(answer.producer_id, answer.producer_epoch)
+        response = await self._client.retry("getting a producer id", attempt, deadline=deadline)
+        self._queue.restart(response.producer_id, response.producer_epoch)
 
     async def finish(self, timeout_s: float) -> None:
         """A transaction that is still open is not to be committed. One that is prepared stays."""

@@ -50,9 +50,10 @@ NOT_STORED = frozenset(
         ErrorCode.PRODUCER_FENCED,
     }
 )
-"""Answers that come before anything is appended. After any other one the batch may be in the log: a
-leader that is deposed while the batch waits for the other replicas answers NOT_LEADER_OR_FOLLOWER,
-and the next leader may have it (KAFKA-13574)."""
+"""Errors that a broker returns before it appends. After any other one the batch may be in the log:
+a leader that is deposed while the batch waits for the other replicas returns
+NOT_LEADER_OR_FOLLOWER, and the next leader may have it (KAFKA-13574).
+"""
 
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _LOST_TRACK = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
@@ -73,7 +74,7 @@ class Sealable(Protocol):
 
 
 class Verdict(Enum):
-    """What becomes of a batch after its answer."""
+    """What becomes of a batch after its response."""
 
     ACKNOWLEDGED = "in the log"
     AGAIN = "sent again, in its order"
@@ -261,10 +262,10 @@ class RawQueue:
                 soonest = min(soonest, each.retry_at)
         return soonest
 
-    # -- answers
+    # -- responses
 
     def judge(self, entry: Entry, error: ClientError | None) -> tuple[Verdict, ClientError | None]:
-        """What an answer for a batch in flight means; None where it was stored.
+        """The meaning of a response to a batch in flight; no error if the broker stored it.
 
         `acknowledge` or `put_back` follows."""
         assert entry.in_flight
@@ -309,7 +310,7 @@ class RawQueue:
 
     def acknowledge(self, entry: Entry) -> None:
         """The batch is in the log."""
-        each = self._answered(entry)
+        each = self._leave_flight(entry)
         each.entries.remove(entry)
         self.buffered_bytes -= entry.size
         assert self.buffered_bytes >= 0
@@ -323,7 +324,7 @@ class RawQueue:
         self, entry: Entry, error: ClientError, *, in_doubt: bool, retry_at: float
     ) -> None:
         """The batch was not acknowledged; it keeps its place. `in_doubt`: it may be in the log."""
-        each = self._answered(entry)
+        each = self._leave_flight(entry)
         entry.maybe_stored |= in_doubt
         if not each.resending:  # of batches that fail together, the first one's error
             each.failures += 1
@@ -331,7 +332,7 @@ class RawQueue:
         each.retry_at = max(each.retry_at, retry_at)
         each.resending = each.in_flight > 0
 
-    def _answered(self, entry: Entry) -> _Partition:
+    def _leave_flight(self, entry: Entry) -> _Partition:
         each = self._partitions[entry.tp]
         assert entry.in_flight and each.in_flight > 0
         entry.in_flight = False

@@ -1,8 +1,8 @@
-"""What a raw producer does in the background: requests with batches, their answers and retries.
+"""What a raw producer does in the background: requests with batches, their responses and retries.
 
-The network side of `raw_queue.py` (what goes when, and what an answer means). As the sender of
-Kafka's Java client. One task a node sends, so that requests go out in their order; one short task
-a request waits for its answer.
+The network side of `raw_queue.py`, which decides the order of sending and what a response means. It
+is designed as the sender of Kafka's Java client. For each broker, one task sends, which keeps the
+order of requests; for each request, one short task waits for the response.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RawSender:
         self._topic_ids: dict[str, UUID] = {}
         """Topics as they were at the first batch: one that is created again is another topic."""
         self._lanes: set[int] = set()
-        self._unanswered: Counter[int] = Counter()
+        self._in_flight: Counter[int] = Counter()
         self._finding: set[str] = set()
         self._adding = False
         self._failure: ClientError | None = None
@@ -120,7 +120,7 @@ class RawSender:
 
     @property
     def busy(self) -> bool:
-        """Whether requests for batches or for partitions of the transaction are unanswered."""
+        """Whether requests with batches, or for partitions of the transaction, are in flight."""
         return self._adding or self._queue.in_flight > 0
 
     def close(self) -> None:
@@ -203,13 +203,13 @@ class RawSender:
     # -- requests
 
     async def _lane(self, node_id: int) -> None:
-        """Requests to one node, one after the other, with some unanswered."""
+        """Requests to one node, one after the other, with several in flight."""
         while True:
             changed = self._changed
             now = trio.current_time()
             ready = self._queue.sendable(now, node_id)
             wanted = [tp for tp in ready if self._goes_to(node_id, tp)]
-            if not wanted or self._unanswered[node_id] >= self._in_flight_max:
+            if not wanted or self._in_flight[node_id] >= self._in_flight_max:
                 with trio.move_on_at(self._queue.next_deadline(now)):
                     await changed.wait()
                 continue
@@ -254,9 +254,9 @@ class RawSender:
             await self._refresh(sorted({entry.tp.topic for entry in entries}), seen=seen)
             self.wake()
             return
-        self._unanswered[node_id] += 1
+        self._in_flight[node_id] += 1
         self._nursery.start_soon(
-            self._await_answer, node_id, connection, posted, entries, ids, seen
+            self._await_response, node_id, connection, posted, entries, ids, seen
         )
 
     def _pinned(self, entries: list[Entry]) -> dict[str, UUID]:
@@ -306,7 +306,7 @@ class RawSender:
         }
         return version, encode_request_parts(api(PRODUCE), version, body)
 
-    async def _await_answer(
+    async def _await_response(
         self,
         node_id: int,
         connection: PeerConnection,
@@ -317,25 +317,25 @@ class RawSender:
     ) -> None:
         try:
             timeout_s = self._client.request_timeout_s + 1.0
-            answer = await connection.decoded_answer_to(posted, timeout_s=timeout_s)
+            response = await connection.decoded_response_to(posted, timeout_s=timeout_s)
         except MqError as error:
             stale = self._on_failed(entries, as_client_error(error))
         else:
-            stale = self._on_answer(entries, answer, ids)
+            stale = self._on_response(entries, response, ids)
         finally:
-            self._unanswered[node_id] -= 1
+            self._in_flight[node_id] -= 1
         self.wake()
         if stale:
             await self._refresh(sorted({entry.tp.topic for entry in entries}), seen=seen)
             self.wake()
 
-    # -- answers
+    # -- responses
 
-    def _on_answer(self, entries: list[Entry], answer: Any, ids: dict[str, UUID]) -> bool:
+    def _on_response(self, entries: list[Entry], response: Any, ids: dict[str, UUID]) -> bool:
         """Give every batch its end or its next attempt; True when the view may be stale."""
         names = {topic_id: name for name, topic_id in ids.items()}
         rows = {}
-        for topic in answer.responses:
+        for topic in response.responses:
             name = topic.name or names.get(topic.topic_id, "")
             for row in topic.partition_responses:
                 rows[TopicPartition(name, row.index)] = row
@@ -343,7 +343,7 @@ class RawSender:
         for entry in entries:
             found = rows.get(entry.tp)
             if found is None:
-                text = f"{entry.tp}: the broker's answer leaves it out"
+                text = f"{entry.tp}: the broker's response does not contain it"
                 error: ClientError | None = ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
             elif found.error_code:
                 error = error_from_wire(found.error_code, str(entry.tp), found.error_message)
@@ -354,7 +354,7 @@ class RawSender:
         return stale
 
     def _on_failed(self, entries: list[Entry], error: ClientError) -> bool:
-        """The request has no answer."""
+        """The request has no response."""
         unsent = isinstance(error, PeerUnreachable) or (
             isinstance(error, ConnectionBroken) and not error.sent
         )

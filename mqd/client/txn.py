@@ -188,14 +188,14 @@ class Transactions:
         body = {**self._identity(), "transaction_timeout_ms": self.timeout_ms}
         return {**body, "enable_2_pc": True} if self.keeps is False else body
 
-    def on_init(self, answer: Any) -> None:
+    def on_init(self, response: Any) -> None:
         """Raises ClientError; retry if it is retriable."""
-        if answer.error_code:
-            error = error_from_wire(answer.error_code, self._subject("getting a producer id"))
+        if response.error_code:
+            error = error_from_wire(response.error_code, self._subject("getting a producer id"))
             if not error.retriable:
                 self.die(error)
             raise error
-        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
         self.lifted = False
         if self.phase is Phase.NEW:
             self._go(Phase.READY)
@@ -206,12 +206,12 @@ class Transactions:
         """
         return self.init_body() | {"keep_prepared_txn": True}
 
-    def on_probed(self, answer: Any) -> None:
+    def on_probed(self, response: Any) -> None:
         """As `on_init`. UNSUPPORTED_VERSION: the coordinator cannot keep prepared transactions."""
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             self.keeps = False
             return
-        self.on_init(answer)
+        self.on_init(response)
         self.keeps = True
 
     # -- records and offsets
@@ -243,11 +243,11 @@ class Transactions:
             ],
         }
 
-    def on_added(self, answer: Any) -> None:
+    def on_added(self, response: Any) -> None:
         """Raises ClientError; retry if it is retriable."""
         errors = []
         added = []
-        for topic in answer.results_by_topic_v3_and_below:
+        for topic in response.results_by_topic_v3_and_below:
             for row in topic.results_by_partition:
                 tp = TopicPartition(topic.name, row.partition_index)
                 if not row.partition_error_code:
@@ -266,11 +266,11 @@ class Transactions:
         """AddOffsetsToTxn; version 1 only."""
         return {**self._identity(), "group_id": group_id}
 
-    def on_offsets_added(self, answer: Any, group_id: str) -> None:
+    def on_offsets_added(self, response: Any, group_id: str) -> None:
         """Raises ClientError; retry if it is retriable."""
-        if answer.error_code:
+        if response.error_code:
             raise error_from_wire(
-                answer.error_code, self._subject(f"adding offsets of group {group_id!r}")
+                response.error_code, self._subject(f"adding offsets of group {group_id!r}")
             )
         self.touched = True
         self.groups.add(group_id)
@@ -279,9 +279,9 @@ class Transactions:
         """TxnOffsetCommit."""
         return commit_body(group, offsets) | self._identity()
 
-    def on_offsets_committed(self, answer: Any, group: GroupMetadata) -> None:
+    def on_offsets_committed(self, response: Any, group: GroupMetadata) -> None:
         """Raises ClientError; retry if it is retriable."""
-        raise_worst(commit_errors(answer).values())
+        raise_worst(commit_errors(response).values())
         self.touched = True
         self.groups.add(group.group_id)
 
@@ -303,19 +303,19 @@ class Transactions:
         """InitProducerId that keeps the open transaction and removes its timeout."""
         return self.init_body() | {"enable_2_pc": True, "keep_prepared_txn": True}
 
-    def on_kept(self, answer: Any) -> PreparedTransaction:
+    def on_kept(self, response: Any) -> PreparedTransaction:
         """Raises ClientError; retry if it is retriable.
 
         EndTxn needs the epoch of the response. The coordinator fences the epoch under which the
         records were written.
         """
         assert self.phase in (Phase.PREPARED, Phase.ABORTING)
-        if answer.error_code:
-            error = error_from_wire(answer.error_code, self._subject("preparing"))
+        if response.error_code:
+            error = error_from_wire(response.error_code, self._subject("preparing"))
             if not error.retriable:
                 self.die(error)
             raise error
-        kept = answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch
+        kept = response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch
         if kept != (self.producer_id, self.producer_epoch):
             message = (
                 self._subject("preparing")
@@ -326,7 +326,7 @@ class Transactions:
             raise error
         self.epoch_unsure = False
         self.lifted = True
-        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
         return PreparedTransaction(self.transactional_id, self.producer_id, self.producer_epoch)
 
     # -- failures
@@ -404,27 +404,27 @@ class Transactions:
         """
         return self.phase is Phase.ABORTING and self.doubtful and not self.version_2
 
-    def on_ended(self, answer: Any) -> bool:
+    def on_ended(self, response: Any) -> bool:
         """Returns whether the epoch is new. Raises ClientError; retry if it is retriable."""
-        if answer.error_code:
+        if response.error_code:
             doing = "committing" if self.phase is Phase.COMMITTING else "aborting"
-            error = error_from_wire(answer.error_code, self._subject(doing))
+            error = error_from_wire(response.error_code, self._subject(doing))
             if not error.retriable:
                 self.fail(error, by_coordinator=True)
                 if self.phase is Phase.ABORTING:
                     self.die(error)
             raise error
-        if not self.version_2 or answer.producer_id < 0:
+        if not self.version_2 or response.producer_id < 0:
             return False
-        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
         return True
 
-    def on_ended_in_doubt(self, answer: Any) -> None:
+    def on_ended_in_doubt(self, response: Any) -> None:
         """As `on_ended`, for an abort before InitProducerId (`needs_epoch`). INVALID_TXN_STATE is
         no error: the coordinator has no transaction to abort.
         """
-        if answer.error_code != ErrorCode.INVALID_TXN_STATE:
-            self.on_ended(answer)
+        if response.error_code != ErrorCode.INVALID_TXN_STATE:
+            self.on_ended(response)
 
     def over(self) -> None:
         """The transaction has ended; the next one may begin. Raises ClientError, see

@@ -85,11 +85,11 @@ class TransactionAdmin(Calls):
                     ErrorCode.UNSUPPORTED_VERSION,
                     f"{connection.peer} cannot narrow a list of transactions like that",
                 )
-            answer = await self._client.request(connection, LIST_TRANSACTIONS, body)
-            if answer.error_code:
-                raise error_from_wire(answer.error_code, f"transactions of broker {node_id}")
-            if answer.unknown_state_filters:
-                unknown = ", ".join(answer.unknown_state_filters)
+            response = await self._client.request(connection, LIST_TRANSACTIONS, body)
+            if response.error_code:
+                raise error_from_wire(response.error_code, f"transactions of broker {node_id}")
+            if response.unknown_state_filters:
+                unknown = ", ".join(response.unknown_state_filters)
                 raise ClientError(
                     ErrorCode.INVALID_REQUEST, f"no transaction is ever in state {unknown}"
                 )
@@ -101,7 +101,7 @@ class TransactionAdmin(Calls):
                     node_id,
                     row.prepared,
                 )
-                for row in answer.transaction_states
+                for row in response.transaction_states
             ]
 
         return await self._each_node("listing transactions", ask)
@@ -114,11 +114,11 @@ class TransactionAdmin(Calls):
         """
 
         async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
-            answer = await self._client.request(
+            response = await self._client.request(
                 connection, DESCRIBE_TRANSACTIONS, {"transactional_ids": keys}
             )
             outcomes = Outcomes({}, {})
-            for row in answer.transaction_states:
+            for row in response.transaction_states:
                 if not row.error_code:
                     outcomes.done[row.transactional_id] = _described(row, connection.peer)
                     continue
@@ -146,12 +146,12 @@ class TransactionAdmin(Calls):
             outcomes = Outcomes({}, {})
             for key in keys:
                 body = {"transactional_id": key, "transaction_timeout_ms": self._timeout_ms}
-                answer = await self._client.request(connection, INIT_PRODUCER_ID, body)
-                if answer.error_code:
-                    error = error_from_wire(answer.error_code, f"transactional id {key!r}")
+                response = await self._client.request(connection, INIT_PRODUCER_ID, body)
+                if response.error_code:
+                    error = error_from_wire(response.error_code, f"transactional id {key!r}")
                     (outcomes.again if error.retriable else outcomes.done)[key] = error
                 else:
-                    outcomes.done[key] = answer.producer_id, answer.producer_epoch
+                    outcomes.done[key] = response.producer_id, response.producer_epoch
             return outcomes
 
         return await self._each_coordinated(
@@ -176,12 +176,12 @@ class TransactionAdmin(Calls):
                 "topics": [{"name": tp.topic, "partition_indexes": [tp.partition]}],
                 "coordinator_epoch": coordinator_epoch,
             }
-            answer = await self._client.request_leader(
+            response = await self._client.request_leader(
                 node_id, WRITE_TXN_MARKERS, {"markers": [marker]}
             )
             return outcomes_of(
                 (TopicPartition(topic.name, row.partition_index), row, None, None)
-                for one in answer.markers
+                for one in response.markers
                 for topic in one.topics
                 for row in topic.partitions
             )
@@ -202,7 +202,7 @@ class TransactionAdmin(Calls):
                     {"name": name, "partition_indexes": indexes} for name, indexes in topics.items()
                 ]
             }
-            answer = await self._client.request_leader(node_id, DESCRIBE_PRODUCERS, body)
+            response = await self._client.request_leader(node_id, DESCRIBE_PRODUCERS, body)
             return outcomes_of(
                 (
                     TopicPartition(topic.name, row.partition_index),
@@ -210,7 +210,7 @@ class TransactionAdmin(Calls):
                     row.error_message,
                     _active_producers(row),
                 )
-                for topic in answer.topics
+                for topic in response.topics
                 for row in topic.partitions
             )
 

@@ -155,7 +155,7 @@ class TransactionCalls:
                     what,
                     ADD_OFFSETS_TO_TXN,
                     lambda: state.add_offsets_body(name),
-                    lambda answer: state.on_offsets_added(answer, name),
+                    lambda response: state.on_offsets_added(response, name),
                 )
             coordinator = self._groups.setdefault(
                 name, Coordinator(self._client, name, KeyType.GROUP)
@@ -165,7 +165,7 @@ class TransactionCalls:
                 what,
                 TXN_OFFSET_COMMIT,
                 lambda: state.commit_offsets_body(group, offsets),
-                lambda answer: state.on_offsets_committed(answer, group),
+                lambda response: state.on_offsets_committed(response, group),
                 deadline=trio.current_time() + self._timeout_s,
                 at_most=None if state.version_2 else TXN_OFFSET_COMMIT_V1_UP_TO,
             )
@@ -277,10 +277,10 @@ async def end_transaction(
         "committed": commit,
     }
 
-    def accept(answer: Any) -> EndedTransaction:
-        if answer.error_code:
-            raise error_from_wire(answer.error_code, what)
-        return EndedTransaction(answer.producer_id, answer.producer_epoch)
+    def accept(response: Any) -> EndedTransaction:
+        if response.error_code:
+            raise error_from_wire(response.error_code, what)
+        return EndedTransaction(response.producer_id, response.producer_epoch)
 
     refused_at = None
     while True:

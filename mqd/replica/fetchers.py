@@ -217,7 +217,7 @@ class Fetchers:
             if core.next_ready_at() < math.inf:
                 fetcher.change()
             await line.ask(_FETCH, VERSION, body)
-            frame, position = await line.answer()
+            frame, position = await line.response()
             fetcher.in_flight = False
             actions = core.on_response(decode_fetch_response(frame, position), clock.monotonic())
             if actions:

@@ -72,26 +72,26 @@ SERVED = (
     *COORDINATOR_APIS,
 )
 
-Answer = dict[str, Any]
-Action = Callable[["FakeBroker", Any], "Answer | Hang | HangUp | Raw | None"]
+Response = dict[str, Any]
+Action = Callable[["FakeBroker", Any], "Response | Hang | HangUp | Raw | None"]
 
 
 class Hang:
-    """No answer, now or later. With `after`, the request is carried out."""
+    """No response, now or later. With `after`, the request is carried out."""
 
     def __init__(self, *, after: bool = False) -> None:
         self.after = after
 
 
 class HangUp:
-    """The connection ends without an answer. With `after`, the request is carried out first."""
+    """The connection ends without a response. With `after`, the request is carried out first."""
 
     def __init__(self, *, after: bool = False) -> None:
         self.after = after
 
 
 class Raw:
-    """These bytes as the body of the answer; with `version`, in place of the header's
+    """These bytes as the body of the response; with `version`, in place of the header's
     flexibility.
     """
 
@@ -252,7 +252,7 @@ class FakePartition:
 GROUP_DEFAULTS = {"consumer.heartbeat.interval.ms": "5000", "consumer.session.timeout.ms": "45000"}
 
 
-def quorum_row(node_id: int, end: int = 10, now: int = 100_000) -> Answer:
+def quorum_row(node_id: int, end: int = 10, now: int = 100_000) -> Response:
     """A replica of the metadata log, last heard and caught up at `now`."""
     return {
         "replica_id": node_id,
@@ -350,7 +350,7 @@ class FakeBroker(FakeCoordinator):
         self.changed = trio.Event()
 
     def script(self, key: int, *actions: Any) -> None:
-        """What to do with the next requests of an API: an answer, Hang(), HangUp(), Raw(),
+        """What to do with the next requests of an API: a response, Hang(), HangUp(), Raw(),
         or a function of (broker, request).
         """
         for action in actions:
@@ -374,10 +374,10 @@ class FakeBroker(FakeCoordinator):
                 return
             frames.receive_data(buffer[:received])
             while (frame := frames.next_frame()) is not None:
-                if not await self._answer(stream, frame):
+                if not await self._response(stream, frame):
                     return
 
-    async def _answer(self, stream: MemoryStream, frame: memoryview) -> bool:
+    async def _response(self, stream: MemoryStream, frame: memoryview) -> bool:
         header = decode_request_header(frame)
         api = by_key(header.api_key)
         assert api is not None
@@ -387,7 +387,7 @@ class FakeBroker(FakeCoordinator):
         if not lowest <= version <= highest:
             if header.api_key != API_VERSIONS:
                 raise ProtocolError(f"{api.name} v{version} was not offered")
-            answer: Any = {
+            response: Any = {
                 "error_code": 35,
                 "api_keys": [{"api_key": 18, "min_version": lowest, "max_version": highest}],
             }
@@ -403,12 +403,14 @@ class FakeBroker(FakeCoordinator):
                 if isinstance(told, HangUp):
                     stream.close()
                 return isinstance(told, Hang)
-            answer = (
+            response = (
                 told if told is not None else await getattr(self, f"_on_{header.api_key}")(request)
             )
-        if answer is None:
+        if response is None:
             return True
-        body = answer.body if isinstance(answer, Raw) else api.encode_response(version, answer)
+        body = (
+            response.body if isinstance(response, Raw) else api.encode_response(version, response)
+        )
         response = encode_response_header(api, version, header.correlation_id) + body
         try:
             await stream.send_all(len(response).to_bytes(4, "big") + response)
@@ -418,7 +420,7 @@ class FakeBroker(FakeCoordinator):
 
     # -- the model
 
-    async def _on_18(self, request: Any) -> Answer:
+    async def _on_18(self, request: Any) -> Response:
         rows = [
             {"api_key": key, "min_version": low, "max_version": high}
             for key, (low, high) in sorted(self.versions.items())
@@ -442,7 +444,7 @@ class FakeBroker(FakeCoordinator):
         ]
         return {"api_keys": rows, "finalized_features": features, "supported_features": supported}
 
-    async def _on_57(self, request: Any) -> Answer:
+    async def _on_57(self, request: Any) -> Response:
         wanted = {row.feature: row.max_version_level for row in request.feature_updates}
         if any(
             level > self.cluster.features.get(name, (0, 0, 0))[2] for name, level in wanted.items()
@@ -454,7 +456,7 @@ class FakeBroker(FakeCoordinator):
             }
         return {"error_code": 0, "error_message": None}
 
-    async def _on_3(self, request: Any) -> Answer:
+    async def _on_3(self, request: Any) -> Response:
         cluster = self.cluster
         names = (
             list(cluster.topics) if request.topics is None else [row.name for row in request.topics]
@@ -494,7 +496,7 @@ class FakeBroker(FakeCoordinator):
             name for name, topic_id in self.cluster.ids.items() if topic_id == row.topic_id
         )
 
-    async def _on_0(self, request: Any) -> Answer | None:
+    async def _on_0(self, request: Any) -> Response | None:
         responses = []
         for topic in request.topic_data:
             rows = []
@@ -539,27 +541,27 @@ class FakeBroker(FakeCoordinator):
         appended: tuple[int, int] = self.cluster.partition(tp).append(records)
         return appended
 
-    async def _on_22(self, request: Any) -> Answer:
+    async def _on_22(self, request: Any) -> Response:
         if request.transactional_id is not None:
             return self.init_transactional(request)
         self.cluster.next_producer_id += 1
         return {"producer_id": self.cluster.next_producer_id, "producer_epoch": 0}
 
-    async def _on_1(self, request: Any) -> Answer:
+    async def _on_1(self, request: Any) -> Response:
         with trio.move_on_after(request.max_wait_ms / 1000):
             while True:
                 changed = self.changed
-                answer = self._read(request)
+                response = self._read(request)
                 if any(
                     row["records"] or row["error_code"]
-                    for topic in answer["responses"]
+                    for topic in response["responses"]
                     for row in topic["partitions"]
                 ):
-                    return answer
+                    return response
                 await changed.wait()
         return self._read(request)
 
-    def _read(self, request: Any) -> Answer:
+    def _read(self, request: Any) -> Response:
         responses = []
         for topic in request.topics:
             rows = []
@@ -574,43 +576,43 @@ class FakeBroker(FakeCoordinator):
                     fits = not data or len(data) + len(batch) <= row.partition_max_bytes
                     if fits and row.fetch_offset <= parse_header(batch).last_offset < end:
                         data += batch
-                answer: Answer = {
+                response: Response = {
                     "partition_index": row.partition,
                     "error_code": code,
                     "high_watermark": partition.end,
                 }
-                answer |= {
+                response |= {
                     "last_stable_offset": partition.last_stable_offset,
                     "records": bytes(data),
                 }
                 aborted = [each for each in partition.aborted if each[2] >= row.fetch_offset]
-                answer["aborted_transactions"] = [
+                response["aborted_transactions"] = [
                     {"producer_id": each[0], "first_offset": each[1]} for each in aborted
                 ]
-                rows.append(answer)
+                rows.append(response)
             responses.append({"topic": topic.topic, "topic_id": topic.topic_id, "partitions": rows})
         return {"responses": responses}
 
-    async def _on_2(self, request: Any) -> Answer:
+    async def _on_2(self, request: Any) -> Response:
         topics = []
         for topic in request.topics:
             rows = []
             for row in topic.partitions:
                 partition = self.cluster.topics[topic.name][row.partition_index]
-                answer = {
+                response = {
                     "partition_index": row.partition_index,
                     "timestamp": -1,
                     "offset": -1,
                     "leader_epoch": partition.leader_epoch,
                 }
                 if partition.leader != self.node_id:
-                    answer["error_code"] = 6
+                    response["error_code"] = 6
                 elif row.timestamp == -1:
-                    answer["offset"] = (
+                    response["offset"] = (
                         partition.last_stable_offset if request.isolation_level else partition.end
                     )
                 elif row.timestamp == -2:
-                    answer["offset"] = partition.start
+                    response["offset"] = partition.start
                 else:
                     found = [
                         r
@@ -619,12 +621,12 @@ class FakeBroker(FakeCoordinator):
                         if r.timestamp >= row.timestamp
                     ]
                     if found:
-                        answer |= {"offset": found[0].offset, "timestamp": found[0].timestamp}
-                rows.append(answer)
+                        response |= {"offset": found[0].offset, "timestamp": found[0].timestamp}
+                rows.append(response)
             topics.append({"name": topic.name, "partitions": rows})
         return {"topics": topics}
 
-    async def _on_19(self, request: Any) -> Answer:
+    async def _on_19(self, request: Any) -> Response:
         rows = []
         for topic in request.topics:
             code = (
@@ -647,7 +649,7 @@ class FakeBroker(FakeCoordinator):
             )
         return {"topics": rows}
 
-    async def _on_20(self, request: Any) -> Answer:
+    async def _on_20(self, request: Any) -> Response:
         names = [topic.name for topic in request.topics] or request.topic_names
         return {
             "responses": [
@@ -656,7 +658,7 @@ class FakeBroker(FakeCoordinator):
             ]
         }
 
-    async def _on_37(self, request: Any) -> Answer:
+    async def _on_37(self, request: Any) -> Response:
         rows = []
         for topic in request.topics:
             partitions = self.cluster.topics.get(topic.name)
@@ -666,7 +668,7 @@ class FakeBroker(FakeCoordinator):
             rows.append({"name": topic.name, "error_code": code})
         return {"results": rows}
 
-    async def _on_32(self, request: Any) -> Answer:
+    async def _on_32(self, request: Any) -> Response:
         results = []
         for row in request.resources:
             there = row.resource_type != 2 or row.resource_name in self.cluster.topics
@@ -690,15 +692,15 @@ class FakeBroker(FakeCoordinator):
                 }
                 for name in wanted
             ]
-            answer = {
+            response = {
                 "resource_type": row.resource_type,
                 "resource_name": row.resource_name,
                 "error_code": 0 if there else 3,
             }
-            results.append({**answer, "configs": configs if there else []})
+            results.append({**response, "configs": configs if there else []})
         return {"results": results}
 
-    async def _on_44(self, request: Any) -> Answer:
+    async def _on_44(self, request: Any) -> Response:
         responses = []
         for row in request.resources:
             changed = self.cluster.configs.setdefault((row.resource_type, row.resource_name), {})
@@ -729,7 +731,7 @@ class FakeBroker(FakeCoordinator):
             )
         return {"responses": responses}
 
-    async def _on_21(self, request: Any) -> Answer:
+    async def _on_21(self, request: Any) -> Response:
         topics = []
         for topic in request.topics:
             rows = []
@@ -749,7 +751,7 @@ class FakeBroker(FakeCoordinator):
             topics.append({"name": topic.name, "partitions": rows})
         return {"topics": topics}
 
-    async def _on_35(self, request: Any) -> Answer:
+    async def _on_35(self, request: Any) -> Response:
         topics = [
             {
                 "name": name,
@@ -768,7 +770,7 @@ class FakeBroker(FakeCoordinator):
             ]
         }
 
-    async def _on_61(self, request: Any) -> Answer:
+    async def _on_61(self, request: Any) -> Response:
         topics = []
         for topic in request.topics:
             rows = []
@@ -789,7 +791,7 @@ class FakeBroker(FakeCoordinator):
             topics.append({"name": topic.name, "partitions": rows})
         return {"topics": topics}
 
-    async def _on_60(self, request: Any) -> Answer:
+    async def _on_60(self, request: Any) -> Response:
         fenced = self.cluster.fenced
         brokers = [
             {"broker_id": node, "host": host, "port": port, "is_fenced": node in fenced}
@@ -801,7 +803,7 @@ class FakeBroker(FakeCoordinator):
         partitions = self.cluster.topics.get(topic, [])
         return partitions[index] if index < len(partitions) else None
 
-    async def _on_43(self, request: Any) -> Answer:
+    async def _on_43(self, request: Any) -> Response:
         wanted = request.topic_partitions
         if wanted is None:
             named = [
@@ -811,7 +813,7 @@ class FakeBroker(FakeCoordinator):
             ]
         else:
             named = [(topic.topic, index) for topic in wanted for index in topic.partitions]
-        results: dict[str, list[Answer]] = {}
+        results: dict[str, list[Response]] = {}
         for name, index in named:
             partition = self._found(name, index)
             code = 0
@@ -835,7 +837,7 @@ class FakeBroker(FakeCoordinator):
             ]
         }
 
-    async def _on_45(self, request: Any) -> Answer:
+    async def _on_45(self, request: Any) -> Response:
         responses = []
         for topic in request.topics:
             rows = []
@@ -871,7 +873,7 @@ class FakeBroker(FakeCoordinator):
             partition.leader = partition.leader if partition.leader in target else target[0]
         return 0
 
-    async def _on_46(self, request: Any) -> Answer:
+    async def _on_46(self, request: Any) -> Response:
         topics = []
         for name, partitions in self.cluster.topics.items():
             rows = [
@@ -888,15 +890,15 @@ class FakeBroker(FakeCoordinator):
                 topics.append({"name": name, "partitions": rows})
         return {"topics": topics}
 
-    async def _on_55(self, request: Any) -> Answer:
+    async def _on_55(self, request: Any) -> Response:
         (topic,) = request.topics
         return {"topics": [{"topic_name": topic.topic_name, "partitions": [self.cluster.quorum]}]}
 
-    async def _on_64(self, request: Any) -> Answer:
+    async def _on_64(self, request: Any) -> Response:
         known = self.cluster.addresses.pop(request.broker_id, None) is not None
         return {"error_code": 0 if known else 102}
 
-    async def _on_75(self, request: Any) -> Answer:
+    async def _on_75(self, request: Any) -> Response:
         names = (
             sorted(self.cluster.topics)
             if not request.topics
@@ -932,7 +934,7 @@ class FakeBroker(FakeCoordinator):
         cursor = {"topic_name": rest[0][0], "partition_index": rest[0][1]} if rest else None
         return {"topics": topics, "next_cursor": cursor}
 
-    def _described(self, index: int, partition: FakePartition) -> Answer:
+    def _described(self, index: int, partition: FakePartition) -> Response:
         return {
             "partition_index": index,
             "leader_id": partition.leader,

@@ -1,5 +1,5 @@
 """Models of the two coordinators, for FakeBroker: groups of both protocols, offsets, transactions.
-One coordinator for everything: node `FakeCluster.coordinator`; any other node answers
+One coordinator for everything: node `FakeCluster.coordinator`; any other broker responds with
 NOT_COORDINATOR. Sessions do not end by themselves: tests call `expire`.
 """
 
@@ -14,7 +14,7 @@ import trio
 
 from mqd.types import TopicPartition
 
-Answer = dict[str, Any]
+Response = dict[str, Any]
 FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH = 10, 8, 9
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 COORDINATOR_APIS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 24, 25, 26, 27, 28, 42, 47, 65, 66, 68, 69)
@@ -86,14 +86,14 @@ class FakeTransaction:
 
 
 class FakeCoordinator:
-    """What FakeBroker answers as a coordinator. The state is the cluster's."""
+    """The responses of a FakeBroker as a coordinator. The state is the cluster's."""
 
     cluster: Any
     node_id: int
 
     # -- who it is
 
-    async def _on_10(self, request: Any) -> Answer:
+    async def _on_10(self, request: Any) -> Response:
         node = self.cluster.coordinator
         host, port = self.cluster.addresses[node]
         row = {"node_id": node, "host": host, "port": port}
@@ -108,7 +108,7 @@ class FakeCoordinator:
 
     # -- classic groups
 
-    async def _on_11(self, request: Any) -> Answer:
+    async def _on_11(self, request: Any) -> Response:
         if self._elsewhere():
             return {"error_code": 16, "protocol_name": ""}
         group = self._group(request.group_id)
@@ -173,7 +173,7 @@ class FakeCoordinator:
             return 25
         return 22 if request.generation_id != group.generation else 0
 
-    async def _on_14(self, request: Any) -> Answer:
+    async def _on_14(self, request: Any) -> Response:
         code = self._check(request)
         if code:
             return {"error_code": code}
@@ -191,14 +191,14 @@ class FakeCoordinator:
             return {"error_code": 27}
         return {"assignment": group.assignments.get(request.member_id, b"")}
 
-    async def _on_12(self, request: Any) -> Answer:
+    async def _on_12(self, request: Any) -> Response:
         code = self._check(request)
         return {
             "error_code": code
             or (27 if self._group(request.group_id).state == "PreparingRebalance" else 0)
         }
 
-    async def _on_13(self, request: Any) -> Answer:
+    async def _on_13(self, request: Any) -> Response:
         group = self._group(request.group_id)
         static = {
             getattr(asked, "group_instance_id", None): member_id
@@ -222,7 +222,7 @@ class FakeCoordinator:
 
     # -- groups of KIP-848
 
-    async def _on_68(self, request: Any) -> Answer:
+    async def _on_68(self, request: Any) -> Response:
         if self._elsewhere():
             return {"error_code": 16}
         group = self._group(request.group_id, "consumer")
@@ -260,20 +260,20 @@ class FakeCoordinator:
             for each in other.owned
         }
         given = (target & member.owned) if member.owned - target else target - others
-        answer: Answer = {"member_id": request.member_id, "heartbeat_interval_ms": 1000}
+        response: Response = {"member_id": request.member_id, "heartbeat_interval_ms": 1000}
         if given != member.told or request.member_epoch == 0:
             member.told = given
             rows: dict[UUID, list[int]] = {}
             for topic_id, index in sorted(given, key=str):
                 rows.setdefault(topic_id, []).append(index)
-            answer["assignment"] = {
+            response["assignment"] = {
                 "topic_partitions": [
                     {"topic_id": one, "partitions": each} for one, each in rows.items()
                 ]
             }
         if not member.owned - target:
             member.epoch = group.generation
-        return answer | {"member_epoch": member.epoch}
+        return response | {"member_epoch": member.epoch}
 
     def _target(self, group: FakeGroup, member_id: str) -> set[tuple[UUID, int]]:
         order = sorted(group.members)
@@ -305,14 +305,14 @@ class FakeCoordinator:
             return 22
         return 27 if group.state == "CompletingRebalance" else 0
 
-    async def _on_8(self, request: Any) -> Answer:
+    async def _on_8(self, request: Any) -> Response:
         code = self._commit_code(request, request.generation_id_or_member_epoch)
         self.cluster.commits.append((request.group_id, code))
         return {"topics": self._store(request, code, self._group(request.group_id).offsets)}
 
     def _store(
         self, request: Any, code: int, into: dict[TopicPartition, tuple[int, str]]
-    ) -> list[Answer]:
+    ) -> list[Response]:
         topics = []
         for topic in request.topics:
             rows = []
@@ -326,9 +326,9 @@ class FakeCoordinator:
             topics.append({"name": topic.name, "partitions": rows})
         return topics
 
-    async def _on_9(self, request: Any) -> Answer:
+    async def _on_9(self, request: Any) -> Response:
         groups = request.groups or [request]
-        answers = []
+        responses = []
         for asked in groups:
             group = self.cluster.groups.get(asked.group_id, FakeGroup())
             if asked.topics is None:
@@ -344,7 +344,7 @@ class FakeCoordinator:
                 if request.require_stable
                 else set()
             )
-            topics: dict[str, list[Answer]] = {}
+            topics: dict[str, list[Response]] = {}
             for tp in wanted:
                 offset, metadata = group.offsets.get(tp, (-1, ""))
                 row = {
@@ -356,16 +356,16 @@ class FakeCoordinator:
                     row | {"error_code": 88 if tp in unstable else 0}
                 )
             rows = [{"name": name, "partitions": each} for name, each in topics.items()]
-            answers.append(
+            responses.append(
                 {
                     "group_id": asked.group_id,
                     "topics": rows,
                     "error_code": 16 if self._elsewhere() else 0,
                 }
             )
-        return answers[0] | {"groups": answers}
+        return responses[0] | {"groups": responses}
 
-    async def _on_47(self, request: Any) -> Answer:
+    async def _on_47(self, request: Any) -> Response:
         group = self.cluster.groups.get(request.group_id)
         if group is None:
             return {"error_code": 69}
@@ -382,7 +382,7 @@ class FakeCoordinator:
 
     # -- administration of groups
 
-    async def _on_16(self, request: Any) -> Answer:
+    async def _on_16(self, request: Any) -> Response:
         if self._elsewhere():
             return {"groups": []}
         rows = [
@@ -402,7 +402,7 @@ class FakeCoordinator:
     def _state(self, group: FakeGroup) -> str:
         return ("Stable" if group.members else "Empty") if group.type == "consumer" else group.state
 
-    async def _on_15(self, request: Any) -> Answer:
+    async def _on_15(self, request: Any) -> Response:
         rows = []
         tells = self.cluster.tells_of_rebalances and request.awaited_wanted
         for name in request.groups:
@@ -441,9 +441,9 @@ class FakeCoordinator:
             rows.append({**row, "members": members})
         return {"groups": rows}
 
-    async def _on_69(self, request: Any) -> Answer:
+    async def _on_69(self, request: Any) -> Response:
         names = {topic_id: name for name, topic_id in self.cluster.ids.items()}
-        rows: list[Answer] = []
+        rows: list[Response] = []
         for name in request.group_ids:
             group = self.cluster.groups.get(name)
             if group is None or group.type != "consumer":
@@ -480,7 +480,7 @@ class FakeCoordinator:
             )
         return {"groups": rows}
 
-    async def _on_42(self, request: Any) -> Answer:
+    async def _on_42(self, request: Any) -> Response:
         rows = []
         for name in request.groups_names:
             group = self.cluster.groups.get(name)
@@ -503,7 +503,7 @@ class FakeCoordinator:
             return found, 90 if request.producer_epoch < found.epoch else 47
         return found, 0
 
-    def init_transactional(self, request: Any) -> Answer:
+    def init_transactional(self, request: Any) -> Response:
         """InitProducerId with a transactional id."""
         if self._elsewhere():
             return {"error_code": 16, "producer_id": -1, "producer_epoch": -1}
@@ -529,7 +529,7 @@ class FakeCoordinator:
         found.state = "Empty"
         return {"producer_id": found.producer_id, "producer_epoch": found.epoch}
 
-    async def _on_24(self, request: Any) -> Answer:
+    async def _on_24(self, request: Any) -> Response:
         asked = {
             "transactional_id": request.v3_and_below_transactional_id,
             "producer_id": request.v3_and_below_producer_id,
@@ -547,14 +547,14 @@ class FakeCoordinator:
             topics.append({"name": topic.name, "results_by_partition": rows})
         return {"results_by_topic_v3_and_below": topics}
 
-    async def _on_25(self, request: Any) -> Answer:
+    async def _on_25(self, request: Any) -> Response:
         found, code = self._transaction(request)
         if found is not None and not code:
             found.state = "Ongoing"
             found.groups.add(request.group_id)
         return {"error_code": code}
 
-    async def _on_28(self, request: Any) -> Answer:
+    async def _on_28(self, request: Any) -> Response:
         found, code = self._transaction(request)
         group = self._group(request.group_id)
         if found is not None and not code:
@@ -569,7 +569,7 @@ class FakeCoordinator:
             "topics": self._store(request, code, group.pending.setdefault(request.producer_id, {}))
         }
 
-    async def _on_26(self, request: Any) -> Answer:
+    async def _on_26(self, request: Any) -> Response:
         found, code = self._transaction(request)
         new_epoch = request.version >= 5
         if (
@@ -611,7 +611,7 @@ class FakeCoordinator:
 
     _notify: Callable[[], None]
 
-    async def _on_27(self, request: Any) -> Answer:
+    async def _on_27(self, request: Any) -> Response:
         markers = []
         for marker in request.markers:
             topics = []
@@ -627,7 +627,7 @@ class FakeCoordinator:
             markers.append({"producer_id": marker.producer_id, "topics": topics})
         return {"markers": markers}
 
-    async def _on_65(self, request: Any) -> Answer:
+    async def _on_65(self, request: Any) -> Response:
         rows = []
         for name in request.transactional_ids:
             found = self.cluster.transactions.get(name)
@@ -652,7 +652,7 @@ class FakeCoordinator:
             )
         return {"transaction_states": rows}
 
-    async def _on_66(self, request: Any) -> Answer:
+    async def _on_66(self, request: Any) -> Response:
         rows = [
             {
                 "transactional_id": name,

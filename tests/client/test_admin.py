@@ -206,7 +206,7 @@ async def test_a_deadline_ends_retries_and_names_the_last_failure(
 @pytest.mark.parametrize(
     ("key", "name"), [(CREATE_TOPICS, "create_topic"), (DELETE_TOPICS, "delete_topic")]
 )
-async def test_a_lost_answer_is_told_when_the_second_attempt_finds_it_done(
+async def test_a_lost_response_is_reported_if_the_second_attempt_finds_it_done(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, key: int, name: str
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -215,16 +215,17 @@ async def test_a_lost_answer_is_told_when_the_second_attempt_finds_it_done(
     cluster.one.script(key, HangUp(after=True))
     async with administering(cluster) as admin:
         with pytest.raises(
-            ClientError, match="an earlier attempt of this call got no answer and may have done it"
+            ClientError,
+            match="an earlier attempt of this call got no response and may have done it",
         ):
             await getattr(admin, name)("a")
 
 
-async def test_an_answer_that_leaves_something_out(nursery: trio.Nursery) -> None:
+async def test_a_response_without_a_requested_row(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(CREATE_TOPICS, {"topics": []})
     async with administering(cluster) as admin:
-        with pytest.raises(ClientError, match="leaves out a"):
+        with pytest.raises(ClientError, match="does not contain a"):
             await admin.create_topic("a")
 
 

@@ -125,7 +125,7 @@ async def test_a_seek_and_a_pause_take_the_rest_back(
             raise AssertionError(await reader.next())
 
 
-async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_an_answer(
+async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_a_response(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -150,10 +150,10 @@ async def test_read_committed_hides_what_was_aborted_also_in_the_rest_of_an_answ
     append(b"", 5, transactional=True, control=True, key=b"\0\0\0\1")
 
     def with_aborts(broker: Any, request: Any) -> Any:
-        answer = broker._read(request)
+        response = broker._read(request)
         aborted = [{"producer_id": 5, "first_offset": 1}]
-        answer["responses"][0]["partitions"][0]["aborted_transactions"] = aborted
-        return answer
+        response["responses"][0]["partitions"][0]["aborted_transactions"] = aborted
+        return response
 
     for records_first in (0, 1, 2):
         cluster.one.script(FETCH, with_aborts)

@@ -45,14 +45,14 @@ def test_bad_bootstrap(text: str) -> None:
     assert "host:port" in caught.value.remedy
 
 
-async def test_the_first_node_that_answers_is_taken(nursery: trio.Nursery) -> None:
+async def test_the_first_broker_that_responds_is_used(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery, nodes=2)
     cluster.down.add(1)
     async with connect([("fake", 9001), ("fake", 9002)], network=cluster) as client:
         assert set(client.view.brokers) == {1, 2}
 
 
-async def test_nobody_answers(nursery: trio.Nursery) -> None:
+async def test_no_broker_responds(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.down.add(1)
     with pytest.raises(PeerUnreachable, match=r"nothing listens at fake:9001$"):
@@ -122,7 +122,7 @@ async def test_who_waits_for_a_silent_node_waits_once(
 
         async def ask() -> None:
             with pytest.raises(
-                PeerUnreachable, match="accepts connections but did not answer within 10 s"
+                PeerUnreachable, match="accepts connections but did not respond within 10 s"
             ) as caught:
                 await client.connection_to(("fake", 9002))
             errors.append(caught.value)

@@ -103,7 +103,7 @@ async def test_elections(nursery: trio.Nursery) -> None:
         results = await admin.elect_leaders(ElectionType.PREFERRED, [A0, NOPE])
         assert results[A0] is None and code(results[NOPE]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         results = await admin.elect_leaders(ElectionType.PREFERRED, [A0])
-        # retriable by Kafka's word, but an answer: it comes at once
+        # Retriable in Kafka's table, but returned at once.
         assert code(results[A0]) is ErrorCode.ELECTION_NOT_NEEDED
         led.leader, led.isr = 2, [2]
         assert (
@@ -144,7 +144,7 @@ async def test_reassignments_begin_are_listed_and_are_cancelled(nursery: trio.Nu
         )
 
 
-async def test_a_cancellation_whose_answer_was_lost_says_so(
+async def test_a_cancellation_whose_response_was_lost_says_so(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery, nodes=3)
@@ -155,7 +155,7 @@ async def test_a_cancellation_whose_answer_was_lost_says_so(
         cluster.one.script(ALTER_REASSIGNMENTS, HangUp(after=True))
         error = (await admin.alter_partition_reassignments({A0: None}))[A0]
         assert (
-            error is not None and "an earlier attempt of this call got no answer" in error.message
+            error is not None and "an earlier attempt of this call got no response" in error.message
         )
 
 

@@ -114,7 +114,7 @@ async def test_follows_what_comes(nursery: trio.Nursery, autojump_clock: trio.ab
         assert again is not None and again.records == batch.records
 
 
-async def test_many_small_answers(nursery: trio.Nursery) -> None:
+async def test_many_small_responses(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery, chunk=7)
     fill(cluster.add_topic("a")[0], 300)
     async with consuming(cluster, {A0: 5}, end="end", partition_max_bytes=1) as (_, consumer):
@@ -236,11 +236,11 @@ async def test_read_committed_hides_aborted_records_and_markers(nursery: trio.Nu
     append(b"later", 5, transactional=True)
 
     def with_aborts(broker: Any, request: Any) -> Any:
-        answer = broker._read(request)
-        answer["responses"][0]["partitions"][0]["aborted_transactions"] = [
+        response = broker._read(request)
+        response["responses"][0]["partitions"][0]["aborted_transactions"] = [
             {"producer_id": 5, "first_offset": 0}
         ]
-        return answer
+        return response
 
     cluster.one.script(FETCH, with_aborts)
     async with consuming(cluster, {A0: "beginning"}, end="end", read_committed=True) as (

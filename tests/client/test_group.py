@@ -34,8 +34,8 @@ ID = UUID(int=9)
 SEEN = {"a": FoundTopic(ID, 4)}
 
 
-def answer(key: int, **fields: Any) -> Any:
-    """An answer with everything that is not said at its default, as if it had come over the
+def response(key: int, **fields: Any) -> Any:
+    """A response with default values for the fields that are not given, as if it had come over the
     wire.
     """
     api = by_key(key)
@@ -59,7 +59,7 @@ class Classic:
         return step.body
 
     def told(self, **fields: Any) -> None:
-        self.member.on_response(self.step, answer(self.step.key, **fields), self.now, 0.5)
+        self.member.on_response(self.step, response(self.step.key, **fields), self.now, 0.5)
 
     def paused(self) -> float:
         step = self.member.next(self.now)
@@ -386,7 +386,7 @@ class Modern:
             fields["assignment"] = {
                 "topic_partitions": [{"topic_id": topic_id, "partitions": given}] if given else []
             }
-        self.member.on_response(step, answer(step.key, **fields), self.now, 0.5)
+        self.member.on_response(step, response(step.key, **fields), self.now, 0.5)
         return dict(step.body)
 
     def look(self) -> None:

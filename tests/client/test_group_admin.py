@@ -161,11 +161,11 @@ async def test_a_coordinator_that_tells_the_lag_is_believed(nursery: trio.Nurser
         ]
         return {"group_id": name, "topics": [{"name": "a", "partitions": partitions}]}
 
-    answer = {
+    response = {
         "groups": [group("g", (0, 5, 20), (1, 3, -1)), group("two", (0, 20, 20))],
         "has_log_ends": True,
     }
-    cluster.one.script(9, answer)
+    cluster.one.script(9, response)
     async with admin_of(cluster) as (_, admin):
         lags = await admin.group_lags(["g", "two"])
         assert {

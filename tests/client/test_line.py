@@ -1,4 +1,4 @@
-"""A connection of one task: whatever the pieces, answers in order, nothing lost by a
+"""A connection of one task: whatever the pieces, responses in order, nothing lost by a
 cancelled wait, room only for what came.
 """
 
@@ -35,15 +35,15 @@ def frame(correlation_id: int, body: bytes) -> bytes:
     return struct.pack(">ii", 4 + len(body), correlation_id) + body
 
 
-async def answered(line: Line, peer: MemoryStream, body: bytes, correlation_id: int) -> bytes:
+async def round_trip(line: Line, peer: MemoryStream, body: bytes, correlation_id: int) -> bytes:
     await line.ask(api(METADATA), 0, b"?")
     await peer.send_all(frame(correlation_id, body))
-    taken, position = await line.answer()
+    taken, position = await line.response()
     return bytes(taken[position:])
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100_000, 1 << 20])
-async def test_answers_of_all_sizes_whatever_the_pieces(chunk: int) -> None:
+async def test_responses_of_all_sizes_whatever_the_pieces(chunk: int) -> None:
     line, peer = lines(chunk)
     sizes = (
         [0, 1, 5, 300]
@@ -52,7 +52,7 @@ async def test_answers_of_all_sizes_whatever_the_pieces(chunk: int) -> None:
     )
     for number, size in enumerate(sizes):
         body = bytes([number]) * size
-        assert await answered(line, peer, body, number) == body
+        assert await round_trip(line, peer, body, number) == body
 
 
 async def test_a_request_is_framed_and_sent_at_once() -> None:
@@ -62,13 +62,13 @@ async def test_a_request_is_framed_and_sent_at_once() -> None:
     assert bytes(peer._incoming) == struct.pack(">ihhih", 16, 3, 0, 0, 2) + b"me" + b"body"
 
 
-async def test_an_answer_that_nobody_wants_is_passed_over() -> None:
+async def test_an_unwanted_response_is_skipped() -> None:
     line, peer = lines()
     await line.ask(api(METADATA), 0, b"")
     await line.ask(api(API_VERSIONS), 0, b"", wanted=False)
     await line.ask(api(METADATA), 0, b"")
     await peer.send_all(frame(0, b"first") + frame(1, b"unwanted") + frame(2, b"second"))
-    assert [bytes((await line.answer())[0][4:]) for _ in range(2)] == [b"first", b"second"]
+    assert [bytes((await line.response())[0][4:]) for _ in range(2)] == [b"first", b"second"]
 
 
 async def test_a_cancelled_wait_loses_nothing() -> None:
@@ -77,15 +77,15 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
     whole = frame(0, b"abcdefgh")
     for byte in whole[:-1]:
         with trio.move_on_after(0) as scope:
-            await line.answer()
+            await line.response()
         assert scope.cancelled_caught
         async with trio.open_nursery() as nursery:
             nursery.start_soon(peer.send_all, bytes([byte]))
             with trio.move_on_after(0.001):
-                await line.answer()
+                await line.response()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.send_all, whole[-1:])
-        taken, position = await line.answer()
+        taken, position = await line.response()
     assert bytes(taken[position:]) == b"abcdefgh"
 
 
@@ -94,17 +94,17 @@ async def test_a_length_alone_costs_nothing() -> None:
     await line.ask(api(METADATA), 0, b"")
     await peer.send_all(struct.pack(">ii", limits.RESPONSE_BYTES_MAX, 0) + bytes(300_000))
     with trio.move_on_after(0.01):
-        await line.answer()
+        await line.response()
     assert len(line._buffer) == 4 * limits.CLIENT_RECEIVE_BYTES
 
 
-async def test_room_for_large_answers_goes_when_they_do() -> None:
+async def test_room_for_large_responses_goes_when_they_do() -> None:
     line, peer = lines()
-    assert len(await answered(line, peer, bytes(1_000_000), 0)) == 1_000_000
-    assert len(await answered(line, peer, bytes(1_000_000), 1)) == 1_000_000
+    assert len(await round_trip(line, peer, bytes(1_000_000), 0)) == 1_000_000
+    assert len(await round_trip(line, peer, bytes(1_000_000), 1)) == 1_000_000
     assert len(line._buffer) == 1_000_008
     for number in (2, 3):
-        await answered(line, peer, b"small", number)
+        await round_trip(line, peer, b"small", number)
     assert len(line._buffer) == limits.CLIENT_RECEIVE_BYTES
 
 
@@ -123,7 +123,7 @@ async def test_bytes_that_mean_nothing_are_refused(sent: bytes) -> None:
     await peer.send_all(sent)
     with pytest.raises(ProtocolError):
         for _ in range(2):
-            await line.answer()
+            await line.response()
 
 
 async def test_a_broken_connection_is_told_to_whoever_asks_or_waits() -> None:
@@ -131,13 +131,13 @@ async def test_a_broken_connection_is_told_to_whoever_asks_or_waits() -> None:
     await line.ask(api(METADATA), 0, b"")
     peer.close()
     with pytest.raises(ConnectionBroken, match="closed the connection"):
-        await line.answer()
+        await line.response()
     with pytest.raises(ConnectionBroken, match="writing"):
         await line.ask(api(METADATA), 0, b"")
     line.close("enough of it")
     line.close("and once more")
     with pytest.raises(ConnectionBroken, match="enough of it"):
-        await line.answer()
+        await line.response()
 
 
 async def test_what_others_ask_meanwhile_goes_out_whole_behind_what_is_being_sent(
@@ -149,7 +149,7 @@ async def test_what_others_ask_meanwhile_goes_out_whole_behind_what_is_being_sen
     await trio.testing.wait_all_tasks_blocked()
     assert len(peer._incoming) == 3 * len(struct.pack(">ihhih", 13, 3, 0, 0, 2) + b"me?")
     await peer.send_all(b"".join(frame(number, b"") for number in range(3)))
-    await line.answer()
+    await line.response()
 
 
 async def test_others_have_their_turn_while_bytes_keep_coming(nursery: trio.Nursery) -> None:
@@ -164,6 +164,6 @@ async def test_others_have_their_turn_while_bytes_keep_coming(nursery: trio.Nurs
 
     nursery.start_soon(other)
     for number in range(100):
-        await answered(line, peer, b"", number)
+        await round_trip(line, peer, b"", number)
     assert turns > 5
     nursery.cancel_scope.cancel()

@@ -14,7 +14,7 @@ from mqd.client.partitioner import (
     partition_for_key,
 )
 
-# Answers of Apache Kafka's own Utils.murmur2, as its unit test states them.
+# Responses of Apache Kafka's own Utils.murmur2, as its unit test states them.
 KAFKA = {
     b"21": -973932308,
     b"foobar": -790332482,

@@ -31,15 +31,15 @@ def api(key: int) -> Api:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
-async def test_negotiates_and_answers_whatever_the_pieces(
+async def test_negotiates_and_responds_whatever_the_pieces(
     nursery: trio.Nursery, chunk: int
 ) -> None:
     cluster = FakeCluster(nursery, chunk=chunk)
     async with open_peer(cluster, "fake", 9001) as peer:
         assert peer.versions[METADATA] == (0, 13)
         assert peer.features == {"transaction.version": 2}
-        answer = await peer.request(api(METADATA), {"topics": []})
-        assert answer.cluster_id == "fake"
+        response = await peer.request(api(METADATA), {"topics": []})
+        assert response.cluster_id == "fake"
     assert [key for key, _ in cluster.one.requests] == [API_VERSIONS, METADATA]
     assert cluster.one.requests[1] == (METADATA, 13)
 
@@ -74,25 +74,25 @@ async def test_version_of_is_what_both_know(nursery: trio.Nursery) -> None:
             assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_many_requests_share_one_write_and_get_their_own_answers(
+async def test_many_requests_share_one_write_and_get_their_own_responses(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
     for name in "abcdef":
         cluster.add_topic(name)
-    answers: dict[str, str] = {}
+    responses: dict[str, str] = {}
     async with open_peer(cluster, "fake", 9001) as peer:
         before = cluster.one.streams[0].other.sent_calls
 
         async def ask(name: str) -> None:
-            answer = await peer.request(api(METADATA), {"topics": [{"name": name}]})
-            answers[name] = answer.topics[0].name
+            response = await peer.request(api(METADATA), {"topics": [{"name": name}]})
+            responses[name] = response.topics[0].name
 
         async with trio.open_nursery() as askers:
             for name in "abcdef":
                 askers.start_soon(ask, name)
         assert cluster.one.streams[0].other.sent_calls == before + 1
-    assert answers == {name: name for name in "abcdef"}
+    assert responses == {name: name for name in "abcdef"}
 
 
 async def test_an_abandoned_request_leaves_the_stream_in_order(
@@ -113,8 +113,8 @@ async def test_an_abandoned_request_leaves_the_stream_in_order(
         with trio.move_on_after(1):
             await peer.request(api(METADATA), {"topics": [{"name": "gone"}]})
         gate.set()
-        answer = await peer.request(api(METADATA), {"topics": [{"name": "a"}]})
-        assert [topic.name for topic in answer.topics] == ["a"]
+        response = await peer.request(api(METADATA), {"topics": [{"name": "a"}]})
+        assert [topic.name for topic in response.topics] == ["a"]
 
 
 async def test_every_waiter_gets_an_error_when_the_connection_breaks(nursery: trio.Nursery) -> None:
@@ -175,7 +175,7 @@ async def test_a_timeout_closes_the_connection_for_all(
         with pytest.raises(DeadlineExceeded) as caught:
             await peer.request(api(METADATA), {"topics": []}, timeout_s=5)
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
-        assert peer.failure == "fake:9001 did not answer Metadata within 5 s"
+        assert peer.failure == "fake:9001 did not respond to Metadata within 5 s"
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ async def test_a_timeout_closes_the_connection_for_all(
     [
         (b"\xff\xff\xff\xff", "frame of -1 bytes"),
         (b"HTTP/1.1 400", "frame of 1213486160 bytes"),
-        (b"\0\0\0\x08\0\0\0\x63\0\0\0\0", "an answer to request 99"),
+        (b"\0\0\0\x08\0\0\0\x63\0\0\0\0", "a response to request 99"),
     ],
 )
-async def test_what_is_no_answer_breaks_the_connection(
+async def test_an_invalid_response_breaks_the_connection(
     nursery: trio.Nursery, bytes_: bytes, why: str
 ) -> None:
     ours, theirs = stream_pair()
@@ -204,7 +204,7 @@ async def test_what_is_no_answer_breaks_the_connection(
     assert ours.closed
 
 
-async def test_an_undecodable_answer_breaks_the_connection(nursery: trio.Nursery) -> None:
+async def test_an_undecodable_response_breaks_the_connection(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(METADATA, Raw(b"\x01\x02"))
     async with open_peer(cluster, "fake", 9001) as peer:
@@ -213,7 +213,7 @@ async def test_an_undecodable_answer_breaks_the_connection(nursery: trio.Nursery
         assert peer.failure is not None
 
 
-async def test_send_returns_when_written_and_the_next_answer_still_fits(
+async def test_send_returns_when_written_and_the_next_response_still_fits(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -257,7 +257,7 @@ async def test_a_peer_that_accepts_and_says_nothing(
 ) -> None:
     cluster = FakeCluster(nursery)
     cluster.one.script(API_VERSIONS, Hang())
-    with pytest.raises(PeerUnreachable, match="did not answer within 3 s") as caught:
+    with pytest.raises(PeerUnreachable, match="did not respond within 3 s") as caught:
         await start_peer(nursery, cluster, "fake", 9001, timeout_s=3)
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
     await wait_all_tasks_blocked()

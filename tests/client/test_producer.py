@@ -136,7 +136,7 @@ async def test_a_broken_connection_loses_and_doubles_nothing(
     assert partition.values() == [b"0", b"1", b"2"]
 
 
-async def test_an_unanswered_produce_is_sent_again_with_the_same_sequence(
+async def test_a_produce_without_response_is_sent_again_with_the_same_sequence(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -310,8 +310,8 @@ async def test_the_sequence_of_what_was_refused_after_it_was_stored_is_not_used_
 
     def stored_all_the_same(broker: FakeBroker, request: Any) -> dict[str, Any]:
         partition.append(request.topic_data[0].partition_data[0].records)
-        answer: dict[str, Any] = refused(broker, request)
-        return answer
+        response: dict[str, Any] = refused(broker, request)
+        return response
 
     async with producing(cluster, delivery_timeout_s=5) as (_, producer):
         await producer.send("a", b"0")
@@ -327,7 +327,7 @@ async def test_the_sequence_of_what_was_refused_after_it_was_stored_is_not_used_
     assert partition.values() == [b"0", b"1", b"2"]
 
 
-async def test_acks_0_has_no_answer_and_no_offset(nursery: trio.Nursery) -> None:
+async def test_acks_0_has_no_response_and_no_offset(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     (partition,) = cluster.add_topic("a")
     async with producing(cluster, acks=0) as (client, producer):
@@ -386,7 +386,7 @@ async def test_a_full_buffer_makes_senders_wait(
     cluster.add_topic("a")
     async with producing(cluster, buffer_bytes_max=0, batch_bytes=1_000_000) as (_, producer):
         producer._queue._buffer_bytes_max = 10_000
-        cluster.one.script(PRODUCE, Hang())  # two seconds without an answer
+        cluster.one.script(PRODUCE, Hang())  # two seconds without a response
         began = trio.current_time()
         for _ in range(5):
             await producer.enqueue("a", bytes(4000))

@@ -81,7 +81,7 @@ async def test_a_range_is_read_whole(
         assert await reader.next() is None
 
 
-async def test_the_next_fetch_goes_out_while_the_caller_works_and_two_answers_are_held(
+async def test_the_next_fetch_goes_out_while_the_caller_works_and_two_responses_are_held(
     nursery: trio.Nursery,
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -195,7 +195,7 @@ async def test_retention_overtakes_a_reader_after_what_was_fetched(nursery: trio
     (partition,) = cluster.add_topic("a")
     fill(partition, 50)
     async with reading(cluster, 0, 50, bytes_max=1) as (_, reader):
-        await wait_all_tasks_blocked()  # two answers are here
+        await wait_all_tasks_blocked()  # two responses have arrived
         partition.start = 40
         assert offsets(one(await reader.next()), 50) + offsets(
             one(await reader.next()), 50
@@ -324,13 +324,13 @@ async def test_aborted_transactions_come_sorted(nursery: trio.Nursery) -> None:
 
 
 def with_bytes(change: Any) -> Any:
-    """An action: the answer's batches, changed."""
+    """An action: the response's batches, changed."""
 
     def act(broker: FakeBroker, request: Any) -> Any:
-        answer = broker._read(request)
-        row = answer["responses"][0]["partitions"][0]
+        response = broker._read(request)
+        row = response["responses"][0]["partitions"][0]
         row["records"] = bytes(change(bytearray(row["records"])))
-        return answer
+        return response
 
     return act
 
@@ -387,7 +387,7 @@ async def test_a_batch_that_an_old_broker_cuts_off_is_asked_for_whole(
         assert await read(reader, 10) == list(range(10))
 
 
-async def test_a_throttled_answer_without_the_partition_is_no_end(
+async def test_a_throttled_response_without_the_partition_is_no_end(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -457,7 +457,7 @@ async def test_no_progress_is_a_deadline_that_names_the_last_failure(
     assert 6 < trio.current_time() - began < 9
 
 
-async def test_one_odd_empty_answer_is_no_end(nursery: trio.Nursery) -> None:
+async def test_one_odd_empty_response_is_no_end(nursery: trio.Nursery) -> None:
     cluster = FakeCluster(nursery)
     fill(cluster.add_topic("a")[0], 50)
     cluster.one.script(

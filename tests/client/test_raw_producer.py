@@ -188,7 +188,7 @@ async def test_what_passes_is_sent_again_in_order(
         assert values_of(cluster, TopicPartition("a", partition)) == numbers(60)
 
 
-async def test_an_unanswered_request_is_sent_again_with_the_same_sequence(
+async def test_a_request_without_response_is_sent_again_with_the_same_sequence(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)
@@ -329,7 +329,7 @@ async def test_a_broker_that_stores_out_of_order_is_found_out(nursery: trio.Nurs
     """A broker that has forgotten the producer takes any sequence: the batch that was refused
     cannot come before any more.
 
-    The answers to sequences 6 and 9 arrive together, and Trio chooses which is looked at first.
+    The responses to sequences 6 and 9 arrive together, and Trio chooses which is looked at first.
     """
     cluster = FakeCluster(nursery)
     cluster.add_topic("a")
@@ -467,7 +467,7 @@ async def test_an_exception_drops_what_is_unsent_and_the_end_flushes(
     assert values_of(cluster, A0) == numbers(30)
 
 
-async def test_five_requests_to_a_node_are_unanswered_and_carry_what_gathers(
+async def test_five_requests_to_a_broker_are_in_flight_and_later_ones_carry_more_batches(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock
 ) -> None:
     cluster = FakeCluster(nursery)

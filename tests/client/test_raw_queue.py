@@ -5,7 +5,7 @@ add P [P ...]     batches of three records for these partitions of topic "a"
 take [NODE]       what goes to the node: partition and sequence of each batch
 ok P SEQUENCE     that batch in flight is acknowledged
 CODE P SEQUENCE   the batch in flight is refused with this code, lower case: the verdict
-lost P SEQUENCE   its request has no answer: it may be stored
+lost P SEQUENCE   its request has no response: it may be stored
 at SECONDS        time passes; batches go again a second after they failed
 queue             partitions with the sequences that are not acknowledged; `*` where in flight
 """
@@ -157,9 +157,9 @@ class Played:
             self.in_flight |= {(entry.tp.partition, entry.base_sequence): entry for entry in taken}
             return " ".join(f"{entry.tp.partition}:{entry.base_sequence}" for entry in taken) or "-"
         entry = self.in_flight.pop((int(rest[0]), int(rest[1])))
-        return self.answered(entry, word)
+        return self.respond(entry, word)
 
-    def answered(self, entry: Entry, word: str) -> str:
+    def respond(self, entry: Entry, word: str) -> str:
         code = ErrorCode[{"ok": "NONE", "lost": "NETWORK_EXCEPTION"}.get(word, word.upper())]
         verdict, error = self.queue.judge(entry, ClientError(code) if code else None)
         if verdict is Verdict.ACKNOWLEDGED:

@@ -364,7 +364,7 @@ async def test_a_writer_may_still_abort_what_it_prepared(
 
 
 @pytest.mark.parametrize("then", ["prepare", "abort"])
-async def test_a_preparation_without_an_answer_is_repeated(
+async def test_a_preparation_without_a_response_is_repeated(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, then: str
 ) -> None:
     cluster = cluster_of(nursery, 2, two_phase=True)

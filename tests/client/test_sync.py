@@ -151,12 +151,12 @@ def heeds_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def interrupt(answer: Any = None) -> Any:
-    """Ctrl-C, from the broker's thread; then the broker's answer."""
+def interrupt(response: Any = None) -> Any:
+    """Ctrl-C, from the broker's thread; then the broker's response."""
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGINT)
-    return answer
+    return response
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
@@ -188,7 +188,7 @@ def test_a_second_ctrl_c_does_not_leave_a_member_behind(served: Loopback) -> Non
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_while_something_is_opened(served: Loopback) -> None:
-    """It is not waited for: the coordinator does not answer."""
+    """It is not waited for: the coordinator does not response."""
     served.inside(lambda: served.cluster.one.script(INIT_PRODUCER_ID, lambda *_: interrupt(Hang())))
     began = time.monotonic()
     with (

@@ -151,7 +151,7 @@ async def test_a_successor_fences_and_ends_what_was_open(
 
 
 @both
-async def test_answers_that_are_lost_do_no_harm(
+async def test_lost_responses_do_no_harm(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)
@@ -237,7 +237,7 @@ async def test_the_coordinator_moves_and_is_found_again(
 
 
 @both
-async def test_a_commit_without_an_answer_may_be_asked_again(
+async def test_a_commit_without_a_response_may_be_retried(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, version: int
 ) -> None:
     cluster = cluster_of(nursery, version)

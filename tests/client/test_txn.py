@@ -11,7 +11,7 @@ from mqd.client.group_member import GroupMetadata
 from mqd.client.txn import TRANSITIONS, Phase, Transactions
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
-from tests.client.test_group import answer
+from tests.client.test_group import response
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -24,7 +24,7 @@ def ready() -> Transactions:
         "producer_epoch": -1,
         "transaction_timeout_ms": 60_000,
     }
-    it.on_init(answer(22, producer_id=7, producer_epoch=3))
+    it.on_init(response(22, producer_id=7, producer_epoch=3))
     return it
 
 
@@ -69,7 +69,7 @@ def test_version_1_adds_partitions_before_records_go() -> None:
         "producer_epoch": 3,
         "committed": True,
     }
-    assert not it.on_ended(answer(26))
+    assert not it.on_ended(response(26))
     it.over()
     assert it.phase is Phase.READY and it.producer_epoch == 3 and not it.partitions
 
@@ -80,7 +80,7 @@ def test_version_2_adds_nothing_and_takes_a_new_epoch_at_each_end() -> None:
     assert it.may_send(A0) and not it.wanted
     it.end(commit=False)
     assert it.needs_end and not it.end_body()["committed"]
-    assert it.on_ended(answer(26, producer_id=7, producer_epoch=4))
+    assert it.on_ended(response(26, producer_id=7, producer_epoch=4))
     it.over()
     assert it.producer_epoch == 4
 
@@ -94,7 +94,7 @@ def test_a_transaction_without_anything_needs_no_end() -> None:
 
 def test_offsets_alone_need_an_end() -> None:
     it = opened(version_2=False)
-    it.on_offsets_added(answer(25), "g")
+    it.on_offsets_added(response(25), "g")
     assert "g" in it.groups
     body = it.commit_offsets_body(GroupMetadata("g", 4, "me", None), {A0: 10})
     assert body["generation_id"] == 4 and body["member_id"] == "me" and body["producer_id"] == 7
@@ -123,12 +123,12 @@ def test_a_broken_transaction_can_only_be_aborted() -> None:
         with pytest.raises(TransactionBroken, match="only be aborted: too large"):
             refused()
     it.end(commit=False)
-    it.on_ended(answer(26, producer_id=7, producer_epoch=4))
+    it.on_ended(response(26, producer_id=7, producer_epoch=4))
     it.over()
     it.begin(version_2=True)
 
 
-def test_the_worst_of_several_answers_counts_and_what_was_not_tried_does_not() -> None:
+def test_the_worst_of_several_responses_counts_and_what_was_not_tried_does_not() -> None:
     it = opened(version_2=False)
     it.want(A0)
     it.want(A1)
@@ -146,7 +146,7 @@ def test_a_coordinator_that_knows_a_newer_epoch_ends_the_producer(code: int) -> 
     it.want(A0)
     it.end(commit=True)
     with pytest.raises(ClientError):
-        it.on_ended(answer(26, error_code=code))
+        it.on_ended(response(26, error_code=code))
     assert it.phase is Phase.DEAD
     with pytest.raises(ClientError) as caught:
         it.begin(version_2=True)
@@ -180,7 +180,7 @@ def test_a_commit_that_is_to_be_aborted_is() -> None:
     it.want(A0)
     it.end(commit=True)
     with pytest.raises(ClientError):
-        it.on_ended(answer(26, error_code=int(ErrorCode.TRANSACTION_ABORTABLE)))
+        it.on_ended(response(26, error_code=int(ErrorCode.TRANSACTION_ABORTABLE)))
     assert it.phase is Phase.BROKEN
     it.end(commit=False)
     assert it.needs_end
@@ -192,7 +192,7 @@ def test_what_passes_is_asked_again(code: int) -> None:
     it.want(A0)
     it.end(commit=True)
     with pytest.raises(ClientError) as caught:
-        it.on_ended(answer(26, error_code=code))
+        it.on_ended(response(26, error_code=code))
     assert caught.value.retriable and it.phase is Phase.COMMITTING
     it.end(commit=True)
 
@@ -213,7 +213,7 @@ def test_an_id_that_is_refused_is_of_no_use() -> None:
     phases = []
     for code in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_TRANSACTION_TIMEOUT):
         with pytest.raises(ClientError):
-            it.on_init(answer(22, error_code=int(code)))
+            it.on_init(response(22, error_code=int(code)))
         phases.append(it.phase)
     assert phases == [Phase.NEW, Phase.DEAD]
 
