@@ -253,7 +253,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
         return ", ".join(
             [
                 *(f"topic {name}" for name in throttled.topics),
-                *(f"broker {each}" for each in throttled.nodes),
+                *(f"broker {each}" for each in throttled.brokers),
             ]
         )
 

@@ -418,7 +418,7 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
         what = ", ".join(
             [
                 *(f"topic {name}" for name in throttled.topics),
-                *(f"broker {broker_id}" for broker_id in throttled.nodes),
+                *(f"broker {broker_id}" for broker_id in throttled.brokers),
             ]
         )
         if clear_throttle:

@@ -41,9 +41,21 @@ class Batch:
     """Records of one partition that are sent together. Each record is encoded when it is added."""
 
     __slots__ = (
-        "attempts", "base_sequence", "created", "expires", "halves", "last_error",
-        "maybe_appended", "outcome", "producer_epoch", "producer_id", "retry_at", "sealed",
-        "size_estimate", "tp", "writer",
+        "attempts",
+        "base_sequence",
+        "created",
+        "expires",
+        "last_error",
+        "maybe_appended",
+        "outcome",
+        "producer_epoch",
+        "producer_id",
+        "retry_at",
+        "sealed",
+        "size_estimate",
+        "split_into",
+        "tp",
+        "writer",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition, *, created: float, expires: float) -> None:
@@ -62,7 +74,7 @@ class Batch:
         self.base_sequence = -1
         self.last_error: ClientError | None = None
         self.outcome: Outcome | None = None
-        self.halves: tuple[Batch, Batch] | None = None
+        self.split_into: tuple[Batch, Batch] | None = None
         """The two batches that replaced this one, if the broker refused it as too large."""
 
     @property
@@ -91,8 +103,8 @@ class Batch:
     def locate(self, index: int) -> tuple[Batch, int]:
         """The batch that contains record `index` now, after splits, and its index there."""
         batch = self
-        while batch.halves is not None:
-            left, right = batch.halves
+        while batch.split_into is not None:
+            left, right = batch.split_into
             batch, index = (left, index) if index < left.count else (right, index - left.count)
         return batch, index
 
@@ -141,7 +153,7 @@ class Sequences:
             )
         return batch.sealed
 
-    def give_back(self, batch: Batch) -> None:
+    def release(self, batch: Batch) -> None:
         """The broker has no record of the batch: reuse its sequence numbers. A retry encodes the
         batch again.
         """
@@ -195,10 +207,10 @@ class Accumulator:
         """
         return not self.buffered_bytes or self.buffered_bytes + size <= self._buffer_bytes_max
 
-    def take_room(self, topic: str, partition: int, size: int) -> Batch | None:
+    def reserve(self, topic: str, partition: int, size: int) -> Batch | None:
         """The growing batch of a partition, if it and the buffer have room for `size` bytes. Counts
         these bytes; the caller adds the record. None if the partition needs a new batch
-        (`batch_for`), or the buffer is full.
+        (`reserve_batch`), or the buffer is full.
         """
         batch = self.growing.get((topic, partition))
         if batch is None or batch.sealed is not None:
@@ -216,11 +228,11 @@ class Accumulator:
         self, tp: TopicPartition, record: Record, size: int, now: float
     ) -> tuple[Batch, int]:
         """Queue a record. Returns its batch and its index there."""
-        batch = self.batch_for(tp, size, now)
+        batch = self.reserve_batch(tp, size, now)
         _, timestamp, key, value, headers = record
         return batch, batch.writer.append(timestamp, key, value, headers)
 
-    def batch_for(self, tp: TopicPartition, size: int, now: float) -> Batch:
+    def reserve_batch(self, tp: TopicPartition, size: int, now: float) -> Batch:
         """The batch for a record of `size` bytes: the growing batch or a new one. Counts these
         bytes; the caller adds the record.
         """
@@ -245,7 +257,7 @@ class Accumulator:
         leader_of: Callable[[TopicPartition], int | None],
         *,
         flush: bool = False,
-        doubtful_only: bool = False,
+        maybe_appended_only: bool = False,
         may_send: Callable[[TopicPartition], bool] | None = None,
     ) -> tuple[dict[int, list[Batch]], set[str]]:
         """What to send now: node id -> batches, at most one request each; and the topics with a
@@ -253,17 +265,17 @@ class Accumulator:
 
         The batches returned count as in flight until `complete`, `retry` or `split`. A batch waits
         for more records (linger) only while it is alone in its queue, not full, and the buffer is
-        at most half full. `doubtful_only`: retry only batches that the broker may have appended.
-        `may_send`: send only the partitions for which it returns True.
+        at most half full. `maybe_appended_only`: retry only batches that the broker may have
+        appended. `may_send`: send only the partitions for which it returns True.
         """
         ready: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
         leaderless: set[str] = set()
-        hurry = flush or self.buffered_bytes * 2 > self._buffer_bytes_max
+        send_now = flush or self.buffered_bytes * 2 > self._buffer_bytes_max
         for tp, queue in self._queues.items():
-            if tp in self.in_flight or not queue or not self._is_due(queue, now, hurry):
+            if tp in self.in_flight or not queue or not self._is_due(queue, now, send_now):
                 continue
-            if doubtful_only and not queue[0].maybe_appended:
+            if maybe_appended_only and not queue[0].maybe_appended:
                 continue
             if may_send is not None and not may_send(tp):
                 continue
@@ -280,12 +292,12 @@ class Accumulator:
             self.in_flight.add(tp)
         return ready, leaderless
 
-    def _is_due(self, queue: deque[Batch], now: float, hurry: bool) -> bool:
+    def _is_due(self, queue: deque[Batch], now: float, send_now: bool) -> bool:
         head = queue[0]
         if head.attempts:
             return now >= head.retry_at
         return (
-            hurry
+            send_now
             or len(queue) > 1
             or head.size_estimate >= self._batch_bytes
             or now >= head.created + self._linger_s
@@ -370,7 +382,7 @@ class Accumulator:
         queue.extendleft(reversed(halves))
         self.buffered_bytes += sum(half.size_estimate for half in halves) - batch.size_estimate
         self.in_flight.discard(batch.tp)
-        batch.halves = (halves[0], halves[1])
+        batch.split_into = (halves[0], halves[1])
         if self.growing.get(batch.tp) is batch:
             del self.growing[batch.tp]
 

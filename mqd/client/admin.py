@@ -159,9 +159,11 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     else error_from_wire(code, f"topic {name!r}")
                 )
-                (outcomes.again if error.code is ErrorCode.LEADER_NOT_AVAILABLE else outcomes.done)[
-                    name
-                ] = error
+                (
+                    outcomes.to_retry
+                    if error.code is ErrorCode.LEADER_NOT_AVAILABLE
+                    else outcomes.done
+                )[name] = error
             return outcomes
 
         return await self._each("describing topics", names, attempt)
@@ -177,7 +179,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
     ) -> dict[Resource, list[ConfigEntry] | ClientError]:
         """The effective configuration of each resource, all keys or those named, sorted by name."""
 
-        async def ask(node_id: int | None, group: list[Resource]) -> Outcomes:
+        async def request(node_id: int | None, group: list[Resource]) -> Outcomes:
             body = {
                 "resources": [
                     {
@@ -197,7 +199,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
 
         async def attempt(left: list[Resource]) -> Outcomes:
             outcomes = Outcomes({}, {})
-            await self._ask_together(_by_node(left), ask, outcomes)
+            await self._request_all(_by_node(left), request, outcomes)
             return outcomes
 
         return await self._each("describing configurations", list(resources), attempt)
@@ -210,7 +212,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
         All changes of a resource are made, or none.
         """
 
-        async def ask(node_id: int | None, group: list[Resource]) -> Outcomes:
+        async def request(node_id: int | None, group: list[Resource]) -> Outcomes:
             rows = [
                 {
                     "resource_type": each.type,
@@ -237,7 +239,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
 
         async def attempt(left: list[Resource]) -> Outcomes:
             outcomes = Outcomes({}, {})
-            await self._ask_together(_by_node(left), ask, outcomes)
+            await self._request_all(_by_node(left), request, outcomes)
             return outcomes
 
         results: dict[Resource, ClientError | None] = await self._each(
@@ -254,7 +256,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
         new first offsets.
         """
 
-        async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
+        async def request(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
                 group, lambda tp: {"partition_index": tp.partition, "offset": before[tp]}
             )
@@ -269,7 +271,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 for row in topic.partitions
             )
 
-        return await self._each_partition("deleting records", list(before), ask)
+        return await self._each_partition("deleting records", list(before), request)
 
     async def list_epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
@@ -278,7 +280,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
         (KIP-320). An offset that was read in that epoch and is beyond its end has been truncated.
         """
 
-        async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
+        async def request(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
                 group,
                 lambda tp: {
@@ -298,7 +300,7 @@ class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
                 for row in topic.partitions
             )
 
-        return await self._each_partition("listing ends of leader epochs", list(epochs), ask)
+        return await self._each_partition("listing ends of leader epochs", list(epochs), request)
 
 
 def _new_topic(topic: NewTopic) -> dict[str, Any]:
@@ -315,7 +317,7 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
 
 
 def _by_node(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-    """Which node to ask: a node for its own configuration, None (the controller) for all else."""
+    """The broker of a resource: its own id for a broker, None (the controller) for all else."""
     groups: dict[int | None, list[Resource]] = {}
     for each in resources:
         own = each.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and each.name.isdigit()

@@ -39,7 +39,7 @@ _SENT: Final = ("key", "value", "headers", "partition", "timestamp")
 # -- reading
 
 
-class _Handed(NamedTuple):
+class _ConsumedRows(NamedTuple):
     """One Arrow batch, and where its partition is read on behind it."""
 
     topic: str
@@ -58,7 +58,7 @@ class ArrowBatches:
 
     def __init__(
         self,
-        next_of: Callable[[Callable[[], _Handed | None]], Awaitable[_Handed | None]],
+        next_of: Callable[[Callable[[], _ConsumedRows | None]], Awaitable[_ConsumedRows | None]],
         fetcher: Fetcher,
         columns: Sequence[str] | None,
         rows_max: int,
@@ -77,8 +77,8 @@ class ArrowBatches:
     async def next(self) -> pa.RecordBatch | None:
         """The next Arrow batch; None when every partition has reached its end. Raises ClientError,
         as `next` of the consumer."""
-        handed = await self._next_of(self._take)
-        return None if handed is None else handed.records
+        taken = await self._next_of(self._take)
+        return None if taken is None else taken.records
 
     def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         return self
@@ -89,9 +89,9 @@ class ArrowBatches:
             raise StopAsyncIteration
         return batch
 
-    def _take(self) -> _Handed | None:
+    def _take(self) -> _ConsumedRows | None:
         chunk = self._chunk
-        if chunk is None or not self._fetcher.holds(chunk):
+        if chunk is None or not self._fetcher.may_deliver(chunk):
             chunk = self._chunk = self._fetcher.take_chunk()
             if chunk is None:
                 return None
@@ -111,14 +111,14 @@ class ArrowBatches:
         except MqError as error:
             self._chunk = None
             self._fetcher.damaged(chunk, error)
-            return _Handed(*chunk.tp, (), self._fetcher.position(chunk.tp))
+            return _ConsumedRows(*chunk.tp, (), self._fetcher.position(chunk.tp))
         if rows is None:
             self._chunk = None
-            self._fetcher.finished(chunk)
-            return _Handed(*chunk.tp, (), chunk.next_offset)
+            self._fetcher.delivered(chunk)
+            return _ConsumedRows(*chunk.tp, (), chunk.next_offset)
         next_offset = rows.column("offset")[-1].as_py() + 1
-        self._fetcher.passed(chunk, next_offset)
-        return _Handed(*chunk.tp, rows.select(self.schema.names), next_offset)
+        self._fetcher.delivered_until(chunk, next_offset)
+        return _ConsumedRows(*chunk.tp, rows.select(self.schema.names), next_offset)
 
 
 # -- writing

@@ -27,7 +27,7 @@ from mqd.client.errors import (
     error_from_wire,
 )
 from mqd.client.peer import PeerConnection
-from mqd.client.produce_errors import NO_RESPONSE, NOT_STORED, SEQUENCE_LOST
+from mqd.client.produce_errors import NO_RESPONSE, NOT_APPENDED, SEQUENCE_LOST
 from mqd.client.producer_options import ProducerOptions, SendingOptions
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.compression import Codec
@@ -131,7 +131,7 @@ class BatchSender:
                 now,
                 self._leader,
                 flush=self._flushing > 0,
-                doubtful_only=self._needs_producer_id,
+                maybe_appended_only=self._needs_producer_id,
                 may_send=self._may_send,
             )
             for node_id, batches in ready.items():
@@ -174,7 +174,7 @@ class BatchSender:
                 self._set_outcome(batch, Outcome(error=failure))
             return
         for batch in self._queue.heads():
-            self._sequences.give_back(batch)
+            self._sequences.release(batch)
         self._sequences.restart(response.producer_id, response.producer_epoch)
         self._needs_producer_id = False
 
@@ -203,11 +203,11 @@ class BatchSender:
             if self._closed:  # every batch has its outcome already
                 return
             failure = as_client_error(error)
-            doubtful = not isinstance(failure, PeerUnreachable) and not (
+            outcome_uncertain = not isinstance(failure, PeerUnreachable) and not (
                 isinstance(failure, ConnectionBroken) and not failure.sent
             )
             for batch in batches:
-                batch.maybe_appended |= doubtful and failure.code in NO_RESPONSE
+                batch.maybe_appended |= outcome_uncertain and failure.code in NO_RESPONSE
                 self._on_batch_error(batch, failure)
         else:
             if self._closed or not self._on_response(batches, response):
@@ -290,7 +290,7 @@ class BatchSender:
                 self._set_outcome(batch, Outcome(offset, row.log_append_time_ms))
             else:
                 error = error_from_wire(row.error_code, str(batch.tp), row.error_message)
-                batch.maybe_appended |= error.code not in NOT_STORED
+                batch.maybe_appended |= error.code not in NOT_APPENDED
                 stale |= error.retriable
                 self._on_batch_error(batch, error)
         return stale
@@ -302,7 +302,7 @@ class BatchSender:
             and batch.count > 1
             and not batch.maybe_appended
         ):
-            self._sequences.give_back(batch)
+            self._sequences.release(batch)
             self._queue.split(batch)
             self._set_outcome(batch, None)
             return
@@ -330,7 +330,7 @@ class BatchSender:
         if batch.maybe_appended:
             self._needs_producer_id = self._idempotent
         else:
-            self._sequences.give_back(batch)
+            self._sequences.release(batch)
 
     def close(self, reason: str) -> None:
         """Fail every record without an outcome. A second call does nothing."""

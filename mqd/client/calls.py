@@ -28,22 +28,21 @@ from mqd.types import TopicPartition
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT")
-NodeT = TypeVar("NodeT")
+BrokerT = TypeVar("BrokerT")
 
 
 class Outcomes(NamedTuple):
     """One attempt: results by key, and the keys worth another attempt with their errors."""
 
     done: dict[Any, Any]
-    again: dict[Any, ClientError]
+    to_retry: dict[Any, ClientError]
 
 
 class Calls:
     """Calls over a ClusterClient. `timeout_s` bounds each, retries included.
 
-    Who is not `patient` does not wait until others take over from a node that cannot be reached,
-    nor for a leader where there is none: what only they could tell fails at once, and the rest is
-    there.
+    Without `patient`, a call does not wait for a failover or an election: items of an unreachable
+    broker, or of a partition without a leader, fail at once. The others have their results.
     """
 
     def __init__(
@@ -62,8 +61,8 @@ class Calls:
             what, attempt, deadline=trio.current_time() + self._timeout_s
         )
 
-    def _again(self, error: ClientError) -> bool:
-        """Whether another attempt is worth it."""
+    def _is_worth_retrying(self, error: ClientError) -> bool:
+        """Whether a retry may succeed in time."""
         gone = (
             isinstance(error, PeerUnreachable | ConnectionBroken | DeadlineExceeded)
             or error.code is ErrorCode.LEADER_NOT_AVAILABLE
@@ -71,13 +70,15 @@ class Calls:
         return error.retriable and (self._patient or not gone)
 
     def _note(self, keys: Iterable[Any], error: ClientError, into: Outcomes) -> None:
-        """The same error for all of them."""
-        (into.again if self._again(error) else into.done).update(dict.fromkeys(keys, error))
+        """Add the same error for all `keys`."""
+        (into.to_retry if self._is_worth_retrying(error) else into.done).update(
+            dict.fromkeys(keys, error)
+        )
 
     async def _request(self, node_id: int | None, key: int, body: Mapping[str, Any]) -> Any:
         if node_id is None:
             return await self._client.request_controller(key, body)
-        return await self._client.request_node(node_id, key, body)
+        return await self._client.request_broker(node_id, key, body)
 
     async def _each(
         self,
@@ -93,34 +94,41 @@ class Calls:
         check_several("the argument", keys)
         results: dict[KeyT, Any] = {}
         wanted = left = list(dict.fromkeys(keys))
-        doubtful = False
+        outcome_uncertain = False
 
         async def once() -> None:
-            nonlocal left, doubtful
-            asked = left
+            nonlocal left, outcome_uncertain
+            requested = left
             try:
-                outcomes = await attempt(asked)
+                outcomes = await attempt(requested)
             except MqError as error:
-                doubtful |= error.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
+                outcome_uncertain |= error.code in (
+                    ErrorCode.NETWORK_EXCEPTION,
+                    ErrorCode.REQUEST_TIMED_OUT,
+                )
                 raise
-            for key in asked:
+            for key in requested:
                 outcome = outcomes.done.get(key)
-                if isinstance(outcome, ClientError) and doubtful and outcome.code is repeated:
+                if (
+                    isinstance(outcome, ClientError)
+                    and outcome_uncertain
+                    and outcome.code is repeated
+                ):
                     note = "an earlier attempt of this call got no response and may have done it"
                     message = f"{outcome.message} ({note})"
                     outcome = ClientError(outcome.code, message, remedy=outcome.remedy)
                 if key in outcomes.done:
                     results[key] = outcome
-                elif key in outcomes.again:
-                    results[key] = outcomes.again[key]
+                elif key in outcomes.to_retry:
+                    results[key] = outcomes.to_retry[key]
                 else:
                     results[key] = ClientError(
                         ErrorCode.UNKNOWN_SERVER_ERROR,
                         f"{what}: the broker's response does not contain {key}",
                     )
-            left = [key for key in asked if key in outcomes.again]
+            left = [key for key in requested if key in outcomes.to_retry]
             if left:
-                raise outcomes.again[left[0]]
+                raise outcomes.to_retry[left[0]]
 
         if left:
             try:
@@ -136,11 +144,11 @@ class Calls:
         self,
         what: str,
         partitions: list[TopicPartition],
-        ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
+        request: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
     ) -> dict[TopicPartition, Any]:
         """Results for all partitions, each from its leader.
 
-        Requests to all nodes run concurrently.
+        Requests to all brokers run concurrently.
         """
 
         async def attempt(left: list[TopicPartition]) -> Outcomes:
@@ -163,7 +171,7 @@ class Calls:
                         ),
                         outcomes,
                     )
-            await self._ask_together(groups, ask, outcomes)
+            await self._request_all(groups, request, outcomes)
             return outcomes
 
         return await self._each(what, partitions, attempt)
@@ -173,60 +181,61 @@ class Calls:
         what: str,
         keys: Iterable[str],
         key_type: KeyType,
-        ask: Callable[[PeerConnection, list[str]], Awaitable[Outcomes]],
+        request: Callable[[PeerConnection, list[str]], Awaitable[Outcomes]],
     ) -> dict[str, Any]:
         """Results for all groups or transactional ids, each from its coordinator.
 
-        Requests to all nodes run concurrently.
+        Requests to all brokers run concurrently.
         """
 
         async def attempt(left: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
-            nodes: dict[tuple[str, int], list[str]] = {}
+            brokers: dict[tuple[str, int], list[str]] = {}
             for key, place in (await find_coordinators(self._client, left, key_type)).items():
                 if isinstance(place, ClientError):
                     self._note([key], place, outcomes)
                 else:
-                    nodes.setdefault(place, []).append(key)
+                    brokers.setdefault(place, []).append(key)
 
             async def at(address: tuple[str, int], group: list[str]) -> Outcomes:
-                return await ask(await self._client.connection_to(address), group)
+                return await request(await self._client.connection_to(address), group)
 
-            await self._ask_together(nodes, at, outcomes)
+            await self._request_all(brokers, at, outcomes)
             return outcomes
 
         return await self._each(what, keys, attempt)
 
-    async def _ask_together(
+    async def _request_all(
         self,
-        groups: Mapping[NodeT, list[KeyT]],
-        ask: Callable[[NodeT, list[KeyT]], Awaitable[Outcomes]],
+        groups: Mapping[BrokerT, list[KeyT]],
+        request: Callable[[BrokerT, list[KeyT]], Awaitable[Outcomes]],
         into: Outcomes,
     ) -> None:
-        """Send each node the request for its keys, all concurrently.
+        """Send each broker the request for its keys, all concurrently.
 
-        A failure of one node does not affect the others.
+        A failure of one broker does not affect the others.
         """
 
-        async def one(node: NodeT, group: list[KeyT]) -> None:
+        async def one(broker: BrokerT, group: list[KeyT]) -> None:
             try:
-                found = await ask(node, group)
+                found = await request(broker, group)
             except ClientError as error:
                 self._note(group, error, into)
             else:
                 into.done.update(found.done)
-                into.again.update(found.again)
+                into.to_retry.update(found.to_retry)
 
         async with joining_nursery() as nursery:
-            for node, group in groups.items():
-                nursery.start_soon(one, node, group)
+            for broker, group in groups.items():
+                nursery.start_soon(one, broker, group)
 
-    async def _each_node(
-        self, what: str, ask: Callable[[int], Awaitable[list[ItemT]]]
+    async def _each_broker(
+        self, what: str, request: Callable[[int], Awaitable[list[ItemT]]]
     ) -> dict[int, list[ItemT] | ClientError]:
-        """The items of each live node, or its error. All requests run concurrently.
+        """The items of each live broker, or its error. All requests run concurrently.
 
-        All are repeated while one has a retriable error: its items may have moved to another node.
+        All are repeated while one has a retriable error: its items may have moved to another
+        broker.
         """
         by_node: dict[int, list[ItemT] | ClientError] = {}
 
@@ -236,7 +245,7 @@ class Calls:
 
             async def one(node_id: int) -> None:
                 try:
-                    now[node_id] = await ask(node_id)
+                    now[node_id] = await request(node_id)
                 except ClientError as error:
                     now[node_id] = error
 
@@ -247,7 +256,7 @@ class Calls:
             by_node.update(sorted(now.items()))
             failures = [outcome for outcome in now.values() if isinstance(outcome, ClientError)]
             if failures and all(
-                self._again(each) or each.code is ErrorCode.BROKER_NOT_AVAILABLE
+                self._is_worth_retrying(each) or each.code is ErrorCode.BROKER_NOT_AVAILABLE
                 for each in failures
             ):
                 raise ClientError(
@@ -267,10 +276,10 @@ class Calls:
         return by_node
 
 
-def everything(by_node: Mapping[int, list[ItemT] | ClientError]) -> list[ItemT]:
-    """The items of all nodes, in the order of nodes.
+def items_of_all(by_node: Mapping[int, list[ItemT] | ClientError]) -> list[ItemT]:
+    """The items of all brokers, in the order of their ids.
 
-    Raises the error of a node that failed; final errors come first.
+    Raises the error of a broker that failed; final errors come first.
     """
     failures = [outcome for outcome in by_node.values() if isinstance(outcome, ClientError)]
     if failures:
@@ -308,8 +317,8 @@ def outcomes_of(rows: Iterable[tuple[Any, Any, str | None, Any]]) -> Outcomes:
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else error_from_wire(row.error_code, subject, message)
         )
-        again = error.retriable and error.code not in _FINAL
-        (outcomes.again if again else outcomes.done)[key] = error
+        is_retriable = error.retriable and error.code not in _FINAL
+        (outcomes.to_retry if is_retriable else outcomes.done)[key] = error
     return outcomes
 
 

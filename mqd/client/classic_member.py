@@ -118,7 +118,7 @@ class ClassicMember(BaseMember):
         if self._phase is _Phase.UNJOINED:
             if self.change is not None:
                 return Wait(FOREVER)
-            return self._join() if self._matched else TopicLookup((), everything=True)
+            return self._join() if self._matched else TopicLookup((), all_topics=True)
         if self._phase is _Phase.ASSIGNING:
             return self._lookup()
         if self._phase is _Phase.SYNCING:
@@ -191,7 +191,7 @@ class ClassicMember(BaseMember):
         names = {topic for member in self._members for topic in member.subscription.topics} | set(
             self._topics
         )
-        return TopicLookup(tuple(sorted(names)), everything=self.options.pattern is not None)
+        return TopicLookup(tuple(sorted(names)), all_topics=self.options.pattern is not None)
 
     def _leave_body(self, reason: str) -> dict[str, Any]:
         one = {
@@ -258,7 +258,7 @@ class ClassicMember(BaseMember):
         """The coordinator's response to a CoordinatorRequest."""
         code = response.error_code
         if request.key == LEAVE_GROUP:
-            self._leave_generation(everything=True)
+            self._leave_generation(forget_member_id=True)
             self._report_loss()
             self._phase = _Phase.LEFT
         elif code in RETRY_LATER:
@@ -274,7 +274,7 @@ class ClassicMember(BaseMember):
         elif code == ErrorCode.MEMBER_ID_REQUIRED and request.key == JOIN_GROUP:
             self.member_id = response.member_id
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-            self._leave_generation(everything=code == ErrorCode.UNKNOWN_MEMBER_ID)
+            self._leave_generation(forget_member_id=code == ErrorCode.UNKNOWN_MEMBER_ID)
             self._report_loss()
             self._phase = _Phase.UNJOINED
         elif code:
@@ -386,8 +386,8 @@ class ClassicMember(BaseMember):
         else:
             self._loss_pending = False
 
-    def _leave_generation(self, *, everything: bool) -> None:
+    def _leave_generation(self, *, forget_member_id: bool) -> None:
         self.generation = NO_GENERATION
         self._assignor = None
-        if everything:
+        if forget_member_id:
             self.member_id = ""

@@ -168,12 +168,12 @@ class ClusterClient:
                 )
             except ClientError as error:
                 opening.failed += 1
-                opening.failure = self._of_node(error, address)
+                opening.failure = self._with_remedy(error, address)
                 raise opening.failure.copy() from None
             self._connections[place] = found
             return found
 
-    def _of_node(self, error: ClientError, address: tuple[str, int]) -> ClientError:
+    def _with_remedy(self, error: ClientError, address: tuple[str, int]) -> ClientError:
         """The failure to connect to a node that the cluster itself named; the user's
         addresses are not at fault.
         """
@@ -243,13 +243,13 @@ class ClusterClient:
         LEADER_NOT_AVAILABLE if a newer view lacks that node.
         """
         try:
-            return await self.connection_to_node(node_id)
+            return await self.connection_to_broker(node_id)
         except ClientError as error:
             if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
                 raise
             raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, error.message) from error
 
-    async def connection_to_node(self, node_id: int, *, purpose: str = "") -> PeerConnection:
+    async def connection_to_broker(self, node_id: int, *, purpose: str = "") -> PeerConnection:
         """Raises ClientError(BROKER_NOT_AVAILABLE) for a node that the view does not know."""
         broker = self.view.brokers.get(node_id)
         if broker is None:
@@ -280,8 +280,8 @@ class ClusterClient:
     async def request_any(self, key: int, body: Mapping[str, Any]) -> Any:
         return await self.request(await self.any_connection(), key, body)
 
-    async def request_node(self, node_id: int, key: int, body: Mapping[str, Any]) -> Any:
-        return await self.request(await self.connection_to_node(node_id), key, body)
+    async def request_broker(self, node_id: int, key: int, body: Mapping[str, Any]) -> Any:
+        return await self.request(await self.connection_to_broker(node_id), key, body)
 
     async def request_leader(self, node_id: int, key: int, body: Mapping[str, Any]) -> Any:
         """As `connection_to_leader` says."""
@@ -323,7 +323,7 @@ class ClusterClient:
             response = await self.request(connection, _METADATA, body)
             if response.error_code:
                 raise error_from_wire(response.error_code, "the view of the cluster")
-            self.view = self.view.merge(response, everything=names is None)
+            self.view = self.view.merge(response, all_topics=names is None)
             return self.view
 
     async def topic(
@@ -415,10 +415,10 @@ class ClusterClient:
                 ) from failure
             await trio.sleep(pause)
             if failure.code in _STALE:
-                await self._refresh_nodes()
+                await self._refresh_brokers()
         raise AssertionError("unreachable")
 
-    async def _refresh_nodes(self) -> None:
+    async def _refresh_brokers(self) -> None:
         try:
             await self.refresh([])
         except MqError as error:

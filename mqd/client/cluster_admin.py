@@ -77,8 +77,10 @@ class ClusterAdmin(Calls):
         if node_ids is None:
             node_ids = sorted((await self._client.refresh([])).brokers)
 
-        async def ask(node_id: int, _: list[int]) -> Outcomes:
-            response = await self._client.request_node(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
+        async def request(node_id: int, _: list[int]) -> Outcomes:
+            response = await self._client.request_broker(
+                node_id, DESCRIBE_LOG_DIRS, {"topics": None}
+            )
             if response.error_code:
                 return Outcomes(
                     {
@@ -92,7 +94,7 @@ class ClusterAdmin(Calls):
 
         async def attempt(left: list[int]) -> Outcomes:
             outcomes = Outcomes({}, {})
-            await self._ask_together({node_id: [node_id] for node_id in left}, ask, outcomes)
+            await self._request_all({node_id: [node_id] for node_id in left}, request, outcomes)
             return outcomes
 
         return await self._each("describing log directories", list(node_ids), attempt)
@@ -102,8 +104,8 @@ class ClusterAdmin(Calls):
     ) -> dict[int, list[BoundUsage] | ClientError]:
         """How full the bounds of the given nodes are. Nodes that are not mqd's report none."""
 
-        async def ask(node_id: int, _: list[int]) -> Outcomes:
-            response = await self._client.request_node(
+        async def request(node_id: int, _: list[int]) -> Outcomes:
+            response = await self._client.request_broker(
                 node_id, DESCRIBE_CLUSTER, {"usage_wanted": True}
             )
             if response.error_code:
@@ -123,7 +125,7 @@ class ClusterAdmin(Calls):
 
         async def attempt(left: list[int]) -> Outcomes:
             outcomes = Outcomes({}, {})
-            await self._ask_together({node_id: [node_id] for node_id in left}, ask, outcomes)
+            await self._request_all({node_id: [node_id] for node_id in left}, request, outcomes)
             return outcomes
 
         return await self._each("describing usage", list(node_ids), attempt)
@@ -195,10 +197,10 @@ class ClusterAdmin(Calls):
         subject = "describing the quorum"
 
         async def attempt() -> Quorum:
-            asked = {
+            requested = {
                 "topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
             }
-            response = await self._client.request_any(DESCRIBE_QUORUM, asked)
+            response = await self._client.request_any(DESCRIBE_QUORUM, requested)
             if response.error_code:
                 raise error_from_wire(response.error_code, subject, response.error_message)
             rows = [row for topic in response.topics for row in topic.partitions]
@@ -308,7 +310,7 @@ class ClusterAdmin(Calls):
                 "timeout_ms": self._timeout_ms,
             }
 
-        async def ask(wanted: Iterable[TopicPartition] | None) -> Outcomes:
+        async def request(wanted: Iterable[TopicPartition] | None) -> Outcomes:
             response = await self._client.request_controller(ELECT_LEADERS, body(wanted))
             if response.error_code:
                 raise error_from_wire(response.error_code, "electing leaders")
@@ -321,12 +323,12 @@ class ClusterAdmin(Calls):
         if partitions is None:
 
             async def attempt() -> dict[TopicPartition, ClientError | None]:
-                outcomes = await ask(None)
-                return {**outcomes.done, **outcomes.again}
+                outcomes = await request(None)
+                return {**outcomes.done, **outcomes.to_retry}
 
             return await self._retry("electing leaders", attempt)
         results: dict[TopicPartition, ClientError | None] = await self._each(
-            "electing leaders", list(partitions), ask
+            "electing leaders", list(partitions), request
         )
         return results
 

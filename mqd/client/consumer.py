@@ -27,7 +27,7 @@ from mqd.client.errors import (
     invalid_type,
     invalid_value,
 )
-from mqd.client.fetcher import ARROW_ROWS_MAX, FetchedBatch, Fetcher, Handed, Wanted
+from mqd.client.fetcher import ARROW_ROWS_MAX, ConsumedBatch, FetchedBatch, Fetcher, PartitionFetch
 from mqd.client.group_options import Reset
 from mqd.client.metadata import ClusterView
 from mqd.client.nurseries import owned_nursery
@@ -38,7 +38,7 @@ from mqd.types import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     from mqd.client.arrow import ArrowBatches
 
-HandedT = TypeVar("HandedT", bound=Handed)
+ConsumedT = TypeVar("ConsumedT", bound=ConsumedBatch)
 
 FETCH = 1
 _FETCH_TOPIC_IDS_FROM = 13
@@ -82,7 +82,7 @@ class Consumer:
         """
         return await self.next_of(self._fetcher.take)
 
-    async def next_of(self, take: Callable[[], HandedT | None]) -> HandedT | None:
+    async def next_of(self, take: Callable[[], ConsumedT | None]) -> ConsumedT | None:
         """As `next`, of what `take` takes from the fetcher."""
         while True:
             await trio.lowlevel.checkpoint()
@@ -91,8 +91,8 @@ class Consumer:
             if self._fetcher.failures:
                 raise self._fetcher.failures.popleft()
             batch = take()
-            if batch is not None or self._fetcher.gave_back:
-                self._fetcher.gave_back = False
+            if batch is not None or self._fetcher.chunk_given_back:
+                self._fetcher.chunk_given_back = False
                 self._wake()
             if batch is not None:
                 if len(batch.records):
@@ -128,12 +128,12 @@ class Consumer:
 
     def position(self, tp: TopicPartition) -> int:
         """The offset of the next record to deliver; earlier records have been delivered."""
-        self._check_placed(tp)
+        self._check_has_position(tp)
         return self._fetcher.position(tp)
 
     def high_watermark(self, tp: TopicPartition) -> int:
         """Where the readable log ended at the last response; -1 before the first."""
-        self._check_placed(tp)
+        self._check_has_position(tp)
         return self._fetcher.high_watermark(tp)
 
     async def seek(self, tp: TopicPartition, spec: OffsetSpec) -> None:
@@ -176,8 +176,8 @@ class Consumer:
         if tp not in self.assignment():
             raise invalid_value(f"{tp} is not read by this consumer", "choose one of assignment()")
 
-    def _check_placed(self, tp: TopicPartition) -> None:
-        if self._fetcher.generation(tp) is None:
+    def _check_has_position(self, tp: TopicPartition) -> None:
+        if self._fetcher.assignment_id(tp) is None:
             message = f"{tp} is not read by this consumer, or not yet"
             raise invalid_value(message, "choose one of assignment(), and call next first")
 
@@ -235,12 +235,12 @@ class Consumer:
                 raise
 
     async def _fetch(
-        self, node_id: int, wanted: list[Wanted], view: ClusterView, body: dict[str, Any]
+        self, node_id: int, wanted: list[PartitionFetch], view: ClusterView, body: dict[str, Any]
     ) -> None:
         draw = self._client.entropy.random()
         stale: set[str] = set()
         try:
-            connection = await self._client.connection_to_node(node_id, purpose=self.purpose)
+            connection = await self._client.connection_to_broker(node_id, purpose=self.purpose)
             by_name = any(topic["topic_id"] == ZERO_UUID for topic in body["topics"])
             response = await self._client.request(
                 connection, FETCH, body, at_most=_FETCH_TOPIC_IDS_FROM - 1 if by_name else None
@@ -252,22 +252,22 @@ class Consumer:
                 for tp in {each.tp for each in wanted} & set(self._fetcher.assignment()):
                     self._fetcher.refuse(tp, as_client_error(error))
         else:
-            stale, lost = self._fetcher.on_response(
+            stale, out_of_range = self._fetcher.on_response(
                 wanted, response, view, trio.current_time(), draw
             )
-            for tp in lost:
-                self._nursery.start_soon(self._find_place, tp)
+            for tp in out_of_range:
+                self._nursery.start_soon(self._reset_position, tp)
         finally:
             self._busy.discard(node_id)
         if stale:
             await self._refresh(stale, seen=view.generation)
         self._wake()
 
-    async def _find_place(self, tp: TopicPartition) -> None:
+    async def _reset_position(self, tp: TopicPartition) -> None:
         """The offset is out of range: seek to an end of the log, or report an error,
         according to `reset`.
         """
-        generation = self._fetcher.generation(tp)
+        assignment_id = self._fetcher.assignment_id(tp)
         bounds, failure = {}, None
         try:
             for place in ("beginning", "end"):
@@ -276,7 +276,7 @@ class Consumer:
                 )[tp]
         except ClientError as error:
             failure = error
-        is_same = generation is not None and generation == self._fetcher.generation(tp)
+        is_same = assignment_id is not None and assignment_id == self._fetcher.assignment_id(tp)
         if is_same:  # no seek and no revocation in the meantime
             if failure is not None:
                 self._fetcher.refuse(tp, failure)

@@ -111,7 +111,7 @@ class ConsumerMember(BaseMember):
         unnamed = self._target is not None and self._target.named(self._names) is None
         if unnamed and now >= self._lookup_at:
             return TopicLookup(
-                tuple(self.options.topics), everything=self.options.pattern is not None
+                tuple(self.options.topics), all_topics=self.options.pattern is not None
             )
         until = min(self._heartbeat_at, self._poll_deadline if self.epoch > 0 else FOREVER)
         return Wait(min(until, self._lookup_at) if unnamed else until)

@@ -35,7 +35,7 @@ ARROW_ROWS_MAX = 32_768
 """Default number of rows in an Arrow batch that a consumer delivers."""
 
 
-class Handed(Protocol):
+class ConsumedBatch(Protocol):
     """What a consumer returns at once: records of one partition, or none if there were only
     transaction markers.
     """
@@ -77,7 +77,7 @@ class Chunk(NamedTuple):
     """
 
     tp: TopicPartition
-    generation: int
+    assignment_id: int
     data: memoryview
     start: int
     """The offset of the first record to deliver; the batches may begin below it."""
@@ -90,16 +90,15 @@ class Chunk(NamedTuple):
     read_committed: bool
 
 
-class Wanted(NamedTuple):
+class PartitionFetch(NamedTuple):
     """One partition of a fetch that is about to be sent.
 
-    `generation` is that of the assignment, see `Fetcher.generation`; a response to an older one is
-    ignored.
+    A response is ignored if the partition has another `assignment_id` by then.
     """
 
     tp: TopicPartition
     fetch_offset: int
-    generation: int
+    assignment_id: int
 
 
 class _Ahead(NamedTuple):
@@ -155,12 +154,12 @@ class _Partition:
     end: int | None
     ahead: deque[_Ahead] = field(default_factory=deque)
     ahead_bytes: int = 0
-    generation: int = 0
+    assignment_id: int = 0
     in_flight: bool = False
     failures: int = 0
     retry_at: float = 0.0
     high_watermark: int = NO_OFFSET
-    resetting: bool = False
+    stopped: bool = False
     is_lent: bool = False
     """A chunk was taken, and neither finished nor given back."""
 
@@ -185,8 +184,8 @@ class Fetcher:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._turns: deque[TopicPartition] = deque()
         self._paused: set[TopicPartition] = set()
-        self._generations = 0
-        self.gave_back = False
+        self._last_assignment_id = 0
+        self.chunk_given_back = False
         """A chunk was given back, so its partition can be fetched again. The consumer checks and
         clears this after each take.
         """
@@ -202,9 +201,11 @@ class Fetcher:
         if tp not in self._partitions:
             self._turns.append(tp)
         # One counter for all partitions: a partition that is unassigned and assigned again gets a
-        # new generation, so that it ignores older responses.
-        self._generations += 1
-        self._partitions[tp] = _Partition(tp, position, position, end, generation=self._generations)
+        # new id, so that it ignores older responses.
+        self._last_assignment_id += 1
+        self._partitions[tp] = _Partition(
+            tp, position, position, end, assignment_id=self._last_assignment_id
+        )
 
     def unassign(self, tp: TopicPartition) -> None:
         del self._partitions[tp]
@@ -230,12 +231,10 @@ class Fetcher:
     def assignment(self) -> list[TopicPartition]:
         return list(self._partitions)
 
-    def generation(self, tp: TopicPartition) -> int | None:
-        """It changes with every `assign` and `seek`; None while `tp` is not assigned. Not the
-        generation of a group.
-        """
-        each = self._partitions.get(tp)
-        return None if each is None else each.generation
+    def assignment_id(self, tp: TopicPartition) -> int | None:
+        """It changes with every `assign` and `seek`; None while `tp` is not assigned."""
+        state = self._partitions.get(tp)
+        return None if state is None else state.assignment_id
 
     def position(self, tp: TopicPartition) -> int:
         """The lowest offset that the user has not passed; the next record is there or later."""
@@ -251,38 +250,39 @@ class Fetcher:
         Never true for a consumer without ends.
         """
         return all(
-            each.end is not None and each.position >= each.end for each in self._partitions.values()
+            state.end is not None and state.position >= state.end
+            for state in self._partitions.values()
         )
 
     # -- requests
 
     def plan(
         self, now: float, leader_of: Callable[[TopicPartition], int | None]
-    ) -> tuple[dict[int, list[Wanted]], set[str]]:
+    ) -> tuple[dict[int, list[PartitionFetch]], set[str]]:
         """node id -> partitions to fetch from it; and the topics with a partition without a leader.
 
         Changes nothing: `request` marks the partitions as in flight.
         """
-        wanted: dict[int, list[Wanted]] = {}
+        wanted: dict[int, list[PartitionFetch]] = {}
         leaderless: set[str] = set()
-        for tp, each in self._partitions.items():
+        for tp, state in self._partitions.items():
             if (
-                each.in_flight
-                or each.resetting
-                or now < each.retry_at
-                or each.ahead_bytes > self._partition_max_bytes
+                state.in_flight
+                or state.stopped
+                or now < state.retry_at
+                or state.ahead_bytes > self._partition_max_bytes
             ):
                 continue
             if tp in self._paused:
                 continue
-            if each.end is not None and each.fetch_offset >= each.end:
+            if state.end is not None and state.fetch_offset >= state.end:
                 continue
             node_id = leader_of(tp)
             if node_id is None:
                 leaderless.add(tp.topic)
             else:
                 wanted.setdefault(node_id, []).append(
-                    Wanted(tp, each.fetch_offset, each.generation)
+                    PartitionFetch(tp, state.fetch_offset, state.assignment_id)
                 )
         return wanted, leaderless
 
@@ -290,15 +290,15 @@ class Fetcher:
         """When the next failed partition is retried; infinity if there is none."""
         return min(
             (
-                each.retry_at
-                for each in self._partitions.values()
-                if not each.in_flight and each.retry_at > now
+                state.retry_at
+                for state in self._partitions.values()
+                if not state.in_flight and state.retry_at > now
             ),
             default=float("inf"),
         )
 
     def request(
-        self, wanted: list[Wanted], view: ClusterView, *, max_wait_ms: int, min_bytes: int
+        self, wanted: list[PartitionFetch], view: ClusterView, *, max_wait_ms: int, min_bytes: int
     ) -> dict[str, Any]:
         """The body of the Fetch request for one node, for any version. Its partitions count as in
         flight from now on.
@@ -326,17 +326,22 @@ class Fetcher:
 
     # -- responses
 
-    def on_failed(self, wanted: list[Wanted], now: float, draw: float) -> None:
+    def on_failed(self, wanted: list[PartitionFetch], now: float, draw: float) -> None:
         """The request had no response: retry after a short pause."""
-        for tp, _, generation in wanted:
-            each = self._partitions.get(tp)
-            if each is not None and each.generation == generation:
-                each.in_flight = False
-                each.retry_at = now + backoff_s(each.failures, draw)
-                each.failures += 1
+        for tp, _, assignment_id in wanted:
+            state = self._partitions.get(tp)
+            if state is not None and state.assignment_id == assignment_id:
+                state.in_flight = False
+                state.retry_at = now + backoff_s(state.failures, draw)
+                state.failures += 1
 
     def on_response(
-        self, wanted: list[Wanted], response: Any, view: ClusterView, now: float, draw: float
+        self,
+        wanted: list[PartitionFetch],
+        response: Any,
+        view: ClusterView,
+        now: float,
+        draw: float,
     ) -> tuple[set[str], list[TopicPartition]]:
         """Process a response. Returns the topics whose leaders may have changed, and the partitions
         whose offset is out of range.
@@ -353,43 +358,43 @@ class Fetcher:
             name = topic.topic or names.get(topic.topic_id, "")
             rows.update({(name, row.partition_index): row for row in topic.partitions})
         stale: set[str] = set()
-        lost: list[TopicPartition] = []
-        for tp, fetch_offset, generation in wanted:
-            each = self._partitions.get(tp)
-            if each is None or each.generation != generation:
+        out_of_range: list[TopicPartition] = []
+        for tp, fetch_offset, assignment_id in wanted:
+            state = self._partitions.get(tp)
+            if state is None or state.assignment_id != assignment_id:
                 continue
-            assert each.in_flight
-            each.in_flight = False
+            assert state.in_flight
+            state.in_flight = False
             # An earlier batch was damaged, so `fetch_offset` has moved back.
-            if each.fetch_offset != fetch_offset:
+            if state.fetch_offset != fetch_offset:
                 continue
             row = rows.get((tp.topic, tp.partition))
             code = response.error_code or (
                 ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
             )
             if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                each.resetting = True
-                lost.append(tp)
+                state.stopped = True
+                out_of_range.append(tp)
             elif code:
                 error = error_from_wire(code, f"reading {tp} at offset {fetch_offset}")
                 if error.retriable:
                     stale.add(tp.topic)
-                    each.retry_at = now + backoff_s(each.failures, draw)
-                    each.failures += 1
+                    state.retry_at = now + backoff_s(state.failures, draw)
+                    state.failures += 1
                 else:
                     self.refuse(tp, error)
             else:
-                self._take_in(each, row)
-        return stale, lost
+                self._buffer(state, row)
+        return stale, out_of_range
 
     def refuse(self, tp: TopicPartition, error: ClientError) -> None:
         """Stop reading the partition until the user seeks, and raise the error to the user."""
-        self._partitions[tp].resetting = True
+        self._partitions[tp].stopped = True
         self.failures.append(error)
 
-    def _take_in(self, each: _Partition, row: Any) -> None:
-        each.failures = 0
-        each.high_watermark = row.high_watermark
+    def _buffer(self, state: _Partition, row: Any) -> None:
+        state.failures = 0
+        state.high_watermark = row.high_watermark
         if not row.records:
             return
         view = memoryview(row.records)
@@ -399,21 +404,21 @@ class Fetcher:
             found = [
                 batch
                 for batch in iterate_batches(view)
-                if batch[2].last_offset >= each.fetch_offset
+                if batch[2].last_offset >= state.fetch_offset
             ]
         except MqError as error:
-            self.refuse(each.tp, _corrupt(each.tp, each.fetch_offset, error))
+            self.refuse(state.tp, _corrupt(state.tp, state.fetch_offset, error))
             return
         if not found:
             self.refuse(
-                each.tp,
-                _corrupt(each.tp, each.fetch_offset, "the response contains no complete batch"),
+                state.tp,
+                _corrupt(state.tp, state.fetch_offset, "the response contains no complete batch"),
             )
             return
         for position, size, header in found:
-            each.ahead.append(_Ahead(view, position, size, header, aborts, row.high_watermark))
-            each.ahead_bytes += size
-        each.fetch_offset = found[-1][2].next_offset
+            state.ahead.append(_Ahead(view, position, size, header, aborts, row.high_watermark))
+            state.ahead_bytes += size
+        state.fetch_offset = found[-1][2].next_offset
 
     # -- delivery
 
@@ -423,8 +428,8 @@ class Fetcher:
         A damaged batch stops its partition, see `refuse`.
         """
         for _ in range(len(self._turns)):
-            if (each := self._next_turn()) is not None:
-                return self._decode(each)
+            if (state := self._next_turn()) is not None:
+                return self._decode(state)
         return None
 
     def _next_turn(self) -> _Partition | None:
@@ -433,51 +438,53 @@ class Fetcher:
         self._turns.rotate(-1)
         if self._partitions[tp].is_lent:  # the caller has not finished the chunk
             self._give_back(tp)
-        each = self._partitions[tp]
+        state = self._partitions[tp]
         is_ready = (
-            each.ahead and tp not in self._paused and (each.end is None or each.position < each.end)
+            state.ahead
+            and tp not in self._paused
+            and (state.end is None or state.position < state.end)
         )
-        return each if is_ready else None
+        return state if is_ready else None
 
     def take_chunk(self) -> Chunk | None:
         """The remaining batches of one response for a partition, whole and unchecked; partitions
-        take turns. None if there are none. The position changes only in `passed` and `finished`.
-        If the caller takes something else before `finished` or `damaged`, the chunk counts as given
-        back: the partition is fetched again from its position.
+        take turns. None if there are none. The position changes only in `delivered_until` and
+        `delivered`. If the caller takes something else before `delivered` or `damaged`, the chunk
+        counts as given back: the partition is fetched again from its position.
         """
         for _ in range(len(self._turns)):
-            if (each := self._next_turn()) is None:
+            if (state := self._next_turn()) is None:
                 continue
-            first = last = each.ahead[0]
-            while each.ahead and each.ahead[0].view is first.view:
-                last = each.ahead.popleft()
-                each.ahead_bytes -= last.size
-            each.is_lent = True
+            first = last = state.ahead[0]
+            while state.ahead and state.ahead[0].view is first.view:
+                last = state.ahead.popleft()
+                state.ahead_bytes -= last.size
+            state.is_lent = True
             next_offset = (
                 last.header.next_offset
-                if each.end is None
-                else min(last.header.next_offset, each.end)
+                if state.end is None
+                else min(last.header.next_offset, state.end)
             )
             data = first.view[first.position : last.position + last.size]
             rest = first.aborts.rest()
             return Chunk(
-                each.tp,
-                each.generation,
+                state.tp,
+                state.assignment_id,
                 data,
-                each.position,
-                each.end,
+                state.position,
+                state.end,
                 next_offset,
                 rest,
                 self._read_committed,
             )
         return None
 
-    def holds(self, chunk: Chunk) -> bool:
+    def may_deliver(self, chunk: Chunk) -> bool:
         """Whether the caller may deliver more of a chunk. If not, the rest of the
         chunk is fetched again.
         """
-        each = self._partitions.get(chunk.tp)
-        if each is None or each.generation != chunk.generation or not each.is_lent:
+        state = self._partitions.get(chunk.tp)
+        if state is None or state.assignment_id != chunk.assignment_id or not state.is_lent:
             return False
         if chunk.tp in self._paused:
             self._give_back(chunk.tp)
@@ -487,49 +494,51 @@ class Fetcher:
     def _give_back(self, tp: TopicPartition) -> None:
         """Fetch the undelivered rest of a chunk again."""
         self.seek(tp, self._partitions[tp].position)
-        self.gave_back = True
+        self.chunk_given_back = True
 
-    def passed(self, chunk: Chunk, next_offset: int) -> None:
+    def delivered_until(self, chunk: Chunk, next_offset: int) -> None:
         """The caller has delivered the records before `next_offset`."""
-        assert self.holds(chunk)
+        assert self.may_deliver(chunk)
         self._partitions[chunk.tp].position = next_offset
 
-    def finished(self, chunk: Chunk) -> None:
+    def delivered(self, chunk: Chunk) -> None:
         """The caller has delivered the whole chunk."""
-        self.passed(chunk, chunk.next_offset)
+        self.delivered_until(chunk, chunk.next_offset)
         self._partitions[chunk.tp].is_lent = False
 
     def damaged(self, chunk: Chunk, error: MqError) -> None:
         """A chunk is damaged at or after the position: raise the error to the user."""
-        each = self._partitions[chunk.tp]
-        each.is_lent = False
-        self._refuse_damage(each, error)
+        state = self._partitions[chunk.tp]
+        state.is_lent = False
+        self._refuse_damage(state, error)
 
-    def _decode(self, each: _Partition) -> FetchedBatch:
-        view, position, size, header, aborts, high_watermark = each.ahead[0]
+    def _decode(self, state: _Partition) -> FetchedBatch:
+        view, position, size, header, aborts, high_watermark = state.ahead[0]
         try:
-            records = self._visible(each, view, position, size, header, aborts)
+            records = self._visible(state, view, position, size, header, aborts)
         except MqError as error:
-            self._refuse_damage(each, error)
-            return FetchedBatch(each.tp.topic, each.tp.partition, [], each.position, high_watermark)
-        each.ahead.popleft()
-        each.ahead_bytes -= size
-        each.position = (
-            header.next_offset if each.end is None else min(header.next_offset, each.end)
+            self._refuse_damage(state, error)
+            return FetchedBatch(
+                state.tp.topic, state.tp.partition, [], state.position, high_watermark
+            )
+        state.ahead.popleft()
+        state.ahead_bytes -= size
+        state.position = (
+            header.next_offset if state.end is None else min(header.next_offset, state.end)
         )
         return FetchedBatch(
-            each.tp.topic, each.tp.partition, records, each.position, high_watermark
+            state.tp.topic, state.tp.partition, records, state.position, high_watermark
         )
 
-    def _refuse_damage(self, each: _Partition, error: MqError) -> None:
-        self.refuse(each.tp, _corrupt(each.tp, each.position, error))
-        each.ahead.clear()
-        each.ahead_bytes = 0
-        each.fetch_offset = each.position
+    def _refuse_damage(self, state: _Partition, error: MqError) -> None:
+        self.refuse(state.tp, _corrupt(state.tp, state.position, error))
+        state.ahead.clear()
+        state.ahead_bytes = 0
+        state.fetch_offset = state.position
 
     def _visible(
         self,
-        each: _Partition,
+        state: _Partition,
         view: memoryview,
         position: int,
         size: int,
@@ -549,14 +558,14 @@ class Fetcher:
             return []
         if hidden:
             return []
-        end = header.next_offset if each.end is None else each.end
-        return read_records(view, position, header=header).between(each.position, end)
+        end = header.next_offset if state.end is None else state.end
+        return read_records(view, position, header=header).between(state.position, end)
 
 
 def _corrupt(tp: TopicPartition, offset: int, why: object) -> ClientError:
     return ClientError(
         ErrorCode.CORRUPT_MESSAGE,
         f"{tp} is damaged at offset {offset}: {why.message if isinstance(why, MqError) else why}",
-        remedy="check the log of the broker that leads it with `mqctl log verify`, or read on "
-        "behind the damage",
+        remedy="stop the broker that leads it and run `mqctl log verify` there, or seek past"
+        " the damage",
     )

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from mqd.client.calls import Calls, Outcomes, by_topic, everything, outcomes_of, raised
+from mqd.client.calls import Calls, Outcomes, by_topic, items_of_all, outcomes_of, raised
 from mqd.client.cluster import api
 from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
@@ -47,7 +47,7 @@ from mqd.types import TopicPartition
 
 _SEVERAL_LEAVE_SINCE = 3
 _GROUPS_AT_ONCE = 500
-"""In one OffsetFetch."""
+"""The number of groups in one OffsetFetch request."""
 
 
 class _Fetched(NamedTuple):
@@ -68,18 +68,18 @@ class GroupAdmin(Calls):
     async def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> list[ListedGroup]:
-        """All groups by name, of every coordinator; only those in one of the states, or of one of
-        the types, if any are named."""
-        return sorted(everything(await self.list_groups_by_node(states, types)))
+        """All groups by name, of every coordinator; only those with one of the states, and one of
+        the types, if given."""
+        return sorted(items_of_all(await self.list_groups_by_node(states, types)))
 
     async def list_groups_by_node(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> dict[int, list[ListedGroup] | ClientError]:
-        """The same for each coordinating node, with the errors of nodes that failed."""
+        """The same for each coordinating broker, with the errors of brokers that failed."""
         body = {"states_filter": list(states), "types_filter": list(types)}
 
-        async def ask(node_id: int) -> list[ListedGroup]:
-            response = await self._client.request_node(node_id, LIST_GROUPS, body)
+        async def request(node_id: int) -> list[ListedGroup]:
+            response = await self._client.request_broker(node_id, LIST_GROUPS, body)
             if response.error_code:
                 raise error_from_wire(response.error_code, f"groups of broker {node_id}")
             return [
@@ -89,15 +89,15 @@ class GroupAdmin(Calls):
                 for row in response.groups
             ]
 
-        return await self._each_node("listing groups", ask)
+        return await self._each_broker("listing groups", request)
 
     async def describe_groups(
         self, group_ids: Iterable[str]
     ) -> dict[str, GroupDescription | ClientError]:
-        """Groups with their members, of both protocols; GROUP_ID_NOT_FOUND for what does not
+        """Groups with their members, of both protocols; GROUP_ID_NOT_FOUND if a group does not
         exist."""
 
-        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
+        async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             found = await self._describe_consumer_groups(connection, keys)
             left = [key for key in keys if _is_other(found.done.get(key))]
             if left:
@@ -111,10 +111,10 @@ class GroupAdmin(Calls):
                             ErrorCode.GROUP_ID_NOT_FOUND, f"group {key!r}"
                         )
                 found.done.update(classic.done)
-                found.again.update(classic.again)
+                found.to_retry.update(classic.to_retry)
             return found
 
-        return await self._each_coordinated("describing groups", group_ids, KeyType.GROUP, ask)
+        return await self._each_coordinated("describing groups", group_ids, KeyType.GROUP, request)
 
     async def _describe_consumer_groups(
         self, connection: PeerConnection, keys: list[str]
@@ -127,14 +127,14 @@ class GroupAdmin(Calls):
         return _outcomes(response.groups, lambda row: _modern(row, connection.peer))
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ClientError | None]:
-        """Delete groups with their offsets. None for each that is gone; NON_EMPTY_GROUP while there
-        are members."""
+        """Delete groups with their offsets. None for each deleted one; NON_EMPTY_GROUP if it has
+        members."""
 
-        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
+        async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             response = await self._client.request(connection, DELETE_GROUPS, {"groups_names": keys})
             return _outcomes(response.results, lambda row: None)
 
-        return await self._each_coordinated("deleting groups", group_ids, KeyType.GROUP, ask)
+        return await self._each_coordinated("deleting groups", group_ids, KeyType.GROUP, request)
 
     async def remove_members(
         self,
@@ -152,7 +152,7 @@ class GroupAdmin(Calls):
         wanted |= {each: ("", each) for each in instance_ids}
         what = f"removing members of group {group_id!r}"
 
-        async def ask(connection: PeerConnection, _: list[str]) -> Outcomes:
+        async def request(connection: PeerConnection, _: list[str]) -> Outcomes:
             if connection.versions.get(LEAVE_GROUP, (0, 0))[1] < _SEVERAL_LEAVE_SINCE:
                 raise ClientError(
                     ErrorCode.UNSUPPORTED_VERSION, f"{connection.peer} cannot remove members"
@@ -177,7 +177,9 @@ class GroupAdmin(Calls):
             )
 
         codes = (
-            raised((await self._each_coordinated(what, [group_id], KeyType.GROUP, ask))[group_id])
+            raised(
+                (await self._each_coordinated(what, [group_id], KeyType.GROUP, request))[group_id]
+            )
             if wanted
             else {}
         )
@@ -191,7 +193,7 @@ class GroupAdmin(Calls):
     async def list_group_offsets(
         self, group_ids: Iterable[str], *, stable: bool = False
     ) -> dict[str, dict[TopicPartition, CommittedOffset] | ClientError]:
-        """Everything that each group has committed; nothing for a group that does not exist.
+        """All committed offsets of each group; empty for a group that does not exist.
         `stable` waits for open transactions."""
 
         found = await self._fetch_offsets(group_ids, stable=stable)
@@ -215,7 +217,7 @@ class GroupAdmin(Calls):
         The group must have no members, else UNKNOWN_MEMBER_ID.
         """
 
-        async def ask(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
+        async def request(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
             body = commit_body(GroupMetadata(group_id), {tp: offsets[tp] for tp in left})
             response = await self._client.request(
                 connection, OFFSET_COMMIT, body, at_most=NAMES_UP_TO
@@ -223,16 +225,16 @@ class GroupAdmin(Calls):
             return _partition_outcomes(response)
 
         return await self._of_one_group(
-            f"setting offsets of group {group_id!r}", group_id, list(offsets), ask
+            f"setting offsets of group {group_id!r}", group_id, list(offsets), request
         )
 
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ClientError | None]:
-        """Forget what a group has committed. GROUP_SUBSCRIBED_TO_TOPIC for topics that members
-        read."""
+        """Delete committed offsets. GROUP_SUBSCRIBED_TO_TOPIC for topics to which members are
+        subscribed."""
 
-        async def ask(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
+        async def request(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
             topics = by_topic(left, lambda tp: {"partition_index": tp.partition})
             body = {
                 "group_id": group_id,
@@ -244,11 +246,11 @@ class GroupAdmin(Calls):
             return _partition_outcomes(response)
 
         return await self._of_one_group(
-            f"deleting offsets of group {group_id!r}", group_id, list(partitions), ask
+            f"deleting offsets of group {group_id!r}", group_id, list(partitions), request
         )
 
     async def _of_one_group(
-        self, what: str, group_id: str, partitions: list[TopicPartition], ask: Any
+        self, what: str, group_id: str, partitions: list[TopicPartition], request: Any
     ) -> dict[TopicPartition, Any]:
         """Results for partitions, all from the coordinator of one group."""
 
@@ -256,9 +258,9 @@ class GroupAdmin(Calls):
             found = Outcomes({}, {})
 
             async def once(connection: PeerConnection, _: list[str]) -> Outcomes:
-                outcomes = await ask(connection, left)
+                outcomes = await request(connection, left)
                 found.done.update(outcomes.done)
-                found.again.update(outcomes.again)
+                found.to_retry.update(outcomes.to_retry)
                 return Outcomes({group_id: None}, {})
 
             raised((await self._each_coordinated(what, [group_id], KeyType.GROUP, once))[group_id])
@@ -267,8 +269,9 @@ class GroupAdmin(Calls):
         return await self._each(what, partitions, attempt)
 
     async def group_lag(self, group_id: str, *, read_committed: bool = False) -> list[PartitionLag]:
-        """How far the group is in each partition that it reads or has read. Raises ClientError;
-        GROUP_ID_NOT_FOUND without a trace."""
+        """The lag in each partition that is assigned, or has a committed offset. Raises
+        ClientError; GROUP_ID_NOT_FOUND if the coordinator has no trace of the group.
+        """
         return raised((await self.group_lags([group_id], read_committed=read_committed))[group_id])
 
     async def group_lags(
@@ -302,7 +305,7 @@ class GroupAdmin(Calls):
         fetched |= {name: other for name, other in others.items() if isinstance(other, ClientError)}
         for name, other in _kept(others):
             fetched[name] = _Fetched({**other.rows, **kept[name].rows}, [], other.has_log_ends)
-        await self._ask_leaders(
+        await self._add_bounds_of_leaders(
             [each.rows for _, each in _kept(fetched) if not each.has_log_ends],
             read_committed=read_committed,
         )
@@ -329,7 +332,7 @@ class GroupAdmin(Calls):
         With `stable`, retried while a transaction may still change them.
         """
 
-        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
+        async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
             several = (
                 connection.version_of(api(OFFSET_FETCH), at_most=NAMES_UP_TO)
@@ -360,7 +363,7 @@ class GroupAdmin(Calls):
                         None,
                     )
                     if unstable is not None:
-                        outcomes.again[name] = unstable
+                        outcomes.to_retry[name] = unstable
                         continue
                     outcomes.done[name] = _Fetched(
                         {tp: row for tp, row in rows.items() if not isinstance(row, ClientError)},
@@ -369,12 +372,14 @@ class GroupAdmin(Calls):
                     )
             return outcomes
 
-        return await self._each_coordinated("listing offsets of groups", names, KeyType.GROUP, ask)
+        return await self._each_coordinated(
+            "listing offsets of groups", names, KeyType.GROUP, request
+        )
 
-    async def _ask_leaders(
+    async def _add_bounds_of_leaders(
         self, groups: list[dict[TopicPartition, FetchedOffset]], *, read_committed: bool
     ) -> None:
-        """Fill in the ends that coordinators do not tell: Apache Kafka's."""
+        """Add the log start and end offsets, which coordinators of Apache Kafka do not return."""
         partitions = sorted({tp for rows in groups for tp in rows})
         starts = await self._bounds(partitions, EARLIEST, read_committed=False)
         ends = await self._bounds(partitions, LATEST, read_committed=read_committed)
@@ -411,7 +416,7 @@ class GroupAdmin(Calls):
         A timestamp after the last record gives offset -1.
         """
 
-        async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
+        async def request(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
                 group,
                 lambda tp: {
@@ -438,7 +443,7 @@ class GroupAdmin(Calls):
                 for row in topic.partitions
             )
 
-        return await self._each_partition("listing offsets", list(specs), ask)
+        return await self._each_partition("listing offsets", list(specs), request)
 
 
 def _kept(fetched: Mapping[str, _Fetched | ClientError]) -> list[tuple[str, _Fetched]]:
@@ -460,7 +465,7 @@ def _removal(group_id: str, name: str, code: int) -> ClientError | None:
 
 
 def _is_other(outcome: object) -> bool:
-    """Not a group of KIP-848, or not known."""
+    """Whether the group is no KIP-848 group, or unknown."""
     return outcome is None or (
         isinstance(outcome, ClientError) and outcome.code is ErrorCode.GROUP_ID_NOT_FOUND
     )
@@ -479,7 +484,7 @@ def _outcomes(rows: Iterable[Any], result: Any) -> Outcomes:
             if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND
             else error_from_wire(row.error_code, subject, message)
         )
-        (outcomes.again if error.retriable else outcomes.done)[row.group_id] = error
+        (outcomes.to_retry if error.retriable else outcomes.done)[row.group_id] = error
     return outcomes
 
 
@@ -514,7 +519,7 @@ def _classic_member(row: Any, protocol_type: str) -> GroupMember:
             topics = decode_subscription(row.member_metadata).topics if row.member_metadata else ()
             assignment = decode_assignment(row.member_assignment)
         except ProtocolError:
-            pass  # a client of its own kind: shown without
+            pass  # A client with another format: shown without its partitions.
     return GroupMember(
         row.member_id,
         row.group_instance_id,

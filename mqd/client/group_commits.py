@@ -26,7 +26,7 @@ from mqd.client.offsets import (
     commit_errors,
     fetch_body,
     fetched,
-    raise_worst,
+    raise_most_severe,
 )
 from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
@@ -97,7 +97,7 @@ class GroupCommits:
             for error in errors.values():
                 if error.code in COMMIT_CAME_TOO_LATE:
                     raise CommitFailed(error.code, f"{doing}: {error.message}")
-            raise_worst(errors.values())
+            raise_most_severe(errors.values())
 
         await self._client.retry(doing, attempt, deadline=deadline)
         for tp, position in offsets.items():
@@ -177,7 +177,7 @@ class GroupCommits:
 
         def accept(response: object) -> None:
             rows = fetched(response, subject)
-            raise_worst(each for each in rows.values() if isinstance(each, ClientError))
+            raise_most_severe(each for each in rows.values() if isinstance(each, ClientError))
             for tp, row in rows.items():
                 if not isinstance(row, ClientError):
                     found[tp] = row

@@ -18,9 +18,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import trio
 
 from mqd.client.cluster import ClusterClient
-from mqd.client.consumer import Consumer, HandedT
+from mqd.client.consumer import ConsumedT, Consumer
 from mqd.client.errors import ClientError
-from mqd.client.fetcher import FetchedBatch, Fetcher, Handed
+from mqd.client.fetcher import ConsumedBatch, FetchedBatch, Fetcher
 from mqd.client.group_commits import GroupCommits
 from mqd.client.group_member import AssignmentChange, GroupMetadata
 from mqd.client.group_options import GroupOptions
@@ -56,7 +56,7 @@ class GroupConsumer(Consumer):
         self._membership = Membership(client, options, on_step=self._wake)
         self._member = self._membership.member
         self._commits = GroupCommits(client, nursery, self._membership, options)
-        self._delivered: Handed | None = None
+        self._delivered: ConsumedBatch | None = None
         """The batch that the user works on."""
         self._unresolved: dict[TopicPartition, object] = {}
         """Assigned partitions whose start offset is not known yet, each with a token: a partition
@@ -78,7 +78,7 @@ class GroupConsumer(Consumer):
         """
         return await self.next_of(self._fetcher.take)
 
-    async def next_of(self, take: Callable[[], HandedT | None]) -> HandedT:
+    async def next_of(self, take: Callable[[], ConsumedT | None]) -> ConsumedT:
         """As `next`, of what `take` takes from the fetcher."""
         self._mark_processed()
         self._member.enter_poll(trio.current_time())
@@ -101,8 +101,8 @@ class GroupConsumer(Consumer):
                 self._commits.commit_if_due()
                 self._resolve_starts()
                 batch = take()
-                if batch is not None or self._fetcher.gave_back:
-                    self._fetcher.gave_back = False
+                if batch is not None or self._fetcher.chunk_given_back:
+                    self._fetcher.chunk_given_back = False
                     self._wake()
                 if batch is None:
                     await changed.wait()
@@ -217,7 +217,7 @@ class GroupConsumer(Consumer):
         self._to_announce = None
 
     def _forget(self, tp: TopicPartition) -> None:
-        if self._fetcher.generation(tp) is not None:
+        if self._fetcher.assignment_id(tp) is not None:
             self._fetcher.unassign(tp)
         self._fetcher.resume(tp)
         self._unresolved.pop(tp, None)
@@ -226,7 +226,7 @@ class GroupConsumer(Consumer):
 
     def _unassign(self, tp: TopicPartition) -> None:
         """Stop reading; a pause stays."""
-        if self._fetcher.generation(tp) is not None:
+        if self._fetcher.assignment_id(tp) is not None:
             is_paused = tp in self._fetcher.paused()
             self._fetcher.unassign(tp)
             if is_paused:

@@ -48,7 +48,7 @@ class TopicLookup(NamedTuple):
     """Look up topics: those named, and with `everything` also all that are not internal."""
 
     names: tuple[str, ...]
-    everything: bool = False
+    all_topics: bool = False
 
 
 class Wait(NamedTuple):

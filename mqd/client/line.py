@@ -60,7 +60,7 @@ class Line:
         self._last_length = 0
         self._receives = 0
 
-    async def ask(
+    async def send(
         self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True
     ) -> None:
         """Send a request; unless it is `wanted`, its response is skipped.

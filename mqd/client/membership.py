@@ -117,12 +117,12 @@ class Membership:
         self._stepped = trio.Event()
 
     async def _look_up(self, lookup: TopicLookup) -> dict[str, FoundTopic]:
-        view = await self._client.refresh(None if lookup.everything else lookup.names)
+        view = await self._client.refresh(None if lookup.all_topics else lookup.names)
         return {
             topic.name: FoundTopic(topic.topic_id, len(topic.partitions))
             for topic in view.topics.values()
             if not topic.error_code
-            and (topic.name in lookup.names or (lookup.everything and not topic.internal))
+            and (topic.name in lookup.names or (lookup.all_topics and not topic.internal))
         }
 
     def stop(self) -> None:

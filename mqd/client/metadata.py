@@ -108,7 +108,7 @@ class ClusterView:
             self, topics={key: topic for key, topic in self.topics.items() if key != name}
         )
 
-    def merge(self, response: Any, *, everything: bool) -> ClusterView:
+    def merge(self, response: Any, *, all_topics: bool) -> ClusterView:
         """The view after a Metadata response.
 
         `everything`: it named all topics, so those it lacks are gone.
@@ -117,7 +117,7 @@ class ClusterView:
             row.node_id: BrokerInfo(row.node_id, row.host, row.port, row.rack)
             for row in response.brokers
         }
-        topics: dict[str, TopicInfo] = {} if everything else dict(self.topics)
+        topics: dict[str, TopicInfo] = {} if all_topics else dict(self.topics)
         for row in response.topics:
             if row.name is None:  # asked by id, and no such topic
                 continue

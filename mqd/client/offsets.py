@@ -162,7 +162,7 @@ def _committed(row: Any) -> CommittedOffset | None:
     return CommittedOffset(row.committed_offset, row.metadata or "", row.committed_leader_epoch)
 
 
-def raise_worst(errors: Iterable[ClientError]) -> None:
+def raise_most_severe(errors: Iterable[ClientError]) -> None:
     """Raise one of the errors: a final one if there is any, for then it is of no use to try
     again."""
     everything = sorted(errors, key=lambda each: each.retriable)

@@ -17,7 +17,7 @@ SEQUENCE_LOST = frozenset(
 NO_RESPONSE = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
 """The records may be in the log."""
 
-NOT_STORED = SEQUENCE_LOST | {
+NOT_APPENDED = SEQUENCE_LOST | {
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE,

@@ -101,7 +101,7 @@ class Producer(BatchSender):
             size = RECORD_OVERHEAD_BYTES + len(value) + (0 if key is None else len(key))
         if partition is None:
             partition = self._choose_nowait(topic, key, size)
-        batch = self._queue.take_room(topic, partition, size) if type(partition) is int else None
+        batch = self._queue.reserve(topic, partition, size) if type(partition) is int else None
         if batch is None:
             batch = await self._make_room(topic, key, size, partition)
         if timestamp is None:
@@ -140,7 +140,7 @@ class Producer(BatchSender):
         self._check_accepts_records()
         tp = TopicPartition(topic, self._choose(info, key, size, partition))
         self._on_queued(tp)
-        return self._queue.batch_for(tp, size, trio.current_time())
+        return self._queue.reserve_batch(tp, size, trio.current_time())
 
     async def flush(self) -> None:
         """Send everything without lingering. Returns when every record that was enqueued before the

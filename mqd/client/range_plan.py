@@ -81,7 +81,7 @@ class Next(Enum):
 
 
 class RangePlan:
-    """One range. `take_in` is the only change."""
+    """One range. `on_response` is the only change."""
 
     def __init__(
         self, tp: TopicPartition, start: int, end: int, *, read_committed: bool, bytes_max: int
@@ -138,7 +138,7 @@ class RangePlan:
             "topics": [{"topic": self.tp.topic, "topic_id": self.topic_id, "partitions": [row]}],
         }
 
-    def take_in(self, response: Any) -> FetchedRange | Waiting | Next:
+    def on_response(self, response: Any) -> FetchedRange | Waiting | Next:
         """What the response brought. Raises ClientError: what the broker refused, or
         CORRUPT_MESSAGE."""
         if response.error_code:

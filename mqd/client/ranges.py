@@ -151,7 +151,7 @@ class RangeReader:
                 if outcome is Next.OUT_OF_RANGE:
                     await self._check_bounds(deadline - now)
             except MqError as error:
-                failure = self._may_go_on(error)
+                failure = self._may_retry(error)
                 await trio.sleep(
                     min(
                         backoff_s(failures, self._client.entropy.random()),
@@ -176,7 +176,7 @@ class RangeReader:
     async def _attempt(self, time_left: float) -> FetchedRange | Waiting | Next:
         leader = await self._leader()
         view, plan = self._client.view, self._plan
-        connection = await self._client.connection_to_node(leader.node_id, purpose=self._purpose)
+        connection = await self._client.connection_to_broker(leader.node_id, purpose=self._purpose)
         declaration = api(FETCH)
         version = connection.version_of(
             declaration, at_most=_FETCH_TOPIC_IDS_FROM - 1 if plan.topic_id == ZERO_UUID else None
@@ -185,7 +185,7 @@ class RangeReader:
         body = plan.body(view, max_wait_ms=max(1, int(wait_s * 1000)))
         timeout_s = min(self._client.request_timeout_s, max(time_left, _SLACK_S)) + wait_s
         response = await connection.request(declaration, body, version, timeout_s=timeout_s)
-        return plan.take_in(response)
+        return plan.on_response(response)
 
     async def _leader(self) -> BrokerInfo:
         """Who leads the partition, as the view has it. Raises ClientError where it has no leader or
@@ -209,7 +209,7 @@ class RangeReader:
             raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, f"reading {tp}: it has no leader")
         return found
 
-    def _may_go_on(self, error: MqError) -> ClientError:
+    def _may_retry(self, error: MqError) -> ClientError:
         """The error of an attempt, if it can be retried; raises a final error."""
         failure = (
             error if isinstance(error, ClientError) else ClientError(error.code, error.message)

@@ -88,7 +88,7 @@ class RawProducer:
             self._sender.check_open()
         self._sender.check_open()
         if self._calls is not None:
-            self._calls.state.want(tp)
+            self._calls.state.add_partition(tp)
         self._queue.append(tp, batch, trio.current_time())
         self._sender.wake()
 

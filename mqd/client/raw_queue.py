@@ -9,7 +9,7 @@ same sequence numbers (KIP-98). So batches stay in order, and the broker drops d
 Invariants: `buffered_bytes` is the sum over all queued batches; batches in flight are the head of
 their queue while nothing failed; sequences of a partition are dense; the first batch under a
 producer id and epoch is sent alone, because a broker that does not know the producer accepts any
-sequence. A batch fails if it may be in the log or not.
+sequence. A batch may fail although the log contains it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqd.client.errors import ClientError, DeadlineExceeded
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
-__all__ = ["NOT_STORED", "SMALLER_BATCHES", "Entry", "RawQueue", "Sealable", "Verdict"]
+__all__ = ["NOT_APPENDED", "SMALLER_BATCHES", "Entry", "RawQueue", "Sealable", "Verdict"]
 
 _SEQUENCE_MASK = 0x7FFFFFFF
 SMALLER_BATCHES = (
@@ -32,7 +32,7 @@ SMALLER_BATCHES = (
 )
 """A remedy."""
 
-NOT_STORED = frozenset(
+NOT_APPENDED = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -74,10 +74,10 @@ class Sealable(Protocol):
 
 
 class Verdict(Enum):
-    """What becomes of a batch after its response."""
+    """The state of a batch after its response."""
 
     ACKNOWLEDGED = "in the log"
-    AGAIN = "sent again, in its order"
+    RETRY = "to send again, in its order"
     FAILED = "the producer fails"
 
 
@@ -90,7 +90,7 @@ class Entry:
         "batch",
         "expires",
         "in_flight",
-        "maybe_stored",
+        "maybe_appended",
         "size",
         "tp",
     )
@@ -103,8 +103,8 @@ class Entry:
         self.attempts = 0
         self.base_sequence = -1
         self.in_flight = False
-        self.maybe_stored = False
-        """An attempt ended in doubt: the partition may have the batch."""
+        self.maybe_appended = False
+        """An attempt had no response, or an error that does not rule out an append."""
 
 
 class _Partition:
@@ -119,9 +119,9 @@ class _Partition:
         self.entries: deque[Entry] = deque()
         self.in_flight = 0
         self.node_id = -1
-        """Where the batches in flight went."""
+        """The broker that has the batches in flight."""
         self.resending = False
-        """A batch failed: the others in flight are waited for."""
+        """A batch failed: nothing is sent until the others in flight have their responses."""
         self.retry_at = 0.0
         self.failures = 0
         """Attempts in a row without an acknowledgement."""
@@ -139,7 +139,7 @@ class _Partition:
 
 
 class RawQueue:
-    """The queues of one producer. Time comes in as seconds on one monotonic scale."""
+    """The queues of one producer. Times are seconds of one monotonic clock."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class RawQueue:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_EPOCH
         self.acknowledged = 0
-        """Batches so far."""
+        """The number of acknowledged batches."""
         self._in_flight_max = in_flight_max
         self._request_bytes = request_bytes
         self._buffer_bytes_max = buffer_bytes_max
@@ -173,8 +173,8 @@ class RawQueue:
         return sum(each.in_flight for each in self._partitions.values())
 
     def restart(self, producer_id: int, producer_epoch: int) -> None:
-        """A new id, or a higher epoch: every partition counts from 0 again. Nothing is queued
-        then."""
+        """Use a new id, or a higher epoch: every partition starts at 0 again. The queues must be
+        empty."""
         assert not len(self), "batches of the epoch before are not acknowledged"
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._partitions.clear()
@@ -182,8 +182,8 @@ class RawQueue:
     # -- in
 
     def has_room(self, size: int) -> bool:
-        """Whether a batch of `size` bytes may be appended; a larger one than the buffer when it is
-        alone."""
+        """Whether a batch of `size` bytes may be appended. A batch larger than the buffer may be
+        appended to an empty one."""
         return not self.buffered_bytes or self.buffered_bytes + size <= self._buffer_bytes_max
 
     def append(self, tp: TopicPartition, batch: Sealable, now: float) -> Entry:
@@ -198,8 +198,8 @@ class RawQueue:
     def sendable(self, now: float, node_id: int | None = None) -> Iterator[TopicPartition]:
         """Partitions that have a batch to send now, wherever their leaders are.
 
-        With `node_id`, those that may go to that node: batches in flight hold their partition where
-        they went.
+        With `node_id`, those that may be sent to that broker: while batches are in flight, later
+        ones must follow them to the same broker.
         """
         for tp, each in self._partitions.items():
             if self._next(each, now) is None:
@@ -214,10 +214,10 @@ class RawQueue:
     def take(
         self, now: float, node_id: int, goes_there: Callable[[TopicPartition], bool]
     ) -> list[Entry]:
-        """One request for a node: a batch each of partitions that it leads, sealed, in flight from
-        here on.
+        """The batches of one request to a broker: one for each partition that it leads. They are
+        sealed, and in flight from now on.
 
-        Partitions that were served go to the end of the line.
+        Their partitions move to the end of the order, so that all get their turn.
         """
         taken: list[Entry] = []
         size = 0
@@ -272,7 +272,7 @@ class RawQueue:
         each = self._partitions[entry.tp]
         is_first = each.entries[0] is entry
         if error is None or (
-            error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and entry.maybe_stored
+            error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and entry.maybe_appended
         ):
             overtaken = self._overtaken(each, entry)
             return (
@@ -280,18 +280,18 @@ class RawQueue:
             )
         if error.code in _LOST_TRACK:
             if not is_first:
-                return Verdict.AGAIN, error  # it waits for the one before, which failed
+                return Verdict.RETRY, error  # it waits for the one before, which failed
             return Verdict.FAILED, self._lost_track(entry, error)
         if error.code in _TOO_LARGE:
             return Verdict.FAILED, _too_large(entry, error)
-        return (Verdict.AGAIN if error.retriable else Verdict.FAILED), error
+        return (Verdict.RETRY if error.retriable else Verdict.FAILED), error
 
     def _overtaken(self, each: _Partition, entry: Entry) -> ClientError | None:
         """The error if a batch before `entry` was refused for certain and `entry` is in the log."""
         for before in each.entries:
             if before is entry:
                 return None
-            if before.attempts and not before.in_flight and not before.maybe_stored:
+            if before.attempts and not before.in_flight and not before.maybe_appended:
                 return ClientError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"{entry.tp}: the broker stored sequence {entry.base_sequence} of producer id"
@@ -321,11 +321,13 @@ class RawQueue:
         each.resending = each.resending and each.in_flight > 0
 
     def put_back(
-        self, entry: Entry, error: ClientError, *, in_doubt: bool, retry_at: float
+        self, entry: Entry, error: ClientError, *, maybe_appended: bool, retry_at: float
     ) -> None:
-        """The batch was not acknowledged; it keeps its place. `in_doubt`: it may be in the log."""
+        """The batch was not acknowledged; it keeps its place. `maybe_appended`: the log may contain
+        it.
+        """
         each = self._leave_flight(entry)
-        entry.maybe_stored |= in_doubt
+        entry.maybe_appended |= maybe_appended
         if not each.resending:  # of batches that fail together, the first one's error
             each.failures += 1
             each.last_error = error

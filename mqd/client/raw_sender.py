@@ -24,7 +24,7 @@ from mqd.client.errors import (
     error_from_wire,
 )
 from mqd.client.peer import PeerConnection, Posted
-from mqd.client.raw_queue import NOT_STORED, Entry, RawQueue, Verdict
+from mqd.client.raw_queue import NOT_APPENDED, Entry, RawQueue, Verdict
 from mqd.client.txn import PRODUCE_V2_FROM, Phase
 from mqd.client.txn_calls import TransactionCalls
 from mqd.errors import ErrorCode, MqError
@@ -58,8 +58,8 @@ class RawSender:
         self._calls = calls
         self._in_flight_max = in_flight_max
         self._topic_ids: dict[str, UUID] = {}
-        """Topics as they were at the first batch: one that is created again is another topic."""
-        self._lanes: set[int] = set()
+        """The topic ids at the first batch: a topic that is created again has another id."""
+        self._sending_to: set[int] = set()
         self._in_flight: Counter[int] = Counter()
         self._finding: set[str] = set()
         self._adding = False
@@ -91,7 +91,7 @@ class RawSender:
         self._changed = trio.Event()
 
     def _fail(self, error: ClientError) -> None:
-        """The first failure is the producer's, or its transaction's. What waits is dropped."""
+        """The first failure is final for the producer, or for its transaction. Drop what waits."""
         if self._calls is not None:
             self._calls.state.fail(error)
             self.drop_if_broken()
@@ -105,9 +105,9 @@ class RawSender:
             self.drop()
 
     def drop(self) -> None:
-        doubt = self._queue.drop()
+        maybe_appended = self._queue.drop()
         if self._calls is not None:
-            self._calls.state.doubtful |= doubt
+            self._calls.state.outcome_uncertain |= maybe_appended
         self.wake()
 
     def forget_topics(self) -> None:
@@ -132,10 +132,12 @@ class RawSender:
     def _phase(self) -> Phase | None:
         return None if self._calls is None else self._calls.state.phase
 
-    # -- what goes where
+    # -- partitions and their leaders
 
     async def run(self) -> None:
-        """See to it that every batch has a lane, a leader, and its time; until cancelled."""
+        """Start a sending task for each leader, find missing leaders, and expire batches; until
+        cancelled.
+        """
         while True:
             now = trio.current_time()
             changed = self._changed
@@ -143,7 +145,7 @@ class RawSender:
             if late is not None:
                 self._fail(late)
                 continue
-            if self._calls is not None and self._calls.state.wanted and not self._adding:
+            if self._calls is not None and self._calls.state.partitions_to_add and not self._adding:
                 self._adding = True
                 self._nursery.start_soon(self._add_partitions)
             for tp in self._queue.sendable(now):
@@ -151,9 +153,9 @@ class RawSender:
                 if node_id is None:
                     self._queue.note(tp, self._leaderless(tp))
                     self._find_leader_soon(tp.topic)
-                elif node_id not in self._lanes:
-                    self._lanes.add(node_id)
-                    self._nursery.start_soon(self._lane, node_id)
+                elif node_id not in self._sending_to:
+                    self._sending_to.add(node_id)
+                    self._nursery.start_soon(self._send_to, node_id)
             with trio.move_on_at(self._queue.next_deadline(now)):
                 await changed.wait()
 
@@ -186,7 +188,7 @@ class RawSender:
         try:
             await self._client.refresh(topics, seen=seen)
         except MqError:
-            pass  # requested again at the next attempt; the batches' own deadlines bound this
+            pass  # The next attempt refreshes again; the deadlines of the batches bound this.
 
     async def _add_partitions(self) -> None:
         assert self._calls is not None
@@ -202,8 +204,8 @@ class RawSender:
 
     # -- requests
 
-    async def _lane(self, node_id: int) -> None:
-        """Requests to one node, one after the other, with several in flight."""
+    async def _send_to(self, node_id: int) -> None:
+        """Send requests to one broker, one after the other, with several in flight."""
         while True:
             changed = self._changed
             now = trio.current_time()
@@ -215,7 +217,7 @@ class RawSender:
                 continue
             seen = self._client.view.generation
             try:
-                connection = await self._client.connection_to_node(node_id, purpose=_PURPOSE)
+                connection = await self._client.connection_to_broker(node_id, purpose=_PURPOSE)
             except MqError as error:
                 await self._on_unreachable(wanted, as_client_error(error), seen)
                 continue
@@ -237,8 +239,9 @@ class RawSender:
         self.wake()
 
     async def _send(self, node_id: int, connection: PeerConnection) -> None:
-        """One request. Nothing else runs between the choice of its batches and their place on the
-        connection, but for a slot there."""
+        """Send one request. No await between the choice of its batches and their place in the
+        connection, except for a free slot there.
+        """
         now = trio.current_time()
         entries = self._queue.take(now, node_id, lambda tp: self._goes_to(node_id, tp))
         if not entries:  # the leader moved while the connection opened
@@ -246,7 +249,7 @@ class RawSender:
             return
         seen = self._client.view.generation
         try:
-            ids = self._pinned(entries)
+            ids = self._check_topic_ids(entries)
             version, body = self._request(connection, entries, ids)
             posted = await connection.post(api(PRODUCE), version, body)
         except MqError as error:
@@ -259,9 +262,8 @@ class RawSender:
             self._await_response, node_id, connection, posted, entries, ids, seen
         )
 
-    def _pinned(self, entries: list[Entry]) -> dict[str, UUID]:
-        """Topic ids by name. Raises ClientError when a topic is not the one that the first batch
-        went to."""
+    def _check_topic_ids(self, entries: list[Entry]) -> dict[str, UUID]:
+        """Topic ids by name. Raises ClientError if a topic was created again meanwhile."""
         ids = {}
         for name in dict.fromkeys(entry.tp.topic for entry in entries):
             topic = self._client.view.topics.get(name)
@@ -332,7 +334,7 @@ class RawSender:
     # -- responses
 
     def _on_response(self, entries: list[Entry], response: Any, ids: dict[str, UUID]) -> bool:
-        """Give every batch its end or its next attempt; True when the view may be stale."""
+        """Complete or retry every batch. Returns whether the view may be stale."""
         names = {topic_id: name for name, topic_id in ids.items()}
         rows = {}
         for topic in response.responses:
@@ -349,8 +351,8 @@ class RawSender:
                 error = error_from_wire(found.error_code, str(entry.tp), found.error_message)
             else:
                 error = None
-            in_doubt = error is not None and error.code not in NOT_STORED
-            stale |= self._settle(entry, error, in_doubt=in_doubt)
+            maybe_appended = error is not None and error.code not in NOT_APPENDED
+            stale |= self._settle(entry, error, maybe_appended=maybe_appended)
         return stale
 
     def _on_failed(self, entries: list[Entry], error: ClientError) -> bool:
@@ -359,11 +361,11 @@ class RawSender:
             isinstance(error, ConnectionBroken) and not error.sent
         )
         for entry in entries:
-            self._settle(entry, error, in_doubt=not unsent)
+            self._settle(entry, error, maybe_appended=not unsent)
         return True
 
-    def _settle(self, entry: Entry, error: ClientError | None, *, in_doubt: bool) -> bool:
-        """True when the batch goes again, and the view may be stale."""
+    def _settle(self, entry: Entry, error: ClientError | None, *, maybe_appended: bool) -> bool:
+        """Returns whether the batch is retried; the view may be stale then."""
         verdict, why = self._queue.judge(entry, error)
         if verdict is Verdict.ACKNOWLEDGED:
             self._queue.acknowledge(entry)
@@ -371,11 +373,11 @@ class RawSender:
         assert why is not None
         draw = self._client.entropy.random()
         retry_at = trio.current_time() + backoff_s(self._queue.failures(entry.tp), draw)
-        self._queue.put_back(entry, why, in_doubt=in_doubt, retry_at=retry_at)
+        self._queue.put_back(entry, why, maybe_appended=maybe_appended, retry_at=retry_at)
         if verdict is Verdict.FAILED:
             self._fail(why)
         elif self._failure is not None or self._closed:
             self._queue.drop()
         elif self._calls is not None and self._phase() is not Phase.OPEN:
             self.drop()
-        return verdict is Verdict.AGAIN
+        return verdict is Verdict.RETRY

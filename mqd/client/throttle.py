@@ -1,7 +1,7 @@
-"""The replication throttle of a reassignment: which options are set on which topics and nodes, and
-how they are removed.
+"""The replication throttle of a reassignment: which options are set on which topics and brokers,
+and how they are removed.
 
-As in kafka-reassign-partitions (KIP-73), each involved node limits the bytes per second that it
+As in kafka-reassign-partitions (KIP-73), each involved broker limits the bytes per second that it
 sends as a leader and fetches as a follower. The limit applies to the replicas in the topic's
 options: the old replicas on the leader's side, the new ones on the follower's side. Other in-sync
 replicas are not throttled.
@@ -34,31 +34,31 @@ Changes = dict[Resource, list[ConfigChange]]
 
 
 class Throttled(NamedTuple):
-    """The topics and nodes that have one of the options."""
+    """The topics and brokers that have one of the options."""
 
     topics: tuple[str, ...]
-    nodes: tuple[int, ...]
+    brokers: tuple[int, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.topics or self.nodes)
+        return bool(self.topics or self.brokers)
 
 
 def throttle_changes(
     moves: Mapping[TopicPartition, tuple[Collection[int], Collection[int]]],
-    nodes: Collection[int],
+    brokers: Collection[int],
     bytes_per_second: int,
 ) -> Changes:
-    """The changes for moves (replicas before and after) between the reachable `nodes`. Pure."""
+    """The changes for moves (replicas before and after) between the reachable `brokers`. Pure."""
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     taking_part: set[int] = set()
     for tp, (before, after) in moves.items():
-        adding = [node for node in after if node not in before]
+        adding = [broker for broker in after if broker not in before]
         if not adding:
             continue
         taking_part.update(before, adding)
-        leaders.setdefault(tp.topic, []).extend(f"{tp.partition}:{node}" for node in before)
-        followers.setdefault(tp.topic, []).extend(f"{tp.partition}:{node}" for node in adding)
+        leaders.setdefault(tp.topic, []).extend(f"{tp.partition}:{broker}" for broker in before)
+        followers.setdefault(tp.topic, []).extend(f"{tp.partition}:{broker}" for broker in adding)
     append, put = ConfigOperation.APPEND, ConfigOperation.SET
     changes: Changes = {
         Resource(ResourceType.TOPIC, topic): [
@@ -72,9 +72,9 @@ def throttle_changes(
     ]
     changes.update(
         {
-            Resource(ResourceType.BROKER, str(node)): rates
-            for node in sorted(taking_part)
-            if node in nodes
+            Resource(ResourceType.BROKER, str(broker)): rates
+            for broker in sorted(taking_part)
+            if broker in brokers
         }
     )
     return changes
@@ -83,17 +83,17 @@ def throttle_changes(
 async def set_throttle(
     admin: Admin,
     moves: Mapping[TopicPartition, tuple[Collection[int], Collection[int]]],
-    nodes: Collection[int],
+    brokers: Collection[int],
     bytes_per_second: int,
 ) -> Errors:
-    """Limit the traffic of these moves; returns what went wrong, by topic and node."""
-    return _errors(await admin.alter_configs(throttle_changes(moves, nodes, bytes_per_second)))
+    """Limit the traffic of these moves; returns what went wrong, by topic and broker."""
+    return _errors(await admin.alter_configs(throttle_changes(moves, brokers, bytes_per_second)))
 
 
-async def find_throttle(admin: Admin, topics: Iterable[str], nodes: Iterable[int]) -> Throttled:
+async def find_throttle(admin: Admin, topics: Iterable[str], brokers: Iterable[int]) -> Throttled:
     """Which of these have a throttle. Raises ClientError if one of them is unreachable."""
     resources = [Resource(ResourceType.TOPIC, name) for name in topics] + [
-        Resource(ResourceType.BROKER, str(node)) for node in nodes
+        Resource(ResourceType.BROKER, str(broker)) for broker in brokers
     ]
     found = await admin.describe_configs(
         resources, [LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS]
@@ -111,15 +111,15 @@ async def find_throttle(admin: Admin, topics: Iterable[str], nodes: Iterable[int
 
 
 async def clear_throttle(admin: Admin, throttled: Throttled) -> Errors:
-    """Take the throttle away from topics and nodes; returns what went wrong."""
+    """Take the throttle away from topics and brokers; returns what went wrong."""
     changes: Changes = {}
     for name in throttled.topics:
         changes[Resource(ResourceType.TOPIC, name)] = [
             ConfigChange(key, ConfigOperation.DELETE)
             for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
         ]
-    for node in throttled.nodes:
-        changes[Resource(ResourceType.BROKER, str(node))] = [
+    for broker in throttled.brokers:
+        changes[Resource(ResourceType.BROKER, str(broker))] = [
             ConfigChange(key, ConfigOperation.DELETE) for key in (LEADER_RATE, FOLLOWER_RATE)
         ]
     return _errors(await admin.alter_configs(changes))

@@ -152,8 +152,8 @@ class TransactionalProducer(Producer):
         self._transactions.check_open()
 
     def _on_queued(self, tp: TopicPartition) -> None:
-        self._transactions.want(tp)
-        if self._transactions.wanted and not self._adding:
+        self._transactions.add_partition(tp)
+        if self._transactions.partitions_to_add and not self._adding:
             self._adding = True
             self._nursery.start_soon(self._add_partitions)
 
@@ -188,12 +188,12 @@ class TransactionalProducer(Producer):
 
     def _on_batch_failed(self, batch: Batch, error: ClientError) -> None:
         if not batch.maybe_appended:
-            self._sequences.give_back(batch)
-        self._fail(error, doubtful=batch.maybe_appended)
+            self._sequences.release(batch)
+        self._fail(error, outcome_uncertain=batch.maybe_appended)
 
-    def _fail(self, error: ClientError, *, doubtful: bool) -> None:
+    def _fail(self, error: ClientError, *, outcome_uncertain: bool) -> None:
         """The transaction is broken: drop the records that wait, since no commit can follow."""
-        self._transactions.fail(error, doubtful=doubtful)
+        self._transactions.fail(error, outcome_uncertain=outcome_uncertain)
         self._drop_if_broken()
 
     def _drop_if_broken(self) -> None:
@@ -204,9 +204,9 @@ class TransactionalProducer(Producer):
     def _drop_waiting(self, reason: ClientError) -> None:
         for batch in self._queue.drop_waiting():
             if batch.maybe_appended:
-                self._transactions.doubtful = True
+                self._transactions.outcome_uncertain = True
             else:
-                self._sequences.give_back(batch)
+                self._sequences.release(batch)
             self._set_outcome(batch, Outcome(error=reason))
         self._wake()
 

@@ -28,7 +28,7 @@ from mqd.client.offsets import (
     Offsets,
     commit_body,
     commit_errors,
-    raise_worst,
+    raise_most_severe,
 )
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
@@ -109,7 +109,7 @@ class Transactions:
         assert transactional_id and timeout_ms > 0
         self.transactional_id = transactional_id
         self.two_phase = two_phase
-        self.keeps: bool | None = None
+        self.supports_keep_prepared: bool | None = None
         """For two-phase commit: whether the coordinator supports `keep_prepared_txn` (mqd). None
         until a request before the first transaction has shown it. Without the support (Apache
         Kafka 4.3), our transactions have no timeout from their beginning.
@@ -123,21 +123,21 @@ class Transactions:
         self.version_2 = False
         self.partitions: set[TopicPartition] = set()
         """The partitions of this transaction, to which records may be sent."""
-        self.wanted: dict[TopicPartition, None] = {}
+        self.partitions_to_add: dict[TopicPartition, None] = {}
         """The partitions whose records wait until the coordinator has added the partition."""
         self.groups: set[str] = set()
-        self.touched = False
+        self.known_to_brokers = False
         """The brokers may know of this transaction, so it must be ended there."""
-        self.doubtful = False
+        self.outcome_uncertain = False
         """The state at the brokers is uncertain: only a new epoch ensures that the transaction has
         ended.
         """
-        self.lifted = False
+        self.timeout_removed = False
         """A preparation has removed the timeout of our transactions. InitProducerId restores it."""
-        self.epoch_unsure = False
+        self.epoch_uncertain = False
         """`prepare` has no response yet: the coordinator may have changed our epoch."""
 
-    def _go(self, phase: Phase) -> None:
+    def _enter(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], (self.phase, phase)
         self.phase = phase
 
@@ -171,14 +171,14 @@ class Transactions:
         if self.phase is not Phase.READY:
             message = f"transactional id {self.transactional_id!r} is {self.phase.value}"
             raise ClientError(ErrorCode.INVALID_TXN_STATE, message, remedy="commit or abort first")
-        self._go(Phase.OPEN)
+        self._enter(Phase.OPEN)
         self.version_2 = version_2
         assert (
             not self.partitions
-            and not self.wanted
+            and not self.partitions_to_add
             and not self.groups
-            and not self.touched
-            and not self.doubtful
+            and not self.known_to_brokers
+            and not self.outcome_uncertain
         )
 
     def init_body(self) -> dict[str, Any]:
@@ -186,44 +186,44 @@ class Transactions:
         new epoch.
         """
         body = {**self._identity(), "transaction_timeout_ms": self.timeout_ms}
-        return {**body, "enable_2_pc": True} if self.keeps is False else body
+        return {**body, "enable_2_pc": True} if self.supports_keep_prepared is False else body
 
     def on_init(self, response: Any) -> None:
         """Raises ClientError; retry if it is retriable."""
         if response.error_code:
             error = error_from_wire(response.error_code, self._subject("getting a producer id"))
             if not error.retriable:
-                self.die(error)
+                self.enter_dead(error)
             raise error
         self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
-        self.lifted = False
+        self.timeout_removed = False
         if self.phase is Phase.NEW:
-            self._go(Phase.READY)
+            self._enter(Phase.READY)
 
-    def probe_body(self) -> dict[str, Any]:
+    def detect_keep_body(self) -> dict[str, Any]:
         """InitProducerId while no transaction is open here: the response shows whether the
         coordinator has one. The timeout does not change.
         """
         return self.init_body() | {"keep_prepared_txn": True}
 
-    def on_probed(self, response: Any) -> None:
+    def on_keep_detected(self, response: Any) -> None:
         """As `on_init`. UNSUPPORTED_VERSION: the coordinator cannot keep prepared transactions."""
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            self.keeps = False
+            self.supports_keep_prepared = False
             return
         self.on_init(response)
-        self.keeps = True
+        self.supports_keep_prepared = True
 
     # -- records and offsets
 
-    def want(self, tp: TopicPartition) -> None:
+    def add_partition(self, tp: TopicPartition) -> None:
         """The user has a record for `tp`: add the partition to the transaction."""
         assert self.phase is Phase.OPEN
         if self.version_2:
             self.partitions.add(tp)
-            self.touched = True
+            self.known_to_brokers = True
         elif tp not in self.partitions:
-            self.wanted[tp] = None
+            self.partitions_to_add[tp] = None
 
     def may_send(self, tp: TopicPartition) -> bool:
         """Whether records of `tp` may be sent now."""
@@ -256,10 +256,10 @@ class Transactions:
                     errors.append(
                         error_from_wire(row.partition_error_code, self._subject(f"adding {tp}"))
                     )
-        raise_worst(errors)
-        self.touched |= bool(added)
+        raise_most_severe(errors)
+        self.known_to_brokers |= bool(added)
         for tp in added:
-            self.wanted.pop(tp, None)
+            self.partitions_to_add.pop(tp, None)
             self.partitions.add(tp)
 
     def add_offsets_body(self, group_id: str) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class Transactions:
             raise error_from_wire(
                 response.error_code, self._subject(f"adding offsets of group {group_id!r}")
             )
-        self.touched = True
+        self.known_to_brokers = True
         self.groups.add(group_id)
 
     def commit_offsets_body(self, group: GroupMetadata, offsets: Offsets) -> dict[str, Any]:
@@ -281,8 +281,8 @@ class Transactions:
 
     def on_offsets_committed(self, response: Any, group: GroupMetadata) -> None:
         """Raises ClientError; retry if it is retriable."""
-        raise_worst(commit_errors(response).values())
-        self.touched = True
+        raise_most_severe(commit_errors(response).values())
+        self.known_to_brokers = True
         self.groups.add(group.group_id)
 
     # -- two phases (KIP-939)
@@ -296,14 +296,14 @@ class Transactions:
             )
         if self.phase is not Phase.PREPARED:
             self.check_open()
-            self._go(Phase.PREPARED)
-        self.epoch_unsure = True
+            self._enter(Phase.PREPARED)
+        self.epoch_uncertain = True
 
-    def keep_body(self) -> dict[str, Any]:
+    def prepare_body(self) -> dict[str, Any]:
         """InitProducerId that keeps the open transaction and removes its timeout."""
         return self.init_body() | {"enable_2_pc": True, "keep_prepared_txn": True}
 
-    def on_kept(self, response: Any) -> PreparedTransaction:
+    def on_prepared(self, response: Any) -> PreparedTransaction:
         """Raises ClientError; retry if it is retriable.
 
         EndTxn needs the epoch of the response. The coordinator fences the epoch under which the
@@ -313,7 +313,7 @@ class Transactions:
         if response.error_code:
             error = error_from_wire(response.error_code, self._subject("preparing"))
             if not error.retriable:
-                self.die(error)
+                self.enter_dead(error)
             raise error
         kept = response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch
         if kept != (self.producer_id, self.producer_epoch):
@@ -322,17 +322,17 @@ class Transactions:
                 + f": the coordinator has transaction {kept}, not {self._identity()}"
             )
             error = ClientError(ErrorCode.PRODUCER_FENCED, message)
-            self.die(error)
+            self.enter_dead(error)
             raise error
-        self.epoch_unsure = False
-        self.lifted = True
+        self.epoch_uncertain = False
+        self.timeout_removed = True
         self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
         return PreparedTransaction(self.transactional_id, self.producer_id, self.producer_epoch)
 
     # -- failures
 
     def fail(
-        self, error: ClientError, *, doubtful: bool = True, by_coordinator: bool = False
+        self, error: ClientError, *, outcome_uncertain: bool = True, by_coordinator: bool = False
     ) -> None:
         """A record or an offset is missing from the transaction, so it must not be committed. No
         effect in phase DEAD. `by_coordinator`: the error is from the coordinator, which knows the
@@ -341,25 +341,25 @@ class Transactions:
         if self.phase is Phase.DEAD:
             return
         if error.code in _FATAL or (by_coordinator and error.code in FENCED):
-            self.die(error)
+            self.enter_dead(error)
             return
-        self.doubtful |= doubtful
+        self.outcome_uncertain |= outcome_uncertain
         if self.phase in (Phase.OPEN, Phase.COMMITTING):
-            remedy = "abort, and do it again in the next transaction"
+            remedy = "abort, then repeat the work in a new transaction"
             if error.code in COMMIT_CAME_TOO_LATE:
                 remedy = "abort; the partitions belong to another member now"
             self.error = TransactionBroken(
                 error.code, f"the transaction can only be aborted: {error.message}", remedy=remedy
             )
-            self._go(Phase.BROKEN)
+            self._enter(Phase.BROKEN)
 
-    def die(self, error: ClientError) -> None:
+    def enter_dead(self, error: ClientError) -> None:
         """Enter phase DEAD: this producer can no longer use its id."""
         if self.phase is Phase.DEAD:
             return
         remedy = REMEDIES[ErrorCode.PRODUCER_FENCED] if error.code in FENCED else error.remedy
         self.error = ClientError(error.code, error.message, remedy=remedy)
-        self._go(Phase.DEAD)
+        self._enter(Phase.DEAD)
 
     # -- the end
 
@@ -376,7 +376,7 @@ class Transactions:
             now = self.phase.value
             message = f"transactional id {self.transactional_id!r} is {now}: nothing to abort"
             raise ClientError(ErrorCode.INVALID_TXN_STATE, message)
-        self._go(goal)
+        self._enter(goal)
 
     def check_ending(self) -> None:
         """Raise ClientError if the phase is BROKEN or DEAD since `end`: requests that were in
@@ -395,14 +395,14 @@ class Transactions:
     @property
     def needs_end(self) -> bool:
         """Whether the end needs a request to the coordinator."""
-        return self.touched and not self.needs_epoch
+        return self.known_to_brokers and not self.needs_epoch
 
     @property
     def needs_epoch(self) -> bool:
         """Whether InitProducerId must follow the abort: under version 1, only a new epoch fences
         late requests of this transaction.
         """
-        return self.phase is Phase.ABORTING and self.doubtful and not self.version_2
+        return self.phase is Phase.ABORTING and self.outcome_uncertain and not self.version_2
 
     def on_ended(self, response: Any) -> bool:
         """Returns whether the epoch is new. Raises ClientError; retry if it is retriable."""
@@ -412,28 +412,28 @@ class Transactions:
             if not error.retriable:
                 self.fail(error, by_coordinator=True)
                 if self.phase is Phase.ABORTING:
-                    self.die(error)
+                    self.enter_dead(error)
             raise error
         if not self.version_2 or response.producer_id < 0:
             return False
         self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
         return True
 
-    def on_ended_in_doubt(self, response: Any) -> None:
+    def on_aborted_if_open(self, response: Any) -> None:
         """As `on_ended`, for an abort before InitProducerId (`needs_epoch`). INVALID_TXN_STATE is
         no error: the coordinator has no transaction to abort.
         """
         if response.error_code != ErrorCode.INVALID_TXN_STATE:
             self.on_ended(response)
 
-    def over(self) -> None:
+    def complete(self) -> None:
         """The transaction has ended; the next one may begin. Raises ClientError, see
         `check_ending`.
         """
         self.check_ending()
-        self._go(Phase.READY)
+        self._enter(Phase.READY)
         self.partitions.clear()
-        self.wanted.clear()
+        self.partitions_to_add.clear()
         self.groups.clear()
-        self.touched = self.doubtful = self.epoch_unsure = False
+        self.known_to_brokers = self.outcome_uncertain = self.epoch_uncertain = False
         self.error = None

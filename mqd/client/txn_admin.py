@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from mqd.client.calls import Calls, Outcomes, everything, outcomes_of, raised
+from mqd.client.calls import Calls, Outcomes, items_of_all, outcomes_of, raised
 from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import ActiveProducer
 from mqd.client.errors import ClientError, DeadlineExceeded, does_not_exist, error_from_wire
@@ -53,7 +53,7 @@ class TransactionAdmin(Calls):
         by_node = await self.list_transactions_by_node(
             states, producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
         )
-        return sorted(everything(by_node))
+        return sorted(items_of_all(by_node))
 
     async def list_transactions_by_node(
         self,
@@ -63,7 +63,7 @@ class TransactionAdmin(Calls):
         longer_than_ms: int | None = None,
         pattern: str | None = None,
     ) -> dict[int, list[ListedTransaction] | ClientError]:
-        """The same for each coordinating node, with the errors of nodes that failed."""
+        """The same for each coordinating broker, with the errors of brokers that failed."""
         body = {
             "state_filters": list(states),
             "producer_id_filters": list(producer_ids),
@@ -78,8 +78,8 @@ class TransactionAdmin(Calls):
             else 0
         )
 
-        async def ask(node_id: int) -> list[ListedTransaction]:
-            connection = await self._client.connection_to_node(node_id)
+        async def request(node_id: int) -> list[ListedTransaction]:
+            connection = await self._client.connection_to_broker(node_id)
             if connection.versions.get(LIST_TRANSACTIONS, (0, 0))[1] < least:
                 raise ClientError(
                     ErrorCode.UNSUPPORTED_VERSION,
@@ -104,7 +104,7 @@ class TransactionAdmin(Calls):
                 for row in response.transaction_states
             ]
 
-        return await self._each_node("listing transactions", ask)
+        return await self._each_broker("listing transactions", request)
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str]
@@ -113,7 +113,7 @@ class TransactionAdmin(Calls):
         what no coordinator knows.
         """
 
-        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
+        async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             response = await self._client.request(
                 connection, DESCRIBE_TRANSACTIONS, {"transactional_ids": keys}
             )
@@ -128,11 +128,13 @@ class TransactionAdmin(Calls):
                     if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
                     else error_from_wire(row.error_code, subject)
                 )
-                (outcomes.again if error.retriable else outcomes.done)[row.transactional_id] = error
+                (outcomes.to_retry if error.retriable else outcomes.done)[row.transactional_id] = (
+                    error
+                )
             return outcomes
 
         return await self._each_coordinated(
-            "describing transactions", transactional_ids, KeyType.TRANSACTION, ask
+            "describing transactions", transactional_ids, KeyType.TRANSACTION, request
         )
 
     async def fence_producers(
@@ -142,20 +144,20 @@ class TransactionAdmin(Calls):
         new producer ids and epochs.
         """
 
-        async def ask(connection: PeerConnection, keys: list[str]) -> Outcomes:
+        async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
             for key in keys:
                 body = {"transactional_id": key, "transaction_timeout_ms": self._timeout_ms}
                 response = await self._client.request(connection, INIT_PRODUCER_ID, body)
                 if response.error_code:
                     error = error_from_wire(response.error_code, f"transactional id {key!r}")
-                    (outcomes.again if error.retriable else outcomes.done)[key] = error
+                    (outcomes.to_retry if error.retriable else outcomes.done)[key] = error
                 else:
                     outcomes.done[key] = response.producer_id, response.producer_epoch
             return outcomes
 
         return await self._each_coordinated(
-            "fencing producers", transactional_ids, KeyType.TRANSACTION, ask
+            "fencing producers", transactional_ids, KeyType.TRANSACTION, request
         )
 
     async def abort_transaction(
@@ -168,7 +170,7 @@ class TransactionAdmin(Calls):
         Raises ClientError.
         """
 
-        async def ask(node_id: int, _: list[TopicPartition]) -> Outcomes:
+        async def request(node_id: int, _: list[TopicPartition]) -> Outcomes:
             marker = {
                 "producer_id": producer_id,
                 "producer_epoch": producer_epoch,
@@ -186,14 +188,14 @@ class TransactionAdmin(Calls):
                 for row in topic.partitions
             )
 
-        raised((await self._each_partition(f"aborting a transaction in {tp}", [tp], ask))[tp])
+        raised((await self._each_partition(f"aborting a transaction in {tp}", [tp], request))[tp])
 
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ActiveProducer] | ClientError]:
         """The idempotent and transactional producers that each partition's leader remembers."""
 
-        async def ask(node_id: int, group: list[TopicPartition]) -> Outcomes:
+        async def request(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics: dict[str, list[int]] = {}
             for tp in group:
                 topics.setdefault(tp.topic, []).append(tp.partition)
@@ -214,7 +216,7 @@ class TransactionAdmin(Calls):
                 for row in topic.partitions
             )
 
-        return await self._each_partition("describing producers", list(partitions), ask)
+        return await self._each_partition("describing producers", list(partitions), request)
 
     async def find_hanging_transactions(
         self, partitions: Iterable[TopicPartition], *, older_than_ms: int
@@ -244,10 +246,10 @@ class TransactionAdmin(Calls):
         )
         hanging = []
         for tp, producer in suspects:
-            doubt = claims.doubts.get(producer.producer_id)
+            error = claims.uncertain.get(producer.producer_id)
             known = claims.known.get(producer.producer_id)
-            if doubt is not None:
-                unclear[tp] = doubt
+            if error is not None:
+                unclear[tp] = error
             elif known is None or tp not in known.partitions:
                 hanging.append(
                     OpenTransaction(tp, producer, claims.names.get(producer.producer_id))
@@ -277,8 +279,8 @@ class TransactionAdmin(Calls):
         else None. Raises ClientError while a coordinator that may know it does not respond.
         """
         claims = await self._claims({producer_id})
-        if producer_id in claims.doubts:
-            raise claims.doubts[producer_id]
+        if producer_id in claims.uncertain:
+            raise claims.uncertain[producer_id]
         known = claims.known.get(producer_id)
         return known if known is not None and tp in known.partitions else None
 
@@ -299,14 +301,16 @@ class TransactionAdmin(Calls):
                 if known.producer_id == producer_id:
                     claims.known[producer_id] = known
             elif known.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                claims.doubts[producer_id] = known
+                claims.uncertain[producer_id] = known
         if len(names) < len(producer_ids):  # the reachable coordinators do not know some of them
             silent = (
                 next((rows for rows in by_node.values() if isinstance(rows, ClientError)), None)
                 or await self._leaderless_coordinator()
             )
             if silent is not None:
-                claims.doubts.update({each: silent for each in producer_ids if each not in names})
+                claims.uncertain.update(
+                    {each: silent for each in producer_ids if each not in names}
+                )
         return claims
 
     async def _described_or_not(
@@ -329,7 +333,7 @@ class TransactionAdmin(Calls):
             return None
         return ClientError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            "a transaction is open, and whether its coordinator knows of it nobody can tell: "
+            "a transaction is open, but it is unknown whether its coordinator lists it: "
             f"{len(leaderless)} partition(s) of"
             f" {TRANSACTION_STATE} have no leader",
             remedy="restart the brokers that have them: `mqctl partition list --leaderless`",
@@ -343,13 +347,13 @@ class _Claims(NamedTuple):
 
     names: dict[int, str]
     known: dict[int, TransactionDescription]
-    doubts: dict[int, ClientError]
+    uncertain: dict[int, ClientError]
 
 
 def _no_leader() -> ClientError:
     return ClientError(
         ErrorCode.LEADER_NOT_AVAILABLE,
-        "no leader, so whether a transaction hangs there nobody can tell",
+        "no leader, so it is unknown whether a transaction hangs there",
         remedy="restart the brokers that have them: `mqctl partition list --leaderless`",
     )
 

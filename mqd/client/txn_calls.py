@@ -1,8 +1,8 @@
 """The requests of one transactional id to its coordinators: init, begin, add, end, prepare.
 
 `txn.py` decides which requests are valid and what a response means; this file sends them.
-`coordinator.py` finds the node and retries when it moves. Also `end_transaction`, for an external
-coordinator that decides about a prepared transaction of another process (KIP-939).
+`coordinator.py` finds the broker and retries when the coordinator moves. Also `end_transaction`,
+for an external coordinator that decides about a prepared transaction of another process (KIP-939).
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class EndedTransaction(NamedTuple):
 
 
 def speaks_version_2(connection: PeerConnection) -> bool:
-    """Whether transactions go by `transaction.version` 2 there (KIP-890)."""
+    """Whether the broker supports `transaction.version` 2 (KIP-890)."""
     served = connection.versions.get(END_TXN, (0, 0))[1]
     return connection.features.get(FEATURE, 0) >= 2 and served >= END_TXN_V2_FROM
 
 
 class TransactionCalls:
-    """The calls of one transactional id. `state` is what it knows."""
+    """The calls of one transactional id; `state` is its state machine."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class TransactionCalls:
         self._timeout_s = timeout_s
 
     async def init(self) -> None:
-        """Get the producer id: what the predecessor left open is ended, and it is fenced."""
+        """Get the producer id. This fences the previous producer and ends its open transaction."""
         state = self.state
         what = f"getting a producer id for transactional id {state.transactional_id!r}"
         if state.two_phase:
@@ -103,9 +103,12 @@ class TransactionCalls:
                 )
         try:
             await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
-            if state.two_phase and state.keeps is None:
-                await self._call(what, INIT_PRODUCER_ID, state.probe_body, state.on_probed)
-                if not state.keeps:  # then without a time-out from the beginning
+            if state.two_phase and state.supports_keep_prepared is None:
+                await self._call(
+                    what, INIT_PRODUCER_ID, state.detect_keep_body, state.on_keep_detected
+                )
+                if not state.supports_keep_prepared:
+                    # Then transactions have no timeout from their beginning.
                     await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
         except ClientError as error:
             if (
@@ -117,31 +120,31 @@ class TransactionCalls:
             raise
 
     async def begin(self) -> None:
-        """Begin a transaction in the protocol that the cluster speaks now."""
+        """Begin a transaction in the version that the cluster has finalized."""
         connection = await self._connection()
         self.state.begin(version_2=speaks_version_2(connection))
 
     async def add_partitions(self) -> bool:
-        """Tell the coordinator of the partitions that are wanted. False when there are none."""
+        """Add the partitions that wait for it to the transaction. False if none do."""
         state = self.state
-        wanted = tuple(state.wanted)
-        if not wanted or state.phase is not Phase.OPEN:
+        to_add = tuple(state.partitions_to_add)
+        if not to_add or state.phase is not Phase.OPEN:
             return False
         what = f"adding partitions to the transaction of {state.transactional_id!r}"
         await self._call(
             what,
             ADD_PARTITIONS_TO_TXN,
-            lambda: state.add_body(wanted),
+            lambda: state.add_body(to_add),
             state.on_added,
             at_most=ADD_PARTITIONS_CLIENTS_UP_TO,
         )
         return True
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Add offsets of a group. Raises CommitFailed, and what `Transactions.fail` makes of
-        others.
+        """Add offsets of a group to the transaction. Raises CommitFailed, or the error of a
+        transaction that failed.
 
-        Cancelled, it leaves a transaction that can only be aborted.
+        If it is cancelled, the transaction can only be aborted.
         """
         state = self.state
         state.check_open()
@@ -160,7 +163,7 @@ class TransactionCalls:
             coordinator = self._groups.setdefault(
                 name, Coordinator(self._client, name, KeyType.GROUP)
             )
-            state.touched |= state.version_2
+            state.known_to_brokers |= state.version_2
             await coordinator.call(
                 what,
                 TXN_OFFSET_COMMIT,
@@ -180,49 +183,51 @@ class TransactionCalls:
             raise
 
     async def end(self, doing: str) -> None:
-        """Carry out what `Transactions.end` began. There may be another producer epoch then.
-        Raises ClientError if the producer died meanwhile."""
+        """Complete what `Transactions.end` began; this may change the producer epoch. Raises
+        ClientError if the producer is DEAD since then.
+        """
         state = self.state
         state.check_ending()
         what = f"{doing} the transaction of {state.transactional_id!r}"
-        if state.epoch_unsure:  # `prepare` had no response; a retry returns who may end it
-            await self._call(what, INIT_PRODUCER_ID, state.keep_body, state.on_kept)
+        if state.epoch_uncertain:
+            # `prepare` had no response: a retry returns the epoch that may end the transaction.
+            await self._call(what, INIT_PRODUCER_ID, state.prepare_body, state.on_prepared)
         if state.needs_epoch:
-            # While it is open, InitProducerId would fence the producer that opened it: this one.
-            # First it must be over, if the coordinator knows of it.
+            # While it is open, InitProducerId would fence its producer: this one.
+            # So abort it first, if the coordinator knows of it.
             at_most = END_TXN_V2_FROM - 1
             await self._call(
-                what, END_TXN, state.end_body, state.on_ended_in_doubt, at_most=at_most
+                what, END_TXN, state.end_body, state.on_aborted_if_open, at_most=at_most
             )
             await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
         elif state.needs_end:
             limit = None if state.version_2 else END_TXN_V2_FROM - 1
             await self._call(what, END_TXN, state.end_body, state.on_ended, at_most=limit)
-            if state.lifted:
+            if state.timeout_removed:
                 await self._call(what, INIT_PRODUCER_ID, state.init_body, state.on_init)
-        state.over()
+        state.complete()
 
     async def prepare(self) -> PreparedTransaction:
         """Prepare the open transaction for an external coordinator (KIP-939). May be called again
         after DeadlineExceeded.
         """
         state = self.state
-        if state.two_phase and state.phase is Phase.OPEN and not state.touched:
+        if state.two_phase and state.phase is Phase.OPEN and not state.known_to_brokers:
             state.check_open()
             state.end(commit=True)
-            state.over()
+            state.complete()
             return PreparedTransaction(
                 state.transactional_id, NO_PRODUCER_ID, NO_EPOCH, prepared=False
             )
         state.prepare()
-        if not state.keeps:
-            state.epoch_unsure = False
+        if not state.supports_keep_prepared:
+            state.epoch_uncertain = False
             return PreparedTransaction(
                 state.transactional_id, state.producer_id, state.producer_epoch, prepared=False
             )
         what = f"preparing the transaction of {state.transactional_id!r}"
         prepared: PreparedTransaction = await self._call(
-            what, INIT_PRODUCER_ID, state.keep_body, state.on_kept
+            what, INIT_PRODUCER_ID, state.prepare_body, state.on_prepared
         )
         return prepared
 
@@ -294,8 +299,8 @@ async def end_transaction(
         except ClientError as error:
             now = trio.current_time()
             refused_at = now if refused_at is None else refused_at
-            over = min(refused_at + REFUSED_FOR_S, deadline - REFUSED_PAUSE_S)
-            if error.code not in _REFUSALS or now >= over:
+            last_retry = min(refused_at + REFUSED_FOR_S, deadline - REFUSED_PAUSE_S)
+            if error.code not in _REFUSALS or now >= last_retry:
                 raise
         coordinator.forget()
         await trio.sleep(REFUSED_PAUSE_S)

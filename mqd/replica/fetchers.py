@@ -216,7 +216,7 @@ class Fetchers:
             fetcher.requests += 1
             if core.next_ready_at() < math.inf:
                 fetcher.change()
-            await line.ask(_FETCH, VERSION, body)
+            await line.send(_FETCH, VERSION, body)
             frame, position = await line.response()
             fetcher.in_flight = False
             actions = core.on_response(decode_fetch_response(frame, position), clock.monotonic())
@@ -245,7 +245,7 @@ class Fetchers:
                 if ready_at <= now:
                     freed_request = fetcher.requests
                     try:
-                        await line.ask(_API_VERSIONS, 0, b"", wanted=False)
+                        await line.send(_API_VERSIONS, 0, b"", wanted=False)
                     except ClientError:
                         return  # The task that fetches gets the same error, and logs it.
                     continue

@@ -374,10 +374,10 @@ class FakeBroker(FakeCoordinator):
                 return
             frames.receive_data(buffer[:received])
             while (frame := frames.next_frame()) is not None:
-                if not await self._response(stream, frame):
+                if not await self._respond(stream, frame):
                     return
 
-    async def _response(self, stream: MemoryStream, frame: memoryview) -> bool:
+    async def _respond(self, stream: MemoryStream, frame: memoryview) -> bool:
         header = decode_request_header(frame)
         api = by_key(header.api_key)
         assert api is not None

@@ -98,14 +98,14 @@ def test_a_retried_batch_keeps_its_place_and_its_bytes() -> None:
 def test_only_doubtful_batches_go_out_until_all_all_outcomes_known() -> None:
     accumulator = queue()
     put(accumulator, A)
-    (doubtful,) = drained(accumulator, 0.0, flush=True)
+    (outcome_uncertain,) = drained(accumulator, 0.0, flush=True)
     put(accumulator, B)
     assert not accumulator.all_outcomes_known()
-    doubtful.maybe_appended = True
-    accumulator.retry(doubtful, at=1.0, error=ERROR)
+    outcome_uncertain.maybe_appended = True
+    accumulator.retry(outcome_uncertain, at=1.0, error=ERROR)
     assert not accumulator.all_outcomes_known()
-    assert drained(accumulator, 1.0, flush=True, doubtful_only=True) == [doubtful]
-    accumulator.complete(doubtful)
+    assert drained(accumulator, 1.0, flush=True, maybe_appended_only=True) == [outcome_uncertain]
+    accumulator.complete(outcome_uncertain)
     assert accumulator.all_outcomes_known()
 
 
@@ -133,8 +133,8 @@ def test_halves_are_found_by_index_and_keep_the_bytes_counted() -> None:
     (batch,) = drained(accumulator, 0.0, flush=True)
     assert set(map(id, records)) == {id(batch)}
     accumulator.split(batch)
-    assert batch.halves is not None
-    left, right = batch.halves
+    assert batch.split_into is not None
+    left, right = batch.split_into
     assert [batch.locate(index) for index in range(5)] == [
         (left, 0),
         (left, 1),

@@ -198,13 +198,13 @@ async def test_a_member_commits_what_it_was_handed(nursery: trio.Nursery) -> Non
             reader = consumer.arrow_batches(["value"], rows_max=4)
             first = values_of([await reader.next(), await reader.next(), await reader.next()])
             await consumer.commit()
-            handed = len(first)
-            assert consumer.positions() == {A0: handed} and first == numbers(handed)
+            taken = len(first)
+            assert consumer.positions() == {A0: taken} and first == numbers(taken)
             committed = (await consumer.committed([A0]))[A0]
-            assert committed is not None and committed.offset == handed
+            assert committed is not None and committed.offset == taken
             await reader.next()
         async with open_group_consumer(client, "g", ["a"], **options) as consumer:
-            assert values_of([await consumer.arrow_batches(["value"]).next()])[0] == b"%d" % handed
+            assert values_of([await consumer.arrow_batches(["value"]).next()])[0] == b"%d" % taken
 
 
 # -- writing

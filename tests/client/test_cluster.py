@@ -176,10 +176,10 @@ async def test_a_leader_is_waited_for(
         with pytest.raises(ClientError, match="Partition a-7 does not exist"):
             await client.leader(TopicPartition("a", 7), deadline=trio.current_time() + 10)
         with pytest.raises(ClientError, match="broker 9 is not among the live brokers 1"):
-            await client.connection_to_node(9)
+            await client.connection_to_broker(9)
 
 
-async def test_a_node_that_goes_while_it_is_being_asked_is_no_error(
+async def test_a_broker_that_leaves_during_a_request_is_no_error(
     nursery: trio.Nursery, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The view that named it is not the present one any more: who leads now is asked for again."""
@@ -187,7 +187,7 @@ async def test_a_node_that_goes_while_it_is_being_asked_is_no_error(
     (partition,) = cluster.add_topic("a")
     partition.leader = 2
     async with connect("fake:9001", network=cluster) as client:
-        find = client.connection_to_node
+        find = client.connection_to_broker
         fences: list[int] = []
 
         async def fenced_meanwhile(node_id: int, *, purpose: str = "") -> PeerConnection:
@@ -196,7 +196,7 @@ async def test_a_node_that_goes_while_it_is_being_asked_is_no_error(
                 fences.pop()
             return await find(node_id, purpose=purpose)
 
-        monkeypatch.setattr(client, "connection_to_node", fenced_meanwhile)
+        monkeypatch.setattr(client, "connection_to_broker", fenced_meanwhile)
         async with open_producer(client) as producer:
             fences.append(2)
             assert (await producer.send("a", b"x")).offset == 0

@@ -342,7 +342,7 @@ def test_what_cannot_be_helped_ends_the_membership(code: int) -> None:
 
 def test_a_pattern_is_matched_before_the_join_and_when_topics_come() -> None:
     it = Classic(pattern="a|b.*")
-    assert it.member.next(it.now) == TopicLookup((), everything=True)
+    assert it.member.next(it.now) == TopicLookup((), all_topics=True)
     it.member.on_topics({**SEEN, "c": FoundTopic(ID, 1)}, it.now)
     assert decode_subscription(it.asked(JOIN_GROUP)["protocols"][0]["metadata"]).topics == ("a",)
     it.told(member_id="me", generation_id=1, leader="other", protocol_name="range")

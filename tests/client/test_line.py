@@ -36,7 +36,7 @@ def frame(correlation_id: int, body: bytes) -> bytes:
 
 
 async def round_trip(line: Line, peer: MemoryStream, body: bytes, correlation_id: int) -> bytes:
-    await line.ask(api(METADATA), 0, b"?")
+    await line.send(api(METADATA), 0, b"?")
     await peer.send_all(frame(correlation_id, body))
     taken, position = await line.response()
     return bytes(taken[position:])
@@ -57,23 +57,23 @@ async def test_responses_of_all_sizes_whatever_the_pieces(chunk: int) -> None:
 
 async def test_a_request_is_framed_and_sent_at_once() -> None:
     line, peer = lines()
-    await line.ask(api(METADATA), 0, b"body")
+    await line.send(api(METADATA), 0, b"body")
     assert peer.other.sent_calls == 1
     assert bytes(peer._incoming) == struct.pack(">ihhih", 16, 3, 0, 0, 2) + b"me" + b"body"
 
 
 async def test_an_unwanted_response_is_skipped() -> None:
     line, peer = lines()
-    await line.ask(api(METADATA), 0, b"")
-    await line.ask(api(API_VERSIONS), 0, b"", wanted=False)
-    await line.ask(api(METADATA), 0, b"")
+    await line.send(api(METADATA), 0, b"")
+    await line.send(api(API_VERSIONS), 0, b"", wanted=False)
+    await line.send(api(METADATA), 0, b"")
     await peer.send_all(frame(0, b"first") + frame(1, b"unwanted") + frame(2, b"second"))
     assert [bytes((await line.response())[0][4:]) for _ in range(2)] == [b"first", b"second"]
 
 
 async def test_a_cancelled_wait_loses_nothing() -> None:
     line, peer = lines()
-    await line.ask(api(METADATA), 0, b"")
+    await line.send(api(METADATA), 0, b"")
     whole = frame(0, b"abcdefgh")
     for byte in whole[:-1]:
         with trio.move_on_after(0) as scope:
@@ -91,7 +91,7 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
 
 async def test_a_length_alone_costs_nothing() -> None:
     line, peer = lines()
-    await line.ask(api(METADATA), 0, b"")
+    await line.send(api(METADATA), 0, b"")
     await peer.send_all(struct.pack(">ii", limits.RESPONSE_BYTES_MAX, 0) + bytes(300_000))
     with trio.move_on_after(0.01):
         await line.response()
@@ -119,7 +119,7 @@ async def test_room_for_large_responses_goes_when_they_do() -> None:
 )
 async def test_bytes_that_mean_nothing_are_refused(sent: bytes) -> None:
     line, peer = lines()
-    await line.ask(api(METADATA), 0, b"")
+    await line.send(api(METADATA), 0, b"")
     await peer.send_all(sent)
     with pytest.raises(ProtocolError):
         for _ in range(2):
@@ -128,12 +128,12 @@ async def test_bytes_that_mean_nothing_are_refused(sent: bytes) -> None:
 
 async def test_a_broken_connection_is_told_to_whoever_asks_or_waits() -> None:
     line, peer = lines()
-    await line.ask(api(METADATA), 0, b"")
+    await line.send(api(METADATA), 0, b"")
     peer.close()
     with pytest.raises(ConnectionBroken, match="closed the connection"):
         await line.response()
     with pytest.raises(ConnectionBroken, match="writing"):
-        await line.ask(api(METADATA), 0, b"")
+        await line.send(api(METADATA), 0, b"")
     line.close("enough of it")
     line.close("and once more")
     with pytest.raises(ConnectionBroken, match="enough of it"):
@@ -145,7 +145,7 @@ async def test_what_others_ask_meanwhile_goes_out_whole_behind_what_is_being_sen
 ) -> None:
     line, peer = lines()
     for wanted in (True, False, False):  # the first one sends; it has not left when the others come
-        nursery.start_soon(partial(line.ask, api(METADATA), 0, b"?", wanted=wanted))
+        nursery.start_soon(partial(line.send, api(METADATA), 0, b"?", wanted=wanted))
     await trio.testing.wait_all_tasks_blocked()
     assert len(peer._incoming) == 3 * len(struct.pack(">ihhih", 13, 3, 0, 0, 2) + b"me?")
     await peer.send_all(b"".join(frame(number, b"") for number in range(3)))

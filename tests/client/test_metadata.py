@@ -36,7 +36,7 @@ def topic(leader: int, epoch: int, topic_id: UUID = ID, index: int = 0) -> dict[
 
 def test_merge_takes_over_what_is_told() -> None:
     view = ClusterView().merge(
-        response(cluster_id="c", controller_id=1, topics=[topic(1, 4)]), everything=True
+        response(cluster_id="c", controller_id=1, topics=[topic(1, 4)]), all_topics=True
     )
     assert (view.cluster_id, view.controller_id, view.generation) == ("c", 1, 1)
     assert view.leader_of(TP) == BrokerInfo(1, "h", 9092, "r")
@@ -52,40 +52,40 @@ def test_merge_takes_over_what_is_told() -> None:
 
 def test_old_versions_lack_fields_and_that_is_fine() -> None:
     for version in range(14):
-        view = ClusterView().merge(response(version, topics=[topic(1, 4)]), everything=True)
+        view = ClusterView().merge(response(version, topics=[topic(1, 4)]), all_topics=True)
         assert view.leader_of(TP) is not None
         assert view.leader_epoch_of(TP) == (4 if version >= 7 else -1)
 
 
 def test_a_leader_epoch_never_goes_back_unless_the_topic_is_another() -> None:
-    view = ClusterView().merge(response(topics=[topic(1, 4)]), everything=False)
-    assert view.merge(response(topics=[topic(2, 3)]), everything=False).partition(
+    view = ClusterView().merge(response(topics=[topic(1, 4)]), all_topics=False)
+    assert view.merge(response(topics=[topic(2, 3)]), all_topics=False).partition(
         TP
     ) == view.partition(TP)
-    assert view.merge(response(topics=[topic(2, 5)]), everything=False).leader_epoch_of(TP) == 5
+    assert view.merge(response(topics=[topic(2, 5)]), all_topics=False).leader_epoch_of(TP) == 5
     assert (
-        view.merge(response(topics=[topic(2, 0, OTHER)]), everything=False).leader_epoch_of(TP) == 0
+        view.merge(response(topics=[topic(2, 0, OTHER)]), all_topics=False).leader_epoch_of(TP) == 0
     )
 
 
 def test_a_partial_response_keeps_other_topics_and_a_full_one_forgets_them() -> None:
-    view = ClusterView().merge(response(topics=[topic(1, 4)]), everything=False)
-    assert "a" in view.merge(response(topics=[]), everything=False).topics
-    assert view.merge(response(topics=[]), everything=True).topics == {}
+    view = ClusterView().merge(response(topics=[topic(1, 4)]), all_topics=False)
+    assert "a" in view.merge(response(topics=[]), all_topics=False).topics
+    assert view.merge(response(topics=[]), all_topics=True).topics == {}
     assert view.without("a").topics == {}
 
 
 def test_no_leader_and_an_unknown_leader_are_no_leader() -> None:
     for leader in (-1, 9):
-        view = ClusterView().merge(response(topics=[topic(leader, 4)]), everything=False)
+        view = ClusterView().merge(response(topics=[topic(leader, 4)]), all_topics=False)
         assert view.leader_of(TP) is None and view.partition(TP) is not None
 
 
 def test_partitions_with_gaps_are_found_by_number() -> None:
-    view = ClusterView().merge(response(topics=[topic(1, 4, index=3)]), everything=False)
+    view = ClusterView().merge(response(topics=[topic(1, 4, index=3)]), all_topics=False)
     assert view.leader_of(TopicPartition("a", 3)) is not None and view.partition(TP) is None
 
 
 def test_a_topic_with_an_error_has_no_partitions_to_lead() -> None:
-    view = ClusterView().merge(response(topics=[{"name": "a", "error_code": 3}]), everything=False)
+    view = ClusterView().merge(response(topics=[{"name": "a", "error_code": 3}]), all_topics=False)
     assert view.partition(TP) is None and view.topics["a"].error_code == 3

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mqd.client.errors import ClientError
-from mqd.client.raw_queue import NOT_STORED, Entry, RawQueue, Verdict
+from mqd.client.raw_queue import NOT_APPENDED, Entry, RawQueue, Verdict
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 from tests.client.test_raw_producer import Built
@@ -53,9 +53,9 @@ GOLDEN = {
         ok 0 0
         take => 0:3
         take => 0:6
-        not_enough_replicas 0 3 => AGAIN
+        not_enough_replicas 0 3 => RETRY
         take => -
-        out_of_order_sequence_number 0 6 => AGAIN
+        out_of_order_sequence_number 0 6 => RETRY
         take => -
         at 2
         take => 0:3
@@ -92,7 +92,7 @@ GOLDEN = {
         ok 0 0
         take => 0:3
         take => 0:6
-        not_enough_replicas 0 3 => AGAIN
+        not_enough_replicas 0 3 => RETRY
         none 0 6 => FAILED
     """,
     "out of order at the head is the end": """
@@ -167,7 +167,7 @@ class Played:
         else:
             assert error is not None
             self.queue.put_back(
-                entry, error, in_doubt=code not in NOT_STORED, retry_at=self.now + 1
+                entry, error, maybe_appended=code not in NOT_APPENDED, retry_at=self.now + 1
             )
         return "" if word in ("ok", "lost") else verdict.name
 

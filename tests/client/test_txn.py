@@ -53,15 +53,15 @@ def _v3(fields: dict[str, Any]) -> Any:
 
 def test_version_1_adds_partitions_before_records_go() -> None:
     it = opened(version_2=False)
-    it.want(A0)
-    assert not it.may_send(A0) and list(it.wanted) == [A0]
+    it.add_partition(A0)
+    assert not it.may_send(A0) and list(it.partitions_to_add) == [A0]
     body = it.add_body([A0])
     assert (
         body["v3_and_below_topics"] == [{"name": "a", "partitions": [0]}]
         and body["v3_and_below_producer_epoch"] == 3
     )
     added(it, {0: 0})
-    assert it.may_send(A0) and not it.may_send(A1) and not it.wanted
+    assert it.may_send(A0) and not it.may_send(A1) and not it.partitions_to_add
     it.end(commit=True)
     assert it.needs_end and it.end_body() == {
         "transactional_id": "t",
@@ -70,18 +70,18 @@ def test_version_1_adds_partitions_before_records_go() -> None:
         "committed": True,
     }
     assert not it.on_ended(response(26))
-    it.over()
+    it.complete()
     assert it.phase is Phase.READY and it.producer_epoch == 3 and not it.partitions
 
 
 def test_version_2_adds_nothing_and_takes_a_new_epoch_at_each_end() -> None:
     it = opened(version_2=True)
-    it.want(A0)
-    assert it.may_send(A0) and not it.wanted
+    it.add_partition(A0)
+    assert it.may_send(A0) and not it.partitions_to_add
     it.end(commit=False)
     assert it.needs_end and not it.end_body()["committed"]
     assert it.on_ended(response(26, producer_id=7, producer_epoch=4))
-    it.over()
+    it.complete()
     assert it.producer_epoch == 4
 
 
@@ -105,7 +105,7 @@ def test_offsets_alone_need_an_end() -> None:
 def test_an_end_in_doubt_takes_a_new_epoch_in_version_1_and_version_2_gives_one_anyway() -> None:
     for version_2 in (False, True):
         it = opened(version_2=version_2)
-        it.want(A0)
+        it.add_partition(A0)
         if not version_2:
             added(it, {0: 0})
         it.fail(ClientError(ErrorCode.REQUEST_TIMED_OUT, "late"))
@@ -117,33 +117,33 @@ def test_an_end_in_doubt_takes_a_new_epoch_in_version_1_and_version_2_gives_one_
 
 def test_a_broken_transaction_can_only_be_aborted() -> None:
     it = opened(version_2=True)
-    it.want(A0)
-    it.fail(ClientError(ErrorCode.MESSAGE_TOO_LARGE, "too large"), doubtful=False)
+    it.add_partition(A0)
+    it.fail(ClientError(ErrorCode.MESSAGE_TOO_LARGE, "too large"), outcome_uncertain=False)
     for refused in (it.check_open, lambda: it.end(commit=True), lambda: it.begin(version_2=True)):
         with pytest.raises(TransactionBroken, match="only be aborted: too large"):
             refused()
     it.end(commit=False)
     it.on_ended(response(26, producer_id=7, producer_epoch=4))
-    it.over()
+    it.complete()
     it.begin(version_2=True)
 
 
 def test_the_worst_of_several_responses_counts_and_what_was_not_tried_does_not() -> None:
     it = opened(version_2=False)
-    it.want(A0)
-    it.want(A1)
+    it.add_partition(A0)
+    it.add_partition(A1)
     with pytest.raises(ClientError) as caught:
         added(it, {0: 55, 1: 29})
     assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     with pytest.raises(ClientError) as caught:
         added(it, {0: 55, 1: 51})
-    assert caught.value.retriable and not it.touched
+    assert caught.value.retriable and not it.known_to_brokers
 
 
 @pytest.mark.parametrize("code", [90, 47])
 def test_a_coordinator_that_knows_a_newer_epoch_ends_the_producer(code: int) -> None:
     it = opened(version_2=True)
-    it.want(A0)
+    it.add_partition(A0)
     it.end(commit=True)
     with pytest.raises(ClientError):
         it.on_ended(response(26, error_code=code))
@@ -155,7 +155,7 @@ def test_a_coordinator_that_knows_a_newer_epoch_ends_the_producer(code: int) -> 
 
 def test_a_leader_that_knows_a_newer_epoch_only_breaks_the_transaction() -> None:
     it = opened(version_2=True)
-    it.want(A0)
+    it.add_partition(A0)
     it.fail(ClientError(ErrorCode.INVALID_PRODUCER_EPOCH, "old"))
     assert it.phase is Phase.BROKEN
 
@@ -163,7 +163,7 @@ def test_a_leader_that_knows_a_newer_epoch_only_breaks_the_transaction() -> None
 @pytest.mark.parametrize("fatal", [False, True])
 def test_a_commit_that_fails_while_it_is_repeated_raises_why(fatal: bool) -> None:
     it = opened(version_2=True)
-    it.want(TopicPartition("a", 0))
+    it.add_partition(TopicPartition("a", 0))
     it.end(commit=True)
     it.fail(
         ClientError(
@@ -177,7 +177,7 @@ def test_a_commit_that_fails_while_it_is_repeated_raises_why(fatal: bool) -> Non
 
 def test_a_commit_that_is_to_be_aborted_is() -> None:
     it = opened(version_2=True)
-    it.want(A0)
+    it.add_partition(A0)
     it.end(commit=True)
     with pytest.raises(ClientError):
         it.on_ended(response(26, error_code=int(ErrorCode.TRANSACTION_ABORTABLE)))
@@ -189,7 +189,7 @@ def test_a_commit_that_is_to_be_aborted_is() -> None:
 @pytest.mark.parametrize("code", [14, 15, 16, 51])
 def test_what_passes_is_asked_again(code: int) -> None:
     it = opened(version_2=True)
-    it.want(A0)
+    it.add_partition(A0)
     it.end(commit=True)
     with pytest.raises(ClientError) as caught:
         it.on_ended(response(26, error_code=code))

@@ -62,7 +62,7 @@ async def forwarding() -> AsyncIterator[tuple[FakeCluster, Forwarder]]:
     async with trio.open_nursery() as nursery:
         cluster = FakeCluster(nursery, nodes=2)
         for broker in cluster.brokers.values():
-            broker._answer = partial(receives, broker, broker._answer)  # type: ignore[method-assign]  # replaced by the test
+            broker._respond = partial(receives, broker, broker._respond)  # type: ignore[method-assign]
         # clients' ports lead nowhere: what is forwarded goes to the peer listener
         nodes = {
             number: PeerNode(number, "fake", 1, 9000 + number, None, True, "advertised", 2)

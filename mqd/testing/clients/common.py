@@ -57,7 +57,7 @@ async def fetch(
     """One fetch of one partition, from its leader or a follower: the row of the response,
     which may have an error. MqError, ProtocolError.
     """
-    connection = await client.connection_to_node(node, purpose=name)
+    connection = await client.connection_to_broker(node, purpose=name)
     row = {
         "partition": partition.partition,
         "current_leader_epoch": epoch,
