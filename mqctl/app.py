@@ -218,7 +218,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             metavar="SECONDS",
-            help="Timeout of each request to the cluster. [default: 15]",
+            help="Timeout of the requests to the cluster. [default: 15]",
         ),
         _output_option,
         click.option(

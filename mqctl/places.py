@@ -19,10 +19,13 @@ _WORDS: dict[str, Literal["beginning", "end"]] = {
     "now": "end",
 }
 
-HELP = (
-    "beginning (or earliest), end (or latest), an offset, -N (the last N), "
-    "@TIME (ms since 1970, ISO 8601, or -15m ago)"
+PLACE_FORMS = (
+    "beginning (or earliest), end (or latest), an offset, -N (N before the log end) or @TIME"
 )
+TIME_FORMS = (
+    "TIME is 2026-01-31T12:00:00Z, ms since 1970, or -15m (15 minutes ago; also s, h or d)."
+)
+"""The one notation for times, in the help of every command that has one."""
 
 
 class Place(NamedTuple):
@@ -46,14 +49,15 @@ def parse_place(text: str, now_ms: int) -> Place:
         return Place(before_end=int(text[1:]))
     if text.startswith("@"):
         return Place(timestamp_ms=parse_time(text[1:], now_ms))
-    raise ValueError(f"invalid position {text!r}: expected {HELP}")
+    raise ValueError(f"invalid position {text!r}: expected {PLACE_FORMS}")
 
 
 def parse_time(text: str, now_ms: int) -> int:
     """Milliseconds since 1970 (UTC), ISO 8601 (local time unless it names a zone), or -15m.
 
-    Raises ValueError.
+    A leading @, as in places, is permitted. Raises ValueError.
     """
+    text = text.removeprefix("@")
     if text.isdecimal():
         return int(text)
     ago = _AGO.fullmatch(text)

@@ -50,6 +50,9 @@ def info(settings: Settings) -> None:
 
     Only the controller knows which brokers are alive. Without a controller their state is unknown,
     and the exit code is 3.
+
+    \b
+    mqctl cluster info
     """
     data, unknown = run_timed(
         settings, lambda client, deadline: gather(client, settings.timeout_s, deadline)

@@ -41,7 +41,7 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
     default="beginning",
     show_default=True,
     metavar="PLACE",
-    help=f"First offset: {places.HELP}.",
+    help=f"First offset: {places.PLACE_FORMS}. {places.TIME_FORMS}",
 )
 @click.option(
     "--to",
@@ -52,13 +52,15 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
 @click.option(
     "-p", "--partitions", metavar="N,..", help="Only these partitions, for example 0,2,5-7."
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after N records.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N records."
+)
 @click.option(
     "--follow/--exit-at-end",
     "-F/-e",
     "follow",
     default=True,
-    help="Wait for more records [default], or stop at the current log end.",
+    help="Wait for more records, or stop at the current log end. [default: --follow]",
 )
 @click.option(
     "-f",
@@ -88,7 +90,7 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Timeout of each request. [default: 15]",
+    help="Timeout of the requests to the cluster. [default: 15]",
 )
 def consume(
     topics: tuple[str, ...],
@@ -103,12 +105,12 @@ def consume(
     bootstrap: str | None,
     timeout: float | None,
 ) -> None:
-    """Read records from topics, in order within each partition, and print each of them.
+    """Read records from topics and print them, in order within each partition.
 
     \b
     mqctl consume orders                          all records, then new ones
     mqctl consume orders -e -f '%p %o %k=%v\\n'    all records up to the log end
-    mqctl consume orders --from -10 -e            the last ten of each partition
+    mqctl consume orders --from -10 -e            from ten before the log end of each partition
     mqctl consume orders --from @-15m -o jsonl    the last 15 minutes, then new ones, as JSON lines
     """
     settings = settings_of(bootstrap, output, timeout, default_output="text")

@@ -52,7 +52,11 @@ async def _features(client: ClusterClient, settings: Settings) -> list[Feature]:
 @click.command("list")
 @options
 def list_(settings: Settings) -> None:
-    """List features: FINALIZED is in use; the controller's release supports LOWEST to NEWEST."""
+    """List features: FINALIZED is in use; the controller's release supports LOWEST to NEWEST.
+
+    \b
+    mqctl feature list
+    """
     found = run(settings, lambda client: _features(client, settings))
     settings.show(FEATURES, [each._asdict() for each in found])
 
@@ -60,14 +64,13 @@ def list_(settings: Settings) -> None:
 @click.command()
 @click.argument("wanted", nargs=-1, metavar="[NAME=LEVEL]...")
 @click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
-@click.option("--yes", is_flag=True, help="Skip the confirmation prompt.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @options
 def upgrade(settings: Settings, wanted: tuple[str, ...], dry_run: bool, yes: bool) -> None:
-    """Finalize levels. Without NAME=LEVEL: the newest mqd.metadata.version that the controller
-    supports.
+    """Finalize feature levels, after every node runs the new release.
 
-    Every node must run a release that supports the level. After mqd.metadata.version no node can go
-    back to an earlier release.
+    Without NAME=LEVEL: the newest mqd.metadata.version that the controller supports. After that,
+    no node can return to an earlier release.
 
     \b
     mqctl feature upgrade --yes

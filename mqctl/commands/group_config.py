@@ -31,7 +31,11 @@ def config() -> None:
 def get(
     settings: Settings, group: str, names: tuple[str, ...], changed: bool, explain: bool
 ) -> None:
-    """Show all or the named configuration keys of GROUP, with their values and sources."""
+    """Show all or the named configuration keys of GROUP, with their values and sources.
+
+    \b
+    mqctl group config get billing --explain
+    """
     show(settings, "group", group, names, changed=changed, explain=explain)
 
 
@@ -55,5 +59,9 @@ def set_(settings: Settings, group: str, pairs: tuple[str, ...], dry_run: bool) 
 @click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
 @options
 def unset(settings: Settings, group: str, names: tuple[str, ...], dry_run: bool) -> None:
-    """Reset configuration keys of GROUP to the defaults of the cluster."""
+    """Reset configuration keys of GROUP to the defaults of the cluster.
+
+    \b
+    mqctl group config unset billing consumer.session.timeout.ms
+    """
     alter(settings, "group", group, "DELETE", dict.fromkeys(names), dry_run=dry_run)

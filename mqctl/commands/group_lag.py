@@ -65,7 +65,7 @@ def lag(
     """Show the committed offsets and the lag of groups.
 
     An assigned partition without a committed offset has no lag; --total counts it as uncommitted.
-    --all omits groups without any such partition.
+    --all omits groups without assigned partitions and committed offsets.
 
     \b
     mqctl group lag billing

@@ -35,7 +35,13 @@ PLAN = (
 @click.command()
 @click.argument("name", metavar="GROUP")
 @click.argument("partitions", nargs=-1, metavar="[TOPIC[:PARTITION]...]")
-@click.option("--to", "place", metavar="PLACE", help=f"New position: {places.HELP}, or current.")
+@click.option(
+    "--to",
+    "place",
+    metavar="PLACE",
+    help=f"New position: {places.PLACE_FORMS}; or current (the committed offset). "
+    f"{places.TIME_FORMS}",
+)
 @click.option(
     "--shift", type=int, metavar="N", help="Move each committed offset N forward, or back (-N)."
 )
@@ -65,11 +71,12 @@ def seek(
     save_to: str | None,
     execute: bool,
 ) -> None:
-    """Reset the committed offsets of a group: of the given partitions, or of all that have one.
+    """Reset the committed offsets of a group.
 
-    The group must have no members: stop them first. An offset outside of the log becomes the log
-    start or the log end. If the group does not exist and you name topics, it is created. Partitions
-    without a leader are reported and not changed; the exit code is 3 then.
+    Without TOPIC: of all partitions with a committed offset. The group must have no members: stop
+    them first. If the group does not exist and you specify topics, the command creates the group.
+    An offset outside of the log becomes the log start or the log end. Partitions without a leader
+    are reported and not changed; the exit code is 3 then.
 
     \b
     mqctl group seek billing --to beginning                    only shows the plan

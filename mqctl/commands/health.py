@@ -52,6 +52,9 @@ def quorum(settings: Settings) -> None:
 
     LAST CONTACT and CAUGHT UP show how long ago that was, by the leader's clock. Without a majority
     of the voters there is no leader; the command reports this within 5 seconds.
+
+    \b
+    mqctl cluster quorum
     """
     limit_s = min(settings.timeout_s, REQUEST_SECONDS)
 

@@ -130,15 +130,15 @@ def _cells(row: dict[str, Any], settings: Settings) -> dict[str, Any]:
 @click.option(
     "--allow-gaps",
     is_flag=True,
-    help="Do not report missing offsets, even in partitions that were never compacted.",
+    help="Permit gaps between offsets, also in partitions that were never compacted.",
 )
 def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     """Check every segment (CRC, offsets), index, checkpoint and snapshot.
 
     DIR is a data directory, a log directory or the directory of one partition. For a data
     directory, all log directories of the node are checked, also those elsewhere (log.dirs). The
-    exit code is 1 if there are findings or no partitions. The metadata log of the node
-    (DIR/metadata) is not checked: the node does that when it starts.
+    exit code is 1 if it finds a fault, or no partition. The metadata log of the node (DIR/metadata)
+    is not checked: the node checks it when it starts.
 
     \b
     mqctl log verify data
@@ -146,7 +146,7 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
     if offline.in_use(path):
         print_message(
             f"warning: a node is running on {path}: its unfinished writes may be reported as "
-            "findings; stop it first to be certain"
+            "faults; stop it first to be certain"
         )
     verifier = offline.Verifier(_progress(), allow_gaps=allow_gaps)
     directories: list[Path] = []
@@ -182,7 +182,7 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
         raise Failure(f"no partitions in {str(path)!r}: nothing was verified", remedy=remedy)
     print_message(
         f"{verifier.partitions} partitions, {verifier.batches} batches, {verifier.size_bytes} "
-        f"bytes: {len(rows)} findings"
+        f"bytes: {len(rows)} faults"
     )
     if rows:
         raise SystemExit(FAILED)

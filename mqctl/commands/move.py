@@ -98,8 +98,8 @@ def execution_options(function: Any) -> Any:
         click.option(
             "--throttle",
             type=Rate(),
-            help="With --execute: limit each broker's replication to this many bytes per second, "
-            "for example 50M.",
+            help="With --execute: limit each broker's replication to this many bytes per second; "
+            "50M is 50,000,000, 50MiB is 52,428,800.",
         ),
         click.option(
             "--execute",
@@ -122,7 +122,7 @@ def check_options(execute: bool, throttle: int | None, wait: bool) -> None:
 
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[TOPIC:PARTITION=BROKER,..]...")
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @click.option(
     "--from",
     "leaving",
@@ -164,9 +164,10 @@ def move(
 ) -> None:
     """Move partitions to other brokers.
 
-    A target lists all replicas of a partition, the preferred leader first. It needs at least as
-    many brokers as the partition has replicas, unless you add --allow-fewer-replicas. Clients can
-    read and write during the move: old replicas are deleted only after the new ones are in sync.
+    TARGET is TOPIC:PARTITION=BROKER,.. and lists all replicas of a partition, the preferred leader
+    first. It needs at least as many brokers as the partition has replicas, unless you add
+    --allow-fewer-replicas. Clients can read and write during the move: old replicas are deleted
+    only after the new ones are in sync.
 
     \b
     mqctl partition move orders:0=1,2,4                         only shows the plan
@@ -440,7 +441,7 @@ def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="All moves in progress.")
 @options
 def move_cancel(settings: Settings, partitions: tuple[str, ...], everything: bool) -> None:
-    """Cancel moves, and restore the replicas from before.
+    """Cancel moves, and restore the previous replicas.
 
     Partial copies are deleted. When no moves remain, the throttle is removed, too.
 

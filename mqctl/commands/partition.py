@@ -32,7 +32,7 @@ COMMANDS = {
     "move-status": ("mqctl.commands.move:move_status", "Show the moves in progress."),
     "move-cancel": (
         "mqctl.commands.move:move_cancel",
-        "Cancel moves, and restore the replicas from before.",
+        "Cancel moves, and restore the previous replicas.",
     ),
     "elect-leader": (
         "mqctl.commands.partition:elect_leader",

@@ -88,13 +88,14 @@ Parse = Callable[[bytes], "Envelope"]
     "-p",
     "--partition",
     type=click.IntRange(min=0),
+    metavar="N",
     help="The partition of all records. [default: by key, else balanced]",
 )
 @click.option(
     "-t",
     "--timestamp",
     metavar="TIME",
-    help="Timestamp of all records: ms since 1970, ISO 8601, or -15m. [default: now]",
+    help=f"Timestamp of all records. {places.TIME_FORMS} [default: now]",
 )
 @click.option(
     "-z",

@@ -87,12 +87,14 @@ def _described(found: TopicInfo) -> dict[str, Any]:
     "-p",
     "--partitions",
     type=click.IntRange(min=1),
+    metavar="N",
     help="Number of partitions. [default: num.partitions of the cluster]",
 )
 @click.option(
     "-r",
     "--replication-factor",
     type=click.IntRange(min=1),
+    metavar="N",
     help="Replicas of each partition. [default: default.replication.factor of the cluster]",
 )
 @click.option(
@@ -195,7 +197,11 @@ async def _set_entries(
 @click.option("--internal", is_flag=True, help="Include internal topics.")
 @options
 def list_(settings: Settings, pattern: str | None, internal: bool) -> None:
-    """List all topics, or those that match PATTERN (* and ?)."""
+    """List all topics, or those that match PATTERN (* and ?).
+
+    \b
+    mqctl topic list 'orders*'
+    """
 
     async def work(client: ClusterClient) -> list[TopicInfo]:
         from mqd.client.admin import Admin
@@ -217,7 +223,11 @@ def list_(settings: Settings, pattern: str | None, internal: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @options
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
-    """Show partitions, leaders, replicas, offsets and configuration of topics."""
+    """Show partitions, leaders, replicas, offsets and configuration of topics.
+
+    \b
+    mqctl topic describe orders
+    """
     results = run(settings, lambda client: _describe(client, names, settings.timeout_s))
     found = [outcome for outcome in results.values() if isinstance(outcome, dict)]
     if settings.output == "table":
@@ -355,8 +365,12 @@ async def _choose(client: ClusterClient, names: tuple[str, ...], timeout_s: floa
 
 @click.command("add-partitions")
 @click.argument("name", metavar="TOPIC")
-@click.option("--to", "total", type=click.IntRange(min=1), help="New number of partitions.")
-@click.option("--by", "more", type=click.IntRange(min=1), help="Number of partitions to add.")
+@click.option(
+    "--to", "total", type=click.IntRange(min=1), metavar="N", help="New number of partitions."
+)
+@click.option(
+    "--by", "more", type=click.IntRange(min=1), metavar="N", help="Number of partitions to add."
+)
 @click.option("--dry-run", is_flag=True, help="Validate the request without adding anything.")
 @options
 def add_partitions(

@@ -33,7 +33,11 @@ def config() -> None:
 def get(
     settings: Settings, topic: str, names: tuple[str, ...], changed: bool, explain: bool
 ) -> None:
-    """Show all or the named configuration keys of TOPIC, with their values and sources."""
+    """Show all or the named configuration keys of TOPIC, with their values and sources.
+
+    \b
+    mqctl topic config get orders retention.ms
+    """
     show(settings, "topic", topic, names, changed=changed, explain=explain)
 
 
@@ -57,7 +61,11 @@ def set_(settings: Settings, topic: str, pairs: tuple[str, ...], dry_run: bool) 
 @click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
 @options
 def unset(settings: Settings, topic: str, names: tuple[str, ...], dry_run: bool) -> None:
-    """Reset configuration keys of TOPIC to the defaults of the cluster."""
+    """Reset configuration keys of TOPIC to the defaults of the cluster.
+
+    \b
+    mqctl topic config unset orders retention.ms
+    """
     alter(settings, "topic", topic, "DELETE", dict.fromkeys(names), dry_run=dry_run)
 
 
@@ -67,7 +75,11 @@ def unset(settings: Settings, topic: str, names: tuple[str, ...], dry_run: bool)
 @click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
 @options
 def append(settings: Settings, topic: str, pairs: tuple[str, ...], dry_run: bool) -> None:
-    """Append values to keys of TOPIC of type list, such as cleanup.policy."""
+    """Append values to keys of TOPIC of type list.
+
+    \b
+    mqctl topic config append orders cleanup.policy=compact
+    """
     alter(settings, "topic", topic, "APPEND", parse_pairs(pairs), dry_run=dry_run)
 
 
@@ -77,5 +89,9 @@ def append(settings: Settings, topic: str, pairs: tuple[str, ...], dry_run: bool
 @click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
 @options
 def subtract(settings: Settings, topic: str, pairs: tuple[str, ...], dry_run: bool) -> None:
-    """Remove values from keys of TOPIC of type list, such as cleanup.policy."""
+    """Remove values from keys of TOPIC of type list.
+
+    \b
+    mqctl topic config subtract orders cleanup.policy=compact
+    """
     alter(settings, "topic", topic, "SUBTRACT", parse_pairs(pairs), dry_run=dry_run)

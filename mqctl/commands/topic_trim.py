@@ -60,13 +60,13 @@ class Limit(NamedTuple):
 @click.option(
     "--before-time",
     metavar="TIME",
-    help="Delete the records before the first one since TIME: -7d, ISO 8601, or ms since 1970.",
+    help="Delete the records before the first record at or after TIME. " + places.TIME_FORMS,
 )
 @click.option(
     "--keep",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Delete all but the last N offsets of each partition.",
+    help="Keep the last N offsets of each partition, and delete the records before them.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, without deleting it.")
 @click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
@@ -82,7 +82,7 @@ def trim(
 ) -> None:
     """Delete the oldest records of topics or partitions. This cannot be undone.
 
-    The other records keep their offsets: only the log start moves. Topics with
+    The other records keep their offsets: only the log start offset moves. Topics with
     cleanup.policy=compact cannot be trimmed.
 
     \b
@@ -97,9 +97,7 @@ def trim(
     try:
         named = [parse_partition(text) for text in partitions]
         timestamp_ms = (
-            None
-            if before_time is None
-            else places.parse_time(before_time.removeprefix("@"), int(time.time() * 1000))
+            None if before_time is None else places.parse_time(before_time, int(time.time() * 1000))
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -109,8 +109,8 @@ def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -
 @click.option(
     "--longer-than",
     type=Duration(),
-    metavar="TIME",
-    help="Only ids whose transaction has been open for longer: 90s, 15m, 2h.",
+    metavar="DURATION",
+    help="Only ids whose transaction has been open for longer. DURATION is 90s, 15m, 2h or 7d.",
 )
 @click.option(
     "--prepared",
@@ -165,7 +165,11 @@ def list_(
 @click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
 @options
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
-    """Show transactional ids with their producers, and open transactions with their partitions."""
+    """Show transactional ids with their producers, and open transactions with their partitions.
+
+    \b
+    mqctl txn describe billing-1
+    """
     results = run(settings, lambda client: _admin(client, settings).describe_transactions(names))
     from mqd.client.errors import ClientError
 
@@ -212,15 +216,16 @@ def _described(each: TransactionDescription, now_ms: int) -> dict[str, Any]:
     "broker_id",
     type=click.IntRange(min=0),
     metavar="ID",
-    help="Only partitions that this broker leads.",
+    help="Only partitions that broker ID leads.",
 )
 @click.option(
     "--older-than",
     type=Duration(),
     default="15m",
     show_default=True,
-    metavar="TIME",
-    help="Only older transactions; use more than the longest transaction timeout.",
+    metavar="DURATION",
+    help="Only transactions older than DURATION (90s, 15m, 2h or 7d). Choose more than the longest "
+    "transaction timeout.",
 )
 @options
 def find_hanging(

@@ -52,7 +52,7 @@ async def test_verify_finds_nothing_in_a_good_directory(data: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (
         "1 partitions, 20 batches" in result.stderr
-        and "0 findings" in result.stderr
+        and "0 faults" in result.stderr
         and "reading" not in result.stderr
     )
     assert result.stdout == ""
