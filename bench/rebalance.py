@@ -13,7 +13,7 @@ which shows whether all partitions paused or only the moved ones. A gap below
 50 ms with 10 members, or 200 ms with 100, is no longer than the usual interval of records.
 
 `eager`: the classic protocol with `range`; `cooperative`: the classic protocol with
-`cooperative-sticky`; `consumer`: KIP-848. Session time-out 6 s, heartbeats each second, for all
+`cooperative-sticky`; `consumer`: KIP-848. Session timeout 6 s, heartbeats each second, for all
 three and both brokers; group.initial.rebalance.delay.ms is 0. With --peer-kafka a node of Apache
 Kafka takes part in the same run, round by round in turn.
 """

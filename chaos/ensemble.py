@@ -28,7 +28,7 @@ POLL_INTERVAL_S = 0.02
 KAFKA_PORT_STEP = 10
 TOPIC_ALREADY_EXISTS = 36
 RETRIED = frozenset({0, 7, 41, 14, 15, 38, TOPIC_ALREADY_EXISTS})
-"""Answers to CreateTopics that a young cluster may give, or a repeated request: time-out,
+"""Answers to CreateTopics that a young cluster may give, or a repeated request: timeout,
 no controller yet, too few brokers yet.
 """
 
@@ -116,7 +116,7 @@ class Ensemble:
     def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> float:
         """Poll until it is true; returns the monotonic time then.
 
-        Raises NodeFailed after the time-out.
+        Raises NodeFailed after the timeout.
         """
         deadline = time.monotonic() + timeout_s
         while not condition():

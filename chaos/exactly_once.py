@@ -307,7 +307,7 @@ class Trial:
             time.sleep(0.05)
 
     def _wait_for_stability(self, keys: list[Key]) -> None:
-        """Every transaction that was left behind ends by its time-out."""
+        """Every transaction that was left behind ends by its timeout."""
         deadline = time.monotonic() + TRANSACTION_MS / 1000 + STUCK_S
         while True:
             ends = {key: self._ends(key) for key in keys}

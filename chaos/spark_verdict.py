@@ -1,6 +1,6 @@
 """The verdict on a copy that Spark made: the rows of both topics, and transactions that are open.
 
-The query has ended. Transactions of killed attempts may be open for a while: their time-out ends
+The query has ended. Transactions of killed attempts may be open for a while: their timeout ends
 them.
 """
 

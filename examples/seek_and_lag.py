@@ -28,7 +28,7 @@ with connect(BOOTSTRAP) as client:
         read = 0
         while read < 40:
             batch = consumer.next()
-            assert batch is not None  # without a time-out it waits for records
+            assert batch is not None  # without a timeout it waits for records
             read += len(batch.records)
         consumer.commit({PARTITION: 40})
     (row,) = client.admin.group_lag(GROUP)

@@ -41,7 +41,7 @@ _PAUSE_ATTEMPTS = 3
 """A pause before the next request for a producer id or a leader is that of a fourth attempt: 0.16
 s."""
 _ATTEMPT_SECONDS_MIN = 0.1
-"""The shortest time-out of a request, however soon its batches expire."""
+"""The shortest timeout of a request, however soon its batches expire."""
 
 
 class BatchSender:
@@ -216,7 +216,7 @@ class BatchSender:
         self._wake()
 
     async def _request(self, node_id: int, batches: list[Batch]) -> Any:
-        """The response to one Produce; None with acks=0. The time-out is that of the batches, at
+        """The response to one Produce; None with acks=0. The timeout is that of the batches, at
         most."""
         view = self._client.view
         connection = await self._client.connection_to_leader(node_id)

@@ -195,7 +195,7 @@ class RawProducer:
             try:
                 await self.abort()
             except MqError:
-                pass  # the coordinator ends it at its time-out, or our successor does
+                pass  # the coordinator ends it at its timeout, or our successor does
 
     def close(self) -> None:
         self._sender.close()

@@ -319,7 +319,7 @@ async def test_a_broker_that_cannot_keep_says_so_in_a_field(nursery: trio.Nurser
     cluster.one.script(INIT_PRODUCER_ID, watched, watched, watched)
     async with producing(cluster, two_phase=True) as (client, producer):
         assert seen == [(False, False), (False, True), (True, False)], (
-            "then without a time-out from the beginning"
+            "then without a timeout from the beginning"
         )
         await producer.begin()
         await send_both(producer, 0, 30)
@@ -356,7 +356,7 @@ async def test_a_writer_may_still_abort_what_it_prepared(
         cluster.one.script(INIT_PRODUCER_ID, keep)
         await producer.prepare()
         await producer.abort()
-        assert transaction(cluster).state == "Empty"  # the time-out is back
+        assert transaction(cluster).state == "Empty"  # the timeout is back
         await producer.begin()
         await send_both(producer, 30, 60)
         await producer.commit()
@@ -382,7 +382,7 @@ async def test_a_preparation_without_a_response_is_repeated(
         cluster.one.script(INIT_PRODUCER_ID, keep)
         if then == "abort":
             await producer.abort()
-            assert transaction(cluster).state == "Empty"  # the time-out is back
+            assert transaction(cluster).state == "Empty"  # the timeout is back
         else:
             prepared = await producer.prepare()
             await end_transaction(client, *prepared[:3], True)

@@ -222,7 +222,7 @@ def test_kafka_refuses_to_keep_a_transaction_and_mqd_does_not(
         assert code == UNSUPPORTED_VERSION
     else:
         assert (code, following, ongoing) == (NONE, who.next(), NOBODY)
-        assert txn.described().transaction_timeout_ms == 60_000, "and the time-out stays"
+        assert txn.described().transaction_timeout_ms == 60_000, "and the timeout stays"
 
 
 def prepared(txn: TwoPhase, wire: Wire, topic: str, *, timeout_ms: int = 60_000) -> tuple[Who, Who]:
@@ -257,9 +257,9 @@ def test_a_prepared_transaction_is_sealed(txn: TwoPhase, wire: Wire, topic: str)
 
 @pytest.mark.mqd_only
 def test_a_prepared_transaction_waits_for_its_owner(txn: TwoPhase, wire: Wire, topic: str) -> None:
-    """Beyond its time-out, which Apache Kafka does not lift."""
+    """Beyond its timeout, which Apache Kafka does not lift."""
     _, owner = prepared(txn, wire, topic, timeout_ms=300)
-    time.sleep(1.5)  # the time-out, and several searches for what timed out
+    time.sleep(1.5)  # the timeout, and several searches for what timed out
     assert (
         txn.described().transaction_state == "Ongoing"
         and txn.described().transaction_timeout_ms == FOREVER

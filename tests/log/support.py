@@ -294,7 +294,7 @@ async def settle() -> None:
 
 
 async def wait_until(condition: Callable[[], object]) -> None:
-    """Turns until `condition()` holds; pytest's time-out is the deadline, since the clock
+    """Turns until `condition()` holds; pytest's timeout is the deadline, since the clock
     may stand still.
     """
     while not condition():

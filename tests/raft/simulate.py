@@ -8,7 +8,7 @@ The nodes are the real RaftNode and Journal. After every event the safety proper
 (Ongaro, figure 3.2) are checked: election safety, log matching, leader completeness, state machine
 safety; that a committed entry is durable on a majority; and that nothing is applied that is not
 durable on the node that applies it; that observers never vote or stand; and that a leader has heard
-a majority within the longest election time-out. Besides crashes and cuts, one voter's disk may be
+a majority within the longest election timeout. Besides crashes and cuts, one voter's disk may be
 emptied while all others have theirs (once a run: a second loss would be one too many). At the end
 all heals, and all must converge with no acknowledged command lost or doubled. A violation names the
 seed that shows it again.

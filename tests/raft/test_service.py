@@ -539,7 +539,7 @@ async def test_when_the_leader_s_process_ends_another_leads_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its listener goes with it, as with any process; others would wait for a whole
-    election time-out.
+    election timeout.
     """
     async with three_voters(tmp_path) as voters:
         # as if all had been connected for long
@@ -570,7 +570,7 @@ async def test_when_the_leader_s_process_ends_another_leads_at_once(
         began = trio.current_time()
         voters.end_process(leader)
         second = await voters.wait_leader(other_than=leader, seconds=30.0)
-        # the shortest time-out is 5 s, and a short one at most 2.5 s
+        # the shortest timeout is 5 s, and a short one at most 2.5 s
         assert trio.current_time() - began < 4.0
         assert sorted(gone) == [(i, leader) for i in (1, 2, 3) if i != leader]
         assert voters.services[second].status().majority_replied_at > began
@@ -627,7 +627,7 @@ async def test_leadership_is_handed_over_in_less_than_200_ms(tmp_path: Path) -> 
             assert await voters.services[leader].transfer_leadership()
             await voters.wait_leader(other_than=leader)
             took.append(trio.current_time() - began)
-        # without it, an election time-out of a second and more passes first
+        # without it, an election timeout of a second and more passes first
         assert min(took) < 0.2 and sorted(took)[2] < 0.9, took
 
 

@@ -224,7 +224,7 @@ def _attempt_steps(state: A, v: DriverCommits) -> Iterator[tuple[str, A]]:
             v.timeouts == "any" or (v.timeouts == "unprepared" and each.status not in "pd")
         ):
             yield (
-                f"time-out {index}",
+                f"timeout {index}",
                 state._replace(attempts=replaced(state.attempts, index, each._replace(txn="a"))),
             )
 

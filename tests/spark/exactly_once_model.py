@@ -140,7 +140,7 @@ def _task_steps(state: B, v: TaskCommits) -> Iterator[tuple[str, B]]:
             yield f"kill {index}", _moved(state, index, "dead")
     for task, epoch in enumerate(state.opened):
         if epoch >= 0:
-            yield f"time-out {task}", _fenced(state, task)
+            yield f"timeout {task}", _fenced(state, task)
     for position, number in enumerate(state.ages[: state.old]):
         if number < v.most + 2:
             ages = (*state.ages[:position], *state.ages[position + 1 :])

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 State = Any
-FAULTS = ("kill", "time-out", "driver crash")
+FAULTS = ("kill", "timeout", "driver crash")
 """A walk takes them more rarely than other steps: a query that only fails gets nowhere."""
 Steps = Callable[[State], Iterator[tuple[str, State]]]
 

@@ -60,7 +60,7 @@ B11 = replace(MORE, deaths=0, rows_compared=False)
         pytest.param(A1, "DUPLICATE", id="A1 fence after the EndTxns"),
         pytest.param(A2, "LOSS", id="A2 fence before the EndTxns"),
         pytest.param(A3, "STUCK", id="A3 abort() aborts what is decided"),
-        pytest.param(A4, "LOSS", id="A4 time-outs, refusals ignored"),
+        pytest.param(A4, "LOSS", id="A4 timeouts, refusals ignored"),
         pytest.param(A5, "STUCK", id="A5 prepared transactions time out"),
         pytest.param(A7, "OPEN", id="A7 without the sweep"),
         pytest.param(A8, "STUCK", id="A8 a fenced driver sweeps"),

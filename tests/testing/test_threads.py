@@ -138,7 +138,7 @@ def test_an_exception_of_the_work_reaches_its_caller() -> None:
 
 
 class _TimesOut:
-    """A baton whose taking a time-out of a test interrupts."""
+    """A baton whose taking a timeout of a test interrupts."""
 
     def acquire(self) -> None:
         raise TimeoutError

@@ -5,7 +5,7 @@ driver adds them to Delta's log. The same Delta commit carries the app transacti
 id), and one with a digest of the offset ranges. So a re-run of a micro-batch finds it and drops its
 own files. A micro-batch becomes visible as a whole.
 
-Ranges without visible records are in the metadata of the commit. Delta's log clean-up removes old
+Ranges without visible records are in the metadata of the commit. Delta's log cleanup removes old
 commits, so after each commit they become marks in `_mqd/empty`, as in an archive of plain Parquet.
 A crash between the two is repaired from the commits when the query resumes.
 """

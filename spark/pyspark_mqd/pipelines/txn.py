@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ONGOING = "Ongoing"
 OPEN = frozenset({ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 NO_TIMEOUT_MS = 2**31 - 1
-"""The time-out that a transaction has when only its driver ends it."""
+"""The timeout that a transaction has when only its driver ends it."""
 
 COLUMNS = (
     Column("query", "QUERY"),

@@ -1,4 +1,4 @@
-"""Whatever comes in whatever order, with time-outs, failovers and writes that are lost: a
+"""Whatever comes in whatever order, with timeouts, failovers and writes that are lost: a
 transaction is in all of its partitions or in none, as its client was told; and a producer that was
 replaced changes nothing any more.
 

@@ -1,4 +1,4 @@
-"""CreateTopics: the way there and back, the configs of version 5, time-outs, the way to the
+"""CreateTopics: the way there and back, the configs of version 5, timeouts, the way to the
 controller.
 """
 

@@ -1,4 +1,4 @@
-"""Produce through the whole server: each refusal in each shape, acks, time-outs, failed
+"""Produce through the whole server: each refusal in each shape, acks, timeouts, failed
 writes, lost leadership.
 """
 
