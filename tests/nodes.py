@@ -13,7 +13,8 @@ import trio
 
 from chaos.node import free_ports
 from mqd import daemon
-from mqd.client.peer import PeerConnection, open_peer
+from mqd.client.peer import PeerConnection
+from mqd.client.peer_opening import open_peer
 from mqd.config import NodeConfig, StartOptions
 from mqd.io.net import OsNetwork
 from mqd.peers import Peers, parse_peers

@@ -25,7 +25,7 @@ from mqctl.app import (
 if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
     from mqd.client.consumer import Consumer
-    from mqd.client.fetcher import FetchedBatch
+    from mqd.client.fetched_batches import FetchedBatch
     from mqd.client.offset_specs import OffsetSpec
     from mqd.types import TopicPartition
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         ProducerClosed,
         TransactionBroken,
     )
-    from mqd.client.fetcher import FetchedBatch
+    from mqd.client.fetched_batches import FetchedBatch
     from mqd.client.group_consumer import GroupConsumer, open_group_consumer
     from mqd.client.group_member import GroupMetadata
     from mqd.client.group_options import GroupOptions
@@ -155,7 +155,7 @@ _MODULES = {
     "PeerUnreachable": "mqd.client.errors",
     "ProducerClosed": "mqd.client.errors",
     "TransactionBroken": "mqd.client.errors",
-    "FetchedBatch": "mqd.client.fetcher",
+    "FetchedBatch": "mqd.client.fetched_batches",
     "GroupConsumer": "mqd.client.group_consumer",
     "open_group_consumer": "mqd.client.group_consumer",
     "GroupMetadata": "mqd.client.group_member",

@@ -23,7 +23,7 @@ from mqd.client.descriptions import (
     ResourceType,
 )
 from mqd.client.errors import ClientError, does_not_exist, error_from_wire
-from mqd.client.group_admin import GroupAdmin
+from mqd.client.group_offset_admin import GroupOffsetAdmin
 from mqd.client.metadata import TopicInfo
 from mqd.client.txn_admin import TransactionAdmin
 from mqd.errors import ErrorCode
@@ -38,7 +38,7 @@ OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_
 )
 
 
-class Admin(GroupAdmin, TransactionAdmin, ClusterAdmin):
+class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
     """Administration over a ClusterClient. `timeout_s` bounds each call, retries included."""
 
     # -- topics

@@ -22,7 +22,8 @@ from mqd.client.cluster import ClusterClient
 from mqd.client.columns import COLUMNS, EncodedBatch, decode, encode, partition_for_keys, schema
 from mqd.client.columns_schema import HEADERS_TYPE
 from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
-from mqd.client.fetcher import Chunk, Fetcher
+from mqd.client.fetched_batches import Chunk
+from mqd.client.fetcher import Fetcher
 from mqd.client.partitioner import StickyPartitioner
 from mqd.client.raw_producer import RawProducer, open_raw_producer
 from mqd.errors import ErrorCode, MqError

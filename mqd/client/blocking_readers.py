@@ -10,7 +10,7 @@ import trio
 
 from mqd.client.blocking_loop import BackgroundLoop, as_coroutine, blocking
 from mqd.client.consumer import Consumer
-from mqd.client.fetcher import ARROW_ROWS_MAX, FetchedBatch
+from mqd.client.fetched_batches import ARROW_ROWS_MAX, FetchedBatch
 from mqd.client.group_consumer import GroupConsumer
 from mqd.client.group_member import GroupMetadata
 from mqd.client.ranges import FetchedRange, RangeReader

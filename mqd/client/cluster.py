@@ -28,7 +28,8 @@ from mqd.client.errors import (
 )
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.nurseries import joining_nursery, lasting_nursery
-from mqd.client.peer import PeerConnection, start_peer
+from mqd.client.peer import PeerConnection
+from mqd.client.peer_opening import start_peer
 from mqd.errors import ErrorCode, MqError
 from mqd.io.clock import Clock, SystemClock
 from mqd.io.entropy import Entropy, RandomEntropy

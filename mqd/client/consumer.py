@@ -27,7 +27,8 @@ from mqd.client.errors import (
     invalid_type,
     invalid_value,
 )
-from mqd.client.fetcher import ARROW_ROWS_MAX, ConsumedBatch, FetchedBatch, Fetcher, PartitionFetch
+from mqd.client.fetched_batches import ARROW_ROWS_MAX, ConsumedBatch, FetchedBatch
+from mqd.client.fetcher import Fetcher, PartitionFetch
 from mqd.client.group_options import Reset
 from mqd.client.metadata import ClusterView
 from mqd.client.nurseries import owned_nursery

@@ -1,5 +1,4 @@
-"""The positions of a consumer, its prefetched batches, and their visible records. Pure: requests
-and responses are values.
+"""The positions of a consumer, and its prefetched batches. Pure: requests and responses are values.
 
 Each partition has two offsets: `position`, the next record for the user, and `fetch_offset`, the
 next one to fetch. Batches between them are buffered, still compressed; each is decoded when the
@@ -10,84 +9,27 @@ a seek invalidates older responses.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from struct import Struct
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from mqd import limits
 from mqd.client.backoff import backoff_s
 from mqd.client.errors import ClientError, error_from_wire
+from mqd.client.fetched_batches import (
+    AbortedTransactions,
+    BufferedBatch,
+    Chunk,
+    FetchedBatch,
+    corrupt,
+)
 from mqd.client.metadata import ClusterView
 from mqd.errors import ErrorCode, MqError
-from mqd.protocol.batch import BatchHeader, iterate_batches, validate
-from mqd.protocol.client_records import read_records
-from mqd.protocol.record_reader import Record, iterate_records
+from mqd.protocol.batch import iterate_batches
 from mqd.types import NO_OFFSET, ZERO_UUID, TopicPartition
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
-_CONTROL_KEY = Struct(">hh")  # version, type
-_CONTROL_ABORT = 0
-
-
-ARROW_ROWS_MAX = 32_768
-"""Default number of rows in an Arrow batch that a consumer delivers."""
-
-
-class ConsumedBatch(Protocol):
-    """What a consumer returns at once: records of one partition, or none if there were only
-    transaction markers.
-    """
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def records(self) -> Sized: ...
-    @property
-    def next_offset(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedBatch:
-    """Records of one partition in their order, at most one batch.
-
-    Empty if the batch had no visible records (transaction markers, aborted records).
-    """
-
-    topic: str
-    partition: int
-    records: Sequence[Record]
-    """Decoded at each access: keep a `list` of them for repeated access.
-    """
-    next_offset: int
-    """The consumer's position after this batch."""
-    high_watermark: int
-    """The high watermark in the response that contained the batch; above its records.
-
-    That of a later leader may be lower for a moment.
-    """
-
-
-class Chunk(NamedTuple):
-    """Whole record batches of one partition as received, lent to a caller that decodes them: see
-    `Fetcher.take_chunk`.
-    """
-
-    tp: TopicPartition
-    assignment_id: int
-    data: memoryview
-    start: int
-    """The offset of the first record to deliver; the batches may begin below it."""
-    end: int | None
-    """Deliver only records below this offset; None: no limit."""
-    next_offset: int
-    """The position after the chunk."""
-    aborted: tuple[tuple[int, int], ...]
-    """(producer id, first offset) of the aborted transactions that `read_committed` hides."""
-    read_committed: bool
 
 
 class PartitionFetch(NamedTuple):
@@ -101,58 +43,13 @@ class PartitionFetch(NamedTuple):
     assignment_id: int
 
 
-class _Ahead(NamedTuple):
-    """One batch that was fetched and not yet taken.
-
-    All batches of one response share `aborts`.
-    """
-
-    view: memoryview
-    position: int
-    size: int
-    header: BatchHeader
-    aborts: _Aborts
-    high_watermark: int
-
-
-class _Aborts:
-    """The aborted transactions of a response (KIP-98). They decide which batches are hidden; the
-    state advances with each batch.
-    """
-
-    __slots__ = ("_active", "_waiting")
-
-    def __init__(self, rows: Iterable[tuple[int, int]]) -> None:
-        """Rows are (first offset, producer id), in any order."""
-        self._waiting = deque(sorted(rows))
-        self._active: set[int] = set()
-
-    def hides(self, header: BatchHeader) -> bool:
-        """Whether the batch belongs to an aborted transaction. Call it for each batch, in order."""
-        while self._waiting and self._waiting[0][0] <= header.last_offset:
-            self._active.add(self._waiting.popleft()[1])
-        return (
-            header.is_transactional and not header.is_control and header.producer_id in self._active
-        )
-
-    def rest(self) -> tuple[tuple[int, int], ...]:
-        """(producer id, first offset) of the aborted transactions from here on."""
-        return (
-            *((producer_id, 0) for producer_id in self._active),
-            *((producer_id, first) for first, producer_id in self._waiting),
-        )
-
-    def on_abort_marker(self, producer_id: int) -> None:
-        self._active.discard(producer_id)
-
-
 @dataclass(slots=True)
 class _Partition:
     tp: TopicPartition
     position: int
     fetch_offset: int
     end: int | None
-    ahead: deque[_Ahead] = field(default_factory=deque)
+    ahead: deque[BufferedBatch] = field(default_factory=deque)
     ahead_bytes: int = 0
     assignment_id: int = 0
     in_flight: bool = False
@@ -399,7 +296,7 @@ class Fetcher:
             return
         view = memoryview(row.records)
         aborted = row.aborted_transactions if self._read_committed else None
-        aborts = _Aborts((one.first_offset, one.producer_id) for one in aborted or ())
+        aborts = AbortedTransactions((one.first_offset, one.producer_id) for one in aborted or ())
         try:
             found = [
                 batch
@@ -407,16 +304,18 @@ class Fetcher:
                 if batch[2].last_offset >= state.fetch_offset
             ]
         except MqError as error:
-            self.refuse(state.tp, _corrupt(state.tp, state.fetch_offset, error))
+            self.refuse(state.tp, corrupt(state.tp, state.fetch_offset, error))
             return
         if not found:
             self.refuse(
                 state.tp,
-                _corrupt(state.tp, state.fetch_offset, "the response contains no complete batch"),
+                corrupt(state.tp, state.fetch_offset, "the response contains no complete batch"),
             )
             return
         for position, size, header in found:
-            state.ahead.append(_Ahead(view, position, size, header, aborts, row.high_watermark))
+            state.ahead.append(
+                BufferedBatch(view, position, size, header, aborts, row.high_watermark)
+            )
             state.ahead_bytes += size
         state.fetch_offset = found[-1][2].next_offset
 
@@ -513,59 +412,27 @@ class Fetcher:
         self._refuse_damage(state, error)
 
     def _decode(self, state: _Partition) -> FetchedBatch:
-        view, position, size, header, aborts, high_watermark = state.ahead[0]
+        batch = state.ahead[0]
+        high_watermark, next_offset = batch.high_watermark, batch.header.next_offset
+        end = next_offset if state.end is None else state.end
         try:
-            records = self._visible(state, view, position, size, header, aborts)
+            records = batch.visible_records(
+                state.position, end, read_committed=self._read_committed
+            )
         except MqError as error:
             self._refuse_damage(state, error)
             return FetchedBatch(
                 state.tp.topic, state.tp.partition, [], state.position, high_watermark
             )
         state.ahead.popleft()
-        state.ahead_bytes -= size
-        state.position = (
-            header.next_offset if state.end is None else min(header.next_offset, state.end)
-        )
+        state.ahead_bytes -= batch.size
+        state.position = min(next_offset, end)
         return FetchedBatch(
             state.tp.topic, state.tp.partition, records, state.position, high_watermark
         )
 
     def _refuse_damage(self, state: _Partition, error: MqError) -> None:
-        self.refuse(state.tp, _corrupt(state.tp, state.position, error))
+        self.refuse(state.tp, corrupt(state.tp, state.position, error))
         state.ahead.clear()
         state.ahead_bytes = 0
         state.fetch_offset = state.position
-
-    def _visible(
-        self,
-        state: _Partition,
-        view: memoryview,
-        position: int,
-        size: int,
-        header: BatchHeader,
-        aborts: _Aborts,
-    ) -> Sequence[Record]:
-        validate(view, position, end=position + size)
-        hidden = self._read_committed and aborts.hides(header)
-        if header.is_control:
-            for marker in iterate_records(view, position, header=header):
-                if (
-                    marker.key is not None
-                    and len(marker.key) >= 4
-                    and _CONTROL_KEY.unpack_from(marker.key)[1] == _CONTROL_ABORT
-                ):
-                    aborts.on_abort_marker(header.producer_id)
-            return []
-        if hidden:
-            return []
-        end = header.next_offset if state.end is None else state.end
-        return read_records(view, position, header=header).between(state.position, end)
-
-
-def _corrupt(tp: TopicPartition, offset: int, why: object) -> ClientError:
-    return ClientError(
-        ErrorCode.CORRUPT_MESSAGE,
-        f"{tp} is damaged at offset {offset}: {why.message if isinstance(why, MqError) else why}",
-        remedy="stop the broker that leads it and run `mqctl log verify` there, or seek past"
-        " the damage",
-    )

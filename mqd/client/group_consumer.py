@@ -20,7 +20,8 @@ import trio
 from mqd.client.cluster import ClusterClient
 from mqd.client.consumer import ConsumedT, Consumer
 from mqd.client.errors import ClientError
-from mqd.client.fetcher import ConsumedBatch, FetchedBatch, Fetcher
+from mqd.client.fetched_batches import ConsumedBatch, FetchedBatch
+from mqd.client.fetcher import Fetcher
 from mqd.client.group_commits import GroupCommits
 from mqd.client.group_member import AssignmentChange, GroupMetadata
 from mqd.client.group_options import GroupOptions

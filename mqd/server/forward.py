@@ -15,7 +15,8 @@ import trio
 
 from mqd.client.errors import ClientError
 from mqd.client.line import Line
-from mqd.client.peer import PeerConnection, connect_stream, start_peer
+from mqd.client.peer import PeerConnection
+from mqd.client.peer_opening import connect_stream, start_peer
 from mqd.config import Peers
 from mqd.errors import ProtocolError
 from mqd.io.net import Network, Stream

@@ -11,7 +11,8 @@ from typing import Any
 import trio
 
 from mqd.client.cluster import ClusterClient, connect
-from mqd.client.peer import PeerConnection, start_peer
+from mqd.client.peer import PeerConnection
+from mqd.client.peer_opening import start_peer
 from mqd.io.entropy import RandomEntropy
 from mqd.peers import Peers, parse_peers
 from mqd.testing.cluster_network import ClusterNetwork, Place

@@ -10,7 +10,7 @@ import trio
 
 from mqd.client.cluster import ClusterClient, connect
 from mqd.client.errors import ClientError, CommitFailed, ConsumerClosed
-from mqd.client.fetcher import FetchedBatch
+from mqd.client.fetched_batches import FetchedBatch
 from mqd.client.group_consumer import GroupConsumer, open_group_consumer
 from mqd.client.offsets import CommittedOffset
 from mqd.errors import ErrorCode

@@ -6,7 +6,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from mqd.client.errors import ClientError, ConnectionBroken, DeadlineExceeded, PeerUnreachable
 from mqd.client.nurseries import lasting_nursery
-from mqd.client.peer import PeerConnection, open_peer, start_peer
+from mqd.client.peer import PeerConnection
+from mqd.client.peer_opening import open_peer, start_peer
 from mqd.errors import ErrorCode
 from mqd.protocol.apis import by_key
 from mqd.protocol.schema import Api

@@ -18,8 +18,8 @@ import trio
 
 from mqd.client.cluster import ClusterClient
 from mqd.client.coordinator import Coordinator, KeyType
-from mqd.client.group_admin import GroupAdmin
 from mqd.client.group_consumer import GroupConsumer, open_group_consumer
+from mqd.client.group_offset_admin import GroupOffsetAdmin
 from mqd.client.offsets import (
     NAMES_UP_TO,
     OFFSET_COMMIT,
@@ -100,7 +100,7 @@ class Groups:
     async def drain(self, client: ClusterClient) -> None:
         """Returns when each group has read everything, and committed that it has."""
         self.draining.set()
-        admin = GroupAdmin(client, timeout_s=CALL_SECONDS)
+        admin = GroupOffsetAdmin(client, timeout_s=CALL_SECONDS)
         while self.missing() is not None:
             try:
                 for group, found in (

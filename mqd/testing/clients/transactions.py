@@ -13,7 +13,7 @@ import trio
 
 from mqd.client.cluster import ClusterClient
 from mqd.client.consumer import open_consumer
-from mqd.client.group_admin import GroupAdmin
+from mqd.client.group_offset_admin import GroupOffsetAdmin
 from mqd.client.group_consumer import GroupConsumer
 from mqd.errors import MqError
 from mqd.testing.clients.committed_readers import CommittedReaders
@@ -84,7 +84,7 @@ class Transactional:
         """
         copied = 0
         self._steps.draining.set()
-        admin = GroupAdmin(client, timeout_s=CALL_SECONDS)
+        admin = GroupOffsetAdmin(client, timeout_s=CALL_SECONDS)
         while self.missing() is not None:
             try:
                 found = (await admin.list_group_offsets([COPIERS], stable=True))[COPIERS]
