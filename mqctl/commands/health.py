@@ -24,7 +24,7 @@ from mqctl.places import format_time
 from mqctl.quantities import format_duration
 
 if TYPE_CHECKING:
-    from mqctl.diagnosis import Finding, Observed
+    from mqctl.findings import Finding, Observed
     from mqd.client.cluster import ClusterClient
     from mqd.client.descriptions import Quorum, QuorumReplica
     from mqd.client.metadata import BrokerInfo
@@ -102,7 +102,7 @@ def quorum(settings: Settings) -> None:
 
 
 def _replica_row(replica: QuorumReplica, role: str, found: Quorum, now_ms: int) -> dict[str, Any]:
-    from mqctl.diagnosis import lag_of
+    from mqctl.quorum_findings import lag_of
 
     return {
         "node": replica.node_id,
@@ -171,7 +171,7 @@ _COLOURS = {"ok": "32", "note": "36", "warning": "33", "bad": "31"}
 
 def report(findings: list[Finding], healthy: bool, *, colour: bool) -> str:
     """The report as text: the worst findings first."""
-    from mqctl.diagnosis import BAD, NOTE, OK, WARNING
+    from mqctl.findings import BAD, NOTE, OK, WARNING
 
     counts = {level: sum(each.level == level for each in findings) for level in (BAD, WARNING)}
     lines = [
@@ -194,7 +194,7 @@ async def observe(client: ClusterClient, limit_s: float) -> Observed:
     """Send all requests, concurrently where one does not need the response of another."""
     import trio
 
-    from mqctl.diagnosis import Observed
+    from mqctl.findings import Observed
     from mqctl.snapshot import MIN_ISR
     from mqd.client.admin import Admin
     from mqd.client.descriptions import Resource, ResourceType

@@ -13,6 +13,8 @@ import click
 
 from mqctl import offline, render
 from mqctl.app import FAILED, Failure, LazyGroup, Settings, offline_options, print_message, write
+from mqctl.dumping import dump_batches, dump_records, dump_small
+from mqctl.verifying import Verifier
 from mqd.errors import StorageError
 
 COMMANDS = {
@@ -76,12 +78,12 @@ def dump(settings: Settings, path: Path, records: bool) -> None:
                     f"no segments in {str(path)!r}",
                     remedy="specify the directory of a partition, such as DATA/orders-0, or a file",
                 )
-            one = offline.dump_records if records else offline.dump_batches
+            one = dump_records if records else dump_batches
             _show_pages(
                 settings, RECORDS if records else BATCHES, chain.from_iterable(map(one, segments))
             )
             return
-        rows = offline.dump_small(path)
+        rows = dump_small(path)
     except StorageError as error:
         raise Failure(f"{path}: {error}") from None
     except OSError as error:
@@ -148,7 +150,7 @@ def verify(settings: Settings, path: Path, allow_gaps: bool) -> None:
             f"warning: a node is running on {path}: its unfinished writes may be reported as "
             "faults; stop it first to be certain"
         )
-    verifier = offline.Verifier(_progress(), allow_gaps=allow_gaps)
+    verifier = Verifier(_progress(), allow_gaps=allow_gaps)
     directories: list[Path] = []
     try:
         if offline.is_partition(path):

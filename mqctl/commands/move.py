@@ -1,4 +1,4 @@
-"""mqctl partition move, move-status, move-cancel: replicas go to other brokers (KIP-455)."""
+"""mqctl partition move: moves replicas to other brokers (KIP-455), as does `broker drain`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from mqctl import render
-from mqctl.app import FAILED, PARTIAL, Failure, Settings, options, print_message, run, run_timed
-from mqctl.commands.partition import expand
+from mqctl.app import FAILED, PARTIAL, Failure, Settings, options, print_message, run_timed
 from mqctl.moving import (
     PLAN,
     check_done,
     plan_rows,
     print_impossible_moves,
-    reassignment_rows,
     save,
     start_moves,
     throttled_by,
@@ -30,13 +27,12 @@ from mqctl.planning import (
     Move,
     Plan,
     parse_json,
-    parse_partition,
     parse_target,
     plan_swap,
     plan_targets,
 )
 from mqctl.quantities import format_bytes, parse_bytes
-from mqctl.snapshot import Snapshot, moves_in_progress, sizes, take_snapshot
+from mqctl.snapshot import Snapshot, sizes, take_snapshot
 from mqd.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -44,20 +40,6 @@ if TYPE_CHECKING:
     from mqd.client.cluster import ClusterClient
     from mqd.client.errors import ClientError
 
-MOVES = (
-    render.Column("topic", "TOPIC"),
-    render.Column("partition", "PARTITION", right=True),
-    render.Column("replicas", "REPLICAS"),
-    render.Column("adding", "ADDS"),
-    render.Column("removing", "REMOVES"),
-    render.Column("left", "LEFT", right=True),
-    render.Column("stalled", "STALLED"),
-)
-CANCELLED = (
-    render.Column("topic", "TOPIC"),
-    render.Column("partition", "PARTITION", right=True),
-    render.Column("cancelled", "CANCELLED"),
-)
 MOVES_CONTINUE = (
     "the moves continue in the cluster: show them with `mqctl partition move-status`, cancel "
     "them with `mqctl partition move-cancel`"
@@ -239,7 +221,7 @@ def move(
         )
         return code or impossible_code(planned)
 
-    _end(run_watching(settings, work, execute and wait))
+    end_with(run_watching(settings, work, execute and wait))
 
 
 def _targets(targets: tuple[str, ...], file: IO[str] | None) -> dict[TopicPartition, Assignment]:
@@ -276,7 +258,7 @@ def impossible_code(plan: Plan) -> int:
     return 0 if not plan.impossible else PARTIAL if plan.moves else FAILED
 
 
-def _end(code: int) -> None:
+def end_with(code: int) -> None:
     if code:
         raise SystemExit(code)
 
@@ -353,138 +335,3 @@ def _report(results: Mapping[TopicPartition, ClientError | None]) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
-
-
-@click.command("move-status")
-@click.option(
-    "--wait",
-    is_flag=True,
-    help="Show progress, wait until all moves are done, then remove the throttle.",
-)
-@click.option(
-    "--clear-throttle",
-    is_flag=True,
-    help="Remove all replication throttles, also those set by others; moves continue at full "
-    "speed.",
-)
-@options
-def move_status(settings: Settings, wait: bool, clear_throttle: bool) -> None:
-    """Show the moves in progress.
-
-    If a throttle is still set after all moves are done, the command reports it: it would slow down
-    the next replica that must catch up.
-
-    \b
-    mqctl partition move-status
-    mqctl partition move-status --wait
-    """
-
-    async def work(client: ClusterClient, deadline: float) -> int:
-        from mqd.client.admin import Admin
-        from mqd.client.throttle import clear_throttle as clear, find_throttle
-
-        admin = Admin(client, timeout_s=settings.timeout_s)
-        snapshot = await take_snapshot(admin, deadline, min_isr=False)
-        impatient = Admin(client, timeout_s=settings.timeout_s, patient=False)
-        rows = (
-            reassignment_rows(snapshot, await sizes(impatient, snapshot.alive, deadline))
-            if snapshot.moves
-            else []
-        )
-        if rows or settings.output != "table":
-            settings.show(
-                MOVES,
-                [{**row, "left": format_bytes(row["bytes_left"])} for row in rows]
-                if settings.output == "table"
-                else rows,
-            )
-        if not rows:
-            print_message("no moves in progress")
-        if any(row["stalled"] for row in rows):
-            print_message(
-                "stalled moves continue when the broker is back; to restore the old replicas "
-                "instead: `mqctl partition move-cancel`"
-            )
-        if wait and snapshot.moves:
-            await watch(admin, snapshot.moves, list(snapshot.alive))
-        if snapshot.moves and not wait and not clear_throttle:
-            return 0
-        throttled = await find_throttle(
-            admin, sorted({tp.topic for tp in snapshot.partitions}), sorted(snapshot.alive)
-        )
-        if not throttled:
-            if clear_throttle:
-                print_message("no throttle is set")
-            return 0
-        what = ", ".join(
-            [
-                *(f"topic {name}" for name in throttled.topics),
-                *(f"broker {broker_id}" for broker_id in throttled.brokers),
-            ]
-        )
-        if clear_throttle:
-            errors = await clear(admin, throttled)
-            finish({resource: errors.get(resource) for resource in errors})
-            print_message(f"throttle removed from {what}")
-        elif wait:
-            if await unthrottle(admin, throttled):
-                print_message(f"throttle removed from {what}")
-        else:
-            print_message(f"a throttle is still set on {what}: remove it with --clear-throttle")
-        return 0
-
-    _end(run_watching(settings, work, wait))
-
-
-@click.command("move-cancel")
-@click.argument("partitions", nargs=-1, metavar="[TOPIC[:PARTITION]...]")
-@click.option("--all", "everything", is_flag=True, help="All moves in progress.")
-@options
-def move_cancel(settings: Settings, partitions: tuple[str, ...], everything: bool) -> None:
-    """Cancel moves, and restore the previous replicas.
-
-    Partial copies are deleted. When no moves remain, the throttle is removed, too.
-
-    \b
-    mqctl partition move-cancel orders:0
-    mqctl partition move-cancel --all
-    """
-    if everything == bool(partitions):
-        raise click.UsageError("specify partitions (TOPIC or TOPIC:PARTITION), or --all")
-    try:
-        named = [parse_partition(text) for text in partitions]
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-    async def work(client: ClusterClient) -> dict[TopicPartition, ClientError | None]:
-        from mqd.client.admin import Admin
-        from mqd.client.throttle import find_throttle
-
-        admin = Admin(client, timeout_s=settings.timeout_s)
-        moving = await moves_in_progress(admin)
-        chosen = list(moving)
-        if not everything:
-            chosen = await expand(admin, named)
-            whole = {topic for topic, index in named if index is None}
-            chosen = [tp for tp in chosen if tp in moving or tp.topic not in whole]
-        results = await admin.alter_partition_reassignments(dict.fromkeys(chosen))
-        if any(error is None for error in results.values()) and not await moves_in_progress(admin):
-            cluster = await admin.describe_cluster()
-            alive = sorted(
-                broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced
-            )
-            throttled = await find_throttle(admin, sorted({tp.topic for tp in chosen}), alive)
-            if throttled:
-                await unthrottle(admin, throttled)
-        return dict(results)
-
-    results = run(settings, work)
-    rows = [
-        {"topic": tp.topic, "partition": tp.partition, "cancelled": error is None}
-        for tp, error in results.items()
-    ]
-    if not rows:
-        print_message("no moves in progress")
-    if rows or settings.output != "table":
-        settings.show(CANCELLED, rows)
-    finish(results)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 COMMANDS = {
     "list": ("mqctl.commands.partition:list_", "List partitions and their problems."),
     "move": ("mqctl.commands.move:move", "Move partitions to other brokers."),
-    "move-status": ("mqctl.commands.move:move_status", "Show the moves in progress."),
+    "move-status": ("mqctl.commands.move_status:move_status", "Show the moves in progress."),
     "move-cancel": (
-        "mqctl.commands.move:move_cancel",
+        "mqctl.commands.move_status:move_cancel",
         "Cancel moves, and restore the previous replicas.",
     ),
     "elect-leader": (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqctl.diagnosis import BAD, NOTE, OK, WARNING, Finding, Observed, diagnose
+from mqctl.diagnosis import diagnose
+from mqctl.findings import BAD, NOTE, OK, WARNING, Finding, Observed
 from mqd.client.descriptions import (
     BoundUsage,
     ClusterDescription,
