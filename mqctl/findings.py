@@ -18,8 +18,6 @@ from mqd.client.errors import ClientError
 from mqd.types import TopicPartition
 
 OK, NOTE, WARNING, BAD = "ok", "note", "warning", "bad"
-
-
 NAMED_MAX = 5
 """At most this many partitions are named in a finding; it also gives their number."""
 

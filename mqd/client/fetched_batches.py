@@ -19,8 +19,6 @@ from mqd.types import TopicPartition
 
 _CONTROL_KEY = Struct(">hh")  # version, type
 _CONTROL_ABORT = 0
-
-
 ARROW_ROWS_MAX = 32_768
 """Default number of rows in an Arrow batch that a consumer delivers."""
 

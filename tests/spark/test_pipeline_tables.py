@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
 from mqd.types import TopicPartition
-from pyspark_mqd.pipelines import rollup, snapshot, upsert
+from pyspark_mqd.pipelines import rollup, snapshot, upsert, upsert_events
 from pyspark_mqd.pipelines.cli import Failure
 from pyspark_mqd.pipelines.session import EXACTLY_ONCE, ROCKSDB
 
@@ -256,7 +256,7 @@ def merged(
             rows.append(("k", value, 0, offset, 0.0))
             offset += 1
         planned = zlib.crc32(repr(values).encode())
-        target.merge_as(query, upsert.envelopes(rows_of(spark, rows)), number, planned)
+        target.merge_as(query, upsert_events.envelopes(rows_of(spark, rows)), number, planned)
     table = deltalake.DeltaTable(str(target._configuration.to)).to_pyarrow_table()
     return {row["id"]: row["name"] for row in table.to_pylist() if not row["_deleted"]}
 
@@ -370,10 +370,10 @@ def test_a_checkpoint_that_is_not_of_the_table_is_refused(
     elif gone == "table":
         shutil.rmtree(it._configuration.to)
         with pytest.raises(Failure, match=r"has no micro-batch of query 'q'.*micro-batch 2"):
-            it.merge_as("q", upsert.envelopes(rows_of(spark, [])), 2, 0)
+            it.merge_as("q", upsert_events.envelopes(rows_of(spark, [])), 2, 0)
     else:
         with pytest.raises(Failure, match="has micro-batch 1 as the last one"):
-            it.merge_as("q", upsert.envelopes(rows_of(spark, [])), 0, 0)
+            it.merge_as("q", upsert_events.envelopes(rows_of(spark, [])), 0, 0)
 
 
 def test_micro_batches_without_a_row_are_remembered(
@@ -432,10 +432,16 @@ def test_a_panic_of_the_delta_library_is_a_failure(
     monkeypatch.setattr(upsert, "without_bad_columns", lambda frame: frame)
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "q")
     try:
-        it.merge(upsert.envelopes(rows_of(spark, [("k", event("c", 1, after=good), 0, 0, 0.0)])), 0)
+        it.merge(
+            upsert_events.envelopes(rows_of(spark, [("k", event("c", 1, after=good), 0, 0, 0.0)])),
+            0,
+        )
         with pytest.raises(Failure, match="stopped with an internal error at micro-batch 1"):
             it.merge(
-                upsert.envelopes(rows_of(spark, [("k", event("c", 2, after=bad), 0, 1, 0.0)])), 1
+                upsert_events.envelopes(
+                    rows_of(spark, [("k", event("c", 2, after=bad), 0, 1, 0.0)])
+                ),
+                1,
             )
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)

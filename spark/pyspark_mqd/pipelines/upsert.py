@@ -1,6 +1,6 @@
 """`mqd-spark upsert`: change events in Debezium's envelope, merged into a Delta table.
 
-`envelopes` and `changes` are pure: rows of the source to one row a key, its newest change. A Delta
+upsert_events.py reduces the rows of the source to one row for each key, its newest change. A Delta
 MERGE applies them through delta-rs. Its commit carries the app transaction (query id, batch id) and
 one with a digest of the planned offsets, so that a re-run of a micro-batch changes nothing. The
 same id with other offsets is an old copy of the checkpoint, and stops the query. A micro-batch
@@ -17,8 +17,7 @@ Events that cannot be applied (`UNUSABLE`) stop the query before their micro-bat
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,44 +32,41 @@ from pyspark_mqd.pipelines.batch_turns import (
     refuse_other_ranges,
 )
 from pyspark_mqd.pipelines.cli import Failure, Settings, check_source, options, split_list
+from pyspark_mqd.pipelines.upsert_events import (
+    CHANGE,
+    DELETED,
+    NO_ROW,
+    ORDER,
+    OWN_COLUMNS,
+    SIMPLE_NAME,
+    UNUSABLE,
+    changes,
+    envelopes,
+    kinds,
+    refuse_unusable,
+    with_rows,
+    without_bad_columns,
+)
+from pyspark_mqd.pipelines.upsert_schema import (
+    check_keys,
+    check_schema,
+    columns_in,
+    ddl_of,
+    infer_schema,
+    merged_schema,
+    pa_schema,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructField, StructType
 
 MAX_OFFSETS = 500_000
-ORDER = "_order"
-DELETED = "_deleted"
-KIND = "_kind"
-CHANGE, NO_ROW, MALFORMED, TRUNCATE, WITHOUT_KEY, BAD_COLUMN = (
-    "change",
-    "no_row",
-    "malformed",
-    "truncate",
-    "without_key",
-    "bad_column",
-)
-"""Kinds of events. NO_ROW has no row by its nature: a message (op `m`), a schema change, or the
-begin or end of a transaction."""
-UNUSABLE = {
-    MALFORMED: "not JSON, or not an envelope with a known op",
-    TRUNCATE: "op 't': the source's table was truncated",
-    WITHOUT_KEY: "a null in a column of --key",
-    BAD_COLUMN: "a column without a name, with a backtick in it, or named _order or _deleted",
-}
-OWN_COLUMNS = (ORDER, DELETED)
 RIGHT_CHECKPOINT = (
     "Use the newest checkpoint of the query that wrote this table. Or use a new checkpoint with"
     " --starting-offsets earliest: changes that the table has already have no effect."
 )
-_DIGITS = 20
-_TYPES = re.compile(r"`(?:[^`]|``)*`|\bVOID\b(?!:)|\bOBJECT<")
-"""Types in the schema of a variant that DDL does not have; quoted names are skipped."""
-_DDL = {"VOID": "STRING", "OBJECT<": "STRUCT<"}
-"""A column that has only nulls so far becomes text."""
-_SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,190 +85,6 @@ class Configuration:
 def plan(spark: SparkSession, configuration: Configuration) -> DataFrame:
     """A streaming DataFrame of parsed envelopes."""
     return envelopes(spark.readStream.format("mqd").options(**configuration.source).load())
-
-
-def envelopes(frame: DataFrame) -> DataFrame:
-    """Columns `op`, `before`, `after` (JSON), `_order`, `_kind`, topic, partition and offset.
-
-    The envelope is the value itself, or its field `payload` where schemas are enabled. Tombstones
-    are dropped: they follow a delete, and have no effect of their own.
-    """
-    from pyspark.sql import functions as f
-
-    text = f.decode("value", "UTF-8")
-    whole = frame.where("value is not null").withColumn("_text", text)
-    envelope = f.coalesce(f.get_json_object("_text", "$.payload"), f.col("_text"))
-    op = f.get_json_object("_envelope", "$.op")
-    without_op = [f.get_json_object("_envelope", each) for each in ("$.ddl", "$.status")]
-    kind = (
-        f.when(f.try_parse_json("_text").isNull(), MALFORMED)
-        .when(op.isin("c", "u", "r", "d"), CHANGE)
-        .when(op == "t", TRUNCATE)
-        .when((op == "m") | (op.isNull() & f.coalesce(*without_op).isNotNull()), NO_ROW)
-        .otherwise(MALFORMED)
-    )
-    return whole.withColumn("_envelope", envelope).select(
-        op.alias("op"),
-        f.get_json_object("_envelope", "$.before").alias("before"),
-        f.get_json_object("_envelope", "$.after").alias("after"),
-        _order(f.col("_envelope")).alias(ORDER),
-        f.col("topic"),
-        f.col("partition"),
-        f.col("offset"),
-        kind.alias(KIND),
-    )
-
-
-def _order(envelope: Column) -> Column:
-    """The place of a change in the order of changes, as text that sorts like it.
-
-    A snapshot read (`r`) has the position at which the snapshot began, so later changes win.
-    """
-    from pyspark.sql import functions as f
-
-    def number(*paths: str) -> Column:
-        found = f.coalesce(*[f.get_json_object(envelope, path) for path in paths], f.lit("0"))
-        plain = f.regexp_replace(found, r"\D", "")
-        return f.lpad(plain, _DIGITS, "0")
-
-    return f.concat_ws(
-        ".",
-        number("$.source.file"),
-        number("$.source.lsn", "$.source.pos", "$.source.scn"),
-        number("$.source.ts_ms", "$.ts_ms"),
-        f.lpad(f.col("offset").cast("string"), _DIGITS, "0"),
-    )
-
-
-def with_rows(frame: DataFrame, keys: tuple[str, ...], schema: str) -> DataFrame:
-    """`frame` with the column `row` by `schema`; a change with a null key is WITHOUT_KEY.
-
-    A delete has its row in `before`, every other change in `after`.
-    """
-    from pyspark.sql import functions as f
-
-    text = f.when(f.col("op") == "d", f.col("before")).otherwise(f.col("after"))
-    has_key = f.lit(True)
-    for key in keys:
-        has_key = has_key & f.col("row")[key].isNotNull()
-    kind = f.when((f.col(KIND) == CHANGE) & ~has_key, WITHOUT_KEY).otherwise(f.col(KIND))
-    return frame.withColumn("row", f.from_json(text, schema)).withColumn(KIND, kind)
-
-
-def changes(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """One row a key: the newest change. The columns of the rows, `_order` and `_deleted`."""
-    from pyspark.sql import Window, functions as f
-
-    usable = frame.where(f.col(KIND) == CHANGE)
-    newest = Window.partitionBy(*[f.col("row")[key] for key in keys]).orderBy(f.col(ORDER).desc())
-    ranked = usable.withColumn("rank", f.row_number().over(newest)).where("rank = 1")
-    return ranked.select("row.*", ORDER, (f.col("op") == "d").alias(DELETED))
-
-
-def _has_backtick(name: Column) -> Column:
-    return name.contains("`")
-
-
-def without_bad_columns(frame: DataFrame) -> DataFrame:
-    """`frame` where a change that has a column with an unusable name is BAD_COLUMN.
-
-    Spark's names ignore case, and MERGE in delta-rs cannot quote a backtick. Only inferred columns
-    need this: others are not read.
-    """
-    from pyspark.sql import functions as f
-
-    reserved = f.array(*map(f.lit, (*OWN_COLUMNS, "")))
-    is_bad = f.lit(False)
-    for row in ("before", "after"):
-        names = f.transform(f.json_object_keys(row), f.lower)
-        for bad in (f.arrays_overlap(names, reserved), f.exists(names, _has_backtick)):
-            is_bad = is_bad | f.coalesce(bad, f.lit(False))
-    kind = f.when((f.col(KIND) == CHANGE) & is_bad, BAD_COLUMN).otherwise(f.col(KIND))
-    return frame.withColumn(KIND, kind)
-
-
-def kinds(frame: DataFrame) -> dict[str, tuple[int, str]]:
-    """Kind -> how many events are of it, and the place of one: `topic-partition offset n`."""
-    from pyspark.sql import functions as f
-
-    first = f.min(f.struct("topic", "partition", "offset")).alias("first")
-    found = frame.groupBy(KIND).agg(f.count("*").alias("count"), first).collect()
-    return {
-        row[KIND]: (
-            row["count"],
-            f"'{row['first']['topic']}-{row['first']['partition']}' offset "
-            f"{row['first']['offset']}",
-        )
-        for row in found
-    }
-
-
-def refuse_unusable(found: Mapping[str, tuple[int, str]], batch: int) -> None:
-    """Raises Failure where a micro-batch has events that cannot be applied."""
-    some = [
-        f"{found[kind][0]} {kind.replace('_', ' ')} ({meaning}; the first is {found[kind][1]})"
-        for kind, meaning in UNUSABLE.items()
-        if kind in found
-    ]
-    if some:
-        raise Failure(
-            f"Micro-batch {batch} has change events that cannot be applied: {', '.join(some)}."
-            " Nothing of the micro-batch is applied.",
-            remedy="Re-run with --skip-malformed to leave out such events and count them.",
-        )
-
-
-def infer_schema(frame: DataFrame) -> str | None:
-    """The DDL of the rows in a micro-batch; None where it has none."""
-    from pyspark.sql import functions as f
-
-    row = f.coalesce(f.col("after"), f.col("before"))
-    rows = frame.where(f.col(KIND) == CHANGE).select(f.try_parse_json(row).alias("row"))
-    found = rows.where("row is not null").agg(f.schema_of_variant_agg("row")).head()
-    text = None if found is None else found[0]
-    if not text or not text.startswith("OBJECT<"):
-        return None
-    return _TYPES.sub(lambda found: _DDL.get(found[0], found[0]), text)
-
-
-def merged_schema(known: str | None, found: str | None) -> str | None:
-    """The columns that the table has with their types, then new ones of this micro-batch."""
-    if known is None or found is None:
-        return known or found
-    have, new = columns_of(known), columns_of(found)
-    names = {name.lower() for name in have.names}
-    fields = [*have.fields, *(each for each in new.fields if each.name.lower() not in names)]
-    return ddl_of(fields)
-
-
-def check_keys(keys: tuple[str, ...], schema: str) -> None:
-    """Raises Failure where a key is not a column."""
-    names = columns_of(schema).names
-    for key in keys:
-        if key not in names:
-            raise Failure(
-                f"The change events have no column '{key}', which --key names.",
-                remedy=f"Their columns are: {', '.join(names)}.",
-            )
-
-
-def check_schema(ddl: str) -> None:
-    """Raises Failure where --schema has a reserved name."""
-    for name in columns_of(ddl).names:
-        if name.lower() in OWN_COLUMNS:
-            raise Failure(
-                f"The column '{name}' of --schema has a reserved name.",
-                remedy="Leave the column out.",
-            )
-
-
-def columns_of(ddl: str) -> StructType:
-    """DDL as columns."""
-    from pyspark.sql.types import StructType
-
-    found = StructType.fromDDL(ddl)
-    assert isinstance(found, StructType)
-    return found
 
 
 # -- the table
@@ -449,29 +261,6 @@ def execute(
     return metrics
 
 
-def pa_schema(table: Any) -> pa.Schema:
-    """The schema of a Delta table."""
-    import pyarrow as pa
-
-    return pa.schema(table.schema().to_arrow())
-
-
-def columns_in(schema: pa.Schema) -> list[StructField]:
-    """The columns of a table that events have given it."""
-    from pyspark.sql.pandas.types import from_arrow_type
-    from pyspark.sql.types import StructField
-
-    fields = [each for each in schema if each.name not in OWN_COLUMNS]
-    return [StructField(each.name, from_arrow_type(each.type)) for each in fields]
-
-
-def ddl_of(fields: Iterable[StructField]) -> str:
-    """Columns as DDL."""
-    from pyspark.sql.types import StructType
-
-    return StructType([*fields]).toDDL()
-
-
 def _utc(rows: pa.Table) -> pa.Table:
     """Times in UTC: delta-rs refuses the names of other zones."""
     import pyarrow as pa
@@ -548,7 +337,7 @@ def command(
 
     names = tuple(split_list(keys))
     for key in names:
-        if _SIMPLE_NAME.fullmatch(key) is None or key.lower() in OWN_COLUMNS:
+        if SIMPLE_NAME.fullmatch(key) is None or key.lower() in OWN_COLUMNS:
             raise click.BadParameter(f"{key!r} is not the name of a column", param_hint="--key")
     source = {
         **settings.source_options(),
