@@ -248,7 +248,8 @@ def run_timed(
     """
     import trio
 
-    from mqd.client.cluster import connect, parse_bootstrap
+    from mqd.client.bootstrap import parse_bootstrap
+    from mqd.client.cluster import connect
     from mqd.client.errors import ClientCrashed, ClientError
 
     try:

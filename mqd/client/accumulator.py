@@ -260,7 +260,7 @@ class Accumulator:
         maybe_appended_only: bool = False,
         may_send: Callable[[TopicPartition], bool] | None = None,
     ) -> tuple[dict[int, list[Batch]], set[str]]:
-        """What to send now: node id -> batches, at most one request each; and the topics with a
+        """What to send now: broker id -> batches, at most one request each; and the topics with a
         partition without a leader.
 
         The batches returned count as in flight until `complete`, `retry` or `split`. A batch waits

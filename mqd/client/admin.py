@@ -1,4 +1,4 @@
-"""Looking at a cluster and changing it: topics, partitions, configurations, offsets, nodes and
+"""Looking at a cluster and changing it: topics, partitions, configurations, offsets, brokers and
 their disks, groups, transactions.
 
 Calls about several resources return a result or a ClientError for each. They raise only if no
@@ -309,8 +309,8 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
         "num_partitions": -1 if topic.assignments else topic.partitions,
         "replication_factor": -1 if topic.assignments else topic.replication_factor,
         "assignments": [
-            {"partition_index": index, "broker_ids": list(nodes)}
-            for index, nodes in sorted(topic.assignments.items())
+            {"partition_index": index, "broker_ids": list(brokers)}
+            for index, brokers in sorted(topic.assignments.items())
         ],
         "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
     }

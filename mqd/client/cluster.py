@@ -15,16 +15,15 @@ from typing import Any, TypeVar
 
 import trio
 
-from mqd.client.arguments import check_above_zero, check_number, check_text, shown
+from mqd.client.arguments import check_above_zero, check_number, check_text
 from mqd.client.backoff import backoff_s
+from mqd.client.bootstrap import addresses_of
 from mqd.client.errors import (
     ClientError,
     DeadlineExceeded,
     PeerUnreachable,
     does_not_exist,
     error_from_wire,
-    invalid_type,
-    invalid_value,
 )
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.nurseries import joining_nursery, lasting_nursery
@@ -40,11 +39,10 @@ from mqd.types import TopicPartition
 
 ResultT = TypeVar("ResultT")
 
-DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 10.0
 """Kafka's socket.connection.setup.timeout.ms.
 
-A frozen node still accepts connections, and never responds.
+A frozen broker still accepts connections, and never responds.
 """
 HEAD_START_S = 0.5
 """If any broker can respond, the client tries the next one after this time."""
@@ -57,41 +55,6 @@ def api(key: int) -> Api:
     found = by_key(key)
     assert found is not None, key
     return found
-
-
-def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """`"host:port,host,[::1]:port"` as addresses. Raises ValueError with the bad part."""
-    addresses = []
-    remedy = "write host:port, for example 127.0.0.1:9092"
-    for part in filter(None, (each.strip() for each in text.split(","))):
-        host, separator, port = part.rpartition(":")
-        if not separator or part.endswith("]"):
-            host, port = part, str(DEFAULT_PORT)
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise invalid_value(f"{part!r} is not an address", remedy)
-        addresses.append((host, int(port)))
-    if not addresses:
-        raise invalid_value("no bootstrap address is given", remedy)
-    return addresses
-
-
-def _addresses(bootstrap: object) -> list[tuple[str, int]]:
-    """Raises ValueError or TypeError."""
-    if isinstance(bootstrap, str):
-        return parse_bootstrap(bootstrap)
-    remedy = "give 'host:port' or a list of (host, port), for example [('127.0.0.1', 9092)]"
-    if not isinstance(bootstrap, Sequence) or isinstance(bootstrap, bytes):
-        raise invalid_type(f"bootstrap is {shown(bootstrap)}", remedy)
-    if not bootstrap:
-        raise invalid_value("bootstrap is empty", remedy)
-    for address in bootstrap:
-        match address:
-            case (str(), int()):
-                pass
-            case _:
-                raise invalid_type(f"a bootstrap address is {shown(address)}", remedy)
-    return list(bootstrap)
 
 
 class _Opening:
@@ -107,8 +70,9 @@ class _Opening:
 
 
 class ClusterClient:
-    """Requests to any node, to a given node, to the controller or to a partition's leader. Made by
-    `connect`."""
+    """Requests to any broker, to a given broker, to the controller or to a partition's leader. Made
+    by `connect`.
+    """
 
     def __init__(
         self,
@@ -175,15 +139,16 @@ class ClusterClient:
             return found
 
     def _with_remedy(self, error: ClientError, address: tuple[str, int]) -> ClientError:
-        """The failure to connect to a node that the cluster itself named; the user's
-        addresses are not at fault.
+        """The failure to connect to a broker of the cluster's metadata, with a remedy: the
+        addresses of the user are right.
         """
-        node = next((each for each in self.view.brokers.values() if each.address == address), None)
-        if node is not None and isinstance(error, PeerUnreachable):
+        brokers = self.view.brokers.values()
+        broker = next((each for each in brokers if each.address == address), None)
+        if broker is not None and isinstance(error, PeerUnreachable):
             is_silent = error.code is ErrorCode.REQUEST_TIMED_OUT
-            error.remedy = f"start broker {node.node_id}, or see `mqctl cluster health`"
+            error.remedy = f"start broker {broker.node_id}, or see `mqctl cluster health`"
             if is_silent:
-                why = f"broker {node.node_id} is frozen, overloaded or cut off"
+                why = f"broker {broker.node_id} is frozen, overloaded or cut off"
                 error.remedy = f"{why}: see its log, and `mqctl cluster health`"
         return error
 
@@ -201,9 +166,10 @@ class ClusterClient:
         return found
 
     async def any_connection(self) -> PeerConnection:
-        """A live connection if there is one, else to the first address that responds: known nodes,
-        then bootstrap. One that is silent does not hold up the others: after a head start the next
-        one is tried as well."""
+        """A live connection if there is one, else to the first address that responds: known
+        brokers, then bootstrap addresses. A silent one does not delay the others: after a head
+        start the client tries the next one, too.
+        """
         for place in list(self._connections):
             if not place[2] and (found := self._live(place)) is not None:
                 return found
@@ -239,9 +205,9 @@ class ClusterClient:
         )
 
     async def connection_to_leader(self, node_id: int) -> PeerConnection:
-        """The connection to a node that leads a partition by the view.
+        """The connection to a broker that leads a partition in the view.
 
-        LEADER_NOT_AVAILABLE if a newer view lacks that node.
+        LEADER_NOT_AVAILABLE if a newer view lacks that broker.
         """
         try:
             return await self.connection_to_broker(node_id)
@@ -251,7 +217,7 @@ class ClusterClient:
             raise ClientError(ErrorCode.LEADER_NOT_AVAILABLE, error.message) from error
 
     async def connection_to_broker(self, node_id: int, *, purpose: str = "") -> PeerConnection:
-        """Raises ClientError(BROKER_NOT_AVAILABLE) for a node that the view does not know."""
+        """Raises ClientError(BROKER_NOT_AVAILABLE) for a broker that is not in the view."""
         broker = self.view.brokers.get(node_id)
         if broker is None:
             known = ", ".join(map(str, sorted(self.view.brokers)))
@@ -289,8 +255,9 @@ class ClusterClient:
         return await self.request(await self.connection_to_leader(node_id), key, body)
 
     async def request_controller(self, key: int, body: Mapping[str, Any]) -> Any:
-        """To the node that the view calls controller; any node when it names none (brokers pass
-        such requests on)."""
+        """Send a request to the controller in the view, or to any broker if it has none: brokers
+        forward such requests.
+        """
         controller = self.view.brokers.get(self.view.controller_id)
         if controller is None:
             return await self.request_any(key, body)
@@ -301,7 +268,7 @@ class ClusterClient:
     async def refresh(
         self, topics: Iterable[str] | None = None, *, create: bool = False, seen: int | None = None
     ) -> ClusterView:
-        """Refresh the metadata once. None requests every topic, an empty list only the nodes.
+        """Refresh the metadata once. None requests every topic, an empty list only the brokers.
         `create` lets the broker create missing topics if its configuration allows it. With `seen`,
         a generation, nothing is sent if the view is newer already. Raises the errors of the
         attempt.
@@ -332,7 +299,7 @@ class ClusterClient:
     ) -> TopicInfo:
         """A topic with at least one partition that has a leader; retried until `deadline` (Trio's
         clock). An unknown topic is a final error after `unknown_grace_s`. That is long enough for
-        automatic creation, and for a new topic to reach every node. Raises ClientError with the
+        automatic creation, and for a new topic to reach every broker. Raises ClientError with the
         topic's code.
         """
         patience_ends = trio.current_time() + unknown_grace_s
@@ -369,8 +336,9 @@ class ClusterClient:
         return await self.retry(f"finding topic {name!r}", attempt, deadline=deadline)
 
     async def leader(self, tp: TopicPartition, *, deadline: float) -> BrokerInfo:
-        """The node that leads `tp`; waits for one until `deadline`. A partition that does not exist
-        is an error at once."""
+        """The broker that leads `tp`; waits for one until `deadline`. A partition that does not
+        exist is an error at once.
+        """
 
         async def attempt() -> BrokerInfo:
             seen = self.view.generation
@@ -388,7 +356,7 @@ class ClusterClient:
 
         return await self.retry(f"finding the leader of {tp}", attempt, deadline=deadline)
 
-    # -- patience
+    # -- retries
 
     async def retry(
         self, what: str, attempt: Callable[[], Awaitable[ResultT]], *, deadline: float
@@ -396,8 +364,8 @@ class ClusterClient:
         """Run `attempt` until it succeeds, fails for good, or `deadline` passes (then
         DeadlineExceeded with the last failure).
 
-        Codes that Kafka calls retriable are tried again after 20 ms, 40 ms .. 1 s, each with
-        jitter. After a broken connection or a refusal by rank (NOT_CONTROLLER, NOT_LEADER) the view
+        Errors that Kafka calls retriable are retried after 20 ms, 40 ms .. 1 s, each with
+        jitter. After a broken connection or NOT_CONTROLLER or NOT_LEADER the view
         is refreshed first.
         """
         for attempts in itertools.count():
@@ -468,13 +436,12 @@ async def connect(
     entropy: Entropy | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[ClusterClient]:
-    """A ClusterClient for the length of a block, with a first view of the nodes.
+    """A ClusterClient for the length of a block, with a first view of the brokers.
 
-    `bootstrap` is "host:port[,host:port..]" or addresses. Raises PeerUnreachable when none of them
-    responses; with
-    `wait_s` it keeps trying that long first.
+    `bootstrap` is "host:port[,host:port..]" or addresses. Raises PeerUnreachable if none of them
+    responds; with `wait_s`, only after retries for that time.
     """
-    addresses = _addresses(bootstrap)
+    addresses = addresses_of(bootstrap)
     check_text("client_id", client_id, "billing")
     check_above_zero("request_timeout_s", request_timeout_s)
     check_above_zero("connect_timeout_s", connect_timeout_s)

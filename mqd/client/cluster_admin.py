@@ -1,4 +1,4 @@
-"""Looking at the machinery of a cluster and moving it: nodes, disks, the quorum, leaders, in-sync
+"""Looking at the machinery of a cluster and moving it: brokers, disks, the quorum, leaders, in-sync
 replicas, reassignments.
 
 `Admin` has these calls too. They are about replicas and leaders, not about the users' data.
@@ -41,12 +41,12 @@ PAGE_PARTITIONS = 2000
 
 
 class ClusterAdmin(Calls):
-    """Calls about nodes and replicas."""
+    """Calls about brokers and replicas."""
 
-    # -- nodes
+    # -- brokers
 
     async def describe_cluster(self) -> ClusterDescription:
-        """The nodes and the controller; fenced nodes too if the broker reports them."""
+        """The brokers and the controller; fenced brokers, too, if the broker reports them."""
 
         async def attempt() -> ClusterDescription:
             response = await self._client.request_any(
@@ -73,7 +73,7 @@ class ClusterAdmin(Calls):
     async def describe_log_dirs(
         self, node_ids: Iterable[int] | None = None
     ) -> dict[int, list[LogDirectory] | ClientError]:
-        """The log directories of the given nodes (all by default) and their replicas."""
+        """The log directories of the given brokers (all by default) and their replicas."""
         if node_ids is None:
             node_ids = sorted((await self._client.refresh([])).brokers)
 
@@ -102,7 +102,7 @@ class ClusterAdmin(Calls):
     async def describe_usage(
         self, node_ids: Iterable[int]
     ) -> dict[int, list[BoundUsage] | ClientError]:
-        """How full the bounds of the given nodes are. Nodes that are not mqd's report none."""
+        """How full the bounds of the given brokers are. Apache Kafka's brokers report none."""
 
         async def request(node_id: int, _: list[int]) -> Outcomes:
             response = await self._client.request_broker(
@@ -170,7 +170,7 @@ class ClusterAdmin(Calls):
     ) -> None:
         """Finalize higher levels of features.
 
-        Raises ClientError, with INVALID_UPDATE_VERSION where a node does not support them.
+        Raises ClientError, with INVALID_UPDATE_VERSION if a broker does not support them.
         """
 
         async def attempt() -> None:

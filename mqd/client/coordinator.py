@@ -1,5 +1,5 @@
-"""The node that coordinates one group or one transactional id: found when first needed, found again
-when it moved.
+"""The broker that coordinates one group or one transactional id: found when first needed, found
+again when it moved.
 
 Requests that wait at the coordinator (a join, until all members came) take a `purpose` and with it
 a connection of their own.

@@ -1,4 +1,4 @@
-"""Values that administrative calls return: topics, configurations, offsets, nodes, disks."""
+"""Values that administrative calls return: topics, configurations, offsets, brokers, disks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ResourceType(IntEnum):
 
 
 class Resource(NamedTuple):
-    """A topic by its name, a node by its id in decimal ("" for the default of all nodes)."""
+    """A topic by its name, a broker by its id in decimal ("" for the default of all brokers)."""
 
     type: ResourceType
     name: str
@@ -95,7 +95,7 @@ class ConfigEntry:
 class NewTopic:
     """A topic to create.
 
-    -1 takes the cluster's default; `assignments` (partition -> node ids) replaces both numbers.
+    -1 takes the cluster's default; `assignments` (partition -> broker ids) replaces both numbers.
     """
 
     name: str
@@ -117,10 +117,10 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The nodes of a cluster.
+    """The brokers of a cluster.
 
-    `controller_id` is -1 when the response names none; `fenced` lists nodes that are known but not
-    serving.
+    `controller_id` is -1 when the response names none; `fenced` lists brokers that are known but
+    not serving.
     """
 
     cluster_id: str
@@ -133,7 +133,7 @@ class Feature(NamedTuple):
     """A feature (KIP-584).
 
     `finalized`: the level in force, 0 for none; `lowest` to `newest`: the levels that the
-    responding node supports.
+    responding broker supports.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Feature(NamedTuple):
 
 
 class BoundUsage(NamedTuple):
-    """How full a bound of a node is on what clients can make it remember: of the metadata,
+    """How full a bound of a broker is on what clients can make it remember: of the metadata,
     or of the fullest shard of a coordinator.
     """
 
@@ -177,7 +177,7 @@ class ReplicaOnDisk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """One log directory of one node.
+    """One log directory of one broker.
 
     Sizes are in bytes, -1 where unknown; `error` is set if it is offline.
     """
@@ -214,12 +214,12 @@ class ElectionType(IntEnum):
 
 
 class PartitionState(NamedTuple):
-    """The replicas of one partition, by node id. `leader` is -1 while there is none; `replicas`
+    """The replicas of one partition, by broker id. `leader` is -1 while there is none; `replicas`
     begins with the preferred leader.
 
     `elr` (KIP-966): replicas outside of the ISR that have every committed record. `last_known_elr`:
     those that had been in it before an unclean shutdown. Both are empty if the broker does not
-    report them. `offline`: replicas on nodes or disks that are gone.
+    report them. `offline`: replicas on brokers or disks that are gone.
     """
 
     leader: int

@@ -156,7 +156,8 @@ class Fetcher:
     def plan(
         self, now: float, leader_of: Callable[[TopicPartition], int | None]
     ) -> tuple[dict[int, list[PartitionFetch]], set[str]]:
-        """node id -> partitions to fetch from it; and the topics with a partition without a leader.
+        """broker id -> partitions to fetch from it; and the topics with a partition without a
+        leader.
 
         Changes nothing: `request` marks the partitions as in flight.
         """
@@ -197,7 +198,7 @@ class Fetcher:
     def request(
         self, wanted: list[PartitionFetch], view: ClusterView, *, max_wait_ms: int, min_bytes: int
     ) -> dict[str, Any]:
-        """The body of the Fetch request for one node, for any version. Its partitions count as in
+        """The body of the Fetch request for one broker, for any version. Its partitions count as in
         flight from now on.
         """
         topics: dict[str, list[dict[str, Any]]] = {}

@@ -1,9 +1,9 @@
-"""A client's view of the cluster: nodes, topics, partition leaders. Pure values; `cluster.py`
+"""A client's view of the cluster: brokers, topics, partition leaders. Pure values; `cluster.py`
 refreshes them.
 
 A view is never changed, only replaced: `merge` takes a Metadata response and returns the next view.
 Invariant: the leader epoch of a known partition of the same topic id never goes back, so a response
-from a node that lags behind cannot send us to a leader that was deposed (KIP-320).
+from a broker that lags behind cannot send us to a leader that was deposed (KIP-320).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mqd.types import NO_EPOCH, NO_NODE, ZERO_UUID, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A node as it advertises itself."""
+    """A broker with its advertised address."""
 
     node_id: int
     host: str
@@ -84,7 +84,7 @@ class ClusterView:
         return next((each for each in topic.partitions if each.partition == index), None)
 
     def leader_of(self, tp: TopicPartition) -> BrokerInfo | None:
-        """The node that leads `tp`, if it has a leader whose address is known."""
+        """The broker that leads `tp`, if it has a leader whose address is known."""
         partition = self.partition(tp)
         return None if partition is None else self.brokers.get(partition.leader)
 

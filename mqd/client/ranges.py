@@ -50,7 +50,7 @@ _HELD_MAX = 2
 """Responses that are in flight or wait for the caller."""
 _SLACK_S = 1.0
 _UNKNOWN_TOPIC_GRACE_S = 5.0
-"""The metadata of a new topic reaches every node within this time."""
+"""The metadata of a new topic reaches every broker within this time."""
 _EXPLAIN_S = 5.0
 """After its timeout, a reader searches this long for the transaction that holds back the
 last stable offset.

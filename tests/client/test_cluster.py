@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from mqd.client.admin import Admin
-from mqd.client.cluster import connect, parse_bootstrap
+from mqd.client.bootstrap import parse_bootstrap
+from mqd.client.cluster import connect
 from mqd.client.errors import (
     ClientError,
     ConnectionBroken,
