@@ -130,12 +130,6 @@ def crc_of(view: Buffer, position: int = 0, end: int | None = None) -> int:
     return crc
 
 
-def continued_crc(data: Buffer, crc: int) -> int:
-    """The CRC-32C of some bytes followed by `data`, from the `crc` of those bytes."""
-    continued: int = _crc32c(data, crc)
-    return continued
-
-
 def seal(view: bytearray | memoryview, position: int = 0) -> None:
     """Write the CRC after a change of a field under it (a broker that sets LogAppendTime)."""
     _CRC.pack_into(view, position + CRC_POSITION, crc_of(view, position))

@@ -11,6 +11,9 @@ checks shape, CRC and offsets. The log ends before the first bad batch, for one 
                   complete once. Recovery raises `LogDamaged` and changes no file. The other logs
                   start.
 
+A batch whose length exceeds its file is torn, whatever follows its header. But a batch below an
+offset of a checkpoint (recovery point, high watermark, log end) was complete once.
+
 After a power cut, a valid batch after a bad one proves nothing about unsynced data, because blocks
 reach the disk in any order. There the log ends at the first bad batch as with a torn tail. Such a
 node cannot vouch for its logs until it has caught up.
@@ -25,7 +28,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from mqd.log.disk.fsync_failure import rewrite_in_place
 from mqd.log.disk.leftovers import read_topic_id, remove_leftovers
@@ -62,7 +64,7 @@ from mqd.protocol.files import (
     BadBatch,
     segment_file_name,
 )
-from mqd.types import Offset, TopicPartition
+from mqd.types import ZERO_UUID, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from mqd.io.disk import Disk
@@ -104,6 +106,8 @@ class _Loader:
         self.directory = directory
         self.path = directory / str(topic_partition)
         self.topic_partition = topic_partition
+        self.topic_id = ZERO_UUID
+        """Of `partition.metadata`, from `load` on."""
         self.checkpointed = checkpointed
         self.config = config
         self.now_ms = now_ms
@@ -121,7 +125,7 @@ class _Loader:
 
     def load(self) -> tuple[PartitionLog, RecoveryReport]:
         checkpointed = self.checkpointed
-        topic_id = read_topic_id(self.disk, self.path, checkpointed)
+        self.topic_id = read_topic_id(self.disk, self.path, checkpointed)
         bases, first_offset = remove_leftovers(self.disk, self.path, self.report)
         self.log_start_min = max(checkpointed.log_start_offset, first_offset)
         if bases and self._is_lost_before(self.log_start_min, bases[0]):
@@ -147,7 +151,7 @@ class _Loader:
         if not checkpointed.is_clean:  # the process may have ended before it synced these
             self.disk.open(self.path / PARTITION_METADATA).sync()
             self.disk.sync_directory(self.path)
-        return self._finish(topic_id), self.report
+        return self._finish(), self.report
 
     def _first_to_scan(self, bases: list[Offset]) -> int:
         """Index of the segment with the recovery point. Everything before it was synced."""
@@ -287,8 +291,8 @@ class _Loader:
         file = segment.file
         assert file is not None
         bad_place = f"{file.path} {bad}"
-        synced = segment.next_offset < self.checkpointed.recovery_point
-        found = batch_after(file, bad.position, segment.next_offset, may_be_torn=not synced)
+        was_complete = segment.next_offset < self._complete_below()
+        found = batch_after(file, bad.position, segment.next_offset, may_be_torn=not was_complete)
         later_batches = (
             [f"offset {found.base_offset} follows at byte {found.position}"] if found else []
         )
@@ -297,7 +301,7 @@ class _Loader:
             found = find_batch(self.disk.open(path), 0, segment.next_offset)
             if found is not None:
                 later_batches.append(f"offset {found.base_offset} follows in {path.name}")
-        if later_batches and (self.checkpointed.unsynced_survived or synced):
+        if later_batches and (self.checkpointed.unsynced_survived or was_complete):
             raise LogDamaged(
                 f"{bad_place}; {later_batches[0]}: corruption, not a torn tail. {REMEDY}"
             )
@@ -315,12 +319,21 @@ class _Loader:
         file.truncate(segment.size)
         self._remove(later)
 
+    def _complete_below(self) -> Offset:
+        """All batches below this offset were complete when a checkpoint was written, and no power
+        cut followed (I8)."""
+        checkpointed, claim = self.checkpointed, self._end_claim()
+        if not checkpointed.unsynced_survived:
+            return checkpointed.recovery_point
+        claimed = claim.end_offset if claim is not None else 0
+        return max(checkpointed.recovery_point, checkpointed.high_watermark, claimed)
+
     # -- the log -----------------------------------------------------------------------------------
 
-    def _finish(self, topic_id: UUID) -> PartitionLog:
+    def _finish(self) -> PartitionLog:
         checkpointed = self.checkpointed
         end = self.segments[-1].next_offset if self.segments else self.log_start_min
-        claim = self._check_end(topic_id, end)
+        claim = self._check_end(end)
         start = self._choose_log_start(end)
         # Nothing below the high watermark is lost silently (I8).
         if checkpointed.high_watermark > end:
@@ -345,7 +358,7 @@ class _Loader:
         self.replay.epochs.truncate_from_start(start)
         remove_snapshots(self.disk, self.path, self.segments)
         log = PartitionLog(
-            self.topic_partition, topic_id, self.directory, self.config, self.segments,
+            self.topic_partition, self.topic_id, self.directory, self.config, self.segments,
             log_start_offset=start, epochs=self.replay.epochs, producers=self.replay.producers,
         )  # fmt: skip
         log.checkpointed_high_watermark = min(
@@ -413,16 +426,22 @@ class _Loader:
             remove_segment(self.disk, self.path, segment.base_offset)
         self.segments = [new_segment(self.disk, self.path, start, self.now_ms)]
 
-    def _check_end(self, topic_id: UUID, end: Offset) -> LogEnd | None:
-        """LogLost if the log lacks what the log end checkpoint names. Returns the line if it
-        belongs to this log and counts.
-        """
+    def _end_claim(self) -> LogEnd | None:
+        """The line of the log end checkpoint, if it belongs to this log and counts."""
         claim = self.checkpointed.end_claim
-        if claim is None or claim.topic_id != topic_id:
+        if claim is None or claim.topic_id != self.topic_id:
             return None
-        if self.disk.exists(self.path / LOG_END_VOID):
+        return None if self.disk.exists(self.path / LOG_END_VOID) else claim
+
+    def _check_end(self, end: Offset) -> LogEnd | None:
+        """LogLost if the log lacks what the log end checkpoint names. Returns the line that counts,
+        if any.
+        """
+        claim = self._end_claim()
+        if claim is None:
             return None
-        last = batch_below(self.segments[-1], topic_id, claim.end_offset) if self.segments else None
+        segment = self.segments[-1] if self.segments else None
+        last = batch_below(segment, self.topic_id, claim.end_offset) if segment else None
         # A disk that lost records without a reboot proves nothing (I50).
         reason = why_lost(claim, end, last)
         if reason is not None:

@@ -3,25 +3,21 @@ batches after it.
 
 A valid batch after the bad one shows that the bad one was complete once. There is one exception. A
 write that a kill interrupted leaves a whole header and a part of the payload. The client chose the
-payload, so it may contain bytes of valid batches. So if a plausible header claims more bytes than
-the file has, a batch after it counts only if it begins where the first one ends by its CRC-32C.
-Then the length field is damaged, and the tail is not torn.
+payload, so it may contain valid batches at any place, also where the CRC-32C of the whole batch
+matches. So if a plausible header claims more bytes than the file has, no byte after it counts.
+Only a checkpoint that was written later than the batch shows that its length field is damaged.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqd.limits import RECOVERY_BATCH_BYTES_MAX, SCAN_BYTES
 from mqd.protocol.batch import (
-    ATTRIBUTES_POSITION,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
-    BatchHeader,
-    continued_crc,
     crc_of,
     parse_header,
 )
@@ -47,53 +43,34 @@ def batch_after(
 ) -> FoundBatch | None:
     """A valid batch after the bad one at `bad_position`. None: the tail is torn.
 
-    `offset`: the base offset that the bad batch should have. `may_be_torn`: false for bytes that
-    were synced.
+    `offset`: the base offset that the bad batch should have. `may_be_torn`: false if this batch was
+    complete once.
     """
-    header = _unfinished_batch(file, bad_position, offset) if may_be_torn else None
-    if header is None:
-        return find_batch(file, bad_position + 1, offset)
-    position, crc = bad_position + ATTRIBUTES_POSITION, 0
-    for found in find_batches(file, bad_position + HEADER_BYTES, offset):
-        crc = _crc_until(file, position, found.position, crc)
-        position = found.position
-        if crc == header.crc:
-            return found
-    return None
+    if may_be_torn and _is_unfinished(file, bad_position, offset):
+        return None
+    return find_batch(file, bad_position + 1, offset)
 
 
-def _unfinished_batch(file: File, position: int, offset: Offset) -> BatchHeader | None:
-    """The header at `position`, if it is plausible and its batch ends beyond the file."""
+def _is_unfinished(file: File, position: int, offset: Offset) -> bool:
+    """Whether a plausible header is at `position`, and its batch ends beyond the file."""
     data = file.read_at(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
-        return None
+        return False
     header = parse_header(data, 0)
     batch_bytes = header.batch_length + LOG_OVERHEAD_BYTES
-    plausible = (
+    return (
         header.magic == MAGIC
         and header.base_offset >= offset
         and header.last_offset_delta >= 0
         and HEADER_BYTES <= batch_bytes <= RECOVERY_BATCH_BYTES_MAX
+        and position + batch_bytes > file.size()
     )
-    return header if plausible and position + batch_bytes > file.size() else None
-
-
-def _crc_until(file: File, position: int, end: int, crc: int) -> int:
-    """The CRC-32C of the bytes before `position`, continued up to `end`."""
-    while position < end:
-        chunk = file.read_at(position, min(SCAN_BYTES, end - position))
-        crc = continued_crc(chunk, crc)
-        position += len(chunk)
-    return crc
 
 
 def find_batch(file: File, position: int, offset: Offset) -> FoundBatch | None:
-    """The first valid batch at or after `position` with a base offset of `offset` or more."""
-    return next(find_batches(file, position, offset), None)
-
-
-def find_batches(file: File, position: int, offset: Offset) -> Iterator[FoundBatch]:
-    """All such batches, including those inside another batch."""
+    """The first valid batch at or behind `position` with a base offset of `offset` or more. It may
+    be inside another batch.
+    """
     size = file.size()
     while position + HEADER_BYTES <= size:
         chunk = file.read_at(position, SCAN_BYTES + HEADER_BYTES)
@@ -111,5 +88,6 @@ def find_batches(file: File, position: int, offset: Offset) -> Iterator[FoundBat
                 <= min(RECOVERY_BATCH_BYTES_MAX, size - position - at)
                 and crc_of(file.read_at(position + at, batch_bytes), 0, batch_bytes) == header.crc
             ):
-                yield FoundBatch(position + at, header.base_offset)
+                return FoundBatch(position + at, header.base_offset)
         position += SCAN_BYTES
+    return None

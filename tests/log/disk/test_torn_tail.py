@@ -1,5 +1,5 @@
-"""A torn tail is a torn tail, whatever its payload; a damaged length in the middle of a log
-is damage.
+"""A torn tail is a torn tail, whatever its payload. A damaged length is damage where a checkpoint
+shows that the batch was complete.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from pathlib import Path
 from struct import pack_into
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from mqd.log.disk.torn_tail import batch_after, find_batch
 from mqd.log.log_config import LogConfig
-from mqd.protocol.batch import parse_header, seal
+from mqd.protocol.batch import crc_of, parse_header, seal
 from mqd.protocol.compression import Codec
+from mqd.protocol.files import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from tests.log.support import PARTITION, FaultyDisk, Harness, batch
 
 _directories = count()
@@ -41,27 +42,70 @@ embedded = st.lists(
 """Payloads that contain whole, valid batches: raw segments, or an attack."""
 
 
+def forged(nested: bytes, before: bytes, behind: bytes) -> bytes:
+    """A batch with `nested` in its payload: the CRC-32C of the batch is also the CRC-32C of its
+    bytes before `nested`. So its CRC does not show that its length is right.
+    """
+
+    def with_bytes(free: int) -> bytes:
+        return bytes(batch(before + nested + behind + free.to_bytes(4) + behind))
+
+    plain = with_bytes(0)
+    crc = crc_of(plain)
+    # The CRC is linear over GF(2): find the free bits whose contributions sum to the difference.
+    difference, free = crc ^ crc_of(plain, 0, plain.index(nested)), 0
+    pivots: dict[int, tuple[int, int]] = {}
+    for index in range(32):
+        change, bits = crc_of(with_bytes(1 << index)) ^ crc, 1 << index
+        while change and (pivot := pivots.get(change.bit_length())):
+            change, bits = change ^ pivot[0], bits ^ pivot[1]
+        pivots[change.bit_length()] = (change, bits)
+    while difference:
+        change, bits = pivots[difference.bit_length()]
+        difference, free = difference ^ change, free ^ bits
+    data = with_bytes(free)
+    assert parse_header(data).crc == crc_of(data, 0, data.index(nested))
+    return data
+
+
+forgeries = st.builds(
+    forged,
+    st.builds(
+        lambda offset, value: at_offset(batch(value), offset),
+        st.sampled_from([5, 30, 1 << 40]),
+        st.binary(max_size=30),
+    ),
+    st.binary(max_size=20),
+    st.binary(max_size=60),
+)
+
+
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     batches=st.lists(
-        st.tuples(st.lists(embedded, min_size=1, max_size=3), st.sampled_from(Codec)),
+        forgeries
+        | st.builds(
+            lambda values, codec: bytes(batch(*values, codec=codec)),
+            st.lists(embedded, min_size=1, max_size=3),
+            st.sampled_from(Codec),
+        ),
         min_size=1,
         max_size=5,
     ),
     cut_share=st.floats(min_value=0, max_value=1),
 )
+@example([forged(at_offset(batch(b"inside"), 1 << 40), b"before", b"b" * 60)], 0.95)
 async def test_a_kill_leaves_all_whole_batches_whatever_they_contain(
-    tmp_path: Path, batches: list[tuple[list[bytes], Codec]], cut_share: float
+    tmp_path: Path, batches: list[bytes], cut_share: float
 ) -> None:
     directory = tmp_path / str(next(_directories))
     directory.mkdir()
     harness = Harness(directory)
     await harness.service.start()
     log = harness.open(LogConfig())
-    for values, codec in batches:
-        harness.write(log, batch(*values, codec=codec))
+    harness.write(log, *batches)
     harness.kill()
     path = next((directory / str(PARTITION)).glob("*.log"))
     whole = path.read_bytes()
@@ -78,35 +122,72 @@ async def test_a_kill_leaves_all_whole_batches_whatever_they_contain(
     harness.kill()
 
 
+@pytest.mark.parametrize("checkpoint", ["recovery point", "high watermark", "log end", "none"])
 @pytest.mark.parametrize(
     "payload", [b"x" * 40, at_offset(batch(b"inside"), 9)], ids=["plain", "embedded"]
 )
 @pytest.mark.parametrize("damaged", [0, 3, 7])
-async def test_a_length_that_was_damaged_in_the_middle_is_corruption(
-    tmp_path: Path, damaged: int, payload: bytes
+async def test_a_damaged_length_below_a_checkpoint_is_corruption(
+    tmp_path: Path, damaged: int, payload: bytes, checkpoint: str
 ) -> None:
-    """The claimed end is behind the file's, as in a torn write, but the CRC-32C ends where
-    the next batch begins.
+    """The claimed end is behind the file's, as in a torn write. Without a checkpoint nothing shows
+    that it is not one, because the client chooses all bytes that follow.
     """
     harness = Harness(tmp_path)
-    await harness.service.start()
+    service = harness.service
+    await service.start()
     log = harness.open(LogConfig())
     for _ in range(9):
         harness.write(log, batch(payload))
+    if checkpoint == "recovery point":
+        async with harness.running():
+            service.request_sync(log)
+            while log.durability.end_offset < 9:
+                await service.wait_synced()
+        await service.housekeeping.store(RECOVERY_POINT_CHECKPOINT)
+    elif checkpoint == "high watermark":
+        service.housekeeping.checkpoint_high_watermark(PARTITION, 9)
+        await service.housekeeping.store(HIGH_WATERMARK_CHECKPOINT)
+    elif checkpoint == "log end":
+        await service.housekeeping.checkpoint_recovery_points()
     harness.kill()
     path = next((tmp_path / str(PARTITION)).glob("*.log"))
     data = bytearray(path.read_bytes())
     position = parse_header(data, 0).size * damaged
     data[position + 8 + 1] ^= 1  # 65,536 bytes more
     path.write_bytes(data)
-    await harness.restart()
-    assert PARTITION not in harness.service.logs
-    assert "corruption" in harness.service.fenced[PARTITION]
-    assert path.read_bytes() == bytes(data)
+    service = harness.new_service(survival_proven=checkpoint == "log end")
+    await service.start()
+    if checkpoint == "none":
+        assert service.logs[PARTITION].log_end_offset == damaged
+        assert path.read_bytes() == bytes(data[:position])
+    else:
+        assert PARTITION not in service.logs
+        assert "corruption" in service.fenced[PARTITION]
+        assert path.read_bytes() == bytes(data)
     harness.kill()
 
 
-def test_bytes_that_were_synced_are_never_torn(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_does_not_count_leaves_a_torn_tail(tmp_path: Path) -> None:
+    """A truncation voids the line of the log end checkpoint. The log is written again below it."""
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig())
+    for _ in range(9):
+        harness.write(log, batch(b"x" * 99))
+    await harness.service.housekeeping.checkpoint_recovery_points()
+    harness.service.truncate_to(log, 2)
+    harness.write(log, batch(at_offset(batch(b"inside"), 9)))
+    harness.kill()
+    path = next((tmp_path / str(PARTITION)).glob("*.log"))
+    path.write_bytes(path.read_bytes()[:-1])
+    service = harness.new_service(survival_proven=True)
+    await service.start()
+    assert service.logs[PARTITION].log_end_offset == 2
+    harness.kill()
+
+
+def test_a_batch_that_was_complete_is_never_torn(tmp_path: Path) -> None:
     inside = at_offset(batch(b"inside"), 1)
     whole = at_offset(batch(inside), 0)
     path = tmp_path / "f"
