@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from threading import Thread
 
+    from mqd.node.signals import StopSignals
+
 OK, FAILURE, USAGE = 0, 1, 2
 NODES_MAX = 9
 """The largest cluster of `mqd dev`."""
@@ -214,18 +216,16 @@ def _usage(message: str) -> Exception:
 
 
 def _start(options: Namespace) -> int:
-    import signal
+    from signal import SIGINT, SIGTERM
 
-    # A node installs its signal handlers after about half a second. Until then signals are
-    # blocked; the handlers unblock them (node/signals.py).
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    try:
-        return _run_node(options)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    from mqd.node.signals import StopSignals
+
+    # before all imports that take time
+    with StopSignals(SIGTERM, SIGINT) as signals:
+        return _run_node(options, signals)
 
 
-def _run_node(options: Namespace) -> int:
+def _run_node(options: Namespace, signals: StopSignals) -> int:
     import os
     from pathlib import Path
 
@@ -246,13 +246,16 @@ def _run_node(options: Namespace) -> int:
     import trio
 
     from mqd import daemon
+    from mqd.io.disk import OsDisk
 
+    disk = OsDisk(group_readable=config.boolean("data.group.readable"))
     try:
         trio.run(
             daemon.main,
             StartOptions(
                 peers, options.node, Path(options.data), config.of_node(peers, options.node)
             ),
+            daemon.Seams(disk=disk, signals=signals),
         )
     except BaseExceptionGroup as group:
         raise _user_error(group) from group

@@ -12,8 +12,8 @@ a marker records that the stop was clean.
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,7 +45,7 @@ from mqd.node.free_space import why_full
 from mqd.node.listeners import listeners
 from mqd.node.lost_replicas import LostReplicas
 from mqd.node.publisher import MetadataPublisher
-from mqd.node.signals import wait_for_signal
+from mqd.node.signals import StopSignals
 from mqd.node.start_errors import start_errors
 from mqd.protocol.files import MetaProperties
 from mqd.raft import versions
@@ -89,8 +89,8 @@ class Seams:
     """None: the system's network, with the socket buffers of the configuration."""
     announce: Callable[[str], None] = write_line
     """Writes the one line that says that the node is ready."""
-    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
-    """Signals that stop the node cleanly; none if several nodes share a process."""
+    signals: StopSignals | None = None
+    """None: no signal stops the node, because several nodes share a process."""
     owns_process: bool = True
     """Whether the node may set limits and the garbage collector of this process; not if several
     nodes share it.
@@ -99,7 +99,7 @@ class Seams:
 
 async def main(
     options: StartOptions,
-    seams: Seams | None = None,
+    seams: Seams,
     *,
     task_status: trio.TaskStatus[Daemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -109,20 +109,16 @@ async def main(
     `started` with the `Daemon` as soon as its parts are built: a simulation stops the node and
     inspects it through them.
     """
-    seams = (
-        seams
-        if seams is not None
-        else Seams(disk=OsDisk(group_readable=options.config.boolean("data.group.readable")))
-    )
-    async with trio.open_nursery() as nursery:
-        stop = trio.Event()
-        if seams.signals:
-            await nursery.start(wait_for_signal, seams.signals, stop)
+    stop = trio.Event()
+    with (
+        seams.signals.reported(trio.lowlevel.current_trio_token(), stop)
+        if seams.signals
+        else nullcontext()
+    ):
         daemon = Daemon(options, seams)
         daemon.stop = stop
         task_status.started(daemon)
         await daemon.run(stop)
-        nursery.cancel_scope.cancel()
 
 
 class Daemon:

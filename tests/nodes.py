@@ -62,7 +62,7 @@ async def node(
         nursery.start_soon(
             daemon.main,
             start,
-            daemon.Seams(announce=lambda _line: ready.set(), signals=(), owns_process=False),
+            daemon.Seams(announce=lambda _line: ready.set(), owns_process=False),
         )
         if wait:
             with trio.fail_after(READY_SECONDS):

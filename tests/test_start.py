@@ -28,8 +28,17 @@ def test_a_killed_node_starts_again(tmp_path: Path) -> None:
     node.stop()
 
 
-def test_a_signal_before_the_handlers_stops_a_node_cleanly(tmp_path: Path) -> None:
-    """It arrives while the node is imported, half a second before it can handle signals."""
+@pytest.mark.parametrize(
+    ("numbers", "exit_code", "line"),
+    [
+        (["SIGHUP", "SIGTERM"], 0, "stopping signal=SIGTERM"),
+        (["SIGTERM", "SIGTERM"], 1, "stopped immediately after a second SIGTERM"),
+    ],
+)
+def test_signals_before_the_event_loop_runs(
+    tmp_path: Path, numbers: list[str], exit_code: int, line: str
+) -> None:
+    """They arrive while the node is imported, half a second before its event loop runs."""
     program = """
 import builtins, os, signal, sys
 
@@ -38,7 +47,8 @@ real = builtins.__import__
 def importing(name, *rest, **named):
     if name == "trio" and sys.argv:
         builtins.__import__ = real
-        os.kill(os.getpid(), signal.SIGTERM)
+        for number in NUMBERS:
+            os.kill(os.getpid(), getattr(signal, number))
     return real(name, *rest, **named)
 
 builtins.__import__ = importing
@@ -48,13 +58,19 @@ sys.exit(main())
 """
     node = Node(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", program, *node.command()[3:]],
+        [
+            sys.executable,
+            "-c",
+            program.replace("NUMBERS", repr(numbers)),
+            *node.command()[3:],
+        ],
         capture_output=True,
         text=True,
         timeout=30,
     )
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-    assert "stopping signal=SIGTERM" in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (exit_code, False), done.stderr
+    assert line in done.stderr
+    assert ("SIGHUP is ignored" in done.stderr) == ("SIGHUP" in numbers)
     node.start()
     node.stop()
 
@@ -75,24 +91,21 @@ def test_a_second_signal_of_a_kind_stops_at_once_while_the_loop_is_busy(
     program = """
 import signal, sys, trio
 from mqd import logs
-from mqd.node import signals
+from mqd.node.signals import StopSignals
 
 logs.set_up()
 
 async def main():
     stop = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(signals.wait_for_signal, (signal.SIGTERM, signal.SIGINT), stop)
-        await trio.testing.wait_all_tasks_blocked()
+    with signals.reported(trio.lowlevel.current_trio_token(), stop):
         print("ready", flush=True)
         await stop.wait()
-        await trio.testing.wait_all_tasks_blocked()
         print("busy", flush=True)
         while True:
             pass
 
-import trio.testing
-trio.run(main)
+with StopSignals(signal.SIGTERM, signal.SIGINT) as signals:
+    trio.run(main)
 """
     other = signal.SIGINT if number == signal.SIGTERM else signal.SIGTERM
     with subprocess.Popen(

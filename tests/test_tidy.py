@@ -394,9 +394,9 @@ THREAD_WORDS = {
     "to_thread": ("mqd/io/",),
     "start_thread_soon": ("mqd/io/",),
     "from_thread": ("mqd/client/blocking_loop.py",),
-    "run_sync_soon": ("mqd/client/blocking_loop.py",),
+    "run_sync_soon": ("mqd/client/blocking_loop.py", "mqd/node/signals.py"),
 }
-"""Names of Trio for work between threads, and where they may stand.
+"""Names of Trio for work between threads or from signal handlers, and where they may stand.
 
 Elsewhere `Disk.offload` is the way, which the simulation has too.
 """

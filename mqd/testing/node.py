@@ -148,7 +148,6 @@ class SimulatedNode:
             disk=ProcessDisk(self.disk, process),
             network=HostNetwork(shared.fabric, self.host, process),
             announce=lambda _line: self._announced(process),
-            signals=(),
             owns_process=False,
         )
         options = StartOptions(shared.peers, self.id, DATA, self._config())
