@@ -4,6 +4,7 @@ BrokerLifecycleManager).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from mqd.types import NO_EPOCH, NodeId
 
 _FENCED_POLL_S = 0.005
 _LEAVING_POLL_S = 0.1
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +153,29 @@ class BrokerLifecycle:
     async def _register(self) -> int:
         """Register until `on_registered` has succeeded. Returns the broker epoch."""
         while True:
+            named = self.previous_broker_epoch
             epoch = await self._request_registration()
             self.broker_epoch = self.previous_broker_epoch = epoch
             if await self.on_registered(epoch):
+                self._warn_unless_vouched(named)
                 return epoch
             await trio.sleep(self._heartbeat_s)
+
+    def _warn_unless_vouched(self, named: int) -> None:
+        """`named`: the earlier registration up to which this node vouches for its logs."""
+        broker = self._operations.image.brokers.get(self._node_id)
+        if (
+            broker is not None
+            and broker.epoch == self.broker_epoch
+            and named not in (NO_EPOCH, broker.epoch, broker.vouched_epoch)
+        ):
+            logger.error(
+                "the controller ignores the replicas of this node until they are copied again: it "
+                "knows a later state of them, so a disk is an older copy of itself, or the broker "
+                "was unregistered disk_serial=%d registration=%d",
+                self.disk_serial_found,
+                named,
+            )
 
     async def _request_registration(self) -> int:
         address, previous = self._address, self.previous_broker_epoch

@@ -16,6 +16,9 @@ from mqd.testing.disk import MemoryDisk
 from mqd.testing.inodes import Directory
 from tests.log.test_missing_records import ORDERS, consume, partition, produce
 
+HEARTBEAT_SECONDS = 0.5
+"""`broker.heartbeat.interval.ms`"""
+
 
 async def lose(cluster: Cluster, how: str) -> tuple[int, int]:
     """(a leader, its follower).
@@ -79,6 +82,39 @@ def test_what_was_acknowledged_survives(how: str, seed: int) -> None:
             assert cluster.daemon(leader).logs.logs[ORDERS].log_end_offset == 10
 
     run(main, seed=seed)
+
+
+NOT_VOUCHED = "the controller ignores the replicas of this node"
+
+
+@pytest.mark.parametrize("undo_write", [True, False])
+def test_an_older_copy_is_reported_one_heartbeat_after_a_checkpoint(undo_write: bool) -> None:
+    async def main() -> None:
+        async with Cluster(nodes=3) as cluster:
+            client = await cluster.client()
+            await Admin(client).create_topic("orders", 1, 3)
+            await trio.sleep(2)
+            leader = partition(cluster).leader
+            node, disk = cluster.nodes[leader], cluster.disk(leader)
+            await produce(client, 0, 5)
+            copy = disk.copy()
+            housekeeping = cluster.daemon(leader).logs.housekeeping
+            serial = housekeeping.disk_serial
+            await produce(client, 5, 10)
+            with trio.fail_after(CHECKPOINT_SECONDS + 1):
+                while housekeeping.disk_serial == serial:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            await trio.sleep(HEARTBEAT_SECONDS + 0.1)
+            node.kill()
+            if undo_write:
+                disk.roll_back(copy)
+            await trio.sleep(1)
+            await node.start()
+            await trio.sleep(5)
+            lines = [line for line in cluster.world.logs.lines if NOT_VOUCHED in line]
+            assert len(lines) == undo_write
+
+    run(main, seed=1)
 
 
 @pytest.mark.parametrize("seed", range(1))
