@@ -47,7 +47,7 @@ class AlterPartitions:
 
     node_id: NodeId
     broker_epoch: int
-    wishes: tuple[IsrChangeRequest, ...]
+    changes: tuple[IsrChangeRequest, ...]
 
     @classmethod
     def of_request(cls, request: Mapping[str, Any], version: int) -> AlterPartitions:
@@ -77,7 +77,7 @@ class AlterPartitions:
 
 
 class IsrAltered(NamedTuple):
-    """The result of one wish: the partition after the change, or a code."""
+    """The result of one change: the partition after it, or a code."""
 
     topic_id: UUID
     partition: int
@@ -156,13 +156,13 @@ def alter_partition_response(results: Iterable[IsrAltered]) -> dict[str, Any]:
 def decide_alter_partitions(
     image: MetadataImage, op: AlterPartitions, options: DecisionOptions
 ) -> ControllerResult:
-    """Reply: one IsrAltered for each wish. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
+    """Reply: one IsrAltered for each change. Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
 
-    Of two wishes for one partition the second is rejected: it cannot know the partition epoch after
+    Of two changes of one partition the second is rejected: it cannot know the partition epoch after
     the first.
     """
     registered_broker(image, op.node_id, op.broker_epoch)
-    if len(op.wishes) > REQUEST_PARTITIONS_MAX:
+    if len(op.changes) > REQUEST_PARTITIONS_MAX:
         raise MqError(
             ErrorCode.INVALID_REQUEST,
             f"A request names at most {REQUEST_PARTITIONS_MAX} partitions.",
@@ -170,31 +170,33 @@ def decide_alter_partitions(
     may_lead = image.may_lead()
     updates: dict[str, dict[int, PartitionUpdate]] = {}
     results: list[IsrAltered] = []
-    for wish in op.wishes:
+    for change in op.changes:
         try:
-            topic, partition = _partition(image, wish)
+            topic, partition = _partition(image, change)
             # A replaced leader changes nothing (I24).
-            _check_epochs(op, wish, partition)
-            if wish.partition in updates.get(topic.name, ()):
+            _check_epochs(op, change, partition)
+            if change.partition in updates.get(topic.name, ()):
                 raise MqError(
                     ErrorCode.INVALID_UPDATE_VERSION,
                     "The request names the partition more than once.",
                 )
-            isr = _checked_isr(image, op, wish, partition)
+            isr = _checked_isr(image, op, change, partition)
         except MqError as error:
-            results.append(IsrAltered(wish.topic_id, wish.partition, error.code))
+            results.append(IsrAltered(change.topic_id, change.partition, error.code))
             if error.code is ErrorCode.INELIGIBLE_REPLICA:
-                updates.setdefault(topic.name, {})[wish.partition] = PartitionUpdate(wish.partition)
+                updates.setdefault(topic.name, {})[change.partition] = PartitionUpdate(
+                    change.partition
+                )
             continue
         conditions = ElectionConditions(
-            without_lost_replicas(image, topic, wish.partition, may_lead) | set(isr),
+            without_lost_replicas(image, topic, change.partition, may_lead) | set(isr),
             options.min_insync_replicas_of(image, topic.name),
         )
         update = next_partition_state(partition, conditions, isr=isr)
         after = partition
         if update is not None:
-            update = update._replace(partition=wish.partition)
-            updates.setdefault(topic.name, {})[wish.partition] = update
+            update = update._replace(partition=change.partition)
+            updates.setdefault(topic.name, {})[change.partition] = update
             after = updated(partition, update)
         code = (
             ErrorCode.NONE
@@ -203,8 +205,8 @@ def decide_alter_partitions(
         )
         results.append(
             IsrAltered(
-                wish.topic_id,
-                wish.partition,
+                change.topic_id,
+                change.partition,
                 code,
                 after.leader,
                 after.leader_epoch,
@@ -215,33 +217,33 @@ def decide_alter_partitions(
     return ControllerResult(tuple(all_update_records(image, updates)), tuple(results))
 
 
-def _partition(image: MetadataImage, wish: IsrChangeRequest) -> tuple[TopicImage, PartitionImage]:
-    topic = image.topics_by_id.get(wish.topic_id)
+def _partition(image: MetadataImage, change: IsrChangeRequest) -> tuple[TopicImage, PartitionImage]:
+    topic = image.topics_by_id.get(change.topic_id)
     if topic is None:
-        raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {wish.topic_id}.")
-    if not 0 <= wish.partition < len(topic.partitions):
+        raise MqError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {change.topic_id}.")
+    if not 0 <= change.partition < len(topic.partitions):
         raise MqError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"Topic {topic.name!r} has no partition {wish.partition}.",
+            f"Topic {topic.name!r} has no partition {change.partition}.",
         )
-    return topic, topic.partitions[wish.partition]
+    return topic, topic.partitions[change.partition]
 
 
-def _check_epochs(op: AlterPartitions, wish: IsrChangeRequest, partition: PartitionImage) -> None:
+def _check_epochs(op: AlterPartitions, change: IsrChangeRequest, partition: PartitionImage) -> None:
     if (
-        wish.leader_epoch > partition.leader_epoch
-        or wish.partition_epoch > partition.partition_epoch
+        change.leader_epoch > partition.leader_epoch
+        or change.partition_epoch > partition.partition_epoch
     ):
         raise MqError(
             ErrorCode.NOT_CONTROLLER, "The leader has newer metadata than this controller."
         )
-    if wish.leader_epoch < partition.leader_epoch:
+    if change.leader_epoch < partition.leader_epoch:
         raise MqError(
             ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is now {partition.leader_epoch}."
         )
     if op.node_id != partition.leader:
         raise MqError(ErrorCode.INVALID_REQUEST, f"The leader is broker {partition.leader}.")
-    if wish.partition_epoch < partition.partition_epoch:
+    if change.partition_epoch < partition.partition_epoch:
         raise MqError(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"The partition epoch is now {partition.partition_epoch}.",
@@ -249,9 +251,9 @@ def _check_epochs(op: AlterPartitions, wish: IsrChangeRequest, partition: Partit
 
 
 def _checked_isr(
-    image: MetadataImage, op: AlterPartitions, wish: IsrChangeRequest, partition: PartitionImage
+    image: MetadataImage, op: AlterPartitions, change: IsrChangeRequest, partition: PartitionImage
 ) -> tuple[NodeId, ...]:
-    isr = tuple(node_id for node_id, _ in wish.isr)
+    isr = tuple(node_id for node_id, _ in change.isr)
     if len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):
         raise MqError(
             ErrorCode.INVALID_REQUEST,
@@ -259,7 +261,7 @@ def _checked_isr(
         )
     if op.node_id not in isr:
         raise MqError(ErrorCode.INVALID_REQUEST, "The ISR must contain the leader.")
-    for node_id, broker_epoch in wish.isr:
+    for node_id, broker_epoch in change.isr:
         broker = image.brokers.get(node_id)
         if (
             broker is None

@@ -2,8 +2,8 @@
 hot_fetch_response.py have the same rules for Fetch.
 
 They accept, reject and write exactly what `apis/produce.py` and `apis/fetch.py` declare
-(tests/protocol/test_hot_codecs.py compares both on every version and on damaged bytes). They exist because
-construct takes 3 to 6 times as long for a request.
+(tests/protocol/test_hot_codecs.py compares both on every version and on damaged bytes). They exist
+because construct takes 3 to 6 times as long for a request.
 
 Requests are read in place: names are bytes (UTF-8, checked), records are (start, end) positions
 into the caller's buffer. Nothing is read at or beyond `end`, or what is read there cannot change

@@ -83,7 +83,7 @@ def main() -> None:
             decide_heartbeat,
             Heartbeat(broker.node_id, broker.epoch, replica.index),
         )
-        wishes = tuple(
+        changes = tuple(
             IsrChangeRequest(
                 topic.topic_id,
                 index,
@@ -95,8 +95,8 @@ def main() -> None:
             for index, partition in enumerate(topic.partitions)
             if partition.leader == 2
         )
-        op = AlterPartitions(NodeId(2), replica.image.brokers[NodeId(2)].epoch, wishes)
-        carry_out(replica, f"leader 2 takes {len(wishes)} back", decide_alter_partitions, op)
+        op = AlterPartitions(NodeId(2), replica.image.brokers[NodeId(2)].epoch, changes)
+        carry_out(replica, f"leader 2 takes {len(changes)} back", decide_alter_partitions, op)
         carry_out(replica, "a look at everything", decide_review_partitions, ReviewPartitions())
         carry_out(
             replica,

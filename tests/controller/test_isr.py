@@ -49,10 +49,10 @@ def ask(
         for n in isr
     )
     partition = replica.image.topics["t"].partitions[0]
-    wish = IsrChangeRequest(TOPIC, 0, partition.leader_epoch, partition.partition_epoch, members)
-    wish = wish._replace(**fields)
+    change = IsrChangeRequest(TOPIC, 0, partition.leader_epoch, partition.partition_epoch, members)
+    change = change._replace(**fields)
     (result,) = replica.run(
-        decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish,))
+        decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (change,))
     )
     assert isinstance(result, IsrAltered)
     return result
@@ -150,9 +150,9 @@ def test_a_leader_of_another_registration_is_refused_altogether(replica: Replica
 
 def test_a_partition_that_is_named_twice_changes_once(replica: Replica) -> None:
     brokers = replica.image.brokers
-    wish = IsrChangeRequest(TOPIC, 0, 0, 0, ((ONE, -1),))
+    change = IsrChangeRequest(TOPIC, 0, 0, 0, ((ONE, -1),))
     first, second = replica.run(
-        decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (wish, wish))
+        decide_alter_partitions, AlterPartitions(ONE, brokers[ONE].epoch, (change, change))
     )
     assert (first.error_code, second.error_code) == (
         ErrorCode.NONE,
@@ -171,10 +171,10 @@ def test_requests_of_both_versions() -> None:
         "broker_epoch": 7,
         "topics": [{"topic_id": TOPIC, "partitions": [row]}],
     }
-    assert AlterPartitions.of_request(request, 2).wishes == (
+    assert AlterPartitions.of_request(request, 2).changes == (
         IsrChangeRequest(TOPIC, 3, 4, 5, ((ONE, -1), (TWO, -1))),
     )
-    assert AlterPartitions.of_request(request, 3).wishes == (
+    assert AlterPartitions.of_request(request, 3).changes == (
         IsrChangeRequest(TOPIC, 3, 4, 5, ((ONE, 7),)),
     )
 

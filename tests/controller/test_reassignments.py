@@ -67,9 +67,9 @@ def stuck() -> Replica:
     assert alter(replica, (THREE, FOUR)) is ErrorCode.NONE
     before = partition(replica)
     members = tuple((node_id, epoch(replica, node_id)) for node_id in (ONE, TWO, THREE))
-    wish = IsrChangeRequest(TOPIC, 0, before.leader_epoch, before.partition_epoch, members)
+    change = IsrChangeRequest(TOPIC, 0, before.leader_epoch, before.partition_epoch, members)
     replica.run(
-        decide_alter_partitions, AlterPartitions(ONE, epoch(replica, ONE), (wish,)), OPTIONS
+        decide_alter_partitions, AlterPartitions(ONE, epoch(replica, ONE), (change,)), OPTIONS
     )
     expire(replica, ONE, TWO)
     replica.run(decide_register, Register(THREE, CLUSTER, UUID(int=99), "host", 1, None), OPTIONS)

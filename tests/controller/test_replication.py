@@ -148,10 +148,12 @@ class Life:
             )
             # a leader that does not know the newest partition epoch
             stale = not value and len(wanted) == 1
-            wish = IsrChangeRequest(
+            change = IsrChangeRequest(
                 UUID(int=1), 0, partition.leader_epoch, partition.partition_epoch - stale, members
             )
-            op3 = AlterPartitions(partition.leader, image.brokers[partition.leader].epoch, (wish,))
+            op3 = AlterPartitions(
+                partition.leader, image.brokers[partition.leader].epoch, (change,)
+            )
             (result,) = replica.run(decide_alter_partitions, op3, options)
             assert not (stale and result.error_code == 0)
             if result.error_code == 0 or self.partition.isr != partition.isr:

@@ -74,14 +74,14 @@ class ElectionsDriver:
     ) -> str | None:
         """AlterPartition of the leader, with its present epochs unless others are given."""
         partition = self._partition
-        wish = IsrChangeRequest(
+        change = IsrChangeRequest(
             _TOPIC_ID,
             0,
             partition.leader_epoch if leader_epoch < 0 else leader_epoch,
             partition.partition_epoch if partition_epoch < 0 else partition_epoch,
             tuple((NodeId(int(node)), self._epoch(int(node))) for node in isr.split(",")),
         )
-        op = AlterPartitions(partition.leader, self._epoch(partition.leader), (wish,))
+        op = AlterPartitions(partition.leader, self._epoch(partition.leader), (change,))
         (result,) = self._quorum.run(decide_alter_partitions, op, self._options)
         return f"refused: {result.error_code.name}" if result.error_code else None
 

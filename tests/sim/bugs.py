@@ -212,9 +212,9 @@ def follower_claims_what_is_not_synced() -> Patches:
 # -- the controller
 
 
-@bug("AlterPartition without compare-and-set: a deposed leader's wish is believed")
+@bug("AlterPartition without compare-and-set: a deposed leader's change is believed")
 def alter_partition_without_comparing() -> Patches:
-    yield isr, "_check_epochs", lambda op, wish, partition: None
+    yield isr, "_check_epochs", lambda op, change, partition: None
 
 
 @bug("a node that lost power keeps its place in the ISR")
@@ -263,11 +263,11 @@ def old_broker_epoch_accepted() -> Patches:
             )
         return fetched(self, partition, followed, pending, budget, **how)
 
-    def check(image: Any, op: Any, wish: isr.IsrChangeRequest, partition: Any) -> Any:
+    def check(image: Any, op: Any, change: isr.IsrChangeRequest, partition: Any) -> Any:
         return checked(
             image,
             op,
-            wish._replace(isr=tuple((node_id, NO_EPOCH) for node_id, _ in wish.isr)),
+            change._replace(isr=tuple((node_id, NO_EPOCH) for node_id, _ in change.isr)),
             partition,
         )
 

@@ -48,8 +48,8 @@ async def test_a_plot_deletes_no_topic_that_grows_meanwhile() -> None:
     administration = Administration(unused, unused, random.Random(1), [1, 2, 3], [], lambda: 0)
     administration.created["x1"] = 2
 
-    async def add_partitions(wish: dict[str, int]) -> dict[str, None]:
-        assert wish == {"x1": 3} and "x1" not in administration.created
+    async def add_partitions(growth: dict[str, int]) -> dict[str, None]:
+        assert growth == {"x1": 3} and "x1" not in administration.created
         return {"x1": None}
 
     administration._admin = SimpleNamespace(add_partitions=add_partitions)  # type: ignore[assignment]  # a fake with one call

@@ -14,9 +14,9 @@ from mqd.types import TopicPartition
 
 
 async def handle(context: Context, request: Any) -> Mapping[str, Any]:
-    wished = None
+    requested = None
     if request.topics is not None:
-        wished = await listed_in_slices(
+        requested = await listed_in_slices(
             TopicPartition(topic.name, partition)
             for topic in request.topics
             for partition in topic.partition_indexes
@@ -26,7 +26,7 @@ async def handle(context: Context, request: Any) -> Mapping[str, Any]:
         topics: dict[str, list[dict[str, Any]]] = {}
         context.node.controller.check_is_controller()
         for (name, partition), replicas, adding, removing in list_reassignments(
-            context.node.image, wished
+            context.node.image, requested
         ):
             row = {
                 "partition_index": partition,

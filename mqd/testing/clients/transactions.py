@@ -13,8 +13,8 @@ import trio
 
 from mqd.client.cluster import ClusterClient
 from mqd.client.consumer import open_consumer
-from mqd.client.group_offset_admin import GroupOffsetAdmin
 from mqd.client.group_consumer import GroupConsumer
+from mqd.client.group_offset_admin import GroupOffsetAdmin
 from mqd.errors import MqError
 from mqd.testing.clients.committed_readers import CommittedReaders
 from mqd.testing.clients.common import CALL_SECONDS, DRAIN_LOOK_SECONDS, PAUSE_SECONDS, pause

@@ -343,16 +343,16 @@ def test_an_older_reader_takes_it_for_a_transaction_that_never_times_out() -> No
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "change",
     [{"two_phase": True}, {"keep_prepared": True}, {"two_phase": True, "keep_prepared": True}],
 )
 def test_without_the_option_it_is_refused_as_apache_kafka_does(
-    monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     options: Any = Options()
     monkeypatch.setitem(OPTIONS, "transaction.two.phase.commit.enable", False)
     with refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
-        check(InitializeProducer("t", TIMEOUT_MS, **wish), options)
+        check(InitializeProducer("t", TIMEOUT_MS, **change), options)
     check(InitializeProducer("t", TIMEOUT_MS), options)
 
 

@@ -240,21 +240,23 @@ async def test_a_large_reassignment_is_several_decisions_and_names_each_partitio
             return await submit(op)
 
         node.controller.submit = counted  # type: ignore[method-assign]  # replaced by the test
-        wishes = [{"partition_index": index, "replicas": [1]} for index in (*range(1200), 0, 1199)]
+        partitions = [
+            {"partition_index": index, "replicas": [1]} for index in (*range(1200), 0, 1199)
+        ]
         response = await node.request(
             "alter_partition_reassignments",
             0,
             timeout_ms=1000,
-            topics=[{"name": "t", "partitions": wishes}],
+            topics=[{"name": "t", "partitions": partitions}],
         )
         rows = [(row.partition_index, row.error_code) for row in response.responses[0].partitions]
         assert rows == [*((index, 0) for index in range(1200)), (0, 42), (1199, 42)]
         assert len(operations) >= 3
-        wishes = [{"partition_index": index, "replicas": [1]} for index in range(10_001)]
+        partitions = [{"partition_index": index, "replicas": [1]} for index in range(10_001)]
         response = await node.request(
             "alter_partition_reassignments",
             0,
             timeout_ms=1000,
-            topics=[{"name": "t", "partitions": wishes}],
+            topics=[{"name": "t", "partitions": partitions}],
         )
         assert response.error_code == 44
