@@ -124,3 +124,35 @@ async def test_a_large_topic_goes_a_slice_at_a_time_and_before_another_of_its_na
         *(("remove", f"t-{index}") for index in range(60)),
         ("apply", [("t-0", 2)]),
     ]
+
+
+async def test_many_small_topics_are_deleted_in_slices_too(nursery: trio.Nursery) -> None:
+    publishing = Publishing()
+    await publishing.publisher.activate(publishing.image)
+    publishing.change(*(created(f"t{number}", number) for number in range(1, 31)))
+    await publishing.publisher._drain(publishing.image)
+    publishing.taken()
+    told = publishing.change(*(DeleteTopic(UUID(int=number)) for number in range(1, 31)))
+    assert told == [("retire", f"t{number}") for number in range(1, 31)]
+    nursery.start_soon(publishing.publisher.run, publishing.image)
+    await wait_all_tasks_blocked()
+    assert [what for what, _ in publishing.taken()] == ["remove"] * 30 * 60
+
+
+async def test_the_configuration_of_many_topics_changes_in_slices(nursery: trio.Nursery) -> None:
+    publishing = Publishing()
+    await publishing.publisher.activate(publishing.image)
+    publishing.change(*(created(f"t{number}", number) for number in range(10, 30)))
+    publishing.taken()
+    told = publishing.change(SetConfigs("node", "", (("min.insync.replicas", "2"),)))
+    assert told == [("apply", [])]
+    change = SetConfigs("topic", "t29", (("segment.bytes", "2000000"),))
+    assert publishing.change(change, DeleteTopic(UUID(int=28))) == [
+        ("delete", "t28"),
+        ("apply", []),
+    ]
+    nursery.start_soon(publishing.publisher.run, publishing.image)
+    await wait_all_tasks_blocked()
+    configured = [told for what, told in publishing.taken() if what == "configure"]
+    assert [name for name, _, _ in configured] == [f"t{n}" for n in range(10, 30) if n != 28]
+    assert configured[-1] == ("t29", 2_000_000, 2)
