@@ -274,6 +274,10 @@ RAFT_COMMAND_BYTES_MAX = 60 * KIB
 """A command must fit into one append_entries batch (64 KiB minus headers): PySyncObj's chunked path
 is not used.
 """
+RAFT_ROWS_PER_TURN = 250
+"""A node that has applied commands with so many changes in one turn (some 10 ms) applies the next
+one in another turn.
+"""
 RAFT_BATCH_BYTES = 64 * KIB
 RAFT_MESSAGE_BYTES_MAX = 8 * MIB
 RAFT_OUTBOX_MESSAGES_MAX = 10_000

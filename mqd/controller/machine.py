@@ -40,17 +40,18 @@ class MetadataMachine:
         """
         self._subscribers.append(subscriber)
 
-    def apply(self, index: int, command: bytes) -> None:
+    def apply(self, index: int, command: bytes) -> int:
         image = self.image
         base_index, records = decode_command(command)
         if base_index != image.index:
             self._skipped.append(index)
-            return
+            return len(records)
         delta = Delta(index)
         for record in records:
             replay(image, record, index, delta)
         image.index = index
         self._publish(delta)
+        return len(records) + len(delta.partitions_changed)
 
     def took_effect(self, index: int) -> bool:
         """Whether the command at an index that was just applied was not skipped."""

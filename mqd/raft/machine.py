@@ -21,9 +21,12 @@ class Machine(Protocol):
     exception stops the node.
     """
 
-    def apply(self, index: int, command: bytes) -> None:
+    def apply(self, index: int, command: bytes) -> int:
         """Command `index` is committed, and durable on this node. Called once for each index, in
         order. Indexes have gaps, because the quorum's no-ops use some.
+
+        Returns the number of rows that it changed, at least 1: a turn ends after
+        RAFT_ROWS_PER_TURN.
         """
         ...
 

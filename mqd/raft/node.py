@@ -260,8 +260,10 @@ class RaftNode(VotingNode):
 
     def can_commit(self) -> bool:
         """Whether a turn can apply something immediately, after more entries became durable."""
-        if self._receiver.is_loading:
+        if not self._may_apply():
             return False
+        if self.has_unapplied:
+            return True
         if self.is_leader:
             return self._is_alone and self._commit < self._journal.durable_index
         return self._commit < min(self._proven_commit, self._journal.durable_index)
@@ -285,11 +287,16 @@ class RaftNode(VotingNode):
             self._replication.snapshots.clear()
         self._votes.clear()
 
-    def _apply(self, index: int, command: bytes) -> None:
+    def _may_apply(self) -> bool:
+        return not self._receiver.is_loading
+
+    def _apply(self, index: int, command: bytes) -> int:
         self._snapshots.on_applied(command)
-        if command[:1] == COMMAND:
-            self._machine.apply(index, command[1:])
-            self._journal.set_metadata_version(self._finalized())
+        if command[:1] != COMMAND:
+            return 1
+        rows = self._machine.apply(index, command[1:])
+        self._journal.set_metadata_version(self._finalized())
+        return rows
 
     def _append_proposals(self) -> None:
         if not self._proposals:

@@ -48,8 +48,8 @@ AT_ONCE = float("-inf")
 
 class PySyncObjNode(SyncObj):  # type: ignore[misc]
     """One node of the quorum as PySyncObj has it. A subclass provides what PySyncObj calls:
-    `_durable_index`, `_election_timeout`, `_on_term`, `_on_role`, `_apply`, `_append_proposals`,
-    `_send_appends` and `_compact_when_due`.
+    `_durable_index`, `_election_timeout`, `_on_term`, `_on_role`, `_may_apply`, `_apply`,
+    `_append_proposals`, `_send_appends` and `_compact_when_due`.
 
     PySyncObj reads every attribute of the object while it is built: those of a subclass, its
     properties included, must work before `super().__init__`.
@@ -72,6 +72,7 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         """Committed according to leaders or replies; the commit index follows when it is
         durable.
         """
+        self._rows_left = 0
         self._heartbeat_seconds = timing.heartbeat
         self._outbox = Outbox()
         self._nodes: dict[int, Any] = {}
@@ -132,6 +133,11 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
     @property
     def applied_index(self) -> int:
         return int(self._SyncObj__raftLastApplied)
+
+    @property
+    def has_unapplied(self) -> bool:
+        """The last turn left committed entries, which the next one may apply."""
+        return self.applied_index < self._commit and self._may_apply()
 
     @property
     def connected_peers(self) -> tuple[int, ...]:
@@ -301,9 +307,20 @@ class PySyncObjNode(SyncObj):  # type: ignore[misc]
         self._on_term()
         SyncObj._SyncObj__setCurrentTerm(self, term, vote)
 
+    def _SyncObj__applyLogEntries(self) -> None:  # noqa: N802
+        """Apply committed entries one by one, until the rows of this turn are used up."""
+        self._rows_left = limits.RAFT_ROWS_PER_TURN
+        commit = self._commit
+        try:
+            while self.applied_index < commit and self._rows_left > 0 and self._may_apply():
+                self._commit = self.applied_index + 1
+                SyncObj._SyncObj__applyLogEntries(self)
+        finally:
+            self._commit = commit
+
     def _SyncObj__doApplyCommand(self, command: bytes) -> int:  # noqa: N802
         index = self.applied_index + 1
-        self._apply(index, command)
+        self._rows_left -= self._apply(index, command)
         return index
 
     def _checkCommandsToApply(self) -> None:  # noqa: N802

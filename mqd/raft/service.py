@@ -434,15 +434,18 @@ class RaftService:
     async def _turn_until_stopped(self, node: RaftNode, journal: Journal) -> None:
         tick_max = TICK_SECONDS_MAX if self.peer_links.links else ALONE_TICK_SECONDS
         while not self._stopping:
-            due_in = max(node.next_deadline() - self._clock.monotonic(), 0.0)
-            with trio.move_on_after(
-                min(due_in + 0.0005, tick_max)
-            ):  # PySyncObj expects a time in the past
-                await self._wake.wait()
+            if node.has_unapplied:
+                await trio.lowlevel.checkpoint()
+            else:
+                due_in = max(node.next_deadline() - self._clock.monotonic(), 0.0)
+                # PySyncObj expects a time in the past
+                with trio.move_on_after(min(due_in + 0.0005, tick_max)):
+                    await self._wake.wait()
             self._take(node)
             node.turn(self._clock.monotonic())
             await self._flush_and_send(node, journal)
-            while not journal.dirty and node.can_commit():  # entries that the flush made durable
+            # entries that the flush made durable
+            while not (journal.dirty or node.has_unapplied) and node.can_commit():
                 node.turn(self._clock.monotonic())
                 await self._flush_and_send(node, journal)
             self._publish(node)

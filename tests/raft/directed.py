@@ -249,9 +249,10 @@ class _Values:
     def __init__(self) -> None:
         self.applied: list[str] = []
 
-    def apply(self, index: int, command: bytes) -> None:
+    def apply(self, index: int, command: bytes) -> int:
         if command != b"boom":
             self.applied.append(command.decode())
+        return 1
 
     def snapshot(self) -> Iterator[bytes]:
         return iter(("\n".join(self.applied).encode(),))

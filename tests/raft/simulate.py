@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from mqd.limits import RAFT_ROWS_PER_TURN
 from mqd.raft.codec import COMMAND, Entry, Message, decode_message, encode_message
 from mqd.raft.elections import Timing
 from mqd.raft.journal import Journal
@@ -58,9 +59,10 @@ class ListMachine:
         self.on_apply: Callable[[int, bytes], None] = lambda _index, _command: None
         self.on_snapshot: Callable[[], None] = lambda: None
 
-    def apply(self, index: int, command: bytes) -> None:
+    def apply(self, index: int, command: bytes) -> int:
         self.on_apply(index, command)
         self.applied.append(command)
+        return RAFT_ROWS_PER_TURN // 2  # a turn applies two commands
 
     def snapshot(self) -> Iterator[bytes]:
         self.on_snapshot()

@@ -296,7 +296,7 @@ def test_f_poisoned_command_is_a_result_and_a_raising_machine_stops_the_node() -
     ours.tick(1)
     assert ours.values(1) == ["after"]
 
-    def broken(index: int, command: bytes) -> None:
+    def broken(index: int, command: bytes) -> int:
         raise ValueError("a machine that is not total")
 
     ours.machines[1].apply = broken  # type: ignore[method-assign]  # replaced by the test

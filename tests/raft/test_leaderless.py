@@ -31,7 +31,8 @@ from tests.raft.memory_disk import MemoryDisk
 
 
 class Machine:
-    def apply(self, index: int, command: bytes) -> None: ...
+    def apply(self, index: int, command: bytes) -> int:
+        return 1
 
     def snapshot(self) -> Iterator[bytes]:
         return iter(())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mqd.errors import QuorumBroken
+from mqd.limits import RAFT_ROWS_PER_TURN
 from mqd.raft.codec import (
     AppendEntries,
     AppendReply,
@@ -126,6 +127,41 @@ def test_a_follower_applies_nothing_before_its_fsync() -> None:
     assert node.can_commit()
     node.turn(ours.now)
     assert ours.values(2) == ["x"]
+
+
+def test_a_turn_applies_no_more_commands_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that lagged behind has a turn for each portion, and the loop has the others."""
+    ours = Ours(3)
+    ours.elect(1, [2, 3])
+    ours.exchange([1, 2, 3])
+    last, term = ours.log(2)[-1]
+    node, machine = ours.nodes[2], ours.machines[2]
+    entries = tuple(Entry(b"\x00%d" % number, last + number, term) for number in range(1, 6))
+    apply = machine.apply
+    half = RAFT_ROWS_PER_TURN // 2
+    monkeypatch.setattr(machine, "apply", lambda *command: apply(*command) * half)
+    node.receive(ours.now, 1, AppendEntries(term, last + 5, last, term, entries))
+    ours.journals[2].flush()
+    for count in (2, 4, 5):
+        assert node.can_commit()
+        node.turn(ours.now)
+        assert node.commit_index == last + 5 and node.applied_index == last + count
+        assert node.has_unapplied == (count < 5)
+    assert ours.values(2) == ["1", "2", "3", "4", "5"] and not node.can_commit()
+
+
+def test_a_turn_applies_a_command_that_is_larger_than_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = Ours(1)
+    ours.tick(1)
+    machine = ours.machines[1]
+    apply = machine.apply
+    monkeypatch.setattr(machine, "apply", lambda *command: apply(*command) * 2 * RAFT_ROWS_PER_TURN)
+    for value in ("x", "y"):
+        ours.add(1, value)
+    ours.tick(1)
+    assert ours.values(1) == ["x", "y"]
 
 
 def test_a_vote_is_on_disk_before_it_leaves() -> None:

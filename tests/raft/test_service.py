@@ -45,8 +45,9 @@ class Log:
     def __init__(self) -> None:
         self.applied: list[tuple[int, bytes]] = []
 
-    def apply(self, index: int, command: bytes) -> None:
+    def apply(self, index: int, command: bytes) -> int:
         self.applied.append((index, command))
+        return 1
 
     def snapshot(self) -> Iterator[bytes]:
         return iter((b"\n".join(b"%d %s" % pair for pair in self.applied),))

@@ -64,8 +64,9 @@ class Held:
         self.gate = threading.Event()
         self.threads: set[int] = set()
 
-    def apply(self, index: int, command: bytes) -> None:
+    def apply(self, index: int, command: bytes) -> int:
         self.commands.append(command)
+        return 1
 
     def snapshot(self) -> Iterator[bytes]:
         return self._pieces(tuple(self.commands))

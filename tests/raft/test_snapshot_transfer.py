@@ -23,7 +23,8 @@ class Machine:
     def __init__(self) -> None:
         self.state = b""
 
-    def apply(self, index: int, command: bytes) -> None: ...
+    def apply(self, index: int, command: bytes) -> int:
+        return 1
 
     def snapshot(self) -> Iterator[bytes]:
         return iter((self.state,))
