@@ -199,8 +199,18 @@ CONFIG_RESOURCE_REPEATS_MAX = 10
 """Times that one request may describe the same resource: a short request could otherwise get a long
 response.
 """
-CONFIG_CHANGES_MAX = 10_000
-"""Values that one request changes, in all resources."""
+CONFIG_CHANGES_MAX = 5_000
+"""Values that one request changes, in all resources, or sets for new topics: 30 ms to decide."""
+CONFIG_BYTES_PER_REQUEST_MAX = 1 * MIB
+"""Names and values of configs that one request creates or alters, and those that its resources have
+already: each is validated, 50 ns a byte.
+"""
+METADATA_COMMAND_ROWS = 250
+"""Topics, partitions and resources that one metadata command changes, if it has more than one
+record: some 10 ms on each node.
+"""
+METADATA_COMMAND_PLAIN_BYTES = 32 * KIB
+"""Bytes of such a command before compression."""
 CREATED_TOPICS_MAX = 1_000
 """Topics that one request creates, or adds partitions to: 30 ms to validate."""
 DELETED_TOPICS_MAX = 10_000
@@ -339,6 +349,8 @@ assert (
     CONFIG_VALUE_BYTES_MAX < STRING_BYTES_MAX
     and CONFIG_VALUE_BYTES_MAX <= CONFIG_RESOURCE_BYTES_MAX
 )
+assert METADATA_COMMAND_PLAIN_BYTES < RAFT_COMMAND_BYTES_MAX
+assert CONFIG_RESOURCE_BYTES_MAX <= CONFIG_BYTES_PER_REQUEST_MAX
 assert CONFIG_RESOURCE_BYTES_MAX + 64 * KIB < METADATA_COMMAND_DECOMPRESSED_MAX
 assert BATCH_BYTES_MAX < FETCH_BYTES_MAX <= REQUEST_BYTES_MAX
 assert FETCH_BYTES_MAX + BATCH_BYTES_MAX < RESPONSE_BYTES_MAX

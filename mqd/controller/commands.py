@@ -13,14 +13,19 @@ decompression is bounded before it allocates; an unknown format is an error.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from mqd.controller.record_codec import decode_record, encode_record
 from mqd.controller.record_fields import FieldReader, put_uvarint
-from mqd.controller.records import Record
+from mqd.controller.records import AddPartitions, CreateTopic, Record, UpdatePartitions
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import METADATA_COMMAND_DECOMPRESSED_MAX, RAFT_COMMAND_BYTES_MAX
+from mqd.limits import (
+    METADATA_COMMAND_DECOMPRESSED_MAX,
+    METADATA_COMMAND_PLAIN_BYTES,
+    METADATA_COMMAND_ROWS,
+    RAFT_COMMAND_BYTES_MAX,
+)
 
 _FORMAT = 1
 _PLAIN = 0
@@ -89,8 +94,10 @@ def decode_command(data: bytes) -> Command:
 
 def check_fits(record: Record) -> None:
     """Raise POLICY_VIOLATION if one record alone is too large for a command. For decisions whose
-    size a client chooses.
+    size a client chooses. Compresses only a record that does not fit as it is.
     """
+    if len(encode_record(record)) <= METADATA_COMMAND_PLAIN_BYTES:
+        return
     try:
         encode_command(Command(_INDEX_LARGEST, (record,)))
     except CommandTooLarge as error:
@@ -102,16 +109,32 @@ def check_fits(record: Record) -> None:
         ) from error
 
 
-def split_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
+def split_records(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
     """Split records into runs that each fit one command, in order. Each record fits (check_fits).
 
-    Most decisions fit into one command. A record is atomic, so the state after any prefix of the
-    runs is valid.
+    A command of several records is so small that it takes each node some 10 ms. A record is
+    atomic, so the state after any prefix of the runs is valid.
     """
-    try:
-        encode_command(Command(_INDEX_LARGEST, tuple(records)))
-    except CommandTooLarge:
-        assert len(records) > 1, type(records[0])
-        middle = len(records) // 2
-        return split_records(records[:middle]) + split_records(records[middle:])
-    return [tuple(records)]
+    run: list[Record] = []
+    rows_left, bytes_left = METADATA_COMMAND_ROWS, METADATA_COMMAND_PLAIN_BYTES
+    for record in records:
+        rows, size = _rows(record), len(encode_record(record))
+        if run and (rows > rows_left or size > bytes_left):
+            yield tuple(run)
+            run = []
+            rows_left, bytes_left = METADATA_COMMAND_ROWS, METADATA_COMMAND_PLAIN_BYTES
+        run.append(record)
+        rows_left -= rows
+        bytes_left -= size
+    if run:
+        yield tuple(run)
+
+
+def _rows(record: Record) -> int:
+    match record:
+        case CreateTopic() | AddPartitions():
+            return len(record.partitions)
+        case UpdatePartitions():
+            return len(record.updates)
+        case _:
+            return 1

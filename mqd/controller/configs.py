@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import GROUP, NODE, TOPIC, MetadataImage
 from mqd.controller.records import Record, SetConfigs
+from mqd.controller.request_limits import check_config_bytes
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.controller.topic_names import validate_topic_name
@@ -63,6 +64,13 @@ class ResourceType(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+
+
+_KINDS: dict[int, str] = {
+    ResourceType.TOPIC: TOPIC,
+    ResourceType.BROKER: NODE,
+    ResourceType.GROUP: GROUP,
+}
 
 
 class Operation(IntEnum):
@@ -124,6 +132,7 @@ def decide_alter_configs(
             ErrorCode.INVALID_REQUEST,
             f"A request alters at most {CONFIG_RESOURCES_MAX} resources: split the request.",
         )
+    check_config_bytes(_looked_at(image, op))
     counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
     room = Room(image, options.image_bytes_max)
     groups = _Groups(image)
@@ -149,6 +158,15 @@ def decide_alter_configs(
             records.append(record)
         results.append(ResourceAltered(number, name, ErrorCode.NONE, note))
     return ControllerResult(() if op.validate_only else tuple(records), tuple(results))
+
+
+def _looked_at(image: MetadataImage, op: AlterConfigs) -> Iterator[tuple[str, str | None]]:
+    """The configs of the request, and the present ones of its resources."""
+    for resource in op.resources:
+        yield from ((change.name, change.value) for change in resource.changes)
+        kind = _KINDS.get(resource.resource_type)
+        if kind is not None:
+            yield from image.configs.get((kind, resource.resource_name), {}).items()
 
 
 def check_overrides_fit(overrides: Mapping[str, str | None]) -> None:

@@ -28,12 +28,12 @@ from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.placement import Load, default_replication_factor
 from mqd.controller.records import CreateTopic, Record
-from mqd.controller.request_limits import check_topic_count
+from mqd.controller.request_limits import check_config_bytes, check_topic_count
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
 from mqd.controller.topic_names import RESERVED_TOPIC, validate_topic_name
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
+from mqd.limits import CONFIG_CHANGES_MAX, CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
 from mqd.types import ZERO_UUID, NodeId
 
 USE_DEFAULT = -1
@@ -117,6 +117,12 @@ def decide_create_topics(
 ) -> ControllerResult:
     """Reply: one TopicCreated for each different name, in the order of the request."""
     check_topic_count(op.topics, CREATED_TOPICS_MAX)
+    if sum(len(topic.configs) for topic in op.topics) > CONFIG_CHANGES_MAX:
+        raise MqError(
+            ErrorCode.POLICY_VIOLATION,
+            f"A request sets at most {CONFIG_CHANGES_MAX} configs: split the request.",
+        )
+    check_config_bytes(config for topic in op.topics for config in topic.configs)
     counts = Counter(topic.name for topic in op.topics)
     single = [topic for topic in op.topics if counts[topic.name] == 1]
     total = sum(_partitions_wanted(topic, op) for topic in single)

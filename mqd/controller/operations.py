@@ -214,16 +214,18 @@ class Operations:
 
         NOT_CONTROLLER: no record took effect.
         """
-        runs = split_records(records)
+        base_index, committed = self.image.index, False
         try:
-            for run in runs:
-                index = await self._quorum.propose(encode_command(Command(self.image.index, run)))
+            for run in split_records(records):
+                index = await self._quorum.propose(encode_command(Command(base_index, run)))
                 if not self._machine.took_effect(index):
                     return False
+                # Only commands of this decision may come in between (I10).
+                base_index, committed = index, True
             self._size_watch.observe(self.usage())
         except (NotLeader, OutcomeUnknown) as error:
             # otherwise a retry would find the change, and take it for that of another client
-            if isinstance(error, NotLeader) and run is runs[0]:
+            if isinstance(error, NotLeader) and not committed:
                 raise self.not_controller() from error
             raise MqError(
                 ErrorCode.REQUEST_TIMED_OUT,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import PARTITIONS_PER_REQUEST_MAX
+from mqd.limits import CONFIG_BYTES_PER_REQUEST_MAX, PARTITIONS_PER_REQUEST_MAX
 
 
 def check_topic_count(topics: Sized, most: int) -> None:
@@ -13,6 +13,20 @@ def check_topic_count(topics: Sized, most: int) -> None:
     if len(topics) > most:
         raise MqError(
             ErrorCode.POLICY_VIOLATION, f"A request names at most {most} topics: split the request."
+        )
+
+
+def check_config_bytes(configs: Iterable[tuple[str, str | None]]) -> None:
+    """Raise POLICY_VIOLATION, as Apache Kafka does for excessively large batches, if the names and
+    values of a request are too large together. An ASCII character is a byte.
+    """
+    total = sum(len(name) + len(value or "") for name, value in configs)
+    if total > CONFIG_BYTES_PER_REQUEST_MAX:
+        raise MqError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Unable to perform excessively large batch operation: the configs of the request and "
+            f"the present ones of its resources have {total} characters, at most "
+            f"{CONFIG_BYTES_PER_REQUEST_MAX} are allowed. Split the request.",
         )
 
 

@@ -11,7 +11,11 @@ from hypothesis import given, strategies as st
 
 from mqd.controller import commands as c, records as r
 from mqd.errors import ErrorCode, MqError
-from mqd.limits import METADATA_COMMAND_DECOMPRESSED_MAX, RAFT_COMMAND_BYTES_MAX
+from mqd.limits import (
+    METADATA_COMMAND_DECOMPRESSED_MAX,
+    METADATA_COMMAND_ROWS,
+    RAFT_COMMAND_BYTES_MAX,
+)
 from mqd.types import NodeId
 
 nodes = st.integers(0, 2**31 - 1).map(NodeId)
@@ -130,8 +134,22 @@ def test_what_does_not_fit_is_refused_with_its_size() -> None:
 def test_a_large_decision_is_cut_into_commands_that_fit() -> None:
     dice = random.Random(7)
     records = tuple(r.DeleteTopic(UUID(int=dice.getrandbits(128))) for _ in range(10_000))
-    runs = c.split_records(records)
+    runs = list(c.split_records(records))
     assert len(runs) > 1
     assert tuple(record for run in runs for record in run) == records
     for run in runs:
+        assert len(run) <= METADATA_COMMAND_ROWS
         assert len(c.encode_command(c.Command(2**62, run))) <= RAFT_COMMAND_BYTES_MAX
+
+
+def test_large_values_do_not_share_a_command() -> None:
+    values = (("k", "x" * 16_000),)
+    records = tuple(r.SetConfigs("topic", f"t{number}", values) for number in range(5))
+    assert [len(run) for run in c.split_records(records)] == [2, 2, 1]
+
+
+def test_partitions_count_for_the_size_of_a_command() -> None:
+    me = NodeId(1)
+    partitions = (r.Placement((me,), me, (me,)),) * (METADATA_COMMAND_ROWS // 2)
+    records = tuple(r.CreateTopic(f"t{n}", UUID(int=n), partitions, ()) for n in range(1, 4))
+    assert [len(run) for run in c.split_records(records)] == [2, 1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,16 @@ def topic(key: str, rows: list[Any]) -> list[dict[str, Any]]:
     return [{"name": "big", "topic": "big", key: rows}]
 
 
-def new_topics(count: int, **fields: Any) -> dict[str, Any]:
+def new_topics(
+    count: int, *, prefix: str = "n", configs: Sequence[Mapping[str, str]] = (), **fields: Any
+) -> dict[str, Any]:
     topics = [
-        {"name": f"n{number}", "num_partitions": 1, "replication_factor": 1}
+        {
+            "name": f"{prefix}{number}",
+            "num_partitions": 1,
+            "replication_factor": 1,
+            "configs": list(configs),
+        }
         for number in range(count)
     ]
     return {"timeout_ms": 10_000, "topics": topics, **fields}
@@ -94,6 +101,13 @@ def new_topics(count: int, **fields: Any) -> dict[str, Any]:
 INDEXES = [number % PARTITIONS for number in range(ROWS_MAX)]
 FETCHED = partitions("partition", partition_max_bytes=1000)[:PARTITIONS]
 CONFIG = [{"name": "retention.ms", "value": "1"}]
+THROTTLED = [
+    {
+        "name": "leader.replication.throttled.replicas",
+        "value": ",".join(f"{number}:1" for number in range(2_300)),
+    }
+]
+"""The longest value but for some hundred bytes."""
 KNOWN: dict[str, tuple[str, int, Mapping[str, Any]]] = {
     "offset commits": (
         "offset_commit",
@@ -138,6 +152,25 @@ KNOWN: dict[str, tuple[str, int, Mapping[str, Any]]] = {
         new_topics(CREATED_TOPICS_MAX, validate_only=True),
     ),
     "new topics": ("create_topics", 7, new_topics(TOPICS)),
+    "new topics with long configs": (
+        "create_topics",
+        7,
+        new_topics(60, configs=THROTTLED, prefix="long"),
+    ),
+    "long configs": (
+        "incremental_alter_configs",
+        1,
+        {
+            "resources": [
+                {
+                    "resource_type": 2,
+                    "resource_name": f"long{number}",
+                    "configs": [{**THROTTLED[0], "config_operation": 3}],
+                }
+                for number in range(34)
+            ]
+        },
+    ),
     "configs": (
         "incremental_alter_configs",
         1,
