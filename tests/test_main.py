@@ -106,7 +106,7 @@ def test_the_daemon_gets_its_options_and_its_start_errors_are_printed(
 
     seen: list[StartOptions] = []
 
-    async def fake(options: StartOptions) -> None:
+    async def fake(options: StartOptions, seams: daemon.Seams) -> None:
         seen.append(options)
         raise raised
 
@@ -228,7 +228,7 @@ def test_a_secret_that_others_can_read_gives_a_warning_at_the_start(
 ) -> None:
     from mqd import daemon
 
-    async def fake(options: StartOptions) -> None: ...
+    async def fake(options: StartOptions, seams: daemon.Seams) -> None: ...
 
     monkeypatch.setattr(daemon, "main", fake)
     monkeypatch.setattr("mqd.logs.set_up", lambda level: None)
@@ -264,7 +264,7 @@ def test_an_advertised_host_that_cannot_be_resolved_is_reported_at_the_start(
             raise error
         return []
 
-    async def fake(options: StartOptions) -> None:
+    async def fake(options: StartOptions, seams: daemon.Seams) -> None:
         for thread in threading.enumerate():
             if thread.name == "advertised_host":
                 await trio.to_thread.run_sync(thread.join)
@@ -292,7 +292,7 @@ def test_without_a_secret_no_node_listens_beyond_loopback(
 
     started = []
 
-    async def fake(options: StartOptions) -> None:
+    async def fake(options: StartOptions, seams: daemon.Seams) -> None:
         started.append(options.peers.nodes[1].host)
 
     monkeypatch.setattr(daemon, "main", fake)

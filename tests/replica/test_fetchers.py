@@ -31,7 +31,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
 from mqd.types import NodeId, TopicPartition
 from tests.log.support import TOPIC_ID, FaultyDisk, Harness
-from tests.replica.followers import asked_of
+from tests.replica.followers import request_of
 
 ME = NodeId(2)
 OPTIONS = FollowerOptions(backoff_seconds=1.0, wait_seconds_max=0.5, timeout_seconds=3.0)
@@ -66,17 +66,17 @@ class Leader:
 
 
 class Connection:
-    """As much of a Line as fetching asks for."""
+    """The part of a Line that fetching uses."""
 
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
-        self.asked: dict[int, int] = {}
+        self.requested: dict[int, int] = {}
         self.broken: str | None = None
         self.free = trio.Event()
         self.freed = 0
         self.wait_until: float | None = None
 
-    async def ask(
+    async def send(
         self, api: Api, version: int, body: bytes | bytearray, *, wanted: bool = True
     ) -> None:
         await trio.lowlevel.checkpoint()
@@ -87,20 +87,20 @@ class Connection:
             self.freed += 1
             return
         assert version == VERSION and self.wait_until is None, "one fetch at a time"
-        request = asked_of(body)
+        request = request_of(body)
         self.leader.requests.append((trio.current_time(), request))
         for _, _, rows in request.topics:
             for one in rows:
-                self.asked[one.partition] = one.fetch_offset
+                self.requested[one.partition] = one.fetch_offset
         for _, _, forgotten in request.forgotten:
             for index in forgotten:
-                del self.asked[index]
+                del self.requested[index]
         self.free = trio.Event()
         self.wait_until = trio.current_time() + (
             1e9 if self.leader.silent else request.max_wait_ms / 1000
         )
 
-    async def answer(self) -> tuple[memoryview, int]:
+    async def response(self) -> tuple[memoryview, int]:
         assert self.wait_until is not None
         found = self._rows()
         if not found:
@@ -116,7 +116,7 @@ class Connection:
 
     def _rows(self) -> list[tuple[object, ...]]:
         rows: list[tuple[object, ...]] = []
-        for partition, offset in self.asked.items():
+        for partition, offset in self.requested.items():
             batches = self.leader.batches.get(partition, [])
             if offset < len(batches):
                 rows.append(
