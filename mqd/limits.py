@@ -381,9 +381,9 @@ SUBSCRIPTION_REGEX_MEMORY = 128 * KIB
 """Maximum size of a compiled subscription pattern. It limits the time to match one topic name."""
 SUBSCRIPTION_REGEX_STEPS = 1_000_000
 """Matching steps of a coordinator in one slice: characters times instructions, 2 to 40 ns each."""
-ASSIGNOR_CHAINS_MAX = 1_000
-"""Chains of moves in one assignment of a group with different subscriptions, after all useful
-single moves.
+ASSIGNOR_BALANCE_STEPS_MAX = 200_000
+"""Steps (members and topics that are examined, about 0.1 us each) that one assignment may take
+to make different shares more equal. The next assignment continues.
 """
 
 # -- the log (log/)

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from uuid import UUID
 
 from mqd.coordinator.group.assignment import Assignment, Place, Subscriber, Topic, assignment_of
-from mqd.limits import ASSIGNOR_CHAINS_MAX
+from mqd.limits import ASSIGNOR_BALANCE_STEPS_MAX
 
 
 def assign_uniform(
@@ -149,8 +149,10 @@ class _Balance:
         may have moved since."""
         self._sizes: list[int] = []
         self._wants = [members[member_id].topics for member_id in ids]
-        self._smallest: dict[UUID, int] = {}
-        """The subscriber with the smallest share, the first of several, of some topics: a cache."""
+        self._smallest: dict[UUID, tuple[int, int]] = {}
+        """A cache by topic: the smallest share, and the first subscriber with such a share. An
+        entry is outdated if that share has grown since."""
+        self._steps_left = ASSIGNOR_BALANCE_STEPS_MAX
         taken: set[Place] = set()
         for index, member_id in enumerate(ids):
             member = members[member_id]
@@ -196,11 +198,12 @@ class _Balance:
                     heapreplace(waiting[rack], (size + 1, index))
 
     def _with_smallest_share(self, topic_id: UUID) -> int:
-        index = self._smallest.get(topic_id)
-        if index is None:
-            index = self._smallest[topic_id] = min(
-                self._subscribers[topic_id], key=lambda index: (self._sizes[index], index)
-            )
+        size, index = self._smallest.get(topic_id, (-1, 0))
+        if self._sizes[index] != size:
+            subscribers = self._subscribers[topic_id]
+            self._steps_left -= len(subscribers)
+            size, index = min((self._sizes[index], index) for index in subscribers)
+            self._smallest[topic_id] = size, index
         return index
 
     def _move(self, topic_id: UUID, source: int, target: int) -> None:
@@ -215,13 +218,15 @@ class _Balance:
         self._orders.pop((target, topic_id), None)
         self._sizes[source] -= 1
         self._sizes[target] += 1
-        for other in self._wants[target]:
-            if self._smallest.get(other) == target:
-                del self._smallest[other]
-        for other in self._wants[source]:
-            index = self._smallest.get(other)
-            if index is not None and (self._sizes[source], source) < (self._sizes[index], index):
-                self._smallest[other] = source
+        self._steps_left -= 1
+
+    def _note_smaller(self, source: int) -> None:
+        """The share of `source` has shrunk, and may be the smallest one of its topics now."""
+        entry = self._sizes[source], source
+        self._steps_left -= len(self._wants[source])
+        for topic_id in self._wants[source]:
+            if topic_id in self._smallest and entry < self._smallest[topic_id]:
+                self._smallest[topic_id] = entry
 
     def _best_to_move(self, topic_id: UUID, source: int, rack: str | None) -> int:
         """Sorted once for many moves: a member may have thousands of partitions."""
@@ -247,20 +252,31 @@ class _Balance:
             for source in sorted(
                 range(len(self._sizes)), key=lambda index: (-self._sizes[index], index)
             ):
+                size = self._sizes[source]
+                self._steps_left -= len(self._held[source])
                 for topic_id in sorted(self._held[source]):
-                    while topic_id in self._held[source]:
-                        target = self._with_smallest_share(topic_id)
-                        if self._sizes[source] - self._sizes[target] < 2:
-                            break
-                        self._move(topic_id, source, target)
-                        moved = True
+                    self._level_topic(topic_id, source)
+                if self._sizes[source] < size:
+                    self._note_smaller(source)
+                    moved = True
+                if self._steps_left <= 0:
+                    return
+
+    def _level_topic(self, topic_id: UUID, source: int) -> None:
+        """Move partitions of one topic from `source`, each to the smallest share."""
+        while topic_id in self._held[source] and self._steps_left > 0:
+            target = self._with_smallest_share(topic_id)
+            if self._sizes[source] - self._sizes[target] < 2:
+                return
+            self._move(topic_id, source, target)
 
     def _level_by_chains(self) -> None:
         """Move partitions along chains: from one member to a second, from the second to a third.
 
-        Without a chain, no more equal shares exist.
+        Without a chain, no more equal shares exist. When the steps are used up, the shares stay as
+        they are.
         """
-        for _ in range(ASSIGNOR_CHAINS_MAX):
+        while self._steps_left > 0:
             by_size = sorted(
                 range(len(self._sizes)), key=lambda index: (-self._sizes[index], index)
             )
@@ -290,6 +306,7 @@ class _Balance:
                 if topic_id in seen:
                     continue
                 seen.add(topic_id)
+                self._steps_left -= len(self._subscribers[topic_id])
                 for taker in self._subscribers[topic_id]:
                     if taker == source or taker in reached or taker in hopeless:
                         continue

@@ -235,6 +235,24 @@ def test_a_thousand_members_with_different_topics_cost_milliseconds() -> None:
     assert process_time() - began < 1.0
 
 
+def test_the_effort_to_balance_different_subscriptions_is_bounded() -> None:
+    """A large topic, many small ones, and members that each subscribe to other ones."""
+    topics = {UUID(int=1): Topic(10_000)} | {UUID(int=2 + n): Topic(1) for n in range(3_000)}
+    ids = sorted(topics)
+    members: dict[str, Subscriber] = {}
+    longest = 0.0
+    for count in (50, 60, 100, 150):
+        for number in range(len(members), count):
+            wanted = ids[:1] + ids[1 + number % 7 :: 1 + number % 5]
+            members[f"m{number}"] = Subscriber(frozenset(wanted), {})
+        began = process_time()
+        assigned = assign_uniform(members, topics)
+        longest = max(longest, process_time() - began)
+        assert sum(sizes(assigned).values()) == 13_000
+        members = again(members, assigned)
+    assert longest < 1.0
+
+
 def test_uniform_puts_partitions_near_their_replicas() -> None:
     topics = {A: Topic(6, in_rack(["x", "y", "x", "y", "x", "y"]))}
     members = {"m1": subscriber(A, rack="y"), "m2": subscriber(A, rack="x")}
