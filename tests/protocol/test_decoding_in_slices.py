@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -104,6 +105,37 @@ def test_slices_are_small(name: str, version: int, body: dict[str, Any]) -> None
         api.decode_request_in_slices(version, cursor(api.encode_request(version, body)))
     )
     assert sum(slices) >= 5000 and max(slices) <= 100
+
+
+def test_slices_of_many_strings_are_small() -> None:
+    api = apis.by_name("consumer_group_describe")
+    assert api is not None
+    names = {
+        "topic_partitions": [{"topic_id": UUID(int=0), "topic_name": "t", "partitions": [1]}] * 500
+    }
+    members = [
+        {
+            "member_id": "m",
+            "client_id": "c",
+            "client_host": "h",
+            "subscribed_topic_names": ["t"] * 5000,
+            "assignment": names,
+            "target_assignment": names,
+            "member_type": 1,
+        }
+    ]
+    row = {
+        "error_code": 0,
+        "group_id": "g",
+        "group_state": "Stable",
+        "group_epoch": 1,
+        "assignment_epoch": 1,
+        "assignor_name": "uniform",
+        "members": members,
+    }
+    body, slices = finished(api.encode_response_in_slices(1, {"groups": [row]}))
+    assert body == api.encode_response(1, {"groups": [row]})
+    assert sum(slices) >= 6000 and max(slices) <= 100
 
 
 def test_stored_parts_of_a_request_are_counted_and_copied() -> None:
