@@ -206,7 +206,7 @@ class Structure(Struct):
                     (tuple((member.name, member.default) for member in run), None, packed._build)
                 )
         self._tagged = dict(sorted(tagged.items()))
-        self.has_rows = any(
+        self.has_rows: bool = any(
             (isinstance(one.construct, Array) and not isinstance(one.construct, NumberArray))
             or (isinstance(one.construct, Structure) and one.construct.has_rows)
             for one in plain
