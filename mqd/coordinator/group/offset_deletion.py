@@ -30,6 +30,8 @@ _CHECK_AGAIN_SECONDS: Final = 0.25
 """Until the next check whether the last portion was written."""
 _PORTION_BYTES: Final = 256 * 1024
 """Of tombstones."""
+_PORTION_RECORDS: Final = 1_000
+"""Tombstones: 5 us each, with their replay."""
 _PORTION_ROWS: Final = 5_000
 """Offsets and groups that one portion checks."""
 
@@ -44,7 +46,12 @@ class Portion:
 
     @property
     def is_full(self) -> bool:
-        return self.bytes >= _PORTION_BYTES or self.rows >= _PORTION_ROWS
+        return not self.has_room or self.rows >= _PORTION_ROWS
+
+    @property
+    def has_room(self) -> bool:
+        """For another tombstone."""
+        return self.bytes < _PORTION_BYTES and len(self.records) < _PORTION_RECORDS
 
     def delete(self, key: OffsetCommitKey) -> None:
         self.extend((tombstone(key),))
@@ -72,6 +79,8 @@ class OffsetDeletion(Part):
         """The topic id of each name at the last search. No offsets of another topic were committed
         under the name since."""
         self._topics_version: int | None = None
+        self._first_deleted: bytes | None = None
+        """The first key of the last portion. It comes again if the append was refused."""
 
     def timers(self) -> Mapping[str, Expire]:
         return {_RETENTION[0]: self._on_retention, _TOPICS[0]: self._on_topics}
@@ -80,7 +89,7 @@ class OffsetDeletion(Part):
         """Delete all offsets of a group, also in open transactions. False if some are left."""
         group = self._store.group(group_id)
         for topic, partition in group.partitions() if group is not None else ():
-            if portion.bytes >= _PORTION_BYTES:
+            if not portion.has_room:
                 return False
             portion.delete(OffsetCommitKey(group_id, topic, partition))
         return True
@@ -129,7 +138,7 @@ class OffsetDeletion(Part):
                     group, stored.commit, wall_ms, retention_ms
                 ) or offsets.is_unstable(topic, partition):
                     has_offsets = True
-                elif portion.bytes >= _PORTION_BYTES:
+                elif not portion.has_room:
                     return False
                 else:
                     portion.delete(OffsetCommitKey(group.group_id, topic, partition))
@@ -168,8 +177,12 @@ class OffsetDeletion(Part):
             if self._delete_stale(group_id, topic, self.state.topics.topic_id(topic), portion):
                 again.append((topic, group_id))
         if self._to_check or again:
+            first = portion.records[0].key if portion.records else None
+            was_refused = first is not None and first == self._first_deleted
+            more = self._to_check or (not portion.has_room and not was_refused)
+            self._first_deleted = first
             self.state.timers.set(
-                _TOPICS, now.seconds + (_PAUSE_SECONDS if self._to_check else _CHECK_AGAIN_SECONDS)
+                _TOPICS, now.seconds + (_PAUSE_SECONDS if more else _CHECK_AGAIN_SECONDS)
             )
         self._to_check.extend(again)
         return portion.result()
@@ -191,7 +204,7 @@ class OffsetDeletion(Part):
                 known.append(committed[partition].commit)
             if all(_is_stale(commit, topic_id) for commit in known):
                 found = True
-                if portion.bytes >= _PORTION_BYTES:
+                if not portion.has_room:
                     break
                 portion.delete(OffsetCommitKey(group_id, topic, partition))
         return found

@@ -4,6 +4,7 @@ such as only keep offsets.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -721,10 +722,13 @@ def test_a_group_with_many_offsets_is_deleted_in_batches_that_fit(
     commit(group, (0, 1), group_id="h")
     sizes = portions(group)
     unfinished: list[list[bool]] = []
+    written = [log_size(group)]
     while not unfinished or any(unfinished[-1]):
         rows = group.call("DeleteGroups", 2, {"groups_names": ["g", "h"]})["results"]
         unfinished.append([row.get("unfinished", False) for row in rows])
-    assert unfinished == [[True, True]] * 3 + [[False, False]]
+        written.append(log_size(group))
+    assert unfinished == [[True, True]] * 3 + [[False, True], [False, False]]
+    assert max(after - before for before, after in pairwise(written)) <= 1_001
     assert max(sizes) < 300 * 1024
     assert group.shard.state.get("g") is None and not group.shard.offsets.has_offsets("g")
     assert group.shard.state.get("h") is None
