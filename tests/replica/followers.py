@@ -43,7 +43,7 @@ def assignment_of(
     )
 
 
-def asked_of(body: bytes | bytearray) -> FetchRequest:
+def request_of(body: bytes | bytearray) -> FetchRequest:
     return decode_fetch_request(memoryview(bytes(body)), 0, len(body), VERSION)
 
 
@@ -110,7 +110,7 @@ class Replica:
         body = self.core.next_request(1, now)
         if body is None:
             return []
-        actions = self.core.on_response(leader.answer(asked_of(body)), now)
+        actions = self.core.on_response(leader.answer(request_of(body)), now)
         trio.run(self.fetchers._apply, self.core, actions)
         if self.log.durability.unsynced_truncation is not None:
             self._sync()
@@ -128,7 +128,7 @@ class Replica:
         self.core.disconnected()
         body = self.core.next_request(1, 1e9)
         assert body is not None
-        return asked_of(body).topics[0][2][0]
+        return request_of(body).topics[0][2][0]
 
     def answer(self, request: FetchRequest) -> FetchedTopics:
         """As a leader answers, without a session."""

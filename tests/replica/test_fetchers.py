@@ -232,7 +232,7 @@ async def test_fetched_batches_are_appended_and_the_next_fetch_continues(
         await until(lambda: partition.log.log_end_offset == 3)
         await until(lambda: len(node.leaders[1].requests) == 4)
     assert node.leaders[1].offsets() == [(0, 0), (0, 1), (0, 2), (0, 3)], (
-        "what is asked for is what is there"
+        "each fetch continues at the log end"
     )
     assert partition.high_watermark == 3
 

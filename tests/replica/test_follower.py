@@ -26,7 +26,7 @@ from mqd.replica.partition import Partition
 from mqd.replica.throttle import EVERY_PARTITION, Throttle
 from mqd.types import NodeId, TopicPartition
 from tests.log.support import TOPIC_ID, Harness, batch
-from tests.replica.followers import asked_of
+from tests.replica.followers import request_of
 
 LEADER, ME = NodeId(1), NodeId(2)
 OPTIONS = FollowerOptions(
@@ -68,7 +68,7 @@ class Scripted:
     def request(self) -> FetchRequest:
         body = self.core.next_request(77, self.now)
         assert body is not None
-        return asked_of(body)
+        return request_of(body)
 
     def asked(self) -> tuple[int, int, list[tuple[int, int, int]], list[int]]:
         """(session, epoch, [(partition, leader epoch, offset)], forgotten) of the next request."""
