@@ -239,7 +239,7 @@ def test_upsert(
     counts = run(*given, "--skip-malformed")
     assert counts == {
         "events": 6, "inserted": 1, "updated": 0, "deleted": 0, "no_row": 0,
-        "malformed": 1, "truncate": 1, "without_key": 1,
+        "malformed": 1, "truncate": 1, "without_key": 1, "bad_column": 0,
     }  # fmt: skip
     rows = deltalake.DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
     assert [(row["id"], row["name"]) for row in rows] == [(1, "one")]
