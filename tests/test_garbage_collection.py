@@ -64,8 +64,8 @@ async def test_a_cycle_that_lived_on_is_found(nursery: trio.Nursery) -> None:
 async def test_frozen_cycles_are_found_when_the_frozen_objects_are_many(
     nursery: trio.Nursery, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqd.io.garbage._FROZEN_MORE_MIN", 0)
-    monkeypatch.setattr("mqd.io.garbage._FROZEN_TIMES", 1)
+    monkeypatch.setattr("mqd.io.garbage._FROZEN_GROWTH_MIN", 0)
+    monkeypatch.setattr("mqd.io.garbage._FROZEN_GROWTH_FACTOR", 1)
     nursery.start_soon(Garbage().run)
     await trio.testing.wait_all_tasks_blocked()
     node: Any = Node()

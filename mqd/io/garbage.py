@@ -22,14 +22,14 @@ import trio
 
 logger = logging.getLogger(__name__)
 
-_GENERATIONS = 3
+_MIDDLE_COLLECTIONS = 3
 """Collections of the middle generation before the next freeze. With CPython's default thresholds,
 these leave about 30,000 objects, plus those that one task step creates: 10 to 15 ms in all.
 """
 _NEVER = 1_000_000_000
-_LOOK_SECONDS = 60.0
-_FROZEN_TIMES = 4
-_FROZEN_MORE_MIN = 2_000_000
+_CHECK_INTERVAL_S = 60.0
+_FROZEN_GROWTH_FACTOR = 4
+_FROZEN_GROWTH_MIN = 2_000_000
 """The minimum growth, in frozen objects (about 200 MB), before everything is collected again: that
 takes 0.5 s for each million objects.
 """
@@ -49,7 +49,7 @@ class Garbage(trio.abc.Instrument):
         trio.lowlevel.add_instrument(self)
         try:
             while True:
-                await trio.sleep(_LOOK_SECONDS)
+                await trio.sleep(_CHECK_INTERVAL_S)
                 if gc.get_freeze_count() > self._thaw_at:
                     self._collect_everything()
         finally:
@@ -59,7 +59,7 @@ class Garbage(trio.abc.Instrument):
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         """Trio calls this after each step of a task."""
-        if gc.get_count()[2] > _GENERATIONS:
+        if gc.get_count()[2] > _MIDDLE_COLLECTIONS:
             gc.collect()
             gc.freeze()
 
@@ -69,7 +69,7 @@ class Garbage(trio.abc.Instrument):
         collected = gc.collect()
         gc.freeze()
         frozen = gc.get_freeze_count()
-        self._thaw_at = max(_FROZEN_TIMES * frozen, frozen + _FROZEN_MORE_MIN)
+        self._thaw_at = max(_FROZEN_GROWTH_FACTOR * frozen, frozen + _FROZEN_GROWTH_MIN)
         logger.debug(
             "collected objects=%d left=%d seconds=%.3f", collected, frozen, time.monotonic() - began
         )

@@ -49,7 +49,7 @@ class LeaderLease:
         else:
             times.append([now, 1])
 
-    def answered(self, peer: int) -> None:
+    def replied(self, peer: int) -> None:
         """`peer` has sent a reply in this term."""
         if times := self._unanswered.get(peer):
             sent_at = times[0][0]
@@ -78,7 +78,7 @@ class LeaderLease:
     def _prove(self, peer: int, proven_time: float) -> None:
         self._proven[peer] = max(proven_time, self._proven.get(peer, -inf))
 
-    def proven_at(self, node_id: int, voters: Collection[int], now: float) -> float:
+    def sole_leader_at(self, node_id: int, voters: Collection[int], now: float) -> float:
         """The latest monotonic time at which no node but the leader `node_id` can have led; -inf
         if no majority has replied yet.
         """

@@ -140,7 +140,7 @@ class RaftNode(VotingNode):
         """
         if not self.is_leader:
             return float("-inf")
-        return self._replication.lease.proven_at(self._node_id, self.voters, now)
+        return self._replication.lease.sole_leader_at(self._node_id, self.voters, now)
 
     def peers(self) -> tuple[PeerStatus, ...]:
         """All other nodes, by id, as a leader sees them."""

@@ -71,7 +71,7 @@ class Replication:
     def on_reply(self, node: Any, now: float) -> None:
         """Process any reply to this leader in its term."""
         self.followers.on_reply(node.id, now)
-        self.lease.answered(node.id)
+        self.lease.replied(node.id)
 
     def on_append_reply(self, node: Any, reply: AppendReply, now: float) -> bool:
         """Process a reply. Returns whether to send to this follower again immediately."""

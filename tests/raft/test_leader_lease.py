@@ -12,20 +12,20 @@ from tests.raft.directed import led
 
 def test_a_reply_proves_when_its_message_was_sent() -> None:
     lease, three = LeaderLease(), {1, 2, 3}
-    assert lease.proven_at(1, three, 5.0) == -inf
+    assert lease.sole_leader_at(1, three, 5.0) == -inf
     lease.sent(2, 10.0)
     lease.sent(2, 11.0)
-    lease.answered(2)  # however late it comes
-    assert lease.proven_at(1, three, 99.0) == 10.0
-    lease.answered(2)
-    lease.answered(2)  # nothing is left to be answered
-    assert lease.proven_at(1, three, 99.0) == 11.0
-    assert lease.proven_at(1, {1}, 99.0) == 99.0
-    assert lease.proven_at(1, {1, 2, 3, 4, 5}, 99.0) == -inf  # two of five
+    lease.replied(2)  # however late it comes
+    assert lease.sole_leader_at(1, three, 99.0) == 10.0
+    lease.replied(2)
+    lease.replied(2)  # nothing is left to be answered
+    assert lease.sole_leader_at(1, three, 99.0) == 11.0
+    assert lease.sole_leader_at(1, {1}, 99.0) == 99.0
+    assert lease.sole_leader_at(1, {1, 2, 3, 4, 5}, 99.0) == -inf  # two of five
     # a leader that is no voter does not count itself
-    assert lease.proven_at(1, {2, 3}, 99.0) == -inf
+    assert lease.sole_leader_at(1, {2, 3}, 99.0) == -inf
     lease.clear()
-    assert lease.proven_at(1, three, 99.0) == -inf
+    assert lease.sole_leader_at(1, three, 99.0) == -inf
 
 
 def test_an_acknowledged_entry_proves_when_it_was_appended() -> None:
@@ -33,11 +33,11 @@ def test_an_acknowledged_entry_proves_when_it_was_appended() -> None:
     lease.appended(5, 1.0)
     lease.appended(7, 2.0)
     lease.acknowledged(2, 4)
-    assert lease.proven_at(1, {1, 2, 3}, 9.0) == -inf
+    assert lease.sole_leader_at(1, {1, 2, 3}, 9.0) == -inf
     lease.acknowledged(2, 6)
-    assert lease.proven_at(1, {1, 2, 3}, 9.0) == 1.0
+    assert lease.sole_leader_at(1, {1, 2, 3}, 9.0) == 1.0
     lease.acknowledged(2, 9)
-    assert lease.proven_at(1, {1, 2, 3}, 9.0) == 2.0
+    assert lease.sole_leader_at(1, {1, 2, 3}, 9.0) == 2.0
 
 
 @given(st.lists(st.sampled_from(["send", "lose", "answer"]), max_size=700))
@@ -51,12 +51,12 @@ def test_what_is_proven_is_never_later_than_the_truth(steps: list[str]) -> None:
         if step == "answer":
             if on_the_wire:
                 truth = on_the_wire.pop(0)
-                lease.answered(2)
+                lease.replied(2)
         else:
             lease.sent(2, now)
             if step == "send":
                 on_the_wire.append(now)
-        assert lease.proven_at(1, {1, 2, 3}, now) <= truth
+        assert lease.sole_leader_at(1, {1, 2, 3}, now) <= truth
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -66,8 +66,8 @@ def test_what_is_remembered_is_bounded() -> None:
         lease.appended(number, float(number))
     assert len(lease._unanswered[2]) == _TIMES_MAX == len(lease._appended)
     for _ in range(10 * _TIMES_MAX):
-        lease.answered(2)
-    assert lease.proven_at(1, {1, 2, 3}, 1e9) == _TIMES_MAX - 1
+        lease.replied(2)
+    assert lease.sole_leader_at(1, {1, 2, 3}, 1e9) == _TIMES_MAX - 1
 
 
 def test_replies_that_waited_while_a_leader_did_not_run_do_not_renew_its_authority() -> None:
