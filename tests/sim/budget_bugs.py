@@ -29,7 +29,7 @@ def turns_have_no_end() -> Patches:
     yield Server, "slice_is_over", False
 
 
-@bug("responses are sent in the order in which they are ready")
+@bug("responses are sent in the order in which they are ready", load="hostile")
 def responses_are_sent_as_they_are_ready() -> Patches:
     original = Connection.flush
 

@@ -89,7 +89,11 @@ QUICK = (
 )
 
 
-LONGER_RING = {"old-broker-epoch-accepted", "unclean-registration-ignored"}
+LONGER_RING = {
+    "alter-partition-without-comparing",
+    "old-broker-epoch-accepted",
+    "unclean-registration-ignored",
+}
 """Defects that need more seeds than CI has: `make simulate-bugs` finds them."""
 
 

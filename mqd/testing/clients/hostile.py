@@ -21,14 +21,16 @@ from mqd.errors import ErrorCode
 from mqd.io.net import Stream
 from mqd.protocol.batch_builder import build_batch
 from mqd.testing.requests import decoded, fetch_body, frame
+from mqd.testing.violation import Violation
 
 PAUSE_SECONDS = 0.15
 """Mean time between two attacks of one attacker."""
 ATTACKERS = 3
 ATTACK_SECONDS_MAX = 2.5
-_FETCH, _PRODUCE, _JOIN_GROUP, _ALTER, _INIT, _METADATA, _FIND = 12, 9, 3, 1, 4, 9, 4
+_FETCH, _PRODUCE, _JOIN_GROUP, _ALTER, _INIT, _METADATA, _FIND, _CREATE = 12, 9, 3, 1, 4, 9, 4, 5
 _GROUP, _TRANSACTIONAL_ID = 0, 1
 _UNKNOWN = "not-there"
+_OWN = "of-the-attackers"
 _PIPELINED = 20
 _FLOOD = 600
 """Requests of one connection that take a node far longer than a turn may have, once they have a
@@ -36,6 +38,8 @@ price (thresholds.py)."""
 _HALF_FRAME_BYTES = 90_000
 _CROWD = 20
 _NAMES = 16
+_CORRELATION_ID_POSITION = 8
+"""In a frame, after its length, the API key and the version."""
 
 Connect = Callable[[], Awaitable[Stream]]
 
@@ -77,6 +81,7 @@ class Hostile:
             self._slow_reader,
             self._unknown_session,
             self._rows_again,
+            self._mixed,
             self._bad_batches,
             self._overrides,
             self._oversized,
@@ -179,6 +184,33 @@ class Hostile:
         """Many small requests at once, on one connection."""
         async with _opened(connect) as (stream,):
             await self._pipelined(stream, [frame("metadata", _METADATA, {"topics": []})] * _FLOOD)
+
+    async def _mixed(self, connect: Connect) -> None:
+        """Records for a topic of the attackers, each before a request that needs no waiting."""
+        topic = {
+            "name": _OWN,
+            "num_partitions": 1,
+            "replication_factor": -1,
+            "assignments": [],
+            "configs": [],
+        }
+        create = {"topics": [topic], "timeout_ms": 1_000, "validate_only": False}
+        batch = build_batch([(None, b"of the attacker")], timestamp=1_700_000_000_000)
+        body = {
+            "acks": -1,
+            "timeout_ms": 1_000,
+            "topic_data": [{"name": _OWN, "partition_data": [{"index": 0, "records": batch}]}],
+        }
+        async with _opened(connect) as (stream,):
+            await self._request(stream, "create_topics", _CREATE, create)
+            await self._pipelined(
+                stream,
+                [
+                    frame("produce", _PRODUCE, body),
+                    frame("metadata", _METADATA, {"topics": []}),
+                ]
+                * 3,
+            )
 
     async def _bad_batches(self, connect: Connect) -> None:
         """Records for a checked topic in many rows, each damaged: none may be appended."""
@@ -298,9 +330,16 @@ class Hostile:
         return decoded(name, version, await self._response(stream))
 
     async def _pipelined(self, stream: Stream, requests: Sequence[bytes]) -> None:
-        await stream.send_all(b"".join(requests))
-        for _ in requests:
-            await self._response(stream)
+        """Send frames at once, numbered. Raises Violation if responses have another order."""
+        numbered = bytearray()
+        for number, request in enumerate(requests):
+            numbered += request[:_CORRELATION_ID_POSITION]
+            numbered += struct.pack(">i", number) + request[_CORRELATION_ID_POSITION + 4 :]
+        await stream.send_all(bytes(numbered))
+        for number in range(len(requests)):
+            (correlation_id,) = struct.unpack_from(">i", await self._response(stream))
+            if correlation_id != number:
+                raise Violation(f"I9: response {correlation_id} before response {number}")
 
     async def _response(self, stream: Stream) -> bytes:
         """The next response, without its length. OSError when the connection ends."""
