@@ -67,7 +67,9 @@ _TABLE = "{partition:>4}  {offset:>12}  {timestamp:24}  {key:24}  {value}\n"
     "--format",
     "text_format",
     metavar="FORMAT",
-    help=r"Format of a record: %t %p %o %k %v %h %T %K %V, {hex} ... [default: %v\n]",
+    help=r"Format of a record: %t topic, %p partition, %o offset, %k key, %v value, %h headers, "
+    r"%T timestamp, %K and %V lengths of key and value; %k{hex} is the key in hex. "
+    r"[default: %v\n]",
 )
 @click.option(
     "--read-committed",

@@ -120,8 +120,8 @@ def list_(
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
     """Show the members of groups and their assignments. A PATTERN contains * or ?.
 
-    For a classic group that is rebalancing, mqd also reports the start of the rebalance and the
-    members that it waits for. For offsets and lag, see `mqctl group lag`.
+    For a classic group that is rebalancing, mqd also reports when the rebalance began, and for
+    which members it waits. For offsets and lag, see `mqctl group lag`.
 
     \b
     mqctl group describe billing

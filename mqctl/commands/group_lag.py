@@ -65,7 +65,7 @@ def lag(
     """Show the committed offsets and the lag of groups.
 
     An assigned partition without a committed offset has no lag; --total counts it as uncommitted.
-    --all omits groups without assigned partitions and committed offsets.
+    --all omits groups with neither assigned partitions nor committed offsets.
 
     \b
     mqctl group lag billing

@@ -134,9 +134,9 @@ def _ago(then_ms: int | None, now_ms: int) -> str | None:
 def health(settings: Settings) -> None:
     """Diagnose the cluster, and show what to do. Exit code 0 if it is healthy, 1 if not.
 
-    Checks brokers, leaders, in-sync replicas, disks, moves, the controller and the quorum. It waits
-    at most 5 seconds for each, so it also works while half of the cluster is down. A cluster with
-    only notes is healthy.
+    The command checks brokers, leaders, in-sync replicas, disks, moves, the controller and the
+    quorum. It waits at most 5 seconds for each, so it also works while half of the cluster is down.
+    A cluster is healthy if no finding is worse than a note.
 
     \b
     mqctl cluster health

@@ -110,7 +110,7 @@ def check_options(execute: bool, throttle: int | None, wait: bool) -> None:
     "leaving",
     type=click.IntRange(min=0),
     metavar="ID",
-    help="Move all replicas from this broker to the broker of --to.",
+    help="Move all replicas of this broker to the broker of --to.",
 )
 @click.option(
     "--to", "joining", type=click.IntRange(min=0), metavar="ID", help="The target broker of --from."

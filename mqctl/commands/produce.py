@@ -89,7 +89,7 @@ Parse = Callable[[bytes], "Envelope"]
     "--partition",
     type=click.IntRange(min=0),
     metavar="N",
-    help="The partition of all records. [default: by key, else balanced]",
+    help="The partition of all records. [default: by key; balanced without a key]",
 )
 @click.option(
     "-t",

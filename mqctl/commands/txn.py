@@ -115,7 +115,8 @@ def _admin(client: ClusterClient, settings: Settings, *, patient: bool = True) -
 @click.option(
     "--prepared",
     is_flag=True,
-    help="Only ids whose transaction is prepared, and waits for another coordinator (KIP-939).",
+    help="Only ids whose transaction is prepared, and waits for an external coordinator of a "
+    "two-phase commit (KIP-939).",
 )
 @options
 def list_(
