@@ -165,7 +165,7 @@ def _add_node(command: ArgumentParser) -> None:
         required=True,
         type=int,
         metavar="ID",
-        help="id of this node, one of the peers file",
+        help="id of this node, as in the peers file",
     )
     command.add_argument(
         "--data",

@@ -1,10 +1,10 @@
 """The composition root: builds and connects the parts of one node, and owns the root nursery.
 
-Start: the node binds its addresses (a port in use is reported first), the logs recover, the
-metadata log is replayed, the node registers with the controller, its partitions are opened as the
-image says, lost replicas are reported, it serves clients, and only then may the controller let it
-lead. A stop is the reverse: leadership is handed over, connections close, everything is synced, and
-a marker records that the stop was clean.
+At the start, the node binds its addresses before the logs recover, so it reports a port in use
+early. Then it replays the metadata log, registers with the controller, opens its partitions as the
+image assigns them, reports lost replicas, and serves clients. Only then may the controller make it
+a leader. At a stop, the node hands over leadership, closes its connections, syncs everything, and
+writes a marker of the clean stop.
 
 `main` is what `mqd start` runs. A simulation passes its own `Seams`; nothing else here differs.
 """
@@ -73,7 +73,7 @@ _NO_CONTROLLER_SECONDS = 0.5
 """How much of that time may pass without a controller. If a majority runs, an election takes less.
 """
 _FENCING_SECONDS = 0.5
-"""How long the node then waits until it has applied its own fencing."""
+"""How long the node waits after the hand-over until it has applied its own fencing."""
 _GOODBYE_SECONDS = 0.05
 """Time between the hand-over and the end of the connections, in which ready responses are sent."""
 
@@ -92,8 +92,8 @@ class Seams:
     signals: StopSignals | None = None
     """None: no signal stops the node, because several nodes share a process."""
     owns_process: bool = True
-    """Whether the node may set limits and the garbage collector of this process; not if several
-    nodes share it.
+    """Whether the node may set the limits and the garbage collector of this process. False if
+    several nodes share the process.
     """
 
 
@@ -103,11 +103,11 @@ async def main(
     *,
     task_status: trio.TaskStatus[Daemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run one node until SIGTERM, SIGINT or cancellation. Raises StartError for what its operator
-    can repair.
+    """Run one node until SIGTERM, SIGINT or cancellation. Raises StartError if its operator can
+    repair the cause.
 
-    `started` with the `Daemon` as soon as its parts are built: a simulation stops the node and
-    inspects it through them.
+    `task_status` receives the `Daemon` as soon as its parts are built. A simulation stops and
+    inspects the node through the `Daemon`.
     """
     stop = trio.Event()
     with (
@@ -296,8 +296,8 @@ class Daemon:
         controller.subscribe(self._on_image_changed)
 
     def _check_replication_options(self) -> None:
-        """Options that need more nodes than there are: an error if acks=all writes would always
-        fail, a warning if topics get fewer replicas.
+        """Check the options that may need more nodes than the cluster has. Raises StartError if
+        acks=all writes would always fail. Logs a warning if topics get fewer replicas.
         """
         nodes = len(self.peers.nodes)
         needed = self.config.integer("min.insync.replicas")
@@ -421,7 +421,8 @@ class Daemon:
         """The node is registered and fenced. All of this happens before it may lead or be in sync
         (I25).
 
-        False if another registration has replaced this one meanwhile; the next call does the rest.
+        Returns False if another registration replaced this one meanwhile. The next call completes
+        the steps.
         """
         with start_errors("the data directory", self.data.registration_file):
             self.data.store_registration(broker_epoch, self.logs)
@@ -442,7 +443,8 @@ class Daemon:
         self._image_changed.set()
         self._image_changed = trio.Event()
         if not self.replica.in_contact:
-            self.contact.judge()  # the response to a heartbeat may count now
+            # A heartbeat counts once this node has the metadata index of its response.
+            self.contact.judge()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         """Wait until a change of the image makes the condition true."""
@@ -470,8 +472,8 @@ class Daemon:
     def _on_directory_failed(self, directory: Path, error: StorageError) -> None:
         """A log directory went offline. Without any online directory, this node stops.
 
-        Records that were written there and not synced may be lost, whatever a later start reads.
-        So this node vouches for nothing (I25).
+        Records that were written there and not synced may be lost, even if a later start reads
+        them. So this node vouches for none of its logs (I25).
         """
         self.controller.lifecycle.previous_broker_epoch = NO_BROKER_EPOCH
         self.data.forget_registration()
