@@ -7,8 +7,8 @@ from the front of its queue. Everything here runs on the event loop's thread and
 
 Invariants:
 - Responses are sent in the order of their requests, each once (I9).
-- Bytes handed to the dispatcher stay untouched until the turn ends: records are appended from where
-  they were received.
+- Bytes that the dispatcher has do not change until the turn ends, because appends read the records
+  from the receive buffer.
 - The memory of a connection is bounded: requests without a response, unsent bytes, and one
   unfinished frame that grows only as its bytes arrive (I14).
 """
@@ -43,12 +43,12 @@ logger = logging.getLogger(__name__)
 _INT32 = Struct(">i").unpack_from
 
 _SMALL_RECEIVE_BYTES = 16 * KIB
-"""How much to receive where a large frame is expected to begin: what is received here is
-copied once.
+"""The size of a receive that probably gets the start of a large frame. These bytes are copied to
+the buffer of the frame, so the receive is small.
 """
 RESUME = 0
-"""Instead of events: the connection used up its slice of an earlier turn, and gets one in
-this turn.
+"""A value for `on_ready` in place of events: the connection used up its slice of an earlier turn,
+and gets a new slice in this turn.
 """
 
 
@@ -138,9 +138,11 @@ class Connection:
             UNAUTHENTICATED_FRAME_BYTES_MAX if listener == PEER else owner.request_bytes_max,
         )
         self.barrier = False
-        """A task has a request. Later requests wait, as clients expect of administrative ones."""
+        """Whether a task handles a request. Later requests wait, because clients expect
+        administrative requests to run in order.
+        """
         self.work: Cancellable | None = None
-        """The task that works only for this connection: it ends when the connection closes."""
+        """The task that works only for this connection. `close` cancels it."""
         self.task_bytes = 0
         """Bytes of a large request without a response, in a task or waiting for one."""
         self.parked: Freeable | None = None
@@ -148,8 +150,8 @@ class Connection:
         self.must_yield = False
         """Its requests have used their time in this turn. The others wait for the next turn."""
         self.used = 0.0
-        """Seconds of the event loop that its requests have used, or the virtual time at
-        which it was served (Server._turn).
+        """Seconds of the event loop that its requests have used. If the connection was idle, the
+        count continues from the virtual time of the server (Server._turn).
         """
         owner.poller.watch(sock, self, READABLE)
 
@@ -309,8 +311,8 @@ class Connection:
             self._watch(self._events | READABLE)
 
     def authenticated(self, node_id: int) -> None:
-        """The peer is this node of the cluster. Its requests are served from the next one on.
-        Raises ProtocolError if there are too many connections of nodes.
+        """The peer has proved that it is the node `node_id`. Its next request is served. Raises
+        ProtocolError if there are too many connections of nodes.
         """
         self.owner.authenticated(self)
         self.peer_node = node_id
@@ -320,14 +322,16 @@ class Connection:
 
     @property
     def must_wait(self) -> bool:
-        """Whether the next request must wait until an earlier response is made or sent."""
+        """Whether the next request must wait: for an earlier response, for the send queue, or for
+        the next turn.
+        """
         if self.barrier or self.must_yield or len(self.slots) >= IN_FLIGHT_REQUESTS_MAX:
             return True
         return self.send_queue.is_full
 
     @property
     def has_outstanding_responses(self) -> bool:
-        """Whether a response of a request is not made or not sent."""
+        """Whether the response of some request is not ready or not sent."""
         return bool(self.slots or self.send_queue.parts)
 
     @property
@@ -342,14 +346,14 @@ class Connection:
 
     @property
     def ends(self) -> bool:
-        """Whether its peer sends no more, so no fetch of it is parked."""
+        """Whether the peer sends no more requests. Its fetches are then not parked."""
         return self._closing or not self.open
 
     # -- memory ------------------------------------------------------------------------------------
 
     def hold(self, size: int) -> None:
-        """A task holds so many bytes of a request of this connection from now on, also when
-        it has closed.
+        """From now on, count `size` bytes of a request that a task holds, even after the connection
+        has closed.
         """
         more = size - self.task_bytes
         self.task_bytes = size
@@ -417,7 +421,7 @@ class Connection:
             self._after_progress()
 
     def _send(self) -> None:
-        """Send what waits. The poller calls again while something is left."""
+        """Send the queued responses. While some are unsent, the poller calls `on_ready` again."""
         try:
             is_empty = self.send_queue.send(self.owner.now)
         except OSError as error:
@@ -459,7 +463,7 @@ class Connection:
     def _failed(self, error: Exception) -> None:
         """Receiving or handling a request failed: by its peer, by the network, or by a bug.
 
-        Raises again where the node must stop.
+        Raises `error` again if the node must stop.
         """
         if isinstance(error, ProtocolError):
             self.refuse(error)

@@ -4,12 +4,12 @@ A run reads each partition of the fetch (the plan). It sends the response if the
 `min_bytes`, an error, or no time left. Otherwise it parks the fetch. New records, the deadline, or
 another request on the connection wake the fetch, and it is planned once more.
 
-A fetch of many partitions is planned and encoded in slices, in a task. Later requests of its
-connection wait while it is planned, and not while it is parked. Its waiter exists before the plan
-reads the first partition, so no records are missed.
+A task plans and encodes a fetch of many partitions in slices. Later requests of the connection wait
+while the fetch is planned, but not while it is parked. Its waiter exists before the plan reads the
+first partition, so the waiter misses no records.
 
-What consumers and followers fetch, and what a response holds for them, is a `Kind`:
-`consumer_fetch.py` and `follower_fetch.py`. ◆ hot path.
+A `Kind` decides which partitions a fetch reads and which rows its response contains. The two kinds
+are in `consumer_fetch.py` and `follower_fetch.py`. ◆ hot path.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class PendingFetch:
         self.request = request
         self.deadline = deadline
         self.is_planned = False
-        """Whether the next plan is not the first one."""
+        """Whether the fetch has been planned before."""
         self.session_id = NO_SESSION
         """The session id of the response."""
         self.waiter: FetchWaiter | None = None
-        """The newest one: the fetch is planned with it, parked with it, or woken from it."""
+        """The newest waiter. The fetch is planned with it, parked with it, or was woken by it."""
 
 
 PendingT = TypeVar("PendingT", bound=PendingFetch)
@@ -75,7 +75,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Plan(Generic[ItemT]):
-    """What the partitions of a fetch have, as far as they have been read."""
+    """What a fetch has found in the partitions that it has read so far."""
 
     __slots__ = ("partitions", "rows", "size", "urgent")
 
@@ -97,23 +97,23 @@ class Response:
     def __init__(self) -> None:
         self.topics: dict[bytes, list[FetchRow]] = {}
         self.leaders: set[int] = set()
-        """Nodes whose addresses the response has (KIP-951)."""
+        """Nodes whose addresses the response contains (KIP-951)."""
         self.unknown = 0
-        """Partitions that do not exist as far as this node knows."""
+        """The number of partitions that this node does not know."""
 
 
 class Kind(Protocol[PendingT_contra, ItemT]):
     """What differs between the fetches of consumers and of followers."""
 
     slice_items: int
-    """Partitions that are read before other requests have a turn: 2 ms."""
+    """The number of partitions that a plan reads in one slice of 2 ms."""
 
     def items(self, pending: PendingT_contra) -> list[ItemT]:
         """The partitions that a plan reads."""
         ...
 
     def wait(self, pending: PendingT_contra, waiter: FetchWaiter) -> None:
-        """From now on, news wakes `waiter`."""
+        """From now on, changes of the partitions may wake `waiter`."""
         ...
 
     def plan(
@@ -135,8 +135,8 @@ class Kind(Protocol[PendingT_contra, ItemT]):
         ...
 
     def finished(self, pending: PendingT_contra, unknown: int) -> None:
-        """The fetch has the rows of its response, or gets none. `unknown`: partitions that do not
-        exist. May change the session id of the response. May be called twice.
+        """The fetch has all rows of its response, or ends without a response. `unknown`: the number
+        of unknown partitions. May change the session id of the response. May be called twice.
         """
         ...
 
@@ -176,7 +176,7 @@ class FetchRun(Generic[PendingT, ItemT]):
             pending.slot.complete(all_slices(self._encoding(pending, response)))
 
     async def run_in_slices(self, pending: PendingT, *, may_wait: bool) -> None:
-        """The same in slices. Ends with `FetchTasks.resume`."""
+        """As `run`, but in slices. Ends with `FetchTasks.resume`."""
         connection, request = pending.slot.connection, pending.request
         try:
             while True:
@@ -207,7 +207,7 @@ class FetchRun(Generic[PendingT, ItemT]):
                     self._node.replica.park_fetch(waiter, ())
                     self._tasks.resume(connection)
                     return
-                # records came to a partition behind the plan, or its leader changed
+                # after the plan read a partition, it got records or another leader
                 may_wait = (
                     waiter.bytes_wanted <= 0 and self._node.clock.monotonic() < pending.deadline
                 )
@@ -223,8 +223,8 @@ class FetchRun(Generic[PendingT, ItemT]):
         self._tasks.resume(connection)
 
     def _woken(self, pending: PendingT) -> None:
-        """New records, the deadline, or another request woke the fetch: plan it once more. If
-        records did, it may wait again: a partition gives at most `partition_max_bytes`.
+        """New records, the deadline, or another request woke the fetch: plan it once more. After
+        new records it may wait again, because a partition returns at most `partition_max_bytes`.
         """
         connection, waiter = pending.slot.connection, pending.waiter
         assert waiter is not None
@@ -237,15 +237,15 @@ class FetchRun(Generic[PendingT, ItemT]):
         connection.request_pool.unpark(len(waiter.partitions))
         if connection.open:
             work = partial(self.run_in_slices, pending, may_wait=may_wait)
-            self._tasks.start(connection, work)  # it leaves the partitions in slices
+            self._tasks.start(connection, work)  # the waiter leaves in slices
         else:
             waiter.leave()
 
     def _planning(
         self, pending: PendingT, before: FetchWaiter | None, waiter: FetchWaiter | None
     ) -> Slices[Plan[ItemT]]:
-        """What each partition has. `before` leaves its partitions first; from then on, news wakes
-        `waiter`.
+        """The plan of the fetch. `before` leaves its partitions first. From then on, changes of the
+        partitions may wake `waiter`.
         """
         kind = self._kind
         if before is not None:
