@@ -131,8 +131,8 @@ class Partition:
         self.touched = False
         """Whether the current turn has appended here."""
         self.new_bytes = 0
-        """Bytes that the parked fetches were not woken for yet: appended since the high watermark
-        last moved, or uncommitted then.
+        """Bytes that parked fetches do not count yet: those that were uncommitted when the high
+        watermark last moved, and those appended since.
         """
         self.planned_stable_offset: Offset = 0
         """The last stable offset when a fetch was last planned, or parked fetches were last woken.
@@ -203,9 +203,9 @@ class Partition:
         """Apply `min.insync.replicas` to the committed ISR."""
         self.min_insync_replicas = min_insync_replicas
         self.short_of_replicas = len(self.in_sync.committed) < self.effective_min_insync_replicas
-        # The controller's response to a proposal does not contain the ELR. If members left by such
-        # a response, also members that had joined by one, the ELR arrives with the metadata a
-        # moment later. Until then, this node does not know which minimum the controller applied.
+        # The controller's response to a proposal does not contain the ELR. If a response removed a
+        # member, even one that an earlier response added, the ELR arrives later, with the metadata.
+        # Until then, this node does not know which minimum the controller applied.
         elr_is_unknown = not self.in_sync.committed.issuperset(self.in_sync.since_metadata)
         self.frozen = self.short_of_replicas or elr_is_unknown or bool(self.assignment.elr)
 
@@ -246,8 +246,8 @@ class Partition:
     def new_stable_bytes(self) -> int:
         """The part of `new_bytes` that counts for a parked read_committed fetch.
 
-        0 while an open transaction blocks the last stable offset. When that moves, more than any
-        fetch waits for: the fetch is planned again.
+        0 while an open transaction blocks the last stable offset. When that offset moves, the
+        result exceeds the minimum of any fetch, so each of these fetches is planned again.
         """
         before, was_below = self.planned_stable_offset, self.lso_below_high_watermark
         stable = self.plan_stable_offset()
@@ -256,8 +256,8 @@ class Partition:
         return _MORE_THAN_ANY_FETCH if stable > before else 0
 
     def uncommitted_bytes(self) -> int:
-        """The part of `new_bytes` that is not committed yet: fetches that are parked from now on
-        wait for it. Never less than the true number.
+        """The part of `new_bytes` that is not committed yet, or more. Parked fetches count it when
+        the high watermark moves next.
         """
         segment_and_position = self.log.positions.get(self.high_watermark)
         if segment_and_position is None:
@@ -321,7 +321,7 @@ class Partition:
         return FollowerFetchResult(self.advance(), proposal)
 
     def expand_isr(self, now: float) -> IsrChange | None:
-        """Propose that the followers join that could not join when they fetched."""
+        """Propose to add the followers that could not join the ISR when they fetched."""
         if not self.is_leader:
             return None
         return self.membership.expand(now, max(self.high_watermark, self.epoch_start_offset))
@@ -367,7 +367,7 @@ class Partition:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the log can no longer be used. A log that only lacks disk space can."""
+        """Whether the log can no longer be used. A log that only lacks disk space is not lost."""
         return not self.log.is_readable
 
     # -- the checks of requests --------------------------------------------------------------------
