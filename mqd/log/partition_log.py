@@ -6,7 +6,7 @@ The states of a record, in order:
                  `log_end_offset` includes it. Nobody can read it.
     written      The service wrote the queue to the file. `written_end_offset` includes it. It can
                  be read.
-    durable      An fdatasync that began after the write returned. `durability.end_offset` includes
+    durable      After the write, an fdatasync began and returned. `durability.end_offset` includes
                  it.
 
 A turn of the event loop plans any number of appends and ends with one write. Only the service
@@ -55,14 +55,14 @@ class LogFailure(NamedTuple):
 
 
 class Queued:
-    """Batches that one vectored write brings to one segment."""
+    """Batches that one vectored write appends to one segment."""
 
     __slots__ = ("aborted", "base_offset", "batches", "new_segment", "views")
 
     def __init__(self, base_offset: Offset, new_segment: ProducerSnapshot | None) -> None:
         self.base_offset = base_offset
         self.new_segment = new_segment
-        """Not None: first begin a segment at `base_offset`. The value is the producers there."""
+        """Not None: first begin a segment at `base_offset`, with this producer state."""
         self.views: list[memoryview] = []
         self.batches: list[tuple[Offset, int, int]] = []
         """(last offset, bytes, largest timestamp) of each view."""
@@ -146,7 +146,7 @@ class PartitionLog:
         self.durability = Durability(end)
         self.end_claim = EndClaim()
         self.checkpointed_high_watermark: Offset = log_start_offset
-        """A lower bound of the high watermark, which the replica knows. Retention stops there."""
+        """A lower bound of the replica's high watermark. Retention stops there."""
         self.cleaned_to: Offset | None = None
         """The end of the compacted part. None: the log was never compacted, neither here nor at the
         leader that it was copied from."""
@@ -167,7 +167,7 @@ class PartitionLog:
         """Offset at which a batch begins -> segment and position. A cache of positions that readers
         need next. Bounded."""
         self.inspection = RecordInspection()
-        """Shared by all logs of a node, because the bound of a turn is for all of them."""
+        """Shared by all logs of a node, because the limit on one turn applies to their sum."""
         self.tail: Queued | None = None
         """The last of `queue`. The next batch is added to it, unless it begins a segment."""
         self.roll = RollPolicy(topic_partition)
@@ -311,7 +311,7 @@ class PartitionLog:
         self.cleanings += 1
 
     def on_retired(self, count: int) -> None:
-        """Take the oldest `count` segments out."""
+        """Remove the oldest `count` segments from `segments`."""
         assert 0 < count < len(self.segments)
         del self.segments[:count]
         self.positions.clear()

@@ -1,5 +1,5 @@
-"""Recovery of one log: from the files in a partition's directory to a `PartitionLog`. In a worker
-thread, one log of a log directory after the other.
+"""Recovery of one log: from the files in a partition's directory to a `PartitionLog`. It runs in a
+worker thread, which recovers the logs of a log directory one after the other.
 
 After an orderly stop, recovery trusts the indexes and reads only the batches after the last index
 entry. After any other stop it reads every batch from the segment with the recovery point on, and
@@ -11,12 +11,12 @@ checks shape, CRC and offsets. The log ends before the first bad batch, for one 
                   complete once. Recovery raises `LogDamaged` and changes no file. The other logs
                   start.
 
-A batch whose length exceeds its file is torn, whatever follows its header. But a batch below an
-offset of a checkpoint (recovery point, high watermark, log end) was complete once.
+A batch whose length exceeds its file is torn, whatever follows its header. The exception is a batch
+below a checkpointed offset (recovery point, high watermark, log end): it was complete once.
 
 After a power cut, a valid batch after a bad one proves nothing about unsynced data, because blocks
-reach the disk in any order. There the log ends at the first bad batch as with a torn tail. Such a
-node cannot vouch for its logs until it has caught up.
+reach the disk in any order. Among unsynced data, the log ends before the first bad batch, as with a
+torn tail. Such a node cannot vouch for its logs until it has caught up.
 
 If the log ends below the checkpointed high watermark, acknowledged records are lost. The report
 says so, and an error is logged. Indexes are rebuilt if they are missing or damaged, or belong to
@@ -84,7 +84,8 @@ def load_log(
 ) -> tuple[PartitionLog, RecoveryReport]:
     """Open `directory`/`topic_partition`.
 
-    LogDamaged or LogUnfinished if it must not be used; OSError if the disk fails.
+    Raises LogDamaged, LogLost or LogUnfinished if the log must not be used; OSError if the disk
+    fails.
     """
     return _Loader(disk, directory, topic_partition, checkpointed, config, now_ms, progress).load()
 
@@ -107,7 +108,7 @@ class _Loader:
         self.path = directory / str(topic_partition)
         self.topic_partition = topic_partition
         self.topic_id = ZERO_UUID
-        """Of `partition.metadata`, from `load` on."""
+        """The id in `partition.metadata`, after `load` has read it."""
         self.checkpointed = checkpointed
         self.config = config
         self.now_ms = now_ms
@@ -119,9 +120,9 @@ class _Loader:
         """Retention removed the segments below this offset, and a power cut undid some of the
         renames."""
         self.log_start_min: Offset = 0
-        """The log starts here or above, by its checkpoint or its first offset file."""
+        """The lowest possible log start, from the checkpoint or the first-offset file."""
         self.unstored_from: Offset = FOREVER_MS
-        """From this segment on, transaction indexes are not on disk: there was no space."""
+        """From this segment on, transaction indexes are not on disk, for lack of space."""
 
     def load(self) -> tuple[PartitionLog, RecoveryReport]:
         checkpointed = self.checkpointed
@@ -173,7 +174,7 @@ class _Loader:
                 self._trust(segment, following)
                 continue
             if index == scan_from:
-                # The file may be older than a truncation. The batches that follow have the epochs.
+                # The epoch file may be older than a truncation. Scanned batches have the epochs.
                 self.replay.epochs.truncate_from_end(base)
                 self._replay_trusted(base)
             bad = self._scan(segment, following)
@@ -374,7 +375,7 @@ class _Loader:
         if checkpointed.cleaned_to is not None:
             log.cleaned_to = min(checkpointed.cleaned_to, log.log_end_offset)
         elif self.replay.has_gaps:
-            # The node was killed before it checkpointed that this log has a leader's gaps.
+            # The node was killed before it checkpointed that it copied gaps from a leader.
             log.cleaned_to = start
         # An orderly stop does not sync a log that never held a record: the sync of its first
         # records does (I1).
@@ -394,8 +395,8 @@ class _Loader:
                 checkpointed.log_start_offset,
                 first - 1,
             )
-        # A gap below the checkpointed start proves that segments were removed up to it. Then the
-        # records between the end and the start were lost in the power cut that undid a removal.
+        # A gap below the checkpointed start proves that segments were removed up to that start. A
+        # power cut then undid a removal, and lost the records between the end and the start.
         if (
             self.segments
             and start > max(end, checkpointed.high_watermark)
@@ -434,8 +435,8 @@ class _Loader:
         return None if self.disk.exists(self.path / LOG_END_VOID) else claim
 
     def _check_end(self, end: Offset) -> LogEnd | None:
-        """LogLost if the log lacks what the log end checkpoint names. Returns the line that counts,
-        if any.
+        """Raises LogLost if the log does not match its line of the log end checkpoint. Returns that
+        line if it counts.
         """
         claim = self._end_claim()
         if claim is None:
