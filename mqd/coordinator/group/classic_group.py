@@ -5,10 +5,10 @@
                |  v
               Empty
 
-The record of a group holds its last complete generation. `replay` alone makes the group Stable or
-Empty, live and while loading. A rebalance is soft state: the group enters PreparingRebalance and
-CompletingRebalance without a record. A new coordinator continues with the last written generation,
-and its members join again.
+The record of a group holds its last complete generation. Only `replay` makes the group Stable or
+Empty, both in live traffic and while the coordinator loads. A rebalance is soft state: the group
+enters PreparingRebalance and CompletingRebalance without a record. A new coordinator continues with
+the last written generation, and its members join again.
 
 No clock here: classic.py and classic_rebalance.py decide which records are written, and when.
 """
@@ -62,9 +62,9 @@ class InitialDelay:
 
     delay_ms: int
     remaining_ms: int
-    """The part that may still be added when another member joins."""
+    """How much the delay may still grow when more members join."""
     has_new_members: bool = False
-    """Since the delay began or was prolonged."""
+    """Whether a member joined since the delay began or was prolonged."""
 
 
 class ClassicGroup:
@@ -84,14 +84,16 @@ class ClassicGroup:
         self.protocol: str | None = None
         self.members = ClassicGroupMembers()
         self.initial_delay: InitialDelay | None = None
-        """Of the first rebalance of an empty group."""
+        """The delay of the first rebalance of an empty group."""
         self._subscriptions: list[bytes] | None = None
         self._topics: frozenset[str] | None = None
 
     # -- records
 
     def replay(self, value: GroupMetadata) -> None:
-        """Become what the record says. A rebalance that leads to a later generation continues."""
+        """Take the state of the record, unless a rebalance that will write a later generation is
+        under way.
+        """
         # The state is the replay of the log, and nothing else (I32).
         if self.is_rebalancing and value.generation < self.next_generation:
             return
@@ -114,8 +116,8 @@ class ClassicGroup:
         *,
         leader: str | None = None,
     ) -> GroupMetadata:
-        """The record of a complete or empty generation. `leader`: if it is to be another member
-        than now."""
+        """The record of a complete or empty generation. `leader`: the new leader; by default the
+        current one."""
         members = tuple(
             member.record(self.protocol, assignment) for member, assignment in assignments
         )
@@ -134,7 +136,7 @@ class ClassicGroup:
     # -- states
 
     def enter(self, state: ClassicState, wall_ms: int) -> None:
-        # A generation without written assignments promises nothing (I33).
+        # No record: a generation without written assignments promises nothing (I33).
         assert self.state in FROM[state], (self.group_id, self.state, state)
         self.previous_state = self.state
         self.state = state
@@ -184,14 +186,14 @@ class ClassicGroup:
         session_timeout_ms: int,
         ticket: Ticket,
     ) -> None:
-        """A member joins again and waits. Its former request must have a response."""
+        """A member joins again and waits. Its previous JoinGroup already has a response."""
         self.members.set_protocols(member, protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
         self.members.set_join_ticket(member, ticket)
 
     def accepts(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether all members, and a new one with these protocols, would have one in common."""
+        """Whether all members and a new one with `protocols` have one protocol in common."""
         if self.state is EMPTY:
             return bool(protocol_type and protocols)
         return self.protocol_type == protocol_type and self.members.all_support_one_of(protocols)
@@ -319,7 +321,7 @@ class ClassicGroup:
 
 
 def check_record(group_id: str, value: GroupMetadata) -> None:
-    """RecordFormatError for members that no group can have."""
+    """Raises RecordFormatError if no group can have these members."""
     member_ids = {row.member_id for row in value.members}
     instance_ids = [
         row.group_instance_id for row in value.members if row.group_instance_id is not None
