@@ -1,11 +1,11 @@
 """The state of one partition: its leader, ISR, ELR and replica set, and how they change together.
 
 `next_partition_state` is the only transition. A leader is elected from the ISR, then from the
-eligible leader replicas (ELR, KIP-966). A member that leaves the ISR while fewer than
-`min.insync.replicas` remain joins the ELR. The high watermark has not moved since then, so this
-replica has every committed record and may lead (I21). The ELR is cleared as soon as enough replicas
-are in sync again. If ISR and ELR are empty, only the last leader may lead, once it is alive. Any
-other replica leads only if the topic allows unclean elections, or an operator requests one.
+eligible leader replicas (ELR, KIP-966). If fewer than `min.insync.replicas` remain in the ISR, a
+member that leaves it joins the ELR. The high watermark has not moved since then, so this replica
+has every committed record and may lead (I21). The ELR is cleared as soon as enough replicas are in
+sync again. If ISR and ELR are empty, only the last leader may lead, once it is alive. Any other
+replica leads only if the topic allows unclean elections, or an operator requests one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def next_partition_state(
     isr: Sequence[NodeId] | None = None,
     reassigned: PartitionImage | None = None,
 ) -> PartitionUpdate | None:
-    """The change of a partition, or None. The caller replaces its index, 0. Also completes a
-    reassignment (KIP-455) that is due.
+    """The change of a partition; None if nothing changes. The caller replaces its partition index,
+    which is 0. The change also completes a reassignment (KIP-455) that is due.
 
     `isr`: the proposed ISR; by default the current one. `reassigned`: the partition with a new
     replica set and its old leader.
@@ -56,7 +56,7 @@ def next_partition_state(
     )
     update = elect(former, conditions, isr=target.isr)
     after = former if update is None else updated(former, update)
-    # The election may have put a replica that stays into the ISR.
+    # The election may have added a replica to the ISR that is not being removed.
     if (completed := _completed(after)) is not after:
         update = elect(completed, conditions)
         after = completed if update is None else updated(completed, update)
@@ -129,7 +129,7 @@ def _eligible(
         if before.leader != NO_NODE:
             last_known_elr = (before.leader,)
         elif not elr and not last_known_elr:
-            # An earlier release, which did not store the last leader, ended its leadership.
+            # An earlier release ended the last leadership, and did not store the leader.
             last_known_elr = candidates[:1]
     return elr, last_known_elr
 
@@ -137,7 +137,9 @@ def _eligible(
 def _leader_in_sync(
     leader: NodeId, replicas: Sequence[NodeId], in_sync: Sequence[NodeId], preferred: bool
 ) -> NodeId:
-    """The current leader if it is in sync, else the first in-sync replica of the list."""
+    """The current leader if it is in sync, else the first in-sync replica of the list. With
+    `preferred`, the first replica of the list has priority. NO_NODE if none is in sync.
+    """
     if not in_sync:
         return NO_NODE
     if preferred and replicas[0] in in_sync:
@@ -187,7 +189,9 @@ def with_replicas(
 
 
 def difference(before: PartitionImage, after: PartitionImage) -> PartitionUpdate | None:
-    """The update that changes `before` to `after`, without epochs; None if nothing else differs."""
+    """The update that changes `before` to `after`, without epochs. None if nothing but
+    the epochs differs.
+    """
     if (
         replace(after, leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch)
         == before
