@@ -1,12 +1,12 @@
 """When a voter may become a candidate, and which votes count. Pure: `now` is a parameter.
 
 `PreVotePoll` (pre-vote; Ongaro's thesis, 9.6): before a voter becomes a candidate, it requests
-pre-votes, to know whether it would win. Nodes that receive from a leader do not reply. So a node
-returns from a network partition without a higher term, and does not depose the leader. The votes
-themselves are Raft's own.
+pre-votes, to know whether it would win. Nodes that receive messages from a leader do not reply. So
+a node that returns from a network partition has no higher term, and does not depose the leader. The
+votes themselves are Raft's own.
 
-`VoteCount`: a voter has one vote a term, and a late vote does not count. A voter that lost its log
-may have voted in a term that it no longer knows (voter_recovery.py).
+`VoteCount`: a voter has one vote per term, and a late vote does not count. The reason is that a
+voter that lost its log may vote twice in a term (voter_recovery.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from mqd.raft.codec import PreVote, PreVoteReply
 class Timing:
     """Seconds.
 
-    A voter starts an election after a random time between the two election timeouts without a
-    message of a leader. A leader steps down if no majority has replied for the longer timeout.
+    A voter starts an election if it receives no message from a leader for a random time, which is
+    between the two election timeouts. A leader steps down if no majority has replied for the longer
+    timeout.
     """
 
     election_timeout_min: float = 0.4
@@ -37,7 +38,7 @@ class Timing:
 
 
 class PreVotePoll:
-    """The pre-votes of one voter: those that it requests, and whether it grants its own."""
+    """The pre-votes of one voter: those that it requests, and those that it grants to others."""
 
     def __init__(self, node_id: int, voters: Iterable[int], *, patience: float) -> None:
         """`patience`: seconds after a leader's message during which this node grants no pre-vote;
@@ -73,8 +74,10 @@ class PreVotePoll:
         leads: bool,
         last: tuple[int, int],
     ) -> PreVoteReply | None:
-        """None: no reply. `term`, `voted`, `leads`, `last`: of this node; `voted` in `term`, `last`
-        is the term and index of its last entry."""
+        """The reply to a request; None for no reply. The parameters describe this node: its `term`,
+        whether it `voted` in that term, whether it `leads`, and the term and index of its `last`
+        entry.
+        """
         if request.term < term or (request.term == term and voted):
             return PreVoteReply(term, False)
         if not leads and self.grants(now) and (request.last_term, request.last_index) >= last:
@@ -86,7 +89,7 @@ class PreVotePoll:
         self._term, self._granted, self.won = term, {self._node_id}, False
 
     def on_grant(self, sender: int, term: int) -> bool:
-        """Whether this pre-vote completes a majority."""
+        """Count a granted pre-vote. Returns whether it completes a majority."""
         if not self._granted or term != self._term or self.won or sender not in self.voters:
             return False
         self._granted.add(sender)
@@ -116,7 +119,7 @@ class VoteCount:
         self._counted.clear()
 
     def counts(self, voter: int, now: float) -> bool:
-        """Whether a vote of `voter` in this term counts; the same vote does not count twice."""
+        """Count a vote of `voter` in this term. Returns False if it is late or a repeat."""
         if now - self.term_began_at > self._patience or voter in self._counted:
             return False
         self._counted.add(voter)
