@@ -3,8 +3,9 @@ value)`.
 
 A record is queued in a batch of its partition (`accumulator.py`, `routes.py`); `batch_sender.py`
 sends the batches. With idempotence (the default), a record is stored once, however often it is sent
-(KIP-98). After a failure with an unknown outcome, the producer takes a new producer id and begins
-its sequences again. A record is acknowledged, or its `send` raises, within `delivery_timeout_s`.
+(KIP-98). After a failure with an unknown outcome, the producer takes a new producer id and restarts
+its sequence numbers at 0. Within `delivery_timeout_s`, a record is acknowledged or its `send`
+raises.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from mqd.types import TopicPartition
 
 _RECORD_BYTES_MAX = limits.REQUEST_BYTES_MAX // 2
 _CHECKPOINT_MASK = 0xFF
-"""Other tasks run after so many more records in a batch: a checkpoint takes 10 us of 400."""
+"""A checkpoint follows every 256 records of a batch, so that other tasks can run. Of the 400 us of
+these records, it takes 10.
+"""
 
 
 class Producer(BatchSender):
@@ -61,8 +64,8 @@ class Producer(BatchSender):
         """Send a record and wait until it is acknowledged; returns where it is. `timestamp` is in
         milliseconds, default now.
 
-        Raises ClientError: the broker's refusal, or DeadlineExceeded (the record may be stored all
-        the same).
+        Raises ClientError if the broker rejects the record, and DeadlineExceeded after
+        `delivery_timeout_s`: the record may be stored nevertheless.
         """
         delivery = await self.enqueue(topic, value, key, headers, timestamp, partition)
         return await delivery.wait()
@@ -116,8 +119,8 @@ class Producer(BatchSender):
     async def _make_room(
         self, topic: str, key: bytes | None, size: int, partition: int | None
     ) -> Batch:
-        """The batch for a record, which must be added before anything else happens. Waits for the
-        topic's metadata and for room."""
+        """The batch for a record. The caller adds the record before its next checkpoint. Waits for
+        the topic's metadata and for room."""
         check_destination(topic, partition)
         deadline = trio.current_time() + self._options.delivery_timeout_s
         info = await self._client.topic(
@@ -153,7 +156,7 @@ class Producer(BatchSender):
     # -- inside
 
     def _check_accepts_records(self) -> None:
-        """Raises ClientError when no records are taken."""
+        """Raises ClientError if the producer accepts no records."""
         if self._closed:
             raise ProducerClosed(
                 "the producer is closed",
@@ -177,7 +180,7 @@ class Producer(BatchSender):
         return self._route(info).choose(key, size)
 
     def _choose_nowait(self, topic: str, key: bytes | None, size: int) -> int | None:
-        """The partition of a record, if the topic is known and led."""
+        """The partition of a record; None unless the topic is known and has leaders."""
         route = self._routes.get(topic)
         if route is None or route.view is not self._client.view:
             info = self._client.view.topics.get(topic)
@@ -187,7 +190,7 @@ class Producer(BatchSender):
         return route.choose(key, size) if route.is_led else None
 
     def _route(self, info: TopicInfo) -> Route:
-        """Of the current view."""
+        """The route of a topic in the current view of the metadata."""
         route = self._routes.get(info.name)
         view = self._client.view
         if route is None or route.view is not view:
@@ -204,7 +207,7 @@ async def open_producer(client: ClusterClient, options: ProducerOptions) -> Asyn
     """A Producer for the length of a block: `open_producer(client, codec="zstd", linger_ms=5)`. Its
     arguments are the fields of ProducerOptions.
 
-    The end of the block flushes; an exception in the block drops what is unsent. Raises ValueError
+    The end of the block flushes; an exception in the block drops unsent records. Raises ValueError
     or TypeError for a wrong argument.
     """
     async with owned_nursery() as nursery:
