@@ -78,6 +78,11 @@ class Socket(Protocol):
         """(data) -> bytes sent, fewer if the peer reads too slowly."""
         ...
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes have arrived that `receive_into` has not returned."""
+        ...
+
     def send_more(self, data: bytes | bytearray | memoryview) -> int:
         """The same as `send`, and the kernel expects more of the response (MSG_MORE)."""
         ...
@@ -190,6 +195,13 @@ class OsSocket:
         self.peer = peer
         self.receive_into: Callable[[memoryview], int] = sock.recv_into
         self.send: Callable[[bytes | bytearray | memoryview], int] = sock.send
+
+    @property
+    def has_unread(self) -> bool:
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     def send_more(self, data: bytes | bytearray | memoryview) -> int:
         return self._socket.send(data, socket.MSG_MORE)

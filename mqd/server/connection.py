@@ -35,6 +35,7 @@ from mqd.server.bugs import raised_in_core
 from mqd.server.connection_owner import Cancellable, Freeable, Owner
 from mqd.server.context import PEER
 from mqd.server.frame_buffer import FrameBuffer
+from mqd.server.memory import IDLE_FRAME_SECONDS
 from mqd.server.receive_buffers import Buffer
 from mqd.server.send_queue import Part, SendQueue
 
@@ -188,7 +189,8 @@ class Connection:
         arena = self.owner.arena
         frames = self.frames
         start = arena.position
-        size = _SMALL_RECEIVE_BYTES if frames.is_large else RECEIVE_BYTES_MAX
+        expects_large = frames.is_large or self.request_pool.is_wanted
+        size = _SMALL_RECEIVE_BYTES if expects_large else RECEIVE_BYTES_MAX
         received = self.sock.receive_into(arena.view[start : start + size])
         if not received:
             self.finish()
@@ -213,7 +215,7 @@ class Connection:
         if not received:
             self.finish()
             return
-        frames.end += received
+        frames.received(received, self.owner.now)
         if frames.has_whole_frame:
             self._handle_kept()
 
@@ -237,11 +239,12 @@ class Connection:
         done = self._handle_frames(buffer, frames.view, frames.start, end)
         if not self.open:
             return
+        frames.completed_bytes += done - frames.start
         if done == end:
             self._release_frames()
         else:
             frames.start = done
-            frames.since = self.owner.now
+            frames.begin(self.owner.now)
 
     def _handle_frames(self, buffer: Buffer, view: memoryview, start: int, end: int) -> int:
         """Dispatch every whole frame in buffer[start:end]; returns the position of the
@@ -369,8 +372,17 @@ class Connection:
     def arrived_bytes(self) -> int:
         return self.frames.arrived_bytes
 
+    @property
+    def completed_bytes(self) -> int:
+        return self.frames.completed_bytes
+
     def seconds_read(self, now: float) -> float | None:
         return self.frames.seconds_read(now)
+
+    def idle_seconds(self, now: float) -> float:
+        seconds = self.frames.idle_seconds(now)
+        # Bytes that this node has not read yet are no fault of the client.
+        return 0.0 if seconds > IDLE_FRAME_SECONDS and self.sock.has_unread else seconds
 
     # -- responses ---------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from mqd.server.memory import (
 
 logger = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 0.05
+_RETRY_SECONDS = 0.02
 
 
 class ConnectionMemory:
@@ -94,10 +94,10 @@ class ConnectionMemory:
             now = self._clock.monotonic()
             for listener, pool in self.request_pools.items():
                 pool.grant(now)
-                victim = pool.to_evict(
+                victims = pool.to_evict(
                     [one for one in self._connections if one.listener == listener], now
                 )
-                if victim is not None:
+                for victim in victims:
                     assert isinstance(victim, Connection)
                     held, state = victim.held_bytes, "incomplete"
                     if victim.task_bytes > held:
@@ -105,6 +105,7 @@ class ConnectionMemory:
                     self._evict(
                         victim, f"other connections need the {held} bytes of its {state} request"
                     )
+                if victims:
                     pool.grant(now)
 
     def evict_slow_readers(self, now: float) -> None:

@@ -12,7 +12,7 @@ from struct import Struct
 
 from mqd.errors import ProtocolError
 from mqd.limits import FRAME_BYTES_MIN, KIB, MIB
-from mqd.server.memory import RequestPool
+from mqd.server.memory import PROGRESS_BYTES, SMALL_FRAME_BYTES_MAX, RequestPool
 from mqd.server.other_protocols import other_protocol
 from mqd.server.receive_buffers import Buffer, new_buffer
 
@@ -20,6 +20,8 @@ _INT32 = Struct(">i").unpack_from
 
 _LARGE_FRAME_BYTES = 128 * KIB
 _BUFFER_BYTES_MIN = 64 * KIB
+_SCARCE_BUFFER_BYTES_MIN = 16 * KIB
+"""The same while connections wait for memory: what a waiting connection holds."""
 _RECEIVE_BYTES_MAX = 1 * MIB
 """Of one frame with one call: about a millisecond, page faults included."""
 _NO_BYTES = memoryview(b"")
@@ -30,9 +32,12 @@ class FrameBuffer:
 
     __slots__ = (
         "_is_retained",
+        "_progress_at",
+        "_progress_bytes",
         "_spare",
         "_spare_turn",
         "buffer",
+        "completed_bytes",
         "end",
         "frame_bytes_max",
         "is_large",
@@ -58,6 +63,11 @@ class FrameBuffer:
         """
         self.waits_since: float | None = None
         """Since when the frame has been waiting for memory."""
+        self.completed_bytes = 0
+        """Bytes of the frames that arrived here and were handled."""
+        self._progress_at = 0.0
+        """When the frame had last received PROGRESS_BYTES more than `_progress_bytes`."""
+        self._progress_bytes = 0
         self._is_retained = False
         self._spare: Buffer | None = None
         """The buffer of the last large frame, for the next one."""
@@ -102,6 +112,13 @@ class FrameBuffer:
         until = now if self.waits_since is None else self.waits_since
         return max(0.0, until - self.since)
 
+    def idle_seconds(self, now: float) -> float:
+        """For how long the unfinished frame has received less than PROGRESS_BYTES, while this node
+        read it.
+        """
+        until = now if self.waits_since is None else self.waits_since
+        return max(0.0, until - self._progress_at)
+
     def is_late(self, now: float, seconds_max: float) -> bool:
         """Whether a frame has been read for longer than `seconds_max` and is still incomplete."""
         seconds = self.seconds_read(now)
@@ -111,6 +128,7 @@ class FrameBuffer:
 
     def read_again(self, now: float) -> None:
         """The wait for memory is over."""
+        self._progress_at = now
         if self.waits_since is not None:
             if self.since is not None:
                 self.since += now - self.waits_since
@@ -124,17 +142,33 @@ class FrameBuffer:
         size = len(rest)
         wanted = 4 + self.checked_size(_INT32(rest, 0)[0]) if size >= 4 else 4
         self.is_large = wanted > _LARGE_FRAME_BYTES
-        self._allocate(max(size, min(wanted, _BUFFER_BYTES_MIN)), turn)
+        least = _SCARCE_BUFFER_BYTES_MIN if self.pool.is_wanted else _BUFFER_BYTES_MIN
+        self._allocate(max(size, min(wanted, least)), turn)
         self.view[:size] = rest
         self.end = size
-        self.since = now
+        self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """The bytes from `start` on are those of a new frame."""
+        self.since = self._progress_at = now
+        self._progress_bytes = self.arrived_bytes
+
+    def received(self, size: int, now: float) -> None:
+        """So many bytes more have arrived in `room`."""
+        self.end += size
+        if self.arrived_bytes - self._progress_bytes >= PROGRESS_BYTES:
+            self._progress_at, self._progress_bytes = now, self.arrived_bytes
 
     def room(self, frame_end: int) -> memoryview:
         """Where to receive the next bytes of the frame that ends at `frame_end`."""
         return self.view[self.end : min(frame_end, len(self.view), self.end + _RECEIVE_BYTES_MAX)]
 
     def next_size(self, frame_bytes: int) -> int:
-        """The size to grow to for a frame: four times the bytes that have arrived, at most."""
+        """The size to grow to for a frame: four times the bytes that have arrived, at most. A small
+        frame waits for memory once, so it gets its whole size.
+        """
+        if frame_bytes <= SMALL_FRAME_BYTES_MAX:
+            return frame_bytes
         return min(frame_bytes, 4 * max(self.end, _BUFFER_BYTES_MIN))
 
     def grow(self, size: int, turn: int) -> None:

@@ -5,18 +5,21 @@ core.
 transactions have bounds of their own (coordinator/account.py), fetch sessions too (limits.py).
 Nodes of the cluster have pools that no client can fill.
 
-When a share is used up, the server stops reading connections that need more of it. After
-`EVICT_SECONDS` it closes one that holds much, with a line in the log.
+When a share is used up, the server stops reading connections that need more of it. Once one has
+waited for `EVICT_SECONDS`, the server closes others, with a line in the log, until there is room.
+The wait itself has no bound: it depends on what the others do. Every second grant is for the
+connection that has sent the most in whole requests (the newest, of several). So a client that
+finishes its requests waits for few others, even if hundreds of half-received frames wait before it.
+The other grants are for the connection that has waited longest.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from mqd.limits import MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
+from mqd.limits import KIB, MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
 
 DEFAULT_PART = 4
 """The default budget is a quarter of the memory of the machine, or of its control group."""
@@ -25,8 +28,15 @@ BUDGET_BYTES_MIN = 64 * MIB
 
 The option may be: a node works with any budget, one large request at a time.
 """
-EVICT_SECONDS = 0.25
-"""How long a connection waits for memory before another one is closed for it."""
+EVICT_SECONDS = 0.1
+"""A connection has waited for memory for so long before others are closed for it."""
+IDLE_FRAME_SECONDS = 0.05
+"""A half-received frame is idle if it has received less than PROGRESS_BYTES for so long. Idle
+frames are evicted first, as many as are needed at once.
+"""
+PROGRESS_BYTES = 16 * KIB
+BUSY_EVICT_SECONDS = 0.25
+"""Where no frame is idle, a connection has waited for so long before one is closed for it."""
 PARKED_ROW_BYTES = 400
 """Memory of one partition of a parked fetch."""
 SMALL_FRAME_BYTES_MAX = 2 * MIB
@@ -78,8 +88,19 @@ class Holder(Protocol):
         """Bytes of a large request that has arrived completely, and that a task holds."""
         ...
 
+    @property
+    def completed_bytes(self) -> int:
+        """Bytes of the large requests of this connection that have arrived completely."""
+        ...
+
     def seconds_read(self, now: float) -> float | None:
         """For how long the node has been reading its unfinished frame. None without one."""
+        ...
+
+    def idle_seconds(self, now: float) -> float:
+        """For how long the unfinished frame has received less than PROGRESS_BYTES. The time for
+        which it waited for memory does not count. 0 if bytes wait for this node to read them.
+        """
         ...
 
     def read_again(self, now: float) -> None: ...
@@ -111,19 +132,35 @@ class RequestPool:
         self._beyond: Holder | None = None
         self._reserved: dict[Holder, int] = {}
         """Small frames that the reserved part has room for, and their bytes."""
-        self._waiting: deque[_Waiting] = deque()
+        self._granted: dict[Holder, int] = {}
+        """Bytes for connections that waited and have not allocated them yet."""
+        self._waiting: dict[Holder, _Waiting] = {}
         """The longest waiting first. Small frames have a queue of their own, which goes first."""
-        self._small_waiting: deque[_Waiting] = deque()
+        self._small_waiting: dict[Holder, _Waiting] = {}
+        self._trusted_next = True
+        """The next grant is for the connection that has sent the most in whole requests; of
+        several, for the newest.
+        """
 
     @property
     def is_wanted(self) -> bool:
         return bool(self._waiting or self._small_waiting)
 
     def has_room(self, holder: Holder, size: int, frame_bytes: int) -> bool:
-        """Whether `holder` may take `size` more bytes, for a frame of `frame_bytes`."""
+        """Whether `holder` may take `size` more bytes, for a frame of `frame_bytes`. A connection
+        that has not waited takes none before those that wait.
+        """
+        if self._granted.pop(holder, None) is not None or self._beyond is holder:
+            return True
+        small = frame_bytes <= SMALL_FRAME_BYTES_MAX
+        if self._small_waiting or (self._waiting and not small):
+            return False
+        return self._take(holder, size, small=small)
+
+    def _take(self, holder: Holder, size: int, *, small: bool) -> bool:
         if self.fits(size):
             return True
-        if frame_bytes <= SMALL_FRAME_BYTES_MAX and self._fits_reserve(size, holder):
+        if small and self._fits_reserve(size, holder):
             self._reserved[holder] = size
             return True
         if self._beyond is None:
@@ -133,11 +170,11 @@ class RequestPool:
     def fits(self, size: int) -> bool:
         """Whether there is room for `size` more bytes outside of the reserved part."""
         reserve = self.bytes_max // _RESERVED_PART
-        ordinary = self.bytes + self._parked - sum(self._reserved.values())
-        return ordinary + size <= self.bytes_max - reserve
+        used = self.bytes + self._parked + sum(self._granted.values())
+        return used - sum(self._reserved.values()) + size <= self.bytes_max - reserve
 
-    def _fits_reserve(self, size: int, holder: Holder | None = None) -> bool:
-        own = 0 if holder is None else self._reserved.get(holder, 0)
+    def _fits_reserve(self, size: int, holder: Holder) -> bool:
+        own = self._reserved.get(holder, 0)
         return sum(self._reserved.values()) - own + size <= self.bytes_max // _RESERVED_PART
 
     def may_park(self, rows: int) -> bool:
@@ -159,71 +196,93 @@ class RequestPool:
     def done(self, holder: Holder) -> None:
         """Its frame is complete, or dropped."""
         self._reserved.pop(holder, None)
+        self._granted.pop(holder, None)
         if self._beyond is holder:
             self._beyond = None
 
     def wait(self, holder: Holder, size: int, frame_bytes: int, now: float) -> None:
         """Wait for room for `size` more bytes of a frame of `frame_bytes`."""
         small = frame_bytes <= SMALL_FRAME_BYTES_MAX
-        (self._small_waiting if small else self._waiting).append(_Waiting(holder, size, now))
+        (self._small_waiting if small else self._waiting)[holder] = _Waiting(holder, size, now)
 
     def grant(self, now: float) -> None:
         """Let waiting connections read again while there is room for them."""
-        for waiting in (self._small_waiting, self._waiting):
-            while waiting:
-                holder, size, _ = waiting[0]
-                if (
-                    holder.open
-                    and self._beyond is not None
-                    and not self.fits(size)
-                    and not (waiting is self._small_waiting and self._fits_reserve(size, holder))
-                ):
-                    break
-                waiting.popleft()
+        for queue in (self._small_waiting, self._waiting):
+            while queue:
+                holder, size, _ = self._next_of(queue)
                 if holder.open:
+                    if not self._take(holder, size, small=queue is self._small_waiting):
+                        break
+                    self._granted[holder] = size
                     holder.read_again(now)
+                    self._trusted_next = not self._trusted_next
+                del queue[holder]
+
+    def _next_of(self, queue: dict[Holder, _Waiting]) -> _Waiting:
+        if self._trusted_next:
+            return max(queue.values(), key=lambda one: (one.holder.completed_bytes, one.since))
+        return next(iter(queue.values()))
 
     def _longest_waiting(self) -> _Waiting | None:
-        for waiting in (self._small_waiting, self._waiting):
-            while waiting and not waiting[0].holder.open:
-                waiting.popleft()
-            if waiting:
-                return waiting[0]
+        for queue in (self._small_waiting, self._waiting):
+            while queue:
+                oldest = next(iter(queue.values()))
+                if oldest.holder.open:
+                    return oldest
+                del queue[oldest.holder]
         return None
 
-    def to_evict(self, holders: Iterable[Holder], now: float) -> Holder | None:
-        """The connection to close in favour of the one that has waited longest. None if none has
-        waited long enough, or if closed connections free enough memory.
+    def to_evict(self, holders: Iterable[Holder], now: float) -> list[Holder]:
+        """The connections to close in favour of those that wait. None if none has waited long
+        enough, or if closed connections free enough memory.
 
         If tasks hold more than arriving frames do, and more than a quarter of the pool: the
-        connection whose task holds the most. Else the slowest of the frames that have been arriving
-        for longer than STALLED_SECONDS. Else the connection that holds the most, if that is more
-        than the waiting one needs.
+        connection whose task holds the most. Else the longest idle frames, as many as the waiting
+        ones need. Else the slowest of the frames that have been arriving for longer than
+        STALLED_SECONDS. Else the connection that holds the most, if that is more than the one that
+        has waited longest needs.
         """
-        longest = self._longest_waiting()
-        if longest is None or now - longest.since < EVICT_SECONDS:
-            return None
-        waiting, wanted, _ = longest
-        if self.leaving and self.fits(wanted - self.leaving):
-            return None
+        oldest = self._longest_waiting()
+        if oldest is None or now - oldest.since < EVICT_SECONDS:
+            return []
+        if self.leaving and self.fits(oldest.size - self.leaving):
+            return []
         holders = list(holders)
         others = [
             one
             for one in holders
-            if one is not waiting and one.held_bytes and one.seconds_read(now) is not None
+            if one is not oldest.holder and one.held_bytes and one.seconds_read(now) is not None
         ]
         in_tasks = sum(one.task_bytes for one in holders)
         if in_tasks > max(sum(one.held_bytes for one in others), self.bytes_max // _TASKS_PART):
-            return max(holders, key=lambda one: one.task_bytes)
+            return [max(holders, key=lambda one: one.task_bytes)]
+        queue = self._small_waiting or self._waiting
+        idle = self._longest_idle(others, sum(one.size for one in queue.values()), now)
+        if idle or now - oldest.since < BUSY_EVICT_SECONDS:
+            return idle
         rates = [
             (one.arrived_bytes / seconds, place)
             for place, one in enumerate(others)
             if (seconds := one.seconds_read(now) or 0.0) > STALLED_SECONDS
         ]
         if rates:
-            return others[min(rates)[1]]
+            return [others[min(rates)[1]]]
         greediest = max(others, key=lambda one: one.held_bytes, default=None)
-        return greediest if greediest is not None and greediest.held_bytes > wanted else None
+        if greediest is not None and greediest.held_bytes > oldest.size:
+            return [greediest]
+        return []
+
+    def _longest_idle(self, others: list[Holder], wanted: int, now: float) -> list[Holder]:
+        """The longest idle frames that hold `wanted` bytes together, or all idle ones."""
+        ages = [(one.idle_seconds(now), place) for place, one in enumerate(others)]
+        chosen: list[Holder] = []
+        for idle_seconds, place in sorted(ages, reverse=True):
+            if idle_seconds <= IDLE_FRAME_SECONDS or wanted <= 0:
+                break
+            one = others[place]
+            chosen.append(one)
+            wanted -= one.held_bytes + self._granted.get(one, 0)
+        return chosen
 
 
 class ResponsePool:

@@ -85,6 +85,10 @@ class MemorySocket:
         if self.poller is not None:
             self.poller.changed(self)
 
+    @property
+    def has_unread(self) -> bool:
+        return bool(self.endpoint.inbox)
+
     def receive_into(self, view: memoryview) -> int:
         self.process.check()
         return self.endpoint.receive_into(view)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from tests.hostile.attack import Attack
 from tests.hostile.costly import KnownSessions, ManyBatches, OnePartition, UnknownSessions
 from tests.hostile.floods import GroupConfigs, Groups, ManyProtocols, Topics, WaitingMembers
-from tests.hostile.held import Connections, HalfFrames, SlowReaders, Strangers
+from tests.hostile.held import Connections, HalfFrames, SlowReaders, SmallHalfFrames, Strangers
 from tests.hostile.malformed import Malformed
 
 _COSTLY = (UnknownSessions, KnownSessions, OnePartition, ManyBatches)
-_HELD = (Connections, HalfFrames, SlowReaders, Strangers)
+_HELD = (Connections, HalfFrames, SmallHalfFrames, SlowReaders, Strangers)
 _FLOODS = (ManyProtocols, WaitingMembers, Groups, GroupConfigs, Topics)
 
 ATTACKS: dict[str, type[Attack]] = {

@@ -15,6 +15,8 @@ from tests.hostile.attack import KNOWN_TOPIC, PIPELINED, Attack
 from tests.hostile.wire import Wire
 
 HALF_FRAME_BYTES = 90 * MIB
+SMALL_FRAME_BYTES = 2 * MIB - 4
+DRIP_SECONDS = 0.2
 ANSWER_PARTITIONS = 50
 ANSWER_PARTITION_BYTES = 30 * KIB
 """Small enough that the node copies them; larger ones go from the file to the socket."""
@@ -35,6 +37,33 @@ class HalfFrames(Attack):
     def round(self, wire: Wire) -> None:
         wire.send(self.bytes)
         wire.receive()
+
+
+class SmallHalfFrames(Attack):
+    """Each thread has three connections. Each sends a frame of 2 MB but for its end, and then a
+    byte now and then. It connects again when the node closes one.
+    """
+
+    name = "most of a frame of 2 MB, then single bytes"
+    good_bytes = 600_000
+
+    def prepare(self) -> None:
+        self.bytes = struct.pack(">i", SMALL_FRAME_BYTES) + bytes(SMALL_FRAME_BYTES - 20_000)
+
+    def round(self, wire: Wire) -> None:
+        opened = [wire]
+        try:
+            for _ in range(2):
+                opened.append(Wire(wire.port))
+            for one in opened:
+                one.send(self.bytes)
+            while True:
+                time.sleep(DRIP_SECONDS)
+                for one in opened:
+                    one.send(bytes(1))
+        finally:
+            for one in opened[1:]:
+                one.close()
 
 
 class SlowReaders(Attack):

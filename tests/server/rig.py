@@ -75,6 +75,10 @@ class MemorySocket:
         self.sends = 0
         self.closed = False
 
+    @property
+    def has_unread(self) -> bool:
+        return bool(self.incoming)
+
     def receive_into(self, view: memoryview) -> int:
         if self.gone:
             raise ConnectionResetError

@@ -37,6 +37,10 @@ class ScriptedSocket:
         self.room = 1 << 30
         self.closed = False
 
+    @property
+    def has_unread(self) -> bool:
+        return bool(self.incoming)
+
     def receive_into(self, view: memoryview) -> int:
         if not self.incoming:
             raise BlockingIOError

@@ -5,6 +5,7 @@ closed; the others go on.
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from mqd.limits import KIB, MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
 from mqd.server.connection import Connection
 from mqd.server.context import CLIENT, PEER
 from mqd.server.memory import (
+    BUSY_EVICT_SECONDS,
     EVICT_SECONDS,
+    IDLE_FRAME_SECONDS,
     SMALL_FRAME_BYTES_MAX,
     STALLED_SECONDS,
     RequestPool,
@@ -154,10 +157,23 @@ class Holding:
 
     open = True
 
-    def __init__(self, held: int, arrived: int, since: float | None, in_task: int = 0) -> None:
+    def __init__(
+        self,
+        held: int,
+        arrived: int,
+        since: float | None,
+        in_task: int = 0,
+        *,
+        progress_at: float = math.inf,
+        completed: int = 0,
+    ) -> None:
         self.held_bytes, self.arrived_bytes, self.since = held, arrived, since
         self.task_bytes = in_task
+        self.progress_at, self.completed_bytes = progress_at, completed
         self.reads = 0
+
+    def idle_seconds(self, now: float) -> float:
+        return max(0.0, now - self.progress_at)
 
     def seconds_read(self, now: float) -> float | None:
         return None if self.since is None else now - self.since
@@ -176,11 +192,44 @@ def test_the_slowest_stalled_frame_goes_before_the_largest() -> None:
     )
     holders = [large, trickle, fresh, waiting]
     pool.wait(waiting, MIB, MIB, 9.0)
-    assert pool.to_evict(holders, 9.0 + EVICT_SECONDS / 2) is None
-    assert pool.to_evict(holders, 9.0 + EVICT_SECONDS) is trickle
-    assert pool.to_evict([fresh, waiting], 9.9 + STALLED_SECONDS / 2) is fresh, (
+    assert pool.to_evict(holders, 9.0 + BUSY_EVICT_SECONDS / 2) == []
+    assert pool.to_evict(holders, 9.0 + BUSY_EVICT_SECONDS) == [trickle]
+    assert pool.to_evict([fresh, waiting], 9.9 + STALLED_SECONDS / 2) == [fresh], (
         "none stalls: the one that holds more than is wanted"
     )
+
+
+def test_as_many_idle_frames_go_at_once_as_the_waiting_ones_need() -> None:
+    pool = RequestPool(10 * MIB)
+    idle = [Holding(MIB, MIB - 1, 0.0, progress_at=at) for at in (3.0, 1.0, 2.0, 4.0)]
+    moving = Holding(4 * MIB, 10, 0.0, progress_at=9.05)
+    waiting = [Holding(KIB, KIB, 9.0) for _ in range(2)]
+    for one in waiting:
+        pool.wait(one, MIB * 5 // 4, MIB * 5 // 4, 9.0)
+    holders = [*idle, moving, *waiting]
+    assert pool.to_evict(holders, 9.0 + EVICT_SECONDS / 2) == []
+    late = 9.01 + EVICT_SECONDS
+    assert pool.to_evict(holders, late) == [idle[1], idle[2], idle[0]]
+    moving.progress_at = late - IDLE_FRAME_SECONDS / 2
+    assert pool.to_evict([moving, *waiting], late) == []
+
+
+def test_every_second_grant_is_for_the_connection_that_completes_its_requests() -> None:
+    pool = RequestPool(MIB)
+    assert pool.has_room(Holding(0, 0, 0.0), 2 * MIB, MIB), "the one beyond the limit"
+    pool.bytes = 2 * MIB
+    waiting = [Holding(0, 0, 0.0, completed=0) for _ in range(4)]
+    good = Holding(0, 0, 0.0, completed=600_000)
+    for second, one in enumerate([*waiting[:3], good, waiting[3]]):
+        assert not pool.has_room(one, MIB // 2, MIB), "it takes nothing before others"
+        pool.wait(one, MIB // 2, MIB, second)
+    order: list[Holding] = []
+    while pool.is_wanted:
+        assert pool._beyond is not None
+        pool.done(pool._beyond)
+        pool.grant(9.0)
+        order += [one for one in [good, *waiting] if one.reads and one not in order]
+    assert order == [good, waiting[0], waiting[3], waiting[1], waiting[2]]
 
 
 def test_requests_in_tasks_go_first_where_they_hold_more() -> None:
@@ -189,15 +238,15 @@ def test_requests_in_tasks_go_first_where_they_hold_more() -> None:
     small, large = Holding(0, 0, None, in_task=MIB), Holding(0, 0, None, in_task=2 * MIB)
     pool.bytes = 6 * MIB  # the rest is for small frames
     pool.wait(waiting, MIB, MIB, 9.0)
-    late = 9.0 + EVICT_SECONDS
-    assert pool.to_evict([slow, small, large, waiting], late) is large
-    assert pool.to_evict([slow, small, waiting], late) is slow, "they hold little"
+    late = 9.0 + BUSY_EVICT_SECONDS
+    assert pool.to_evict([slow, small, large, waiting], late) == [large]
+    assert pool.to_evict([slow, small, waiting], late) == [slow], "they hold little"
     arriving = [Holding(2 * MIB, MIB, 9.2), Holding(3 * MIB, MIB, 9.2)]
-    assert pool.to_evict([*arriving, small, large, waiting], late) is arriving[1]
+    assert pool.to_evict([*arriving, small, large, waiting], late) == [arriving[1]]
     pool.leaving = MIB
-    assert pool.to_evict([slow, small, large, waiting], late) is None, "there will be room"
+    assert pool.to_evict([slow, small, large, waiting], late) == [], "there will be room"
     pool.leaving = MIB - 1
-    assert pool.to_evict([slow, small, large, waiting], late) is large
+    assert pool.to_evict([slow, small, large, waiting], late) == [large]
 
 
 async def test_requests_that_wait_for_a_place_close_no_good_client(
@@ -250,10 +299,10 @@ def test_a_frame_that_waited_for_memory_is_not_slow() -> None:
     assert owner.waiting == [starved] and starved.seconds_read(9.0) == 0.0
     faster = Holding(8 * MIB, 8 * MIB, 0.0)
     pool.wait(waiting, MIB, 9 * MIB, 0.0)
-    assert pool.to_evict([starved, faster, waiting], 9.0) is faster, "it had 9 seconds"
+    assert pool.to_evict([starved, faster, waiting], 9.0) == [faster], "it had 9 seconds"
     starved.read_again(9.0)
     assert starved.seconds_read(9.5) == 0.5 and starved.seconds_read(11.0) == 2.0
-    assert pool.to_evict([starved, faster, waiting], 11.0) is starved
+    assert pool.to_evict([starved, faster, waiting], 11.0) == [starved]
     assert not starved.frames.is_late(38.0, 30.0) and starved.frames.is_late(39.0, 30.0)
 
 

@@ -338,7 +338,7 @@ async def begun(node: Rig, records: int, sent: int) -> tuple[Client, bytes]:
 async def test_large_frames_wait_for_memory_and_go_on(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    limit = 25 * MIB // 10 * 4 // 3  # a quarter is for small frames
+    limit = MIB * 4 // 3  # a quarter is for small frames
     async with rig(tmp_path, message_max_bytes=str(2 * MIB)) as node:
         node.server.memory.request_pool(CLIENT).bytes_max = limit
         node.create("t")
