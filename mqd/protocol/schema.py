@@ -33,6 +33,7 @@ from construct import Construct, Container
 
 from mqd import limits
 from mqd.errors import ProtocolError
+from mqd.protocol.chunks import Chunks
 from mqd.protocol.primitives import (
     LENGTH_16,
     LENGTH_32,
@@ -341,7 +342,9 @@ class Api:
     def encode_request_in_slices(
         self, version: int, mapping: Mapping[str, Any]
     ) -> Generator[int, None, bytes]:
-        """The request body, as a generator: see `encode_response_in_slices`."""
+        """The request body, returned at the end of a generator that yields now and then the number
+        of elements written since.
+        """
         stream = BytesIO()
         yield from self.request.at(version, flexible=self.is_flexible(version)).build_in_slices(
             mapping, stream
@@ -357,16 +360,14 @@ class Api:
         return self._encode(self.response, version, mapping)
 
     def encode_response_in_slices(
-        self, version: int, mapping: Mapping[str, Any]
-    ) -> Generator[int, None, bytes]:
-        """The same, as a generator that returns the bytes. It yields the number of elements written
-        since the last yield.
+        self, version: int, mapping: Mapping[str, Any], chunks: Chunks
+    ) -> Generator[int, None, None]:
+        """The same, written to `chunks` by a generator that yields now and then the number of
+        elements written since.
         """
-        stream = BytesIO()
         yield from self.response.at(version, flexible=self.is_flexible(version)).build_in_slices(
-            mapping, stream
+            mapping, chunks
         )
-        return stream.getvalue()
 
     def _decode(
         self,

@@ -405,7 +405,7 @@ class Connection:
             return
         slots = self.slots
         ready: list[Part] = []
-        may_have_ranges = False
+        has_parts = False
         while slots:
             parts = slots[0].parts
             if parts is None:
@@ -413,12 +413,12 @@ class Connection:
             slots.popleft()
             ready += parts
             if len(parts) > 1:
-                may_have_ranges = True
+                has_parts = True
         if ready:
             now = self.last_active = self.owner.now
             queue = self.send_queue
-            if may_have_ranges or queue.parts:
-                queue.add(ready, now, may_have_ranges=may_have_ranges)
+            if has_parts or queue.parts:
+                queue.add(ready, now)
                 if self._events & WRITABLE:
                     queue.count_unsent()
                 else:
@@ -429,6 +429,8 @@ class Connection:
                         self._watch(self._events | WRITABLE)
                 except OSError as error:
                     self._lost(error)
+            if queue.made_bytes and not slots:
+                queue.count_made(0)
         if self._closing or not self._events & READABLE:
             self._after_progress()
 

@@ -20,6 +20,7 @@ from mqd.server.context import CLIENT, PEER
 from mqd.server.memory import (
     BUDGET_BYTES_MIN,
     DEFAULT_PART,
+    EVICT_SECONDS,
     RequestPool,
     ResponsePool,
     Shares,
@@ -119,17 +120,32 @@ class ConnectionMemory:
                 self._evict(
                     connection, f"it has read no response bytes for {self._stall_seconds:g} s"
                 )
-        for listener, pool in self.response_pools.items():
-            while pool.is_over:
-                greediest = max(
-                    (one for one in self._connections if one.listener == listener),
-                    key=lambda one: one.send_queue.unsent_bytes,
-                )
-                self._evict(
-                    greediest,
-                    f"{greediest.send_queue.unsent_bytes} bytes of unsent responses exceed the "
-                    "memory for all connections",
-                )
+        for listener in self.response_pools:
+            self._evict_greediest(listener)
+
+    async def response_room(self, connection: Connection) -> None:
+        """See connection_owner.py."""
+        pool = self.response_pools[connection.listener]
+        until = self._clock.monotonic() + EVICT_SECONDS
+        while pool.is_over and connection.open:
+            if self._clock.monotonic() >= until:
+                self._evict_greediest(connection.listener)
+            else:
+                await trio.sleep(_RETRY_SECONDS)
+
+    def _evict_greediest(self, listener: str) -> None:
+        """While unsent responses hold too much: close the connection that holds the most."""
+        pool = self.response_pools[listener]
+        while pool.is_over:
+            greediest = max(
+                (one for one in self._connections if one.listener == listener),
+                key=lambda one: one.send_queue.held_bytes,
+            )
+            self._evict(
+                greediest,
+                f"{greediest.send_queue.held_bytes} bytes of unsent responses exceed the "
+                "memory for all connections; request less at once, or raise memory.budget.bytes",
+            )
 
     def _evict(self, connection: Connection, reason: str) -> None:
         self.evicted += 1

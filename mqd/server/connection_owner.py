@@ -57,6 +57,12 @@ class Memory(Protocol[ConnectionT_contra]):
         """
         ...
 
+    async def response_room(self, connection: ConnectionT_contra) -> None:
+        """Wait until the unsent responses of all connections are within their memory. Close
+        connections, perhaps this one, if they stay beyond it.
+        """
+        ...
+
 
 class Owner(Protocol[ConnectionT_contra]):
     """The server, as a connection sees it (server/service.py)."""

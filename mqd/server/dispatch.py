@@ -22,7 +22,7 @@ may be without leaders, and clients increase their back-off after each lost conn
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from struct import Struct
 from types import CoroutineType, GeneratorType
 from typing import Any
@@ -31,8 +31,10 @@ from mqd.errors import ErrorCode, MqError, ProtocolError
 from mqd.limits import (
     DECODED_AT_ONCE_BYTES_MAX,
     FRAME_BYTES_MIN,
+    KIB,
     REQUEST_ELEMENTS_MAX,
 )
+from mqd.protocol.chunks import Chunk, Chunks
 from mqd.protocol.primitives import Cursor
 from mqd.protocol.request_header import RequestHeader, decode_request_header
 from mqd.protocol.schema import Api, UnsupportedApi, encode_response_header
@@ -60,6 +62,11 @@ API_VERSIONS = 18
 
 _RECONNECTED_SECONDS_MIN = 1.0
 """How long a client that connects to a node without contact may stay, at least."""
+
+_COUNTED_BYTES = 256 * KIB
+"""Of a response that is being encoded: what is counted, and may wait for memory, at once."""
+_JOINED_BYTES_MAX = 128 * KIB
+"""A response up to this size is sent with its length and header in one piece."""
 
 Response = Mapping[str, Any]
 
@@ -308,13 +315,29 @@ class Dispatcher:
             if not connection.open:
                 return
             with until_closed(connection):
-                encoding = handler.api.encode_response_in_slices(header.api_version, response)
-                body = await finished_in_slices(encoding)
+                body = await self._encoded(connection, handler, header, response)
             if connection.open:
                 connection.barrier = False
-                self._complete(slot, handler, header, body)
+                self._complete(slot, handler, header, *body)
         except Exception:  # trio.Cancelled is none
             self.bug(connection, handler.api.name)
+
+    @staticmethod
+    async def _encoded(
+        connection: Connection, handler: Handler, header: RequestHeader, response: Response
+    ) -> list[Chunk]:
+        """The response in chunks. They count as unsent while they are made. Beyond the memory for
+        responses, this waits, or a connection is closed.
+        """
+        chunks, queue = Chunks(), connection.send_queue
+        encoding = handler.api.encode_response_in_slices(header.api_version, response, chunks)
+        made_before, is_complete = queue.made_bytes, False
+        while not is_complete and connection.open:
+            is_complete = await finished_in_slices(_one_portion(encoding, chunks))
+            if connection.open:
+                queue.count_made(made_before + chunks.size)
+                await connection.owner.memory.response_room(connection)
+        return chunks.take()
 
     @staticmethod
     def _refused(handler: Handler, request: Any, error: MqError) -> Any:
@@ -331,11 +354,16 @@ class Dispatcher:
         )
         connection.close()
 
-    def _complete(self, slot: Slot, handler: Handler, header: RequestHeader, body: bytes) -> None:
+    def _complete(self, slot: Slot, handler: Handler, header: RequestHeader, *body: Chunk) -> None:
         connection = slot.connection
         if connection.open:
             head = encode_response_header(handler.api, header.api_version, header.correlation_id)
-            slot.complete([_LENGTH(len(head) + len(body)) + head + body])
+            size = len(head) + sum(len(chunk) for chunk in body)
+            first, *others = body
+            if len(first) <= _JOINED_BYTES_MAX:
+                slot.complete([_LENGTH(size) + head + first, *others])
+            else:
+                slot.complete([_LENGTH(size) + head, *body])
             if handler.api.key == METADATA and self._should_disconnect(connection):
                 connection.finish()
 
@@ -350,6 +378,16 @@ class Dispatcher:
         return connected_after < 0 or connection.owner.now - connection.since >= max(
             _RECONNECTED_SECONDS_MIN, connected_after
         )
+
+
+def _one_portion(encoding: Iterator[int], chunks: Chunks) -> Generator[int, None, bool]:
+    """Encode until a portion is made that should be counted. Returns whether that was the rest."""
+    portion_end = chunks.size + _COUNTED_BYTES
+    for rows in encoding:
+        yield rows
+        if chunks.size >= portion_end:
+            return False
+    return True
 
 
 def _not_served(api_key: int, listener: str) -> ProtocolError:

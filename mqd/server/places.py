@@ -9,7 +9,7 @@ import trio
 
 from mqd.limits import LARGE_REQUESTS_AT_ONCE, READ_AT_ONCE
 from mqd.server.connection import Connection
-from mqd.server.served_apis import LISTING, READING, Handler
+from mqd.server.served_apis import DESCRIBING, LISTING, READING, Handler
 
 
 class Places:
@@ -20,6 +20,7 @@ class Places:
     def __init__(self) -> None:
         self._reading = trio.Semaphore(READ_AT_ONCE)
         self._listing = trio.Semaphore(READ_AT_ONCE)
+        self._describing = trio.Semaphore(READ_AT_ONCE)
         self._large = trio.Semaphore(LARGE_REQUESTS_AT_ONCE)
 
     @asynccontextmanager
@@ -55,6 +56,8 @@ class Places:
             return self._reading
         if name in LISTING:
             return self._listing
+        if name in DESCRIBING:
+            return self._describing
         return self._large if large else None
 
 

@@ -23,22 +23,32 @@ Part = bytes | bytearray | memoryview | FileRange
 class SendQueue:
     """The parts of responses that the peer has not taken yet."""
 
-    __slots__ = ("_may_have_ranges", "_sock", "parts", "pool", "sent_at", "unsent_bytes")
+    __slots__ = ("_sock", "made_bytes", "parts", "pool", "sent_at", "unsent_bytes")
 
     def __init__(self, sock: Socket, pool: ResponsePool, now: float) -> None:
         self._sock = sock
         self.pool = pool
         self.parts: deque[Part] = deque()
-        self._may_have_ranges = False
         self.unsent_bytes = 0
         """Memory of the responses that wait to be sent; file ranges take none."""
+        self.made_bytes = 0
+        """Memory of large responses that are being encoded, or wait for an earlier response."""
         self.sent_at = now
         """When the peer last took a byte of a response, or when the first part began to wait."""
 
     @property
     def is_full(self) -> bool:
         """Whether so many bytes wait that the connection should take no more requests."""
-        return self.unsent_bytes > self.pool.connection_bytes_max
+        return self.held_bytes > self.pool.connection_bytes_max
+
+    @property
+    def held_bytes(self) -> int:
+        return self.unsent_bytes + self.made_bytes
+
+    def count_made(self, size: int) -> None:
+        """`made_bytes` are so many from now on."""
+        self.pool.bytes += size - self.made_bytes
+        self.made_bytes = size
 
     def send_bytes(self, parts: list[Part], now: float) -> bool:
         """Send parts without file ranges while the queue is empty. Returns whether all is sent.
@@ -58,12 +68,11 @@ class SendQueue:
         self.count_unsent()
         return False
 
-    def add(self, parts: list[Part], now: float, *, may_have_ranges: bool) -> None:
+    def add(self, parts: list[Part], now: float) -> None:
         """Queue parts behind those that wait. The caller then sends or counts them."""
         if not self.parts:
             self.sent_at = now
         self.parts.extend(parts)
-        self._may_have_ranges = self._may_have_ranges or may_have_ranges
 
     def send(self, now: float) -> bool:
         """Send until the queue is empty, a slice is used up, or the peer reads too slowly. Returns
@@ -79,6 +88,7 @@ class SendQueue:
         """Drop what is not sent."""
         self.parts.clear()
         self.count_unsent()
+        self.count_made(0)
 
     def count_unsent(self) -> None:
         """Count the bytes that wait in the memory of the listener."""
@@ -112,32 +122,31 @@ class SendQueue:
             except BlockingIOError:
                 parts.appendleft(piece)
                 return False
-        self._may_have_ranges = False
         return True
 
     def _next_piece(self) -> Part:
-        """What the next call sends: one large range, or the small parts before it, joined. Reads
+        """What the next call sends: one large part, or the small parts before it, joined. Reads
         small ranges.
         """
         parts = self.parts
         part = parts.popleft()
-        if not self._may_have_ranges:
-            if not parts:
-                return part
-            data = b"".join((part, *parts))  # type: ignore[arg-type]
-            parts.clear()
-            return data
-        if isinstance(part, FileRange) and part.size >= SENDFILE_BYTES_MIN:
+        if _is_sent_alone(part):
             return part
         pieces = [_bytes_of(part)]
         size = len(pieces[0])
         while parts and size < _JOIN_BYTES_MAX:
-            following = parts[0]
-            if isinstance(following, FileRange) and following.size >= SENDFILE_BYTES_MIN:
+            if _is_sent_alone(parts[0]):
                 break
             pieces.append(_bytes_of(parts.popleft()))
             size += len(pieces[-1])
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+
+
+def _is_sent_alone(part: Part) -> bool:
+    """Whether it is too large to be joined with others."""
+    if isinstance(part, FileRange):
+        return part.size >= SENDFILE_BYTES_MIN
+    return len(part) >= _JOIN_BYTES_MAX
 
 
 def _bytes_of(part: Part) -> bytes | bytearray | memoryview:

@@ -89,6 +89,9 @@ READING = frozenset(
 LISTING = frozenset({"list_groups", "list_transactions"})
 """The same, for the state of the coordinators."""
 
+DESCRIBING = frozenset({"consumer_group_describe", "describe_groups", "describe_transactions"})
+"""The same. A short request can have a response of megabytes for each group that it names."""
+
 
 class Handler:
     """One API's module of `handlers/`."""
@@ -106,4 +109,4 @@ class Handler:
         (slices.py).
         """
         self.name = name
-        self.reads = name in READING or name in LISTING
+        self.reads = name in READING | LISTING | DESCRIBING

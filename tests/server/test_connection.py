@@ -146,6 +146,9 @@ class ScriptedOwner:
     def want(self, connection: Connection, size: int, frame_bytes: int, now: float) -> None:
         self.waiting.append(connection)
 
+    async def response_room(self, connection: Connection) -> None:
+        raise AssertionError("nothing here is encoded in slices")
+
     slice_is_over = False
 
     def resume_later(self, connection: Connection) -> None:

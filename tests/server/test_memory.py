@@ -25,6 +25,7 @@ from mqd.server.memory import (
     RequestPool,
     ResponsePool,
 )
+from mqd.server.send_queue import SendQueue
 from tests.log.support import batch
 from tests.server.rig import Client, Rig, rig, settle
 from tests.server.test_connection import ScriptedOwner, ScriptedSocket
@@ -133,6 +134,64 @@ async def test_the_greediest_reader_goes_first(tmp_path: Path, mock_clock: MockC
         mock_clock.jump(1.1)
         await settle()
         assert greedy.sock.closed and not modest.sock.closed
+
+
+async def test_a_response_beyond_the_memory_closes_its_connection_while_it_is_made(
+    tmp_path: Path,
+    mock_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mqd.server.dispatch._COUNTED_BYTES", 4 * KIB)
+    async with rig(tmp_path) as node:
+        node.create("t", partitions=2_000)
+        pool = node.server.memory.response_pool(CLIENT)
+        pool.bytes_max = 16 * KIB
+        greedy, good = await node.connect(), await node.connect()
+        greedy.post("metadata", 9, {"topics": None})
+        most = 0
+        with caplog.at_level(logging.WARNING):
+            for _ in range(40):
+                mock_clock.jump(0.01)
+                await settle()
+                most = max(most, pool.bytes)
+        good.post("api_versions", 3, {})
+        await settle()
+        assert greedy.sock.closed and not greedy.sock.sent and good.responses()
+        assert 16 * KIB < most < 32 * KIB and pool.bytes == 0
+        assert "bytes of unsent responses exceed the memory for all" in caplog.text
+
+
+async def test_a_response_waits_while_others_are_sent(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with rig(tmp_path) as node:
+        node.create("t", partitions=2_000)
+        pool = node.server.memory.response_pool(CLIENT)
+        pool.bytes_max = 8 * MIB
+        pool.bytes += 8 * MIB
+        client = await node.connect()
+        client.post("metadata", 9, {"topics": None})
+        for _ in range(5):
+            mock_clock.jump(0.01)
+            await settle()
+        assert not client.sock.closed and not client.sock.sent
+        pool.bytes -= 8 * MIB
+        await passes(mock_clock, 1.0)
+        (response,) = client.responses()
+        assert len(response.topics[0].partitions) == 2_000
+        assert pool.bytes == 0
+
+
+def test_large_parts_of_a_response_are_not_joined() -> None:
+    sock, pool = ScriptedSocket(), ResponsePool(64 * MIB)
+    queue = SendQueue(sock, pool, 0.0)
+    large = bytes(MIB)
+    queue.add([b"a", b"b", large, b"c"], 0.0)
+    pieces = []
+    while queue.parts:
+        pieces.append(queue._next_piece())
+    assert pieces == [b"ab", large, b"c"] and pieces[1] is large
 
 
 async def test_addresses_have_a_bound_and_loopback_has_none(tmp_path: Path) -> None:

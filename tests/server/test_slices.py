@@ -16,6 +16,7 @@ from mqd.controller.records import AddPartitions, Placement
 from mqd.errors import ErrorCode
 from mqd.limits import CONFIG_RESOURCES_MAX, REQUEST_ELEMENTS_MAX, STRUCTURE_ELEMENTS
 from mqd.protocol import apis
+from mqd.protocol.chunks import Chunks
 from tests.log.support import batch
 from tests.server.rig import OTHER, Client, Rig, rig, settle
 
@@ -127,12 +128,9 @@ async def test_slices_are_the_same_bytes() -> None:
     metadata = apis.by_name("metadata")
     assert metadata is not None
     for version in range(metadata.versions[0], metadata.versions[1] + 1):
-        slices, weights = metadata.encode_response_in_slices(version, response), []
-        try:
-            while True:
-                weights.append(next(slices))
-        except StopIteration as end:
-            assert end.value == metadata.encode_response(version, response)
+        chunks = Chunks()
+        weights = list(metadata.encode_response_in_slices(version, response, chunks))
+        assert b"".join(chunks.take()) == metadata.encode_response(version, response)
         assert max(weights) <= 100 and sum(weights) == 130 + 551 + len(topics)
 
 
