@@ -33,12 +33,12 @@ from mqd.io.entropy import Entropy, RandomEntropy
 from mqd.io.garbage import Garbage
 from mqd.io.memory import memory_bytes
 from mqd.io.net import Listener, Network, OsNetwork
-from mqd.limits import DESCRIPTORS_OTHERS
+from mqd.limits import DESCRIPTORS_OTHERS, PRODUCER_BYTES
 from mqd.log.compactor_options import CompactorOptions
 from mqd.log.disk.last_registration import NO_BROKER_EPOCH
-from mqd.log.producer_memory import producers_max
 from mqd.log.service import LogService
 from mqd.logs import write_line
+from mqd.memory_plan import MemoryPlan
 from mqd.node.controller_contact import ControllerContact
 from mqd.node.data_directory import DataDirectory
 from mqd.node.free_space import why_full
@@ -207,7 +207,7 @@ class Daemon:
             claim=lambda: MetaProperties(self.peers.cluster_id, self.me.id, seams.entropy.uuid()),
             retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
             producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
-            producers_max=producers_max(config["producer.state.memory.bytes"], memory_bytes()),
+            producers_max=self._memory_plan().producers // PRODUCER_BYTES,
             descriptors=descriptors_for_logs,
             checkpoint_seconds=config.integer("log.flush.offset.checkpoint.interval.ms") / 1000,
             unsynced_survived=self.data.machine_ran_on(),
@@ -215,6 +215,20 @@ class Daemon:
         )
         logs.compactor.options = CompactorOptions.from_config(config)
         return logs
+
+    def _memory_plan(self) -> MemoryPlan:
+        """The shares of the memory, logged once."""
+        plan = MemoryPlan.of(self.config, memory_bytes())
+        logger.info("memory plan in MiB %s", plan)
+        if plan.is_too_large:
+            logger.warning(
+                "the memory plan exceeds the memory of the machine total=%d machine=%d: lower "
+                "memory.budget.bytes, the options of coordinators and producers, or "
+                "metadata.image.max.bytes (on every node)",
+                plan.total,
+                plan.machine,
+            )
+        return plan
 
     def _make_replica(self) -> ReplicaService:
         config = self.config

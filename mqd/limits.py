@@ -150,9 +150,6 @@ PRODUCER_BYTES = 1_280
 """Memory of a partition for a producer id with five batches, by `tracemalloc`; with one batch 450
 bytes.
 """
-PRODUCERS_MEMORY_SHARE = 16
-PRODUCERS_MEMORY_BYTES_MIN = 64 * MIB
-"""Minimum of the default of `producer.state.memory.bytes`, which is a sixteenth of the memory."""
 PRODUCERS_PER_SLICE = 5_000
 """Producers visited in one slice: 4 ms."""
 PRODUCER_SNAPSHOTS_PENDING_MAX = 2
@@ -361,14 +358,6 @@ assert (
 assert CLIENT_IN_FLIGHT_REQUESTS_MAX <= IN_FLIGHT_REQUESTS_MAX
 
 # -- coordinators (coordinator/)
-GROUPS_MEMORY_SHARE = 8
-GROUPS_MEMORY_BYTES_MIN = 256 * MIB
-"""Minimum of the default of `group.coordinator.memory.bytes`, which is an eighth of the memory."""
-TRANSACTIONS_MEMORY_SHARE = 16
-TRANSACTIONS_MEMORY_BYTES_MIN = 64 * MIB
-"""Minimum of the default of `transaction.coordinator.memory.bytes`, which is a sixteenth of the
-memory.
-"""
 COORDINATOR_LOAD_BYTES = 64 * KIB
 """Bytes read in one slice while a coordinator loads a partition that it now leads: 800 offsets, 12
 ms.

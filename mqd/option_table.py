@@ -643,9 +643,10 @@ _TABLE: Final = (
     _node(
         "group.members.memory.bytes",
         LONG,
-        1 << 29,
+        None,
         DONE,
-        "Memory bound for the metadata of the members of all groups of a node",
+        "Memory bound for the metadata of the members of all groups of a node; not set: 1/8 of "
+        "its memory, at most 512 MiB",
         minimum=limits.MIB,
     ),
     _node(

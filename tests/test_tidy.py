@@ -24,6 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             *("__init__", "types", "errors", "limits", "usage", "peers", "logs"),
+            "memory_plan",
             *("config", "config_file", "options", "option_table", "option_listing"),
         }
     ),

@@ -13,19 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mqd.limits import PRODUCER_BYTES, PRODUCERS_MEMORY_BYTES_MIN, PRODUCERS_MEMORY_SHARE
-
 FORGET_DOWN_TO = 0.9
 """Share of the bound that is used afterwards, so that a flood does not make every check forget."""
-
-
-def producers_max(chosen: object, machine: int) -> int:
-    """The number of producer ids of a node. `chosen`: `producer.state.memory.bytes` if it is set;
-    `machine`: the memory of the machine or container, in bytes.
-    """
-    if not isinstance(chosen, int):
-        chosen = max(machine // PRODUCERS_MEMORY_SHARE, PRODUCERS_MEMORY_BYTES_MIN)
-    return chosen // PRODUCER_BYTES
 
 
 def kept_per_partition(counts: Iterable[int], most: int) -> int | None:

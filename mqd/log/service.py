@@ -25,7 +25,7 @@ import trio
 from mqd.errors import NO_DESCRIPTORS, StorageError
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
-from mqd.limits import PRODUCER_BYTES, PRODUCERS_MEMORY_BYTES_MIN
+from mqd.limits import PRODUCERS_PER_PARTITION_MAX
 from mqd.log.disk.file_truncation import remove_outdated_files
 from mqd.log.disk.log_end_checkpoint import log_ends_changed
 from mqd.log.disk.sync_plan import SyncPlan
@@ -69,7 +69,7 @@ class LogService:
         claim: Callable[[], MetaProperties] | None = None,
         retention_check_interval_ms: int = 300_000,
         producer_id_expiration_ms: int = 86_400_000,
-        producers_max: int = PRODUCERS_MEMORY_BYTES_MIN // PRODUCER_BYTES,
+        producers_max: int = PRODUCERS_PER_PARTITION_MAX,
         descriptors: int = 1 << 20,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         unsynced_survived: bool = True,

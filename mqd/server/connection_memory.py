@@ -15,11 +15,10 @@ from mqd.config import NodeConfig
 from mqd.io.clock import Clock
 from mqd.io.memory import memory_bytes
 from mqd.limits import PEER_REQUESTS_BYTES_MAX, PEER_RESPONSES_BYTES_MAX
+from mqd.memory_plan import MemoryPlan
 from mqd.server.connection import Connection
 from mqd.server.context import CLIENT, PEER
 from mqd.server.memory import (
-    BUDGET_BYTES_MIN,
-    DEFAULT_PART,
     EVICT_SECONDS,
     RequestPool,
     ResponsePool,
@@ -38,12 +37,7 @@ class ConnectionMemory:
         """`connections`: the open ones, at any time."""
         self._clock = clock
         self._connections = connections
-        budget = config["memory.budget.bytes"]
-        shares = Shares.of(
-            budget
-            if isinstance(budget, int)
-            else max(memory_bytes() // DEFAULT_PART, BUDGET_BYTES_MIN)
-        )
+        shares = Shares.of(MemoryPlan.of(config, memory_bytes()).connections)
         self.request_pools = {
             CLIENT: RequestPool(shares.requests),
             PEER: RequestPool(PEER_REQUESTS_BYTES_MAX),

@@ -26,13 +26,8 @@ from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
 from mqd.io.memory import memory_bytes
-from mqd.limits import (
-    GROUPS_MEMORY_BYTES_MIN,
-    GROUPS_MEMORY_SHARE,
-    TRANSACTIONS_MEMORY_BYTES_MIN,
-    TRANSACTIONS_MEMORY_SHARE,
-)
 from mqd.log.service import LogService
+from mqd.memory_plan import MemoryPlan
 from mqd.protocol import apis
 from mqd.replica.partition import Partition
 from mqd.replica.service import ReplicaService
@@ -104,20 +99,12 @@ class Coordinators:
     ) -> None:
         self._topics = ImageTopics(image)
         options = _Options(config, image, node_id)
-        memory = Memory(self._all_groups)
-        machine = memory_bytes()
+        plan = MemoryPlan.of(config, memory_bytes())
+        memory = Memory(self._all_groups, plan.members)
 
-        def share(topic: str, option: str, part: int, least: int) -> Callable[[], int]:
-            """Bytes that one shard may take: the option, or by default a part of the
-            memory, divided by the partitions of the topic.
-            """
-
-            def of_one_shard() -> int:
-                chosen: int | None = options.node(option)
-                most = max(machine // part, least) if chosen is None else chosen
-                return most // max(1, self._topics.partitions(topic))
-
-            return of_one_shard
+        def share(topic: str, most: int) -> Callable[[], int]:
+            """Bytes that one shard may take: of `most`, the part of one partition of the topic."""
+            return lambda: most // max(1, self._topics.partitions(topic))
 
         self.groups = CoordinatorService(
             topic=GROUPS_TOPIC,
@@ -127,12 +114,7 @@ class Coordinators:
                 lambda: str(entropy.uuid()),
                 memory,
                 name=f"{GROUPS_TOPIC}-{index}",
-                share=share(
-                    GROUPS_TOPIC,
-                    "group.coordinator.memory.bytes",
-                    GROUPS_MEMORY_SHARE,
-                    GROUPS_MEMORY_BYTES_MIN,
-                ),
+                share=share(GROUPS_TOPIC, plan.groups),
             ),
             check=lambda call: requests.check(call, options),
             partitions=lambda: self._topics.partitions(GROUPS_TOPIC),
@@ -149,12 +131,7 @@ class Coordinators:
                 options,
                 index,
                 transaction_version=lambda: image().features.get("transaction.version", 0),
-                share=share(
-                    TRANSACTIONS_TOPIC,
-                    "transaction.coordinator.memory.bytes",
-                    TRANSACTIONS_MEMORY_SHARE,
-                    TRANSACTIONS_MEMORY_BYTES_MIN,
-                ),
+                share=share(TRANSACTIONS_TOPIC, plan.transactions),
             ),
             check=lambda op: check(op, options),
             partitions=lambda: self._topics.partitions(TRANSACTIONS_TOPIC),

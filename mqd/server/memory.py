@@ -21,13 +21,6 @@ from typing import NamedTuple, Protocol
 
 from mqd.limits import KIB, MIB, SEND_QUEUE_BYTES_MAX, SEND_QUEUE_BYTES_MIN
 
-DEFAULT_PART = 4
-"""The default budget is a quarter of the memory of the machine, or of its control group."""
-BUDGET_BYTES_MIN = 64 * MIB
-"""The default is no less than this.
-
-The option may be: a node works with any budget, one large request at a time.
-"""
 EVICT_SECONDS = 0.1
 """A connection has waited for memory for so long before others are closed for it."""
 IDLE_FRAME_SECONDS = 0.05

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given, strategies as st
 
-from mqd.limits import KIB, PRODUCER_BYTES, PRODUCERS_PER_SLICE
+from mqd.limits import KIB, PRODUCERS_PER_SLICE
 from mqd.log.log_config import LogConfig
 from mqd.log.producer_expiry import expire, forget_oldest
-from mqd.log.producer_memory import FORGET_DOWN_TO, kept_per_partition, producers_max
+from mqd.log.producer_memory import FORGET_DOWN_TO, kept_per_partition
 from mqd.log.producers import Producers
 from mqd.types import TopicPartition
 from tests.log.support import Harness, batch
@@ -31,12 +30,6 @@ def test_what_is_left_fits_and_small_partitions_keep_all(counts: list[int], most
 
 def test_a_flood_in_one_partition_takes_nothing_from_the_others() -> None:
     assert kept_per_partition([10, 5000, 20], 1000) == 870
-
-
-def test_the_default_is_a_sixteenth_of_the_memory() -> None:
-    assert producers_max(None, 16 * GIB) * PRODUCER_BYTES == pytest.approx(GIB, rel=1e-5)
-    assert producers_max(None, GIB // 4) == 64 * KIB * KIB // PRODUCER_BYTES
-    assert producers_max(PRODUCER_BYTES * 7, GIB) == 7
 
 
 def test_the_least_recently_used_are_forgotten_but_none_in_a_transaction() -> None:

@@ -12,6 +12,7 @@ import pytest
 from mqd import limits
 from mqd.errors import ProtocolError
 from mqd.protocol import apis
+from mqd.protocol.chunks import Chunks
 from mqd.protocol.primitives import Cursor
 from mqd.protocol.schema import Api
 from tests.protocol.messages import IDS, VERSIONS, for_each, random_message
@@ -133,8 +134,9 @@ def test_slices_of_many_strings_are_small() -> None:
         "assignor_name": "uniform",
         "members": members,
     }
-    body, slices = finished(api.encode_response_in_slices(1, {"groups": [row]}))
-    assert body == api.encode_response(1, {"groups": [row]})
+    chunks = Chunks()
+    _, slices = finished(api.encode_response_in_slices(1, {"groups": [row]}, chunks))
+    assert b"".join(chunks.take()) == api.encode_response(1, {"groups": [row]})
     assert sum(slices) >= 6000 and max(slices) <= 100
 
 

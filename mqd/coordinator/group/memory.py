@@ -13,6 +13,7 @@ from typing import Protocol
 
 from mqd.coordinator.shard import GroupOptions, Moment
 from mqd.errors import ErrorCode, MqError
+from mqd.memory_plan import MEMBERS_BYTES_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +28,12 @@ class _Sized(Protocol):
 class Memory:
     """Shared by all shards of a node."""
 
-    def __init__(self, groups: Callable[[], Iterable[_Sized]]) -> None:
-        """`groups()`: the groups of all shards."""
+    def __init__(
+        self, groups: Callable[[], Iterable[_Sized]], bytes_max: int | None = None
+    ) -> None:
+        """`groups()`: the groups of all shards. `bytes_max`: of all members. None: the option."""
         self._groups = groups
+        self._bytes_max = bytes_max
         self._used = 0
         """An upper bound, without groups that were loaded since the last count."""
         self._is_known = False
@@ -41,7 +45,9 @@ class Memory:
 
     def make_room(self, group_id: str, size: int, options: GroupOptions, now: Moment) -> None:
         """For `size` more bytes. MqError COORDINATOR_NOT_AVAILABLE, which clients retry."""
-        most = options.node("group.members.memory.bytes")
+        most = self._bytes_max
+        if most is None:
+            most = options.node("group.members.memory.bytes") or MEMBERS_BYTES_MAX
         if (
             self._used + size > most or not self._is_known
         ) and now.seconds - self._counted_at >= _COUNT_SECONDS:

@@ -1,0 +1,65 @@
+"""How the memory of the machine is divided: one share for each class of what a node keeps. Pure.
+
+Connections and the four kinds of state have five eighths of the memory together, unless options say
+otherwise. The metadata of the cluster are counted too, but their bound has no share: it must be the
+same on all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mqd.limits import MIB
+
+SHARE_BYTES_MIN: Final = 16 * MIB
+"""No share is smaller by default. Five of these fit three quarters of 107 MiB."""
+MEMBERS_BYTES_MAX: Final = 512 * MIB
+"""The share of group members is no larger by default."""
+
+
+class MemoryPlan(NamedTuple):
+    """Bytes that each class may use."""
+
+    machine: int
+    """The memory of the machine, or of its control group."""
+    connections: int
+    groups: int
+    members: int
+    transactions: int
+    producers: int
+    metadata: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, object], machine: int) -> MemoryPlan:
+        def share(option: str, part: int) -> int:
+            chosen = options[option]
+            return chosen if isinstance(chosen, int) else max(machine // part, SHARE_BYTES_MIN)
+
+        members = share("group.members.memory.bytes", 8)
+        if options["group.members.memory.bytes"] is None:
+            members = min(members, MEMBERS_BYTES_MAX)
+        metadata = options["metadata.image.max.bytes"]
+        assert isinstance(metadata, int)
+        return cls(
+            machine,
+            connections=share("memory.budget.bytes", 4),
+            groups=share("group.coordinator.memory.bytes", 8),
+            members=members,
+            transactions=share("transaction.coordinator.memory.bytes", 16),
+            producers=share("producer.state.memory.bytes", 16),
+            metadata=metadata,
+        )
+
+    @property
+    def total(self) -> int:
+        return sum(self[1:])
+
+    @property
+    def is_too_large(self) -> bool:
+        return self.total > self.machine
+
+    def __str__(self) -> str:
+        """For the log, in MiB."""
+        classes = {"total": self.total, **self._asdict()}
+        return " ".join(f"{name}={size // MIB}" for name, size in classes.items())
