@@ -164,10 +164,13 @@ class FrameBuffer:
         return self.view[self.end : min(frame_end, len(self.view), self.end + _RECEIVE_BYTES_MAX)]
 
     def next_size(self, frame_bytes: int) -> int:
-        """The size to grow to for a frame: four times the bytes that have arrived, at most. A small
-        frame waits for memory once, so it gets its whole size.
+        """The size to grow to for a frame: four times the bytes that have arrived, at most.
+
+        Where memory is short, a small frame gets its whole size, so that it waits only once.
+        Elsewhere growth in steps is faster: the spare buffer serves the last step.
         """
-        if frame_bytes <= SMALL_FRAME_BYTES_MAX:
+        is_small = frame_bytes <= SMALL_FRAME_BYTES_MAX
+        if is_small and (self.pool.is_wanted or not self.pool.fits(frame_bytes)):
             return frame_bytes
         return min(frame_bytes, 4 * max(self.end, _BUFFER_BYTES_MIN))
 
