@@ -136,6 +136,7 @@ class Daemon:
         )
         self.data = DataDirectory(options.data_directory, seams.disk)
         self.machine = MetadataMachine()
+        self.memory_plan = self._plan_memory()
         self.logs = self._make_logs()
         self.replica = self._make_replica()
         self.raft = self._make_raft()
@@ -168,6 +169,7 @@ class Daemon:
         self.coordinators = Coordinators(
             node_id=NodeId(self.me.id),
             config=self.config,
+            plan=self.memory_plan,
             image=lambda: self.machine.image,
             replica=self.replica,
             logs=self.logs,
@@ -207,7 +209,7 @@ class Daemon:
             claim=lambda: MetaProperties(self.peers.cluster_id, self.me.id, seams.entropy.uuid()),
             retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
             producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
-            producers_max=self._memory_plan().producers // PRODUCER_BYTES,
+            producers_max=self.memory_plan.producers // PRODUCER_BYTES,
             descriptors=descriptors_for_logs,
             checkpoint_seconds=config.integer("log.flush.offset.checkpoint.interval.ms") / 1000,
             unsynced_survived=self.data.machine_ran_on(),
@@ -216,7 +218,7 @@ class Daemon:
         logs.compactor.options = CompactorOptions.from_config(config)
         return logs
 
-    def _memory_plan(self) -> MemoryPlan:
+    def _plan_memory(self) -> MemoryPlan:
         """The shares of the memory, logged once."""
         plan = MemoryPlan.of(self.config, memory_bytes())
         logger.info("memory plan in MiB %s", plan)

@@ -46,6 +46,7 @@ from mqd.server.partitions import (
     OFFSETS,
     PREFERRED_REPLICA,
     RECORDS,
+    UNKNOWN_ERRORS,
     FetchRow,
     refused_fetch_row,
     unknown_partition,
@@ -54,7 +55,6 @@ from mqd.server.slices import finished_in_slices
 from mqd.types import NO_EPOCH, NodeId
 
 _FROM_FOLLOWERS_FROM_VERSION = 11
-_UNKNOWN = frozenset({int(ErrorCode.UNKNOWN_TOPIC_ID), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 
 T = TypeVar("T")
 
@@ -305,7 +305,7 @@ class ConsumerFetch:
                 wanted.last_sent = offsets if not row[ERROR_CODE] else None
                 if row[RECORDS]:
                     session.served(wanted)
-                if row[ERROR_CODE] in _UNKNOWN:
+                if row[ERROR_CODE] in UNKNOWN_ERRORS:
                     response.unknown += 1
                 if pending.incremental and not has_news:
                     continue

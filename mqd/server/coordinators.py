@@ -25,7 +25,6 @@ from mqd.coordinator.txn.shard import TransactionShard
 from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.io.entropy import Entropy
-from mqd.io.memory import memory_bytes
 from mqd.log.service import LogService
 from mqd.memory_plan import MemoryPlan
 from mqd.protocol import apis
@@ -88,6 +87,7 @@ class Coordinators:
         *,
         node_id: NodeId,
         config: NodeConfig,
+        plan: MemoryPlan,
         image: Callable[[], MetadataImage],
         replica: ReplicaService,
         logs: LogService,
@@ -99,7 +99,6 @@ class Coordinators:
     ) -> None:
         self._topics = ImageTopics(image)
         options = _Options(config, image, node_id)
-        plan = MemoryPlan.of(config, memory_bytes())
         memory = Memory(self._all_groups, plan.members)
 
         def share(topic: str, most: int) -> Callable[[], int]:

@@ -41,6 +41,7 @@ from mqd.server.partitions import (
     NO_PREFERRED_REPLICA,
     OFFSETS,
     RECORDS,
+    UNKNOWN_ERRORS,
     FetchRow,
     refused_fetch_row,
     unknown_partition,
@@ -51,7 +52,6 @@ from mqd.types import NO_EPOCH, NodeId
 logger = logging.getLogger(__name__)
 
 _DAMAGE_LOGGED_SECONDS = 60.0
-_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 class PendingFollowerFetch(PendingFetch):
@@ -361,7 +361,7 @@ class FollowerFetch:
             if row[ERROR_CODE]:
                 followed.last_sent = None
                 # A session holds partitions that exist. The follower names it again later.
-                if row[ERROR_CODE] in _UNKNOWN:
+                if row[ERROR_CODE] in UNKNOWN_ERRORS:
                     session.forget(followed.topic, followed.partition)
             else:
                 # a follower ignores the offsets of a response that makes it truncate its log

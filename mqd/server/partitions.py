@@ -29,7 +29,7 @@ CURRENT_LEADER: Final = 9
 """Positions in a FetchRow."""
 NO_PREFERRED_REPLICA = -1
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+UNKNOWN_ERRORS = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 """Errors beside which a fetch has an empty list of aborted transactions, not null, as with
 Apache Kafka.
 """
@@ -125,7 +125,7 @@ def fetch_topics(rows: Mapping[bytes, list[FetchRow]], *, by_id: bool) -> list[F
 
 def empty_fetch_row(index: int, error: MqError) -> FetchRow:
     """The row of a partition without records."""
-    aborted = _NO_TRANSACTIONS if error.code in _UNKNOWN else None
+    aborted = _NO_TRANSACTIONS if error.code in UNKNOWN_ERRORS else None
     return (index, int(error.code), -1, -1, -1, aborted, NO_PREFERRED_REPLICA, [])
 
 
