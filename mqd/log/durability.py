@@ -30,6 +30,7 @@ class Durability:
         "lowest_truncation",
         "recovery_point",
         "synced_end_offset",
+        "unsynced_reset",
         "unsynced_truncation",
         "unwritten_snapshots",
         "write_was_undone",
@@ -47,6 +48,9 @@ class Durability:
         written again."""
         self.unsynced_truncation: Offset | None = None
         """The old end of a truncated log, until the truncation is durable."""
+        self.unsynced_reset = False
+        """Whether the log was reset, and its new files are not durable. A power cut could leave a
+        directory that is no log. Until then the replica must not acknowledge any record."""
         self.lowest_truncation: Offset = NO_TRUNCATION
         """The lowest end of a truncation since the last sync was planned. Producer snapshots above
         it are outdated.
@@ -95,6 +99,7 @@ class Durability:
         """The log is empty and begins at `base_offset`, in new files."""
         self.end_offset = self.synced_end_offset = base_offset
         self.unsynced_truncation = None  # the truncated files are gone
+        self.unsynced_reset = True
         self.lowest_truncation = _ALL_TRUNCATED
         self.unwritten_snapshots.clear()
 

@@ -302,6 +302,11 @@ class LogService:
                 # A write that was undone is a truncation, too. Nobody else requests a sync of the
                 # records before it.
                 self.request_sync(now)
-        elif now is log and log.on_synced(plan.end_offset):
+            return
+        if now is not log:
+            return
+        if plan.includes_new_files:
+            log.durability.unsynced_reset = False
+        if log.on_synced(plan.end_offset):
             self._descriptors.close_older(log)
             self._on_durable(log)

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 STRETCH_SECONDS = 0.005
 """The longest stretch of appends without an await."""
 SYNC_SECONDS_MAX = 0.05
-"""How long a fetch waits for `flush.before.ack` of its partitions. After that, it omits those that
+"""How long a fetch waits for a sync of its partitions. After that, it omits those that
 are not durable.
 """
 FIRST_PAUSE_SECONDS = 0.02
@@ -363,7 +363,7 @@ class Fetchers:
 
     async def _wait_durable(self, core: Follower) -> None:
         """With `flush.before.ack`, appended records are durable before the next request
-        acknowledges them (I1).
+        acknowledges them (I1). So are the files of a log that was reset (I25).
 
         A slow disk delays its own partitions, and no other partition of this leader: the next
         request omits them. A full disk is synced again from time to time.

@@ -111,12 +111,12 @@ class PartitionFetchState:
         self._backoff = 0.0
 
     def request_row(self, partition_bytes_max: int) -> RequestedPartition | None:
-        """Its row of a request. None while its records are not on stable storage and the topic has
-        `flush.before.ack`: the request would acknowledge them (I1).
+        """Its row of a request. None while it waits for a sync: the request would acknowledge its
+        records (I1, I25).
         """
-        log = self.partition.log
-        if self.partition.local_end_offset() < log.log_end_offset:
+        if self.partition.waits_for_sync:
             return None
+        log = self.partition.log
         _, index = self.key
         return (
             index,
@@ -272,13 +272,9 @@ class Follower:
         return min((state.ready_at for state in omitted), default=math.inf)
 
     def unsynced(self) -> list[Partition]:
-        """Partitions that are not fetched until the `flush.before.ack` of their topic is done."""
+        """Partitions that are not fetched until a sync of their log has ended."""
         found = [self.followed[key].partition for key in self._changed if key in self.followed]
-        return [
-            partition
-            for partition in found
-            if partition.local_end_offset() < partition.log.log_end_offset
-        ]
+        return [partition for partition in found if partition.waits_for_sync]
 
     # -- responses ---------------------------------------------------------------------------------
 

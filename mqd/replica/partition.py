@@ -273,6 +273,15 @@ class Partition:
         log = self.log
         return log.durability.end_offset if log.config.flush_before_ack else log.written_end_offset
 
+    @property
+    def waits_for_sync(self) -> bool:
+        """Whether this replica may acknowledge its records to the leader only after a sync: the
+        topic has `flush.before.ack` (I1), or the log was reset (I25).
+        """
+        return (
+            self.local_end_offset() < self.log.log_end_offset or self.log.durability.unsynced_reset
+        )
+
     def advance(self) -> bool:
         """Move the high watermark as far as the replicas permit. Returns whether it moved."""
         if not self.is_leader or self.frozen:

@@ -112,7 +112,8 @@ class Replica:
             return []
         actions = self.core.on_response(leader.answer(request_of(body)), now)
         trio.run(self.fetchers._apply, self.core, actions)
-        if self.log.durability.unsynced_truncation is not None:
+        durability = self.log.durability
+        if durability.unsynced_truncation is not None or durability.unsynced_reset:
             self._sync()
         return actions
 

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from mqd.client.errors import ConnectionBroken
+from mqd.errors import ErrorCode
 from mqd.io.disk import ArgumentsT, ResultT
 from mqd.io.entropy import RandomEntropy
 from mqd.log.disk.sync_plan import SyncPlan
@@ -51,6 +52,9 @@ class Leader:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.batches: dict[int, list[bytes]] = {}
+        self.log_starts: dict[int, int] = {}
+        """Where the batches of a partition begin, if not at 0."""
+        self.on_request: Callable[[], object] = lambda: None
         self.requests: list[tuple[float, FetchRequest]] = []
         self.connections: list[Connection] = []
         self.refuses = False
@@ -88,6 +92,7 @@ class Connection:
             return
         assert version == VERSION and self.wait_until is None, "one fetch at a time"
         request = request_of(body)
+        self.leader.on_request()
         self.leader.requests.append((trio.current_time(), request))
         for _, _, rows in request.topics:
             for one in rows:
@@ -118,19 +123,14 @@ class Connection:
         rows: list[tuple[object, ...]] = []
         for partition, offset in self.requested.items():
             batches = self.leader.batches.get(partition, [])
-            if offset < len(batches):
-                rows.append(
-                    (
-                        partition,
-                        0,
-                        len(batches),
-                        len(batches),
-                        0,
-                        None,
-                        -1,
-                        batches[offset : offset + 1],
-                    )
-                )
+            start = self.leader.log_starts.get(partition, 0)
+            end = start + len(batches)
+            if offset < start:
+                code = ErrorCode.OFFSET_OUT_OF_RANGE
+                rows.append((partition, code, end, end, start, None, -1, []))
+            elif offset < end:
+                found = batches[offset - start : offset - start + 1]
+                rows.append((partition, 0, end, end, start, None, -1, found))
         return rows
 
     def _check(self) -> None:
@@ -330,6 +330,20 @@ async def test_with_flush_before_ack_the_next_fetch_comes_after_the_sync(
         await until(lambda: len(connection_asked) == 3)
         durable.append(partition.log.durability.end_offset)
     assert durable == [2] and node.leaders[1].offsets() == [(0, 0), (0, 1), (0, 2)]
+
+
+async def test_a_log_that_was_reset_is_durable_before_the_next_fetch_acknowledges_it(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    partition = node.partition(0)
+    node.leaders[1].log_starts[0] = 10
+    node.leaders[1].batches = {0: [records(10)]}
+    synced: list[bool] = []
+    node.leaders[1].on_request = lambda: synced.append(not partition.log.durability.unsynced_reset)
+    async with running(node):
+        await until(lambda: (0, 11) in node.leaders[1].offsets())
+    assert node.leaders[1].offsets() == [(0, 0), (0, 10), (0, 11)]
+    assert node.fetchers.resets == 1 and synced == [True, True, True]
 
 
 class SlowDisk(FaultyDisk):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqd.errors import ErrorCode, MqError
+from mqd.log.disk.sync_plan import plan_sync
 from mqd.log.log_config import LogConfig
 from mqd.protocol.hot_fetch_request import FetchPartition, FetchRequest
 from mqd.protocol.hot_follower import FetchedPartition, FetchedTopics
@@ -257,7 +258,17 @@ async def test_offsets_that_the_leader_has_deleted_reset_the_log(scripted: Scrip
         row(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=20, start=10)
     )
     assert isinstance(action, Reset) and action.offset == 10
-    scripted.harness.service.reset(partition.log, 10)
+    service = scripted.harness.service
+    service.reset(partition.log, 10)
+    assert scripted.core.unsynced() == [partition]
+    assert scripted.core.next_request(77, scripted.now) is None, (
+        "a power cut could leave a directory without its files"
+    )
+    plan = plan_sync(scripted.harness.disk, partition.log, whole=True)
+    plan.run(scripted.harness.disk)
+    service.after_sync(plan)
+    scripted.now = scripted.core.next_ready_at()
+    assert scripted.core.unsynced() == []
     assert scripted.asked()[2] == [(0, 3, 10)]
     assert scripted.answer(row(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, start=-1)) == [], (
         "it does not say where it begins"

@@ -52,6 +52,11 @@ class SyncPlan:
     indexed: list[Segment] = field(default_factory=list)
     """Segments whose transaction index is among `writes`."""
 
+    @property
+    def includes_new_files(self) -> bool:
+        """Whether the entries of the log's directory become durable, too."""
+        return bool(self.directories)
+
     def add_transaction_index(self, segment: Segment) -> None:
         """Write the transaction index of a segment, if it has changed."""
         if segment.transaction_index is not None and segment.transaction_index.stale:
@@ -107,7 +112,7 @@ class SyncPlan:
         """
         log, durability = self.log, self.log.durability
         log.epochs.dirty = True
-        durability.has_new_files = durability.has_new_files or bool(self.directories)
+        durability.has_new_files = durability.has_new_files or self.includes_new_files
         if self.truncations == log.truncations:
             durability.unwritten_snapshots[:0] = self.snapshots
         for segment in self.indexed:
