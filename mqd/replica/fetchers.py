@@ -370,7 +370,12 @@ class Fetchers:
         """
         until = sync_at = math.nan
         while True:
-            waiting = [partition for partition in core.unsynced() if partition.log.failure is None]
+            # Appends retry after a full disk, and need this sync first.
+            waiting = [
+                partition
+                for partition in core.unsynced()
+                if partition.log.failure is None or partition.log.failure.is_retriable
+            ]
             if not waiting:
                 return
             now = self._clock.monotonic()

@@ -20,6 +20,7 @@ from mqd.io.entropy import RandomEntropy
 from mqd.log.disk.sync_plan import SyncPlan
 from mqd.log.log_config import LogConfig
 from mqd.log.manager.reading import storage_error
+from mqd.log.partition_log import LogFailure
 from mqd.protocol.batch_builder import build_batch
 from mqd.protocol.hot_fetch_request import FetchRequest
 from mqd.protocol.hot_fetch_response import encode_fetch_response_parts
@@ -344,6 +345,18 @@ async def test_a_log_that_was_reset_is_durable_before_the_next_fetch_acknowledge
         await until(lambda: (0, 11) in node.leaders[1].offsets())
     assert node.leaders[1].offsets() == [(0, 0), (0, 10), (0, 11)]
     assert node.fetchers.resets == 1 and synced == [True, True, True]
+
+
+async def test_a_log_that_was_reset_after_a_full_disk_is_made_durable_too(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    partition = node.partition(0)
+    partition.log.failure = LogFailure("no space", is_retriable=True)
+    node.leaders[1].log_starts[0] = 10
+    node.leaders[1].batches = {0: [records(10)]}
+    async with running(node):
+        await until(lambda: (0, 11) in node.leaders[1].offsets())
+    assert partition.log.failure is None
 
 
 class SlowDisk(FaultyDisk):
