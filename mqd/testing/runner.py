@@ -20,7 +20,7 @@ import trio
 from mqd.client.cluster import ClusterClient
 from mqd.client.nurseries import on_crash
 from mqd.testing.checker import History
-from mqd.testing.clients.hostile import Hostile
+from mqd.testing.clients.hostile import ATTACKERS_TOPIC, Hostile
 from mqd.testing.clients.workload import Workload
 from mqd.testing.clients.workload_state import WorkloadState
 from mqd.testing.cluster import Cluster
@@ -170,11 +170,12 @@ class _Run:
             self.coordinated.ledger.restarted(node_id)
 
     def _may_lose(self, topic: str) -> bool:
-        """Topics of administration have no `flush.before.ack`, so a power cut of all their
-        replicas may lose their records.
+        """Topics of administration, and of attackers in the load "plain", have no
+        `flush.before.ack`, so a power cut of all their replicas may lose their records.
         """
         return topic == SHORTENED or (
-            topic.startswith(THROWAWAY) and self.plan.mode is Mode.POWER_ALL
+            (topic.startswith(THROWAWAY) or topic == ATTACKERS_TOPIC)
+            and self.plan.mode is Mode.POWER_ALL
         )
 
     async def _phases(self, cluster: Cluster) -> None:

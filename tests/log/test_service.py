@@ -722,6 +722,32 @@ async def test_a_power_cut_brings_a_removed_segment_back(tmp_path: Path) -> None
     harness.kill()
 
 
+async def test_on_a_full_disk_retention_notes_the_log_start_in_an_empty_file(
+    tmp_path: Path,
+) -> None:
+    """Otherwise a power cut in this state lets the log restart at 0: recovery takes the removed
+    segments for lost ones.
+    """
+    harness = Harness(tmp_path)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=200, retention_ms=1000))
+    for number in range(4):
+        harness.write(log, batch(b"x" * 100, timestamp=NOW + number))
+    harness.service.checkpoint_high_watermark(PARTITION, 4)
+    harness.clock.now_ms = NOW + 1002
+    faulty(harness).free = 0
+    await harness.service.retain()
+    assert log.log_start_offset == 2 and len(log.segments) == 2
+    assert not (tmp_path / "log-start-offset-checkpoint").exists()
+    harness.kill()
+    faulty(harness).free = 1 << 40
+    harness.service = harness.new_service(unsynced_survived=False)
+    await harness.service.start()
+    log = harness.open(LogConfig(segment_bytes=200))
+    assert (log.log_start_offset, log.log_end_offset) == (2, 4)
+    harness.kill()
+
+
 async def test_an_orderly_stop_leaves_what_the_next_start_needs(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     await harness.service.start()

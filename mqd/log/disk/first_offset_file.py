@@ -5,6 +5,9 @@ be missing. If the first segment has base offset 10, either the log began there,
 were lost. This file decides. It is created with the first segment, and the first sync of the log
 makes both durable. If it is missing, no record of the log was ever synced, unless a checkpoint
 names a log start offset or a recovery point.
+
+Retention creates another one if the disk is so full that the log start checkpoint cannot be
+written. An empty file takes no space. The largest offset counts.
 """
 
 from __future__ import annotations
@@ -25,6 +28,13 @@ _NAME = re.compile(r"log-began-at-([0-9]{1,19})")
 def create_first_offset_file(disk: Disk, path: Path, offset: Offset) -> None:
     """`path`: the directory of the log. OSError."""
     disk.open(path / f"log-began-at-{offset}", create=True).close()
+
+
+def mark_first_offset(disk: Disk, path: Path, offset: Offset) -> None:
+    """The log in the directory `path` begins at `offset` now, or later. Durable on return.
+    OSError."""
+    create_first_offset_file(disk, path, offset)
+    disk.sync_directory(path)
 
 
 def is_first_offset_file(name: str) -> bool:

@@ -26,6 +26,7 @@ segments after the recovery point. Memory is bounded by one chunk or one batch.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,9 +126,11 @@ class _Loader:
         """From this segment on, transaction indexes are not on disk, for lack of space."""
 
     def load(self) -> tuple[PartitionLog, RecoveryReport]:
-        checkpointed = self.checkpointed
-        self.topic_id = read_topic_id(self.disk, self.path, checkpointed)
+        self.topic_id = read_topic_id(self.disk, self.path, self.checkpointed)
         bases, first_offset = remove_leftovers(self.disk, self.path, self.report)
+        if 0 <= self.checkpointed.log_start_offset < first_offset:
+            self.checkpointed = replace(self.checkpointed, log_start_offset=first_offset)
+        checkpointed = self.checkpointed
         self.log_start_min = max(checkpointed.log_start_offset, first_offset)
         if bases and self._is_lost_before(self.log_start_min, bases[0]):
             self.report.note(

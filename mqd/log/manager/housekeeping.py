@@ -17,6 +17,7 @@ from mqd.io.clock import Clock
 from mqd.io.disk import Disk
 from mqd.limits import PRODUCER_SNAPSHOTS_PENDING_MAX
 from mqd.log.disk.file_truncation import retire_oldest
+from mqd.log.disk.first_offset_file import mark_first_offset
 from mqd.log.disk.segment_files import append_indexes, new_segment
 from mqd.log.manager.checkpointing import store_checkpoint, store_log_ends
 from mqd.log.manager.delayed_deletes import DelayedDeletes
@@ -86,6 +87,8 @@ class Housekeeping:
         self._storing = trio.Lock()
         """Two tasks must not write the same file at the same time."""
         self._log_starts_moved = False
+        self._log_starts_unstored: set[Path] = set()
+        """The directories whose log start checkpoint could not be written the last time."""
         self._recovery_points_moved = False
 
     def wake(self) -> None:
@@ -190,6 +193,8 @@ class Housekeeping:
         """Write one kind of checkpoint in every directory that is online."""
         registry = self._registry
         async with self._storing:
+            if name == LOG_START_CHECKPOINT:
+                self._log_starts_unstored.clear()
             await store_checkpoint(
                 self._disk,
                 name,
@@ -199,6 +204,8 @@ class Housekeeping:
             )
 
     def _not_stored(self, path: Path, error: OSError) -> None:
+        if path.name == LOG_START_CHECKPOINT:
+            self._log_starts_unstored.add(path.parent)
         failure = storage_error(f"cannot write {path}", error)
         self._registry.fail_unless_retriable(path.parent, failure)
 
@@ -224,7 +231,7 @@ class Housekeeping:
 
         Log starts are written before any file is renamed. After a power cut, a renamed file may
         have its old name again. Then a start must not take the gap between two segments for lost
-        records.
+        records. If the disk is too full for the checkpoint, an empty file notes the log start.
         """
         now_ms = self._clock.wall_ms()
         plans: dict[PartitionLog, tuple[Offset, str]] = {}
@@ -244,6 +251,10 @@ class Housekeeping:
             await self.store(LOG_START_CHECKPOINT)
         for log in self._idle_logs():
             end, reason = plans.get(log, (0, ""))
+            if end and log.directory in self._log_starts_unstored:
+                await self._note_log_start(log, end)
+                if log.failure is not None or log.queue:
+                    continue
             self._remove_segments(log, end, reason, now_ms)
             await trio.lowlevel.checkpoint()
 
@@ -259,6 +270,19 @@ class Housekeeping:
             log.advance_log_start(offset)
             self._log_starts_moved = True
             self._on_log_start_moved(log)
+
+    async def _note_log_start(self, log: PartitionLog, offset: Offset) -> None:
+        """Note the log start beside the segments. If even this fails, the segments are removed all
+        the same, because nothing else frees the disk.
+        """
+        try:
+            await self._disk.offload(mark_first_offset, self._disk, log.path, offset)
+        except OSError as error:
+            logger.warning(
+                "removing segments without a durable log start partition=%s reason=%s",
+                log.topic_partition,
+                error,
+            )
 
     def _remove_segments(self, log: PartitionLog, end: Offset, reason: str, now_ms: int) -> None:
         """Take the segments below `end` out of the log, and roll the active one if it is due."""

@@ -30,7 +30,7 @@ ATTACK_SECONDS_MAX = 2.5
 _FETCH, _PRODUCE, _JOIN_GROUP, _ALTER, _INIT, _METADATA, _FIND, _CREATE = 12, 9, 3, 1, 4, 9, 4, 5
 _GROUP, _TRANSACTIONAL_ID = 0, 1
 _UNKNOWN = "not-there"
-_OWN = "of-the-attackers"
+ATTACKERS_TOPIC = "of-the-attackers"
 _PIPELINED = 20
 _FLOOD = 600
 """Requests of one connection that take a node far longer than a turn may have, once they have a
@@ -188,7 +188,7 @@ class Hostile:
     async def _mixed(self, connect: Connect) -> None:
         """Records for a topic of the attackers, each before a request that needs no waiting."""
         topic = {
-            "name": _OWN,
+            "name": ATTACKERS_TOPIC,
             "num_partitions": 1,
             "replication_factor": -1,
             "assignments": [],
@@ -199,7 +199,9 @@ class Hostile:
         body = {
             "acks": -1,
             "timeout_ms": 1_000,
-            "topic_data": [{"name": _OWN, "partition_data": [{"index": 0, "records": batch}]}],
+            "topic_data": [
+                {"name": ATTACKERS_TOPIC, "partition_data": [{"index": 0, "records": batch}]}
+            ],
         }
         async with _opened(connect) as (stream,):
             await self._request(stream, "create_topics", _CREATE, create)
