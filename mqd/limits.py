@@ -374,6 +374,10 @@ ASSIGNOR_BALANCE_STEPS_MAX = 200_000
 """Steps (members and topics that are examined, about 0.1 us each) that one assignment may take
 to make different shares more equal. The next assignment continues.
 """
+ASSIGNMENT_STEPS_PER_SLICE = 60_000
+"""Steps of the computation of a target assignment in one slice, about 0.1 us each."""
+ASSIGNMENT_STEPS_PER_PORTION = 60_000
+"""The same for the records of a target assignment: to encode, append and replay one batch."""
 
 # -- the log (log/)
 SCAN_BYTES = 1 * MIB

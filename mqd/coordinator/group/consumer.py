@@ -2,18 +2,19 @@
 
 A heartbeat (consumer_heartbeat.py) does three things. It may change the member, and then the group
 epoch grows. A group whose epoch is ahead of its target assignment gets a new target, for all
-members, not more often than its interval allows. And the member goes one step towards its part of
-the target: first it revokes what it is not to have, then it gets what other members have released.
-Members wait for partitions only, never for one another.
+members, not more often than its interval allows; a large one is computed in slices, later. And the
+member goes one step towards its part of the target: first it revokes what it is not to have, then
+it gets what other members have released. Members wait for partitions only, never for one another.
 
     consumer_group.py      the state, changed by records only
     consumer_steps.py      the three steps
+    target_queue.py        large target assignments
     consumer_classic.py    members that use the classic protocol
     consumer_removals.py   members that leave
     migration.py           a whole group from one protocol to the other
 
 Timers are soft state: the session of each member, its time to revoke partitions, the next slice of
-a long search. A new coordinator starts them again.
+a long search or target assignment. A new coordinator starts them again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ from mqd.coordinator.group.consumer_heartbeat import Heartbeats, consumer_group
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberState
 from mqd.coordinator.group.consumer_removals import Removals
 from mqd.coordinator.group.consumer_steps import Steps
-from mqd.coordinator.group.consumer_timers import JOIN, REBALANCE, RESOLVE, SESSION, SLOW, SYNC
+from mqd.coordinator.group.consumer_timers import (
+    ASSIGN,
+    JOIN,
+    REBALANCE,
+    RESOLVE,
+    SESSION,
+    SLOW,
+    SYNC,
+)
 from mqd.coordinator.group.consumer_updates import topics_of
 from mqd.coordinator.group.log_names import named
 from mqd.coordinator.group.part import Draft, Expire, Handler, Part, Replay
@@ -86,6 +95,7 @@ class ConsumerGroups(Part):
             JOIN: self._classic_expired,
             SYNC: self._classic_expired,
             RESOLVE: self._continue_search,
+            ASSIGN: self._continue_target,
             SLOW: self._log_awaited_members,
         }
 
@@ -211,6 +221,17 @@ class ConsumerGroups(Part):
                 records.ConsumerGroupMetadata(group.epoch + 1, metadata_hash),
             )
         return draft.result()
+
+    def _continue_target(self, key: TimerKey, now: Moment) -> CoordinatorResult:
+        """One more slice of a large target assignment."""
+        draft = Draft()
+        self._steps.targets.queue.advance(draft, now)
+        return draft.result()
+
+    @property
+    def computation_bytes(self) -> int:
+        """Memory of the target assignment that is computed now."""
+        return self._steps.targets.queue.bytes
 
     # -- ConsumerGroupDescribe ---------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from mqd.coordinator.group import consumer_commits, records
 from mqd.coordinator.group.assignment import Assignment
+from mqd.coordinator.group.assignors import most_voted
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember, MemberState
 from mqd.coordinator.group.consumer_subscriptions import GroupSubscriptions
 from mqd.coordinator.group.part import Draft
@@ -164,16 +165,9 @@ class ConsumerGroup:
             )
         return found
 
-    def assignor(
-        self, without: str | None = None, joining: ConsumerGroupMember | None = None
-    ) -> str | None:
-        """The assignor with most votes, as if one member had left and one had joined; None without
-        votes."""
-        votes: Counter[str] = Counter()
-        for member in (*self.members.values(), *([joining] if joining is not None else [])):
-            if member.server_assignor and (member is joining or member.member_id != without):
-                votes[member.server_assignor] += 1
-        return min(votes, key=lambda name: (-votes[name], name), default=None)
+    def assignor(self) -> str | None:
+        """The assignor with most votes; None without votes."""
+        return most_voted(Counter(member.server_assignor for member in self.members.values()))
 
     def is_owned(self, topic_id: UUID, partition: int) -> bool:
         return (topic_id, partition) in self.owners
@@ -219,7 +213,8 @@ class ConsumerGroup:
         targets = sum(
             len(partitions) for target in self.targets.values() for partitions in target.values()
         )
-        assigned = ASSIGNED_PARTITION_BYTES * max(targets, len(self.owners))
+        later = self.subscriptions.assigned_later if self.members else 0
+        assigned = ASSIGNED_PARTITION_BYTES * max(targets, len(self.owners), later)
         return assigned + self.subscriptions.matched_bytes
 
     def state_name(self) -> str:

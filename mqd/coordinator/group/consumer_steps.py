@@ -1,7 +1,7 @@
 """The three steps of a heartbeat in a consumer group (KIP-848), for members of either protocol.
 
     consumer_updates.py   what the request changes of its member, and the group epoch
-    target_assignment.py  a new target, if the group epoch is ahead of it
+    target_assignment.py  a new target, if the group epoch is ahead of it; large ones later
     here                  the member goes one step towards its part of the target
 
 They read the group and write into a draft. Timers change at once.
@@ -18,7 +18,8 @@ from mqd.coordinator.group.consumer_updates import GroupUpdate, MemberChange, Me
 from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.reconciliation import reconcile
 from mqd.coordinator.group.state import State
-from mqd.coordinator.group.target_assignment import TargetAssignments, target_record
+from mqd.coordinator.group.target_assignment import TargetAssignments
+from mqd.coordinator.group.target_records import target_record
 from mqd.coordinator.shard import Moment
 from mqd.errors import ErrorCode, MqError
 

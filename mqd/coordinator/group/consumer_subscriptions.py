@@ -32,6 +32,9 @@ class GroupSubscriptions:
         """Version of the metadata at which the group's `metadata_hash` was found to be right."""
         self.resolved_at: dict[str, int] = {}
         """Versions of the metadata at which this node resolved expressions."""
+        self.assigned_later = 0
+        """Partitions of the next target assignment. Several members may join before it is written,
+        but it takes memory once."""
         self.resolution: Resolution | None = None
         """A search that takes more than one slice of time."""
 

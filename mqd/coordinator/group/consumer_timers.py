@@ -1,4 +1,4 @@
-"""Timers of consumer groups (KIP-848): sessions, revocations, searches. All are soft state.
+"""Timers of consumer groups (KIP-848): sessions, revocations, long work. All are soft state.
 
 A timer that is no longer needed may stay: its handler checks whether it still applies.
 """
@@ -22,11 +22,17 @@ SYNC: Final = "consumer-sync"
 """Timer of (group, member): the time to send SyncGroup ends, for the same members."""
 RESOLVE: Final = "consumer-resolve"
 """Timer of (group): the next slice of a search for the topics of expressions."""
+ASSIGN: Final = "consumer-assign"
+"""Timer without a subject: the next slice of a target assignment."""
+SLICES: Final = frozenset((RESOLVE, ASSIGN))
+"""Timers whose handlers take a slice of long work: one in each call of the shard."""
 SLOW: Final = "consumer-slow"
 """Timer of (group): the log names the members for which a rebalance waits."""
 
 SLICE_SECONDS: Final = 0.05
 """Between two slices of a search: at least as long as the slowest slice takes."""
+_TARGET_SLICE_SECONDS: Final = 0.02
+"""Between two slices of a target assignment. One takes 5 to 10 ms."""
 _SLOW_HEARTBEATS: Final = 3
 """Members reach a new target within two heartbeats; after three, the log names the others."""
 
@@ -71,3 +77,7 @@ class ConsumerTimers:
 
     def continue_search(self, group: ConsumerGroup, now: Moment) -> None:
         self._state.timers.set((RESOLVE, group.group_id), now.seconds + SLICE_SECONDS)
+
+    def continue_target(self, now: Moment) -> None:
+        if (ASSIGN,) not in self._state.timers:
+            self._state.timers.set((ASSIGN,), now.seconds + _TARGET_SLICE_SECONDS)

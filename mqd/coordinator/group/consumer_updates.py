@@ -147,6 +147,7 @@ class MemberUpdates:
             elif more > self.state.account.available(more, now.seconds):
                 return False
             self.state.account.reserve(more)
+        group.subscriptions.assigned_later = wanted
         return True
 
     def _update_expressions(

@@ -21,6 +21,7 @@ from mqd.coordinator.account import UNBOUNDED, Account
 from mqd.coordinator.group.classic import Classic
 from mqd.coordinator.group.classic_calls import ClassicCalls
 from mqd.coordinator.group.consumer import ConsumerGroups
+from mqd.coordinator.group.consumer_timers import SLICES
 from mqd.coordinator.group.listing import Listing
 from mqd.coordinator.group.memory import Memory
 from mqd.coordinator.group.offset_deletion import OffsetDeletion
@@ -112,7 +113,8 @@ class GroupShard:
         return sum(map(group_bytes, self.state.by_id)) + self.offsets.store.recount()
 
     def _count_bytes(self) -> int:
-        return sum(group.memory + group.assigned_memory for group in self.groups)
+        groups = sum(group.memory + group.assigned_memory for group in self.groups)
+        return groups + self.consumer.computation_bytes
 
     @property
     def groups(self) -> Collection[Group]:
@@ -140,6 +142,8 @@ class GroupShard:
                 break
             results.append(self._timers[key[0]](key, now))
             if results[-1].records:  # the next timer must see them replayed
+                break
+            if key[0] in SLICES:
                 break
         return _joined(results)
 

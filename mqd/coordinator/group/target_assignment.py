@@ -1,14 +1,17 @@
 """Second step of a heartbeat: a group whose epoch is ahead of its target assignment gets a new
-target, not more often than its interval allows (KIP-1263)."""
+target, not more often than its interval allows (KIP-1263).
+
+A small target is computed and written at once. A larger one goes to the queue (target_queue.py),
+and the group has its last target until then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from mqd.coordinator.group import records
-from mqd.coordinator.group.assignment import Assignment, Subscriber, Topic
-from mqd.coordinator.group.assignors import ASSIGNORS
+from mqd.coordinator.group.assignment import Assignment
 from mqd.coordinator.group.consumer_group import ConsumerGroup
 from mqd.coordinator.group.consumer_member import ConsumerGroupMember
 from mqd.coordinator.group.consumer_timers import ConsumerTimers
@@ -16,7 +19,11 @@ from mqd.coordinator.group.consumer_updates import GroupUpdate, MemberChange
 from mqd.coordinator.group.part import Draft
 from mqd.coordinator.group.state import State
 from mqd.coordinator.group.subscriptions import subscribed_topics
+from mqd.coordinator.group.target_computation import TargetComputation
+from mqd.coordinator.group.target_queue import TargetQueue
+from mqd.coordinator.group.target_records import record_steps, target_record
 from mqd.coordinator.shard import Moment
+from mqd.limits import ASSIGNMENT_STEPS_PER_PORTION, ASSIGNMENT_STEPS_PER_SLICE
 
 
 class TargetAssignments:
@@ -24,6 +31,7 @@ class TargetAssignments:
 
     def __init__(self, state: State, timers: ConsumerTimers) -> None:
         self.state = state
+        self.queue = TargetQueue(state, timers, self._computation_of)
         self._timers = timers
 
     def assignors(self) -> Sequence[str]:
@@ -39,10 +47,18 @@ class TargetAssignments:
         draft: Draft,
         now: Moment,
     ) -> tuple[int, Assignment]:
-        """The assignment epoch, and the member's part of the target; a new target if one is due."""
+        """The assignment epoch, and the member's part of the target: a new target if one is due and
+        small."""
         member_id = change.updated.member_id
-        if update.epoch > group.assignment_epoch and self._may_have_target(group, now):
-            return update.epoch, self._assign(group, update, change, draft, now)[member_id]
+        if (
+            update.epoch > group.assignment_epoch
+            and not self.queue.has(group)
+            and self._may_have_target(group, now)
+        ):
+            assigned = self._assign(group, update, change, draft, now)
+            if assigned is not None:
+                return update.epoch, assigned[member_id]
+            self.queue.add(group.group_id, now)
         return group.assignment_epoch, group.targets.get(change.replaces or member_id, {})
 
     def _may_have_target(self, group: ConsumerGroup, now: Moment) -> bool:
@@ -51,6 +67,19 @@ class TargetAssignments:
         interval_ms = self.state.options.group(group.group_id, "consumer.assignment.interval.ms")
         return not (group.assignment_ms and 0 <= now.wall_ms - group.assignment_ms < interval_ms)
 
+    def _computation_of(self, group: ConsumerGroup) -> TargetComputation:
+        return self._computation(
+            dict(group.members), dict(group.targets), group.subscriptions.resolved()
+        )
+
+    def _computation(
+        self,
+        members: Mapping[str, ConsumerGroupMember],
+        targets: Mapping[str, Assignment],
+        resolved: Mapping[str, frozenset[str]],
+    ) -> TargetComputation:
+        return TargetComputation(members, targets, resolved, self.assignors()[0], self.state.topics)
+
     def _assign(
         self,
         group: ConsumerGroup,
@@ -58,48 +87,38 @@ class TargetAssignments:
         change: MemberChange,
         draft: Draft,
         now: Moment,
-    ) -> dict[str, Assignment]:
-        """A new target for every member. Parts that have changed are written."""
+    ) -> dict[str, Assignment] | None:
+        """A new target for every member. Parts that have changed are written.
+
+        None if that takes too long. Another computation starts later then: this draft may never be
+        replayed.
+        """
         members, targets = dict(group.members), dict(group.targets)
         present, joining = change.replaces or change.updated.member_id, change.updated
         if present != joining.member_id:
             members.pop(present, None)
             targets[joining.member_id] = targets.pop(present, {})
         members[joining.member_id] = joining
-        topic_ids: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
-        for member in members.values():
-            wanted = member.topic_names, member.topic_regex
-            if wanted not in topic_ids:
-                topic_ids[wanted] = self.topic_ids(member, update.resolved)
-        subscribers = {
-            member_id: Subscriber(
-                topic_ids[member.topic_names, member.topic_regex],
-                targets.get(member_id, {}),
-                member.rack_id,
-                member.instance_id,
-            )
-            for member_id, member in members.items()
+        computation = self._computation(members, targets, update.resolved)
+        if not computation.advance(ASSIGNMENT_STEPS_PER_SLICE):
+            return None
+        changed = {
+            member_id: target
+            for member_id, target in computation.assigned.items()
+            if member_id not in targets or targets[member_id] != target
         }
-        topics = self._topics(
-            frozenset().union(*topic_ids.values()),
-            racks=any(member.rack_id for member in members.values()),
-        )
-        name = group.assignor(present, joining)
-        assigned = ASSIGNORS[
-            name if name in ASSIGNORS and name is not None else self.assignors()[0]
-        ](subscribers, topics)
-        for member_id, target in assigned.items():
-            if member_id not in targets or targets[member_id] != target:
-                draft.write(
-                    records.TargetAssignmentMemberKey(group.group_id, member_id),
-                    target_record(target),
-                )
+        if sum(map(record_steps, changed.values())) > ASSIGNMENT_STEPS_PER_PORTION:
+            return None
+        for member_id, target in changed.items():
+            draft.write(
+                records.TargetAssignmentMemberKey(group.group_id, member_id), target_record(target)
+            )
         draft.write(
             records.TargetAssignmentMetadataKey(group.group_id),
             records.TargetAssignmentMetadata(update.epoch, now.wall_ms),
         )
         self._timers.expect_target(group, now)
-        return assigned
+        return computation.assigned
 
     def topic_ids(
         self, member: ConsumerGroupMember, resolved: Mapping[str, frozenset[str]]
@@ -114,22 +133,3 @@ class TargetAssignments:
             for name in names
             if name in known and (topic_id := self.state.topics.topic_id(name)) is not None
         )
-
-    def _topics(self, topic_ids: Iterable[UUID], *, racks: bool) -> dict[UUID, Topic]:
-        view = self.state.topics
-        found = {}
-        for topic_id in topic_ids:
-            name = view.topic_name(topic_id)
-            assert name is not None
-            where = {"racks": view.racks(name).__getitem__} if racks else {}
-            found[topic_id] = Topic(view.partitions(name), **where)
-        return found
-
-
-def target_record(target: Assignment) -> records.TargetAssignmentMember:
-    return records.TargetAssignmentMember(
-        tuple(
-            records.TopicPartitions(topic_id, tuple(target[topic_id]))
-            for topic_id in sorted(target)
-        )
-    )

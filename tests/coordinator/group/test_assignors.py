@@ -6,18 +6,62 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from time import process_time
+from typing import NamedTuple
 from uuid import UUID
 
 from hypothesis import given, settings, strategies as st
 
-from mqd.coordinator.group.assignment import Assignment, Subscriber, Topic
-from mqd.coordinator.group.assignors import ASSIGNORS, assign_range
-from mqd.coordinator.group.uniform_assignor import assign_uniform
+from mqd.coordinator.group import assignment, assignors
+from mqd.coordinator.group.assignment import Assignment, Partitions, Topic
 
 TOPICS = [UUID(int=number) for number in range(1, 6)]
 A, B, C = TOPICS[:3]
+STEPS_AT_ONCE_MAX = 60_000
+"""Of one chunk of work, for the small groups here."""
+
+
+class Subscriber(NamedTuple):
+    """As assignment.Subscriber, with the ids of topics."""
+
+    topics: frozenset[UUID]
+    held: Partitions
+    rack: str | None = None
+    instance_id: str | None = None
+
+
+def assign(
+    name: str, members: Mapping[str, Subscriber], topics: Mapping[UUID, Topic]
+) -> dict[str, Assignment]:
+    """The whole work of an assignor, with the ids of topics."""
+    ids = sorted(topics)
+    numbers = {topic_id: number for number, topic_id in enumerate(ids)}
+    subscribers = {
+        member_id: assignment.Subscriber(
+            tuple(sorted(numbers[topic_id] for topic_id in member.topics)),
+            {numbers[one]: held for one, held in member.held.items() if one in numbers},
+            member.rack,
+            member.instance_id,
+        )
+        for member_id, member in members.items()
+    }
+    work = assignors.ASSIGNORS[name](subscribers, [topics[topic_id] for topic_id in ids])
+    try:
+        while True:
+            assert 0 <= next(work) <= STEPS_AT_ONCE_MAX
+    except StopIteration as end:
+        shares = end.value
+    return {
+        member_id: {ids[number]: partitions for number, partitions in share.items()}
+        for member_id, share in shares.items()
+    }
+
+
+assign_uniform = partial(assign, "uniform")
+assign_range = partial(assign, "range")
+ASSIGNORS = {"uniform": assign_uniform, "range": assign_range}
 
 
 def subscriber(
@@ -114,6 +158,7 @@ def test_every_subscribed_partition_has_one_subscribed_owner(
         assert all(
             partitions and list(partitions) == sorted(partitions) for partitions in share.values()
         )
+        assert list(share) == sorted(share)
 
 
 @given(groups(), st.sampled_from(sorted(ASSIGNORS)), st.integers(0, 2**32).map(Random))
