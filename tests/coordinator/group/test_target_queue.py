@@ -107,7 +107,11 @@ def test_a_part_of_a_target_is_no_target_for_the_next_coordinator(
     assert len(disjoint_targets(group)) == sum(TOPICS.values())
 
 
-def test_a_portion_that_was_not_appended_is_written_again(slow: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("portion", [700, 10**6])
+def test_a_portion_that_was_not_appended_is_written_again(
+    slow: pytest.MonkeyPatch, portion: int
+) -> None:
+    slow.setattr("mqd.coordinator.group.target_queue.ASSIGNMENT_STEPS_PER_PORTION", portion)
     group = joined()
     harness, lost = group.harness, 0
     while group.state.assignment_epoch == 1:
@@ -228,11 +232,11 @@ def test_one_slice_in_each_call_and_one_group_at_a_time(slow: pytest.MonkeyPatch
     slow.setattr(TargetComputation, "advance", counted)
     harness = group.harness
     harness.shard.state.timers.set(("consumer-resolve", GROUP), harness.now.seconds)
-    for _ in range(5):
+    for search_is_due in (True, False, False):
         harness.now = Moment(harness.now.seconds + 1, harness.now.wall_ms)
         before = len(steps)
         harness.carry_out(harness.shard.on_deadline(harness.now))
-        assert len(steps) - before <= 1
+        assert len(steps) - before == (0 if search_is_due else 1)
     slices(group)
     other = harness.shard.state.get("other")
     assert other is not None and other.state_name() == "Reconciling"

@@ -1,0 +1,73 @@
+"""Steps of the event loop that compute and write the target assignment of a large consumer group
+(KIP-848): heartbeats of many members, and the slices between them.
+
+Times are CPU time; a step above the bound has three tries.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from functools import cache, partial
+
+import pytest
+
+from tests.coordinator.group.consumer_support import Group
+from tests.coordinator.group.support import Topics
+
+SECONDS_MAX = 0.05
+TRIES = 3
+MEMBERS = 40
+TOPICS = {"large": 10_000} | {f"t{number}": 1 for number in range(3_000)}
+
+pytestmark = [pytest.mark.slow]
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+@pytest.mark.parametrize("mixed", [True, False])
+def test_a_step_of_a_large_assignment(
+    monkeypatch: pytest.MonkeyPatch, assignor: str, mixed: bool
+) -> None:
+    monkeypatch.setattr(Topics, "digest", cache(Topics.digest))
+    tried = []
+    for _ in range(TRIES):
+        tried.append(longest(assignor, mixed))
+        if tried[-1] < SECONDS_MAX:
+            break
+    print(f"{assignor}, {'mixed' if mixed else 'equal'} subscriptions: {min(tried) * 1000:.0f} ms")
+    assert min(tried) < SECONDS_MAX
+
+
+def longest(assignor: str, mixed: bool) -> float:
+    """Members join one after the other. Each step of the shard is timed, with its replay."""
+    group = Group(TOPICS)
+    names = list(TOPICS)
+    steps = []
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(MEMBERS):
+            topics = [*names[:1], *names[1 + number % 7 :: 1 + number % 5]] if mixed else names
+            steps.append(timed(partial(group.join, f"m{number}", topics, server_assignor=assignor)))
+            steps.extend(timed_deadlines(group, 1.1))
+    finally:
+        gc.enable()
+    assert sum(len(target) for target in group.state.targets.values()) >= len(TOPICS) - 1
+    return max(steps)
+
+
+def timed(step: Callable[[], object]) -> float:
+    began = time.thread_time()
+    step()
+    return time.thread_time() - began
+
+
+def timed_deadlines(group: Group, seconds: float) -> list[float]:
+    harness, found = group.harness, []
+    until = harness.now.seconds + seconds
+    while (deadline := harness.shard.next_deadline()) is not None and deadline <= until:
+        harness.advance(max(0.0, deadline - harness.now.seconds) - 1e-9)
+        found.append(timed(lambda: harness.advance(1e-9)))
+    harness.advance(until - harness.now.seconds)
+    return found
