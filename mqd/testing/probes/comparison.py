@@ -26,7 +26,8 @@ def commit_batches(
 
 def compare(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
     """The replica must hold the committed batches below `end`, those that are older
-    than its log excepted.
+    than its log excepted. Batches below its log start offset may also differ: the leader has
+    deleted those offsets, so nobody reads them here, and the segment is removed soon.
     """
     if not committed.batches or end <= committed.first_offset:
         return
@@ -37,9 +38,15 @@ def compare(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
         committed.batches, (shadow.batches[0].base_offset if shadow.batches else shadow.start,)
     )
     at = first + shadow.agreed
+    not_compared: int | None = None
     while at < len(committed.batches) and committed.batches[at].next_offset <= end:
         ours = shadow.batches[at - first] if at - first < len(shadow.batches) else None
         theirs = committed.batches[at]
+        is_deleted = theirs.next_offset <= shadow.log_start_offset
+        if is_deleted and (ours is None or ours[:4] != theirs[:4]):
+            not_compared = at if not_compared is None else not_compared
+            at += 1
+            continue
         if ours is None:
             raise Violation(
                 f"{what} ends at {shadow.end}, and {theirs.next_offset} and more was committed"
@@ -50,7 +57,8 @@ def compare(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
                 "leader epoch, CRC)"
             )
         at += 1
-    shadow.agreed = at - first
+    # If its log start goes back, they are compared.
+    shadow.agreed = (at if not_compared is None else not_compared) - first
 
 
 def _compare_compacted(shadow: Shadow, committed: Committed, end: int, what: str) -> None:

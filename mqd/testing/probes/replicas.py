@@ -127,6 +127,7 @@ class ReplicaProbe:
             )
             self._read_log(node_id, life, log, shadow, died_in_cut, where)
         self._look_at_stable(partition, shadow, where)
+        shadow.log_start_offset = log.log_start_offset
         shadow.life, shadow.high_watermark = life, high_watermark
         if partition.is_leader:
             became = not before or before[4] != partition.leader_epoch or not before[5]

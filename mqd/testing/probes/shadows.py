@@ -67,6 +67,7 @@ class Shadow:
     """Producer id -> first offset of its transaction, where the files hold no marker of its end."""
     state: tuple[Any, ...] = ()
     """The state at the latest check."""
+    log_start_offset: int = 0
     agreed: int = 0
     """Batches from the front that were compared with the committed ones and are the same."""
     compared_below: int = 0
