@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             *("__init__", "types", "errors", "limits", "usage", "peers", "logs"),
-            "memory_plan",
+            *("memory_plan", "topic_names"),
             *("config", "config_file", "options", "option_table", "option_listing"),
         }
     ),

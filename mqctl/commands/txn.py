@@ -353,7 +353,7 @@ def abort(
                 and start_offset in (None, each.transaction_start_offset)
                 and producer_id in (None, each.producer_id)
             ):
-                known = None if force else await admin.looked_after(tp, each.producer_id)
+                known = None if force else await admin.find_transaction(tp, each.producer_id)
                 if known is not None:
                     # any client may have named it
                     fence = f"mqctl txn fence {shlex.quote(known.transactional_id)}"

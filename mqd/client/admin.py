@@ -9,14 +9,23 @@ lost may have been made; the retry then returns an error that explains this.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from mqd.client.arguments import (
+    INT32_MAX,
+    check_flag,
+    check_names,
+    check_topic,
+    check_topics,
+    check_whole,
+)
 from mqd.client.calls import Outcomes, by_topic, outcomes_of, raised
 from mqd.client.cluster_admin import ClusterAdmin
 from mqd.client.descriptions import (
     ConfigChange,
     ConfigEntry,
     ConfigSource,
+    ConfigValue,
     CreatedTopic,
     NewTopic,
     Resource,
@@ -25,6 +34,15 @@ from mqd.client.descriptions import (
 from mqd.client.errors import ClientError, does_not_exist, error_from_wire
 from mqd.client.group_offset_admin import GroupOffsetAdmin
 from mqd.client.metadata import TopicInfo
+from mqd.client.resource_arguments import (
+    as_changes,
+    as_configs,
+    as_first_offsets,
+    check_by_partition,
+    check_new_topics,
+    check_resources,
+    check_totals,
+)
 from mqd.client.txn_admin import TransactionAdmin
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, TopicPartition
@@ -47,7 +65,8 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic | ClientError]:
         """Create topics; each name has its result. With `validate_only` nothing is changed."""
-        wanted = {topic.name: topic for topic in topics}
+        wanted = {topic.name: topic for topic in check_new_topics("topics", topics)}
+        check_flag("validate_only", validate_only)
 
         async def attempt(names: list[str]) -> Outcomes:
             body = {
@@ -77,16 +96,18 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
         name: str,
         partitions: int = -1,
         replication_factor: int = -1,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, ConfigValue] | None = None,
     ) -> CreatedTopic:
         """Create one topic; raises the ClientError that the broker returns."""
+        configs = {} if configs is None else configs
         results = await self.create_topics(
-            [NewTopic(name, partitions, replication_factor, configs or {})]
+            [NewTopic(name, partitions, replication_factor, configs)]
         )
         return raised(results[name])
 
     async def delete_topics(self, names: Iterable[str]) -> dict[str, ClientError | None]:
         """Delete topics with all their records. None for each that is gone."""
+        wanted = check_topics("names", names)
 
         async def attempt(left: list[str]) -> Outcomes:
             body = {
@@ -100,11 +121,13 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
             )
 
         results: dict[str, ClientError | None] = await self._each(
-            "deleting topics", names, attempt, repeated=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            "deleting topics", wanted, attempt, repeated=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
         return results
 
     async def delete_topic(self, name: str) -> None:
+        """Delete one topic; raises the ClientError that the broker returns."""
+        check_topic(name, "name")
         raised((await self.delete_topics([name]))[name])
 
     async def add_partitions(
@@ -114,6 +137,8 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
 
         Keys map to other partitions from then on.
         """
+        check_totals("totals", totals)
+        check_flag("validate_only", validate_only)
 
         async def attempt(left: list[str]) -> Outcomes:
             topics = [{"name": name, "count": totals[name], "assignments": None} for name in left]
@@ -132,6 +157,7 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
         """All topics by name; `internal` includes those that the cluster keeps for itself."""
+        check_flag("internal", internal)
 
         async def attempt() -> list[TopicInfo]:
             view = await self._client.refresh(None)
@@ -144,6 +170,7 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo | ClientError]:
         """Topics with their partitions, leaders and replicas."""
+        wanted = check_topics("names", names)
 
         async def attempt(left: list[str]) -> Outcomes:
             view = await self._client.refresh(left)
@@ -166,7 +193,7 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
                 )[name] = error
             return outcomes
 
-        return await self._each("describing topics", names, attempt)
+        return await self._each("describing topics", wanted, attempt)
 
     # -- configurations
 
@@ -178,6 +205,9 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
         documentation: bool = False,
     ) -> dict[Resource, list[ConfigEntry] | ClientError]:
         """The effective configuration of each resource, all keys or those named, sorted by name."""
+        wanted = check_resources("resources", resources)
+        named = None if keys is None else list(check_names("keys", keys, "retention.ms"))
+        check_flag("documentation", documentation)
 
         async def request(node_id: int | None, group: list[Resource]) -> Outcomes:
             body = {
@@ -185,7 +215,7 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
                     {
                         "resource_type": each.type,
                         "resource_name": each.name,
-                        "configuration_keys": None if keys is None else list(keys),
+                        "configuration_keys": named,
                     }
                     for each in group
                 ],
@@ -202,7 +232,7 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
             await self._request_all(_by_node(left), request, outcomes)
             return outcomes
 
-        return await self._each("describing configurations", list(resources), attempt)
+        return await self._each("describing configurations", wanted, attempt)
 
     async def alter_configs(
         self, changes: Mapping[Resource, Sequence[ConfigChange]], *, validate_only: bool = False
@@ -211,20 +241,15 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
 
         All changes of a resource are made, or none.
         """
+        wanted = as_changes("changes", changes)
+        check_flag("validate_only", validate_only)
 
         async def request(node_id: int | None, group: list[Resource]) -> Outcomes:
             rows = [
                 {
                     "resource_type": each.type,
                     "resource_name": each.name,
-                    "configs": [
-                        {
-                            "name": change.name,
-                            "config_operation": change.operation,
-                            "value": change.value,
-                        }
-                        for change in changes[each]
-                    ],
+                    "configs": wanted[each],
                 }
                 for each in group
             ]
@@ -243,22 +268,23 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
             return outcomes
 
         results: dict[Resource, ClientError | None] = await self._each(
-            "altering configurations", list(changes), attempt
+            "altering configurations", list(wanted), attempt
         )
         return results
 
     # -- partitions
 
     async def delete_records(
-        self, before: Mapping[TopicPartition, int]
+        self, before: Mapping[TopicPartition, int | Literal["end", "latest"]]
     ) -> dict[TopicPartition, int | ClientError]:
-        """Delete each partition's records before an offset (END_OF_LOG: all); returns the
-        new first offsets.
+        """Delete each partition's records before an offset ("end": all); returns the new first
+        offsets.
         """
+        offsets = as_first_offsets("before", before)
 
         async def request(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
-                group, lambda tp: {"partition_index": tp.partition, "offset": before[tp]}
+                group, lambda tp: {"partition_index": tp.partition, "offset": offsets[tp]}
             )
             body = {
                 "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
@@ -271,7 +297,7 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
                 for row in topic.partitions
             )
 
-        return await self._each_partition("deleting records", list(before), request)
+        return await self._each_partition("deleting records", list(offsets), request)
 
     async def list_epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
@@ -279,6 +305,9 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
         """The end offset of a leader epoch in the leader's log, for each partition; -1 if unknown
         (KIP-320). An offset that was read in that epoch and is beyond its end has been truncated.
         """
+        check_by_partition("epochs", epochs, "7")
+        for tp, epoch in epochs.items():
+            check_whole(f"the leader epoch of {tp}", epoch, NO_EPOCH, INT32_MAX)
 
         async def request(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
@@ -304,6 +333,7 @@ class Admin(GroupOffsetAdmin, TransactionAdmin, ClusterAdmin):
 
 
 def _new_topic(topic: NewTopic) -> dict[str, Any]:
+    configs = as_configs(topic.configs)
     return {
         "name": topic.name,
         "num_partitions": -1 if topic.assignments else topic.partitions,
@@ -312,7 +342,7 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
             {"partition_index": index, "broker_ids": list(brokers)}
             for index, brokers in sorted(topic.assignments.items())
         ],
-        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+        "configs": [{"name": name, "value": value} for name, value in configs.items()],
     }
 
 

@@ -7,12 +7,18 @@ no group. `bool` does not count as a number, although it is an `int` in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from enum import Enum
 from numbers import Integral, Real
+from typing import Any
 
-from mqd.client.errors import invalid_type, invalid_value
+from mqd.client.errors import InvalidValue, invalid_type, invalid_value
+from mqd.errors import ErrorCode
+from mqd.limits import COORDINATOR_KEY_BYTES_MAX, STRING_BYTES_MAX, TOPIC_NAME_CHARS_MAX
 from mqd.protocol.compression import Codec
+from mqd.topic_names import topic_name_problem
 
+INT16_MAX, INT64_MAX = 2**15 - 1, 2**63 - 1
 INT32_MAX = 2**31 - 1
 """The largest number of milliseconds and bytes that the protocol has room for."""
 _SHOWN_CHARACTERS = 60
@@ -24,6 +30,11 @@ def shown(value: object) -> str:
     """A value for a message, shortened."""
     text = f"{value!a}"
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def milliseconds(seconds: float) -> int:
+    """A bound for a request; infinity and long times as the largest number of the protocol."""
+    return int(min(seconds * 1000, INT32_MAX))
 
 
 def check_whole(name: str, value: object, low: int, high: int = INT32_MAX) -> None:
@@ -72,12 +83,35 @@ def check_callable(name: str, value: object) -> None:
         raise invalid_type(f"{name} is {shown(value)}", "give a function, or leave it out")
 
 
-def check_text(name: str, value: object, example: str) -> None:
-    """A str that is not empty."""
+def check_member(name: str, value: object, allowed: type[Enum]) -> None:
+    """A member of an enumeration."""
+    if not isinstance(value, allowed):
+        listed = ", ".join(f"{allowed.__name__}.{each.name}" for each in allowed)
+        raise invalid_type(f"{name} is {shown(value)}", f"choose one of {listed}")
+
+
+def check_string(
+    name: str, value: object, example: str, *, bytes_max: int = STRING_BYTES_MAX
+) -> None:
+    """A str that the protocol can encode; it may be empty."""
     if not isinstance(value, str):
         raise invalid_type(f"{name} is {shown(value)}", f"give a str, for example {example!r}")
-    if not value:
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        message = f"{name} is {shown(value)}, which is not valid UTF-8"
+        raise invalid_value(message, "use valid Unicode text") from None
+    if size > bytes_max:
+        raise invalid_value(f"{name} has {size} bytes", f"give at most {bytes_max}")
+
+
+def check_text(
+    name: str, value: object, example: str, *, bytes_max: int = STRING_BYTES_MAX
+) -> None:
+    """A str that is not empty."""
+    if value == "":
         raise invalid_value(f"{name} is empty", f"give a name, for example {example!r}")
+    check_string(name, value, example, bytes_max=bytes_max)
 
 
 def check_optional_text(name: str, value: object, example: str) -> None:
@@ -86,9 +120,27 @@ def check_optional_text(name: str, value: object, example: str) -> None:
         check_text(name, value, example)
 
 
-def check_topic(value: object) -> None:
-    """A name of a topic: not empty. The broker checks its characters."""
-    check_text("topic", value, "orders")
+def check_id(name: str, value: object, example: str) -> None:
+    """A group id or a transactional id, with the limit of the broker."""
+    check_text(name, value, example, bytes_max=COORDINATOR_KEY_BYTES_MAX)
+
+
+def check_topic(value: object, name: str = "topic") -> None:
+    """A legal name of a topic, by the rule of the broker: a topic with another name never exists,
+    so a request about it would be retried in vain.
+    """
+    if not isinstance(value, str):
+        raise invalid_type(f"{name} is {shown(value)}", "give a str, for example 'orders'")
+    if value == "":
+        remedy = "give a name, for example 'orders'"
+        raise InvalidValue(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is empty", remedy=remedy)
+    if topic_name_problem(value) is not None:
+        message = f"{name} is {shown(value)}, which is no legal name"
+        remedy = (
+            f"give 1 to {TOPIC_NAME_CHARS_MAX} characters of a-z, A-Z, 0-9, '.', '_' and '-',"
+            " other than '.' and '..'"
+        )
+        raise InvalidValue(ErrorCode.INVALID_TOPIC_EXCEPTION, message, remedy=remedy)
 
 
 def check_several(name: str, values: object) -> None:
@@ -97,17 +149,52 @@ def check_several(name: str, values: object) -> None:
         raise invalid_type(f"{name} is {shown(values)}", f"give a list: [{values!r}]")
 
 
-def check_names(name: str, values: object) -> tuple[str, ...]:
-    """Several names as a tuple."""
+def as_list(name: str, values: object, example: str) -> list[Any]:
+    """Several values, not one str."""
     check_several(name, values)
     if not isinstance(values, Iterable):
-        raise invalid_type(
-            f"{name} is {shown(values)}", "give a list of names, for example ['orders']"
-        )
-    names = tuple(values)
+        raise invalid_type(f"{name} is {shown(values)}", f"give a list, for example {example}")
+    return list(values)
+
+
+def check_mapping(name: str, values: object, example: str) -> None:
+    """A dict, or another Mapping."""
+    if not isinstance(values, Mapping):
+        raise invalid_type(f"{name} is {shown(values)}", f"give a dict, for example {example}")
+
+
+def check_names(name: str, values: object, example: str = "orders") -> tuple[str, ...]:
+    """Several names as a tuple."""
+    names = tuple(as_list(name, values, f"['{example}']"))
     for each in names:
-        check_text(f"a name in {name}", each, "orders")
+        check_text(f"a name in {name}", each, example)
     return names
+
+
+def check_ids(name: str, values: object, example: str) -> list[str]:
+    """Group ids, member ids or transactional ids, as brokers list them: Apache Kafka also has
+    longer ones, and an empty group id.
+    """
+    ids = as_list(name, values, f"['{example}']")
+    for each in ids:
+        check_string(f"an id in {name}", each, example)
+    return ids
+
+
+def check_topics(name: str, values: object) -> list[str]:
+    """Several names of topics."""
+    topics = as_list(name, values, "['orders']")
+    for each in topics:
+        check_topic(each, f"a topic in {name}")
+    return topics
+
+
+def check_wholes(name: str, values: object, low: int, high: int) -> list[int]:
+    """Several ints from `low` to `high`."""
+    numbers = as_list(name, values, "[1, 2]")
+    for each in numbers:
+        check_whole(f"a number in {name}", each, low, high)
+    return numbers
 
 
 def as_codec(value: object) -> Codec:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import trio
 
 from mqd import limits
-from mqd.client.arguments import check_whole
+from mqd.client.arguments import as_codec, check_topic, check_whole
 from mqd.client.cluster import ClusterClient
 from mqd.client.columns import COLUMNS, EncodedBatch, decode, encode, partition_for_keys, schema
 from mqd.client.columns_schema import HEADERS_TYPE
@@ -25,6 +25,7 @@ from mqd.client.errors import ClientError, error_from_wire, invalid_type, invali
 from mqd.client.fetched_batches import Chunk
 from mqd.client.fetcher import Fetcher
 from mqd.client.partitioner import StickyPartitioner
+from mqd.client.producer_options import CodecName
 from mqd.client.raw_producer import RawProducer, open_raw_producer
 from mqd.errors import ErrorCode, MqError
 from mqd.protocol.compression import Codec
@@ -154,6 +155,10 @@ class ArrowProducer:
         without one. A row without a timestamp gets the current time. Raises ClientError: a column
         that does not fit, or the first failure of the producer.
         """
+        check_topic(topic)
+        if not isinstance(rows, pa.Table | pa.RecordBatch):
+            message = f"the rows are {type(rows).__name__}"
+            raise invalid_type(message, "give a pyarrow.Table or a pyarrow.RecordBatch")
         if unknown := [name for name in rows.schema.names if name not in _SENT]:
             raise invalid_value(
                 f"column '{unknown[0]}' cannot be sent", f"choose among {', '.join(_SENT)}"
@@ -264,7 +269,7 @@ def _misfit(name: str, kind: pa.DataType, wanted: str) -> ClientError:
 async def open_arrow_producer(
     client: ClusterClient,
     *,
-    codec: Codec = Codec.NONE,
+    codec: Codec | CodecName = Codec.NONE,
     batch_bytes: int = limits.PRODUCER_BATCH_BYTES,
     **options: Any,
 ) -> AsyncIterator[ArrowProducer]:
@@ -273,6 +278,8 @@ async def open_arrow_producer(
     The end of the block flushes. Always acks=all and idempotent: if anything is refused for good,
     the producer fails as a whole, and everything after it, too.
     """
+    chosen = as_codec(codec)
+    check_whole("batch_bytes", batch_bytes, 1, limits.REQUEST_BYTES_MAX // 2)
     async with open_raw_producer(client, **options) as raw:
         timeout_s = float(options.get("delivery_timeout_s", 120.0))
-        yield ArrowProducer(client, raw, codec=codec, batch_bytes=batch_bytes, timeout_s=timeout_s)
+        yield ArrowProducer(client, raw, codec=chosen, batch_bytes=batch_bytes, timeout_s=timeout_s)

@@ -14,7 +14,7 @@ import trio
 
 from mqd import limits
 from mqd.client.accumulator import Accumulator, Batch, Outcome, Sequences
-from mqd.client.arguments import as_codec
+from mqd.client.arguments import as_codec, milliseconds
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient, api
 from mqd.client.errors import (
@@ -80,7 +80,7 @@ class BatchSender:
         self._refreshing: set[str] = set()
         self._closed = False
         self._is_idle = False
-        """Whether `run` waits, and must be woken for a record."""
+        """Whether `_run` waits, and must be woken for a record."""
 
     # -- waiting
 
@@ -117,7 +117,7 @@ class BatchSender:
         """Whether records of `tp` may be sent now."""
         return True
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Decide what to send, until cancelled."""
         while True:
             now = trio.current_time()
@@ -241,7 +241,7 @@ class BatchSender:
         body = {
             "transactional_id": self._transactional_id,
             "acks": self._acks,
-            "timeout_ms": int(timeout_s * 1000),
+            "timeout_ms": milliseconds(timeout_s),
             "topic_data": [
                 {"name": name, "topic_id": ids.get(name, ZERO_UUID), "partition_data": rows}
                 for name, rows in topics.items()

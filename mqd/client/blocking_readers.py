@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import trio
 
+from mqd.client.arguments import check_number
 from mqd.client.blocking_loop import BackgroundLoop, as_coroutine, blocking
 from mqd.client.consumer import Consumer
 from mqd.client.fetched_batches import ARROW_ROWS_MAX, FetchedBatch
@@ -32,6 +33,14 @@ class BatchReader(Protocol):
     def assignment(self) -> list[TopicPartition]: ...
 
 
+def _seconds(timeout_s: float | None) -> float:
+    """A bound of a wait; None is no bound. Raises InvalidType or InvalidValue."""
+    if timeout_s is None:
+        return math.inf
+    check_number("timeout_s", timeout_s, 0)
+    return timeout_s
+
+
 class BlockingReader(Generic[ReaderT]):
     """A reader of batches without await: iterate over it, or call `next`."""
 
@@ -46,7 +55,7 @@ class BlockingReader(Generic[ReaderT]):
         """
 
         async def in_loop() -> FetchedBatch | None:
-            with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
+            with trio.move_on_after(_seconds(timeout_s)):
                 return await self._wrapped.next()
             return None
 
@@ -83,7 +92,7 @@ class BlockingArrowBatches:
         """The next Arrow batch; None at the end, and after `timeout_s` without one."""
 
         async def in_loop() -> pa.RecordBatch | None:
-            with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
+            with trio.move_on_after(_seconds(timeout_s)):
                 return await self._wrapped.next()
             return None
 

@@ -41,8 +41,9 @@ def addresses_of(bootstrap: object) -> list[tuple[str, int]]:
         raise invalid_value("bootstrap is empty", remedy)
     for address in bootstrap:
         match address:
-            case (str(), int()):
-                pass
+            case (str(host), int(port)):
+                if not host or not 0 < port < 65536:
+                    raise invalid_value(f"a bootstrap address is {shown(address)}", remedy)
             case _:
                 raise invalid_type(f"a bootstrap address is {shown(address)}", remedy)
     return list(bootstrap)

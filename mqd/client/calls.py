@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
-from mqd.client.arguments import check_several
-from mqd.client.cluster import ClusterClient
+from mqd.client.arguments import check_above_zero, check_flag, milliseconds
+from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.coordinator import KeyType, find_coordinators
 from mqd.client.descriptions import Resource
 from mqd.client.errors import (
@@ -48,13 +48,16 @@ class Calls:
     def __init__(
         self, client: ClusterClient, *, timeout_s: float = 30.0, patient: bool = True
     ) -> None:
+        check_client(client)
+        check_above_zero("timeout_s", timeout_s)
+        check_flag("patient", patient)
         self._client = client
         self._timeout_s = timeout_s
         self._patient = patient
 
     @property
     def _timeout_ms(self) -> int:
-        return int(self._timeout_s * 1000)
+        return milliseconds(self._timeout_s)
 
     async def _retry(self, what: str, attempt: Callable[[], Awaitable[ItemT]]) -> ItemT:
         return await self._client.retry(
@@ -91,7 +94,6 @@ class Calls:
         """Results for all keys. Attempts repeat for the keys without a result until the timeout.
         `repeated`: the error code that a retry gets if a lost attempt has made the change.
         """
-        check_several("the argument", keys)
         results: dict[KeyT, Any] = {}
         wanted = left = list(dict.fromkeys(keys))
         outcome_uncertain = False

@@ -15,15 +15,17 @@ from typing import Any, TypeVar
 
 import trio
 
-from mqd.client.arguments import check_above_zero, check_number, check_text
+from mqd.client.arguments import check_above_zero, check_number, check_text, shown
 from mqd.client.backoff import backoff_s
 from mqd.client.bootstrap import addresses_of
 from mqd.client.errors import (
+    ClientClosed,
     ClientError,
     DeadlineExceeded,
     PeerUnreachable,
     does_not_exist,
     error_from_wire,
+    invalid_type,
 )
 from mqd.client.metadata import BrokerInfo, ClusterView, TopicInfo
 from mqd.client.nurseries import joining_nursery, lasting_nursery
@@ -55,6 +57,13 @@ def api(key: int) -> Api:
     found = by_key(key)
     assert found is not None, key
     return found
+
+
+def check_client(client: object) -> None:
+    """The client of `connect`."""
+    if not isinstance(client, ClusterClient):
+        remedy = "give the client of `async with connect(...) as client`"
+        raise invalid_type(f"client is {shown(client)}", remedy)
 
 
 class _Opening:
@@ -100,6 +109,15 @@ class ClusterClient:
         self._connections: dict[tuple[str, int, str], PeerConnection] = {}
         self._opening: dict[tuple[str, int, str], _Opening] = {}
         self._refreshing = trio.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Send nothing from now on: each later call raises ClientClosed."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed
 
     # -- connections
 
@@ -109,6 +127,7 @@ class ClusterClient:
         for data) passes a `purpose` of its own and gets its own connection. Concurrent callers
         share one attempt.
         """
+        self._check_open()
         place = (*address, purpose)
         found = self._live(place)
         if found is not None:
@@ -170,6 +189,7 @@ class ClusterClient:
         brokers, then bootstrap addresses. A silent one does not delay the others: after a head
         start the client tries the next one, too.
         """
+        self._check_open()
         for place in list(self._connections):
             if not place[2] and (found := self._live(place)) is not None:
                 return found
@@ -238,6 +258,7 @@ class ClusterClient:
         at_most: int | None = None,
     ) -> Any:
         """One attempt on one connection, bounded by `request_timeout_s`."""
+        self._check_open()
         declaration = api(key)
         version = connection.version_of(declaration, at_most=at_most)
         return await connection.request(
@@ -463,4 +484,7 @@ async def connect(
             )
         else:
             await client.refresh([])
-        yield client
+        try:
+            yield client
+        finally:
+            client.close()

@@ -9,6 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from mqd.client.arguments import (
+    INT32_MAX,
+    check_flag,
+    check_member,
+    check_topics,
+    check_whole,
+    check_wholes,
+)
 from mqd.client.calls import Calls, Outcomes, by_topic, outcomes_of
 from mqd.client.descriptions import (
     BoundUsage,
@@ -24,6 +32,7 @@ from mqd.client.descriptions import (
 )
 from mqd.client.errors import ClientError, error_from_wire
 from mqd.client.metadata import BrokerInfo, PartitionInfo
+from mqd.client.resource_arguments import check_levels, check_partitions, check_targets
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 
@@ -75,7 +84,9 @@ class ClusterAdmin(Calls):
     ) -> dict[int, list[LogDirectory] | ClientError]:
         """The log directories of the given brokers (all by default) and their replicas."""
         if node_ids is None:
-            node_ids = sorted((await self._client.refresh([])).brokers)
+            wanted = sorted((await self._client.refresh([])).brokers)
+        else:
+            wanted = _node_ids(node_ids)
 
         async def request(node_id: int, _: list[int]) -> Outcomes:
             response = await self._client.request_broker(
@@ -97,12 +108,13 @@ class ClusterAdmin(Calls):
             await self._request_all({node_id: [node_id] for node_id in left}, request, outcomes)
             return outcomes
 
-        return await self._each("describing log directories", list(node_ids), attempt)
+        return await self._each("describing log directories", wanted, attempt)
 
     async def describe_usage(
         self, node_ids: Iterable[int]
     ) -> dict[int, list[BoundUsage] | ClientError]:
         """How full the bounds of the given brokers are. Apache Kafka's brokers report none."""
+        wanted = _node_ids(node_ids)
 
         async def request(node_id: int, _: list[int]) -> Outcomes:
             response = await self._client.request_broker(
@@ -128,13 +140,14 @@ class ClusterAdmin(Calls):
             await self._request_all({node_id: [node_id] for node_id in left}, request, outcomes)
             return outcomes
 
-        return await self._each("describing usage", list(node_ids), attempt)
+        return await self._each("describing usage", wanted, attempt)
 
     async def unregister_broker(self, node_id: int) -> None:
         """Unregister a broker that will not return.
 
         Raises ClientError, with BROKER_ID_NOT_REGISTERED if it is not known.
         """
+        check_whole("node_id", node_id, 0)
 
         async def attempt() -> None:
             response = await self._client.request_controller(
@@ -172,6 +185,8 @@ class ClusterAdmin(Calls):
 
         Raises ClientError, with INVALID_UPDATE_VERSION if a broker does not support them.
         """
+        check_levels("levels", levels)
+        check_flag("validate_only", validate_only)
 
         async def attempt() -> None:
             updates = [
@@ -233,22 +248,23 @@ class ClusterAdmin(Calls):
         Topics that do not exist are left out. A broker without DescribeTopicPartitions (KIP-966)
         gets a Metadata request, which has no ELR.
         """
+        wanted = None if topics is None else check_topics("topics", topics)
 
         async def attempt() -> dict[TopicPartition, PartitionState]:
             try:
-                return await self._describe_partitions(topics)
+                return await self._describe_partitions(wanted)
             except ClientError as error:
                 if error.code is not ErrorCode.UNSUPPORTED_VERSION:
                     raise
-            view = await self._client.refresh(topics)
+            view = await self._client.refresh(wanted)
             return {
                 TopicPartition(topic.name, each.partition): _state_of(each, topic.internal)
                 for topic in sorted(view.topics.values(), key=lambda topic: topic.name)
-                if topics is None or topic.name in topics
+                if wanted is None or topic.name in wanted
                 for each in topic.partitions
             }
 
-        if topics is not None and not topics:
+        if wanted == []:
             return {}
         return await self._retry("describing partitions", attempt)
 
@@ -296,6 +312,8 @@ class ClusterAdmin(Calls):
         PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE ... An unclean election loses
         the records that only the dead replicas had.
         """
+        check_member("kind", kind, ElectionType)
+        chosen = None if partitions is None else check_partitions("partitions", partitions)
 
         def body(wanted: Iterable[TopicPartition] | None) -> dict[str, Any]:
             topics = None
@@ -320,7 +338,7 @@ class ClusterAdmin(Calls):
                 for row in topic.partition_result
             )
 
-        if partitions is None:
+        if chosen is None:
 
             async def attempt() -> dict[TopicPartition, ClientError | None]:
                 outcomes = await request(None)
@@ -328,7 +346,7 @@ class ClusterAdmin(Calls):
 
             return await self._retry("electing leaders", attempt)
         results: dict[TopicPartition, ClientError | None] = await self._each(
-            "electing leaders", list(partitions), request
+            "electing leaders", chosen, request
         )
         return results
 
@@ -340,6 +358,7 @@ class ClusterAdmin(Calls):
 
         Returns when the moves have begun; `list_partition_reassignments` tells which are not done.
         """
+        check_targets("targets", targets)
 
         async def attempt(left: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
@@ -376,15 +395,16 @@ class ClusterAdmin(Calls):
         self, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """The moves that are under way, of the given partitions or of all, in order."""
-        if partitions is not None and not partitions:
+        chosen = None if partitions is None else check_partitions("partitions", partitions)
+        if chosen == []:
             return {}
 
         async def attempt() -> dict[TopicPartition, Reassignment]:
             topics = None
-            if partitions is not None:
+            if chosen is not None:
                 topics = [
                     {"name": name, "partition_indexes": indexes}
-                    for name, indexes in _indexes(partitions).items()
+                    for name, indexes in _indexes(chosen).items()
                 ]
             response = await self._client.request_controller(
                 LIST_PARTITION_REASSIGNMENTS, {"timeout_ms": self._timeout_ms, "topics": topics}
@@ -401,6 +421,10 @@ class ClusterAdmin(Calls):
             return dict(sorted(found.items()))
 
         return await self._retry("listing moves", attempt)
+
+
+def _node_ids(node_ids: Iterable[int]) -> list[int]:
+    return check_wholes("node_ids", node_ids, 0, INT32_MAX)
 
 
 def _indexes(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

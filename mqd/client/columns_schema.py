@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from mqd.client.errors import ClientError
-from mqd.errors import ErrorCode
+from mqd.client.arguments import check_names
+from mqd.client.errors import invalid_value
 
 COLUMNS: Final = (
     "key",
@@ -52,17 +52,10 @@ class Aborted(NamedTuple):
 
 def schema(columns: Sequence[str] = COLUMNS[:7]) -> pa.Schema:
     """The Arrow schema of `columns`, in the order given."""
-    unknown = [name for name in columns if name not in _FIELDS]
+    names = check_names("columns", columns, "value")
+    unknown = [name for name in names if name not in _FIELDS]
     if unknown:
-        raise ClientError(
-            ErrorCode.INVALID_REQUEST,
-            f"unknown column '{unknown[0]}'",
-            remedy=f"choose among {', '.join(COLUMNS)}",
-        )
-    if len(set(columns)) != len(columns):
-        raise ClientError(
-            ErrorCode.INVALID_REQUEST,
-            f"a column appears twice in {', '.join(columns)}",
-            remedy="name each once",
-        )
-    return pa.schema([_FIELDS[name] for name in columns])
+        raise invalid_value(f"unknown column '{unknown[0]}'", f"choose among {', '.join(COLUMNS)}")
+    if len(set(names)) != len(names):
+        raise invalid_value(f"a column appears twice in {', '.join(names)}", "name each once")
+    return pa.schema([_FIELDS[name] for name in names])

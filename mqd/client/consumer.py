@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import trio
 
 from mqd import limits
-from mqd.client.arguments import check_above_zero, check_flag, check_topic, check_whole, shown
+from mqd.client.arguments import check_above_zero, check_flag, check_whole, shown
 from mqd.client.backoff import backoff_s
-from mqd.client.cluster import ClusterClient
+from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.errors import (
     ClientError,
     ConsumerClosed,
     as_client_error,
-    invalid_type,
     invalid_value,
 )
 from mqd.client.fetched_batches import ARROW_ROWS_MAX, ConsumedBatch, FetchedBatch
@@ -32,7 +31,14 @@ from mqd.client.fetcher import Fetcher, PartitionFetch
 from mqd.client.group_options import Reset
 from mqd.client.metadata import ClusterView
 from mqd.client.nurseries import owned_nursery
-from mqd.client.offset_specs import OffsetSpec, check_reset, resolve_offsets
+from mqd.client.offset_specs import (
+    OffsetSpec,
+    check_offset_spec,
+    check_offset_specs,
+    check_reset,
+    resolve_offsets,
+)
+from mqd.client.resource_arguments import check_topic_partition
 from mqd.errors import ErrorCode, MqError
 from mqd.types import ZERO_UUID, TopicPartition
 
@@ -81,9 +87,9 @@ class Consumer:
         Cancel-safe: no batch is lost. After an error of one partition, that partition is not read
         until `seek`, and others are.
         """
-        return await self.next_of(self._fetcher.take)
+        return await self._next_of(self._fetcher.take)
 
-    async def next_of(self, take: Callable[[], ConsumedT | None]) -> ConsumedT | None:
+    async def _next_of(self, take: Callable[[], ConsumedT | None]) -> ConsumedT | None:
         """As `next`, of what `take` takes from the fetcher."""
         while True:
             await trio.lowlevel.checkpoint()
@@ -122,7 +128,7 @@ class Consumer:
         """
         from mqd.client.arrow import ArrowBatches
 
-        return ArrowBatches(self.next_of, self._fetcher, columns, rows_max)
+        return ArrowBatches(self._next_of, self._fetcher, columns, rows_max)
 
     def assignment(self) -> list[TopicPartition]:
         return self._fetcher.assignment()
@@ -141,6 +147,7 @@ class Consumer:
         """Read `tp` from somewhere else."""
         self._check_open()
         self._check_read(tp)
+        check_offset_spec(tp, spec)
         found = await resolve_offsets(self._client, {tp: spec}, timeout_s=self._timeout_s)
         self._fetcher.seek(tp, found[tp])
         self._wake()
@@ -154,6 +161,9 @@ class Consumer:
             self._fetcher.pause(tp)
 
     def resume(self, *partitions: TopicPartition) -> None:
+        """Deliver and fetch these partitions again."""
+        for tp in partitions:
+            check_topic_partition("a partition", tp)
         for tp in partitions:
             self._fetcher.resume(tp)
         self._wake()
@@ -174,10 +184,12 @@ class Consumer:
             raise ConsumerClosed
 
     def _check_read(self, tp: TopicPartition) -> None:
+        check_topic_partition("the partition", tp)
         if tp not in self.assignment():
             raise invalid_value(f"{tp} is not read by this consumer", "choose one of assignment()")
 
     def _check_has_position(self, tp: TopicPartition) -> None:
+        check_topic_partition("the partition", tp)
         if self._fetcher.assignment_id(tp) is None:
             message = f"{tp} is not read by this consumer, or not yet"
             raise invalid_value(message, "choose one of assignment(), and call next first")
@@ -186,7 +198,7 @@ class Consumer:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Decide what to fetch, until cancelled."""
         while True:
             now = trio.current_time()
@@ -292,12 +304,30 @@ class Consumer:
         self._wake()
 
 
+def _ends_wanted(
+    start: Mapping[TopicPartition, OffsetSpec], end: object
+) -> dict[TopicPartition, OffsetSpec]:
+    """Where to stop, by partition. Raises InvalidValue or InvalidType."""
+    if end is None:
+        return {}
+    if isinstance(end, str):
+        if end not in ("end", "latest"):
+            raise invalid_value(f"end is {shown(end)}", "give 'end', or offsets by partition")
+        return dict.fromkeys(start, "end")
+    check_offset_specs("end", end)
+    assert isinstance(end, Mapping)
+    for tp in end:
+        if tp not in start:
+            raise invalid_value(f"end names {tp}, which start does not", "name it in both")
+    return dict(end)
+
+
 @asynccontextmanager
 async def open_consumer(
     client: ClusterClient,
     start: Mapping[TopicPartition, OffsetSpec],
     *,
-    end: Mapping[TopicPartition, OffsetSpec] | Literal["end"] | None = None,
+    end: Mapping[TopicPartition, OffsetSpec] | Literal["end", "latest"] | None = None,
     read_committed: bool = False,
     reset: Reset = "error",
     max_wait_ms: int = 500,
@@ -312,15 +342,12 @@ async def open_consumer(
     decides what happens when the offset to read is out of range. A fetch waits at the broker up to
     `max_wait_ms` for `min_bytes`.
     """
-    if not isinstance(start, Mapping) or not start:
-        make = invalid_value if isinstance(start, Mapping) else invalid_type
+    check_client(client)
+    check_offset_specs("start", start)
+    if not start:
         example = "{TopicPartition('orders', 0): 'beginning'}"
-        raise make(f"start is {shown(start)}", f"give partitions and offsets: {example}")
-    for tp in start:
-        if not isinstance(tp, TopicPartition):
-            raise invalid_type(f"a key of start is {shown(tp)}", "give a TopicPartition")
-        check_topic(tp.topic)
-        check_whole("partition", tp.partition, 0)
+        raise invalid_value(f"start is {shown(start)}", f"give partitions and offsets: {example}")
+    specs = _ends_wanted(start, end)
     check_reset(reset)
     check_flag("read_committed", read_committed)
     check_whole("max_wait_ms", max_wait_ms, 0)
@@ -330,10 +357,7 @@ async def open_consumer(
     check_above_zero("timeout_s", timeout_s)
     starts = await resolve_offsets(client, start, timeout_s=timeout_s)
     ends: dict[TopicPartition, int] = {}
-    if end is not None:
-        specs: Mapping[TopicPartition, OffsetSpec] = (
-            dict.fromkeys(start, "end") if end == "end" else end
-        )
+    if specs:
         ends = await resolve_offsets(
             client, specs, timeout_s=timeout_s, read_committed=read_committed
         )
@@ -352,7 +376,7 @@ async def open_consumer(
             reset=reset,
             timeout_s=timeout_s,
         )
-        nursery.start_soon(consumer.run)
+        nursery.start_soon(consumer._run)
         try:
             yield consumer
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from mqd.client.errors import ClientError
@@ -19,6 +19,14 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 """Special timestamps of ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005)."""
 
+Place = Literal["beginning", "earliest", "end", "latest"]
+PLACES: Mapping[str, int] = {
+    "beginning": EARLIEST,
+    "earliest": EARLIEST,
+    "end": LATEST,
+    "latest": LATEST,
+}
+"""The ends of a log by their names: ours and Kafka's."""
 END_OF_LOG = -1
 """DeleteRecords: everything up to the high watermark."""
 
@@ -63,12 +71,16 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
+ConfigValue = str | int | float | bool
+"""A value to set. True is sent as "true", 1000 as "1000"."""
+
+
 class ConfigChange(NamedTuple):
-    """One change of one key; DELETE takes no value."""
+    """One change of one key; DELETE takes no value. A number or a bool is sent as Kafka's text."""
 
     name: str
     operation: ConfigOperation
-    value: str | None = None
+    value: ConfigValue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,7 @@ class NewTopic:
     name: str
     partitions: int = -1
     replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, ConfigValue] = field(default_factory=dict)
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 

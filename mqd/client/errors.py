@@ -189,7 +189,7 @@ class ConsumerClosed(ClientError):
 
 
 class ClientClosed(ClientError, RuntimeError):
-    """The block of a blocking client has ended."""
+    """The block of the client has ended."""
 
     def __init__(self) -> None:
         message = "the client is closed: its block has ended"

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
+from mqd.client.arguments import check_ids, check_names, check_string
 from mqd.client.calls import Calls, Outcomes, items_of_all, raised
 from mqd.client.coordinator import KeyType
 from mqd.client.errors import ClientError, does_not_exist, error_from_wire
@@ -37,7 +38,10 @@ class GroupAdmin(Calls):
         self, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> dict[int, list[ListedGroup] | ClientError]:
         """The same for each coordinating broker, with the errors of brokers that failed."""
-        body = {"states_filter": list(states), "types_filter": list(types)}
+        body = {
+            "states_filter": list(check_names("states", states, "Stable")),
+            "types_filter": list(check_names("types", types, "consumer")),
+        }
 
         async def request(node_id: int) -> list[ListedGroup]:
             response = await self._client.request_broker(node_id, LIST_GROUPS, body)
@@ -57,6 +61,7 @@ class GroupAdmin(Calls):
     ) -> dict[str, GroupDescription | ClientError]:
         """Groups with their members, of both protocols; GROUP_ID_NOT_FOUND if a group does not
         exist."""
+        wanted = check_ids("group_ids", group_ids, "billing")
 
         async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             found = await self._describe_consumer_groups(connection, keys)
@@ -75,7 +80,7 @@ class GroupAdmin(Calls):
                 found.to_retry.update(classic.to_retry)
             return found
 
-        return await self._each_coordinated("describing groups", group_ids, KeyType.GROUP, request)
+        return await self._each_coordinated("describing groups", wanted, KeyType.GROUP, request)
 
     async def _describe_consumer_groups(
         self, connection: PeerConnection, keys: list[str]
@@ -90,12 +95,13 @@ class GroupAdmin(Calls):
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ClientError | None]:
         """Delete groups with their offsets. None for each deleted one; NON_EMPTY_GROUP if it has
         members."""
+        wanted = check_ids("group_ids", group_ids, "billing")
 
         async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             response = await self._client.request(connection, DELETE_GROUPS, {"groups_names": keys})
             return _outcomes(response.results, lambda row: None)
 
-        return await self._each_coordinated("deleting groups", group_ids, KeyType.GROUP, request)
+        return await self._each_coordinated("deleting groups", wanted, KeyType.GROUP, request)
 
     async def remove_members(
         self,
@@ -109,8 +115,13 @@ class GroupAdmin(Calls):
         UNKNOWN_MEMBER_ID for those that are not in the group. A live member joins again after its
         next heartbeat.
         """
-        wanted: dict[str, tuple[str, str | None]] = {each: (each, None) for each in member_ids}
-        wanted |= {each: ("", each) for each in instance_ids}
+        check_string("group_id", group_id, "billing")
+        if reason is not None:
+            check_string("reason", reason, "maintenance")
+        members = check_ids("member_ids", member_ids, "consumer-1")
+        static = check_ids("instance_ids", instance_ids, "billing-1")
+        wanted: dict[str, tuple[str, str | None]] = {each: (each, None) for each in members}
+        wanted |= {each: ("", each) for each in static}
         what = f"removing members of group {group_id!r}"
 
         async def request(connection: PeerConnection, _: list[str]) -> Outcomes:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 import trio
 
-from mqd.client.cluster import ClusterClient
+from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.consumer import ConsumedT, Consumer
 from mqd.client.errors import ClientError
 from mqd.client.fetched_batches import ConsumedBatch, FetchedBatch
@@ -28,8 +28,9 @@ from mqd.client.group_options import GroupOptions
 from mqd.client.keyword_options import takes_options
 from mqd.client.membership import Membership
 from mqd.client.nurseries import lasting_nursery
-from mqd.client.offset_specs import OffsetSpec, resolve_offsets
-from mqd.client.offsets import CommittedOffset, Offsets
+from mqd.client.offset_specs import OffsetSpec, check_offset_spec, resolve_offsets
+from mqd.client.offsets import CommittedOffset, Offsets, check_offsets
+from mqd.client.resource_arguments import check_partitions
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
 
@@ -77,9 +78,9 @@ class GroupConsumer(Consumer):
         Raises ClientError. After an error of one partition, that partition is not read until
         `seek`, and others are. An error of the membership is final.
         """
-        return await self.next_of(self._fetcher.take)
+        return await self._next_of(self._fetcher.take)
 
-    async def next_of(self, take: Callable[[], ConsumedT | None]) -> ConsumedT:
+    async def _next_of(self, take: Callable[[], ConsumedT | None]) -> ConsumedT:
         """As `next`, of what `take` takes from the fetcher."""
         self._mark_processed()
         self._member.enter_poll(trio.current_time())
@@ -125,7 +126,9 @@ class GroupConsumer(Consumer):
         REBALANCE_IN_PROGRESS when a rebalance waits for `next`, and DeadlineExceeded.
         """
         self._check_open()
-        if offsets is None:
+        if offsets is not None:
+            check_offsets("offsets", offsets)
+        else:
             self._mark_processed()
             offsets = dict(self._commits.processed)
         deadline = trio.current_time() + self._timeout_s
@@ -136,7 +139,8 @@ class GroupConsumer(Consumer):
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """The group's committed offset of each partition; None without one."""
         self._check_open()
-        return await self._commits.fetch(list(partitions), stable=self._options.read_committed)
+        wanted = check_partitions("partitions", partitions)
+        return await self._commits.fetch(wanted, stable=self._options.read_committed)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that this member owns."""
@@ -158,6 +162,7 @@ class GroupConsumer(Consumer):
         """Read an owned partition from somewhere else. The position there is committed next."""
         self._check_open()
         self._check_read(tp)
+        check_offset_spec(tp, spec)
         found = await resolve_offsets(self._client, {tp: spec}, timeout_s=self._timeout_s)
         self._check_read(tp)
         self._start_at(tp, found[tp])
@@ -296,11 +301,11 @@ class GroupConsumer(Consumer):
 
     # -- the end
 
-    async def run_member(self) -> None:
-        """Take the member's steps until `finish`."""
+    async def _run_member(self) -> None:
+        """Take the member's steps until `_finish`."""
         await self._membership.run()
 
-    async def finish(self, *, orderly: bool) -> None:
+    async def _finish(self, *, orderly: bool) -> None:
         """Commit, call the user's callback and leave the group, within `close_timeout_s`.
 
         Without `orderly` (an exception left the block) the delivered batch is not processed, and
@@ -338,6 +343,7 @@ async def open_group_consumer(
     At the end of the block it commits (with `auto_commit`) and leaves. Raises ValueError or
     TypeError for a wrong argument.
     """
+    check_client(client)
     fetcher = Fetcher(
         read_committed=options.read_committed,
         max_bytes=options.max_bytes,
@@ -345,11 +351,11 @@ async def open_group_consumer(
     )
     async with lasting_nursery() as nursery:
         consumer = GroupConsumer(client, nursery, fetcher, options)
-        nursery.start_soon(consumer.run)
-        nursery.start_soon(consumer.run_member)
+        nursery.start_soon(consumer._run)
+        nursery.start_soon(consumer._run_member)
         orderly = False
         try:
             yield consumer
             orderly = True
         finally:
-            await consumer.finish(orderly=orderly)
+            await consumer._finish(orderly=orderly)

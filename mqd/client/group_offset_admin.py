@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from mqd.client.arguments import check_flag, check_ids, check_string
 from mqd.client.calls import Outcomes, by_topic, outcomes_of, raised
 from mqd.client.cluster import api
 from mqd.client.coordinator import KeyType
-from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
+from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset, Place
 from mqd.client.errors import ClientError, error_from_wire
 from mqd.client.group_admin import GroupAdmin
 from mqd.client.group_descriptions import GroupMember, PartitionLag
@@ -24,11 +25,13 @@ from mqd.client.offsets import (
     CommittedOffset,
     FetchedOffset,
     Offsets,
+    check_offsets,
     commit_body,
     fetch_several_body,
     fetched_rows,
 )
 from mqd.client.peer import PeerConnection
+from mqd.client.resource_arguments import as_timestamps, check_partitions
 from mqd.errors import ErrorCode
 from mqd.protocol.apis.offset_fetch import LAG_TO_HIGH_WATERMARK, LAG_TO_LAST_STABLE_OFFSET
 from mqd.types import TopicPartition
@@ -58,7 +61,9 @@ class GroupOffsetAdmin(GroupAdmin):
         """All committed offsets of each group; empty for a group that does not exist.
         `stable` waits for open transactions."""
 
-        found = await self._fetch_offsets(group_ids, stable=stable)
+        check_flag("stable", stable)
+        wanted = check_ids("group_ids", group_ids, "billing")
+        found = await self._fetch_offsets(wanted, stable=stable)
         listed: dict[str, dict[TopicPartition, CommittedOffset] | ClientError] = {}
         for name, outcome in found.items():
             if isinstance(outcome, ClientError) or outcome.errors:
@@ -78,6 +83,8 @@ class GroupOffsetAdmin(GroupAdmin):
 
         The group must have no members, else UNKNOWN_MEMBER_ID.
         """
+        check_string("group_id", group_id, "billing")
+        check_offsets("offsets", offsets)
 
         async def request(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
             body = commit_body(GroupMetadata(group_id), {tp: offsets[tp] for tp in left})
@@ -95,6 +102,8 @@ class GroupOffsetAdmin(GroupAdmin):
     ) -> dict[TopicPartition, ClientError | None]:
         """Delete committed offsets. GROUP_SUBSCRIBED_TO_TOPIC for topics to which members are
         subscribed."""
+        check_string("group_id", group_id, "billing")
+        wanted = check_partitions("partitions", partitions)
 
         async def request(connection: PeerConnection, left: list[TopicPartition]) -> Outcomes:
             topics = by_topic(left, lambda tp: {"partition_index": tp.partition})
@@ -108,7 +117,7 @@ class GroupOffsetAdmin(GroupAdmin):
             return _partition_outcomes(response)
 
         return await self._of_one_group(
-            f"deleting offsets of group {group_id!r}", group_id, list(partitions), request
+            f"deleting offsets of group {group_id!r}", group_id, wanted, request
         )
 
     async def _of_one_group(
@@ -134,6 +143,7 @@ class GroupOffsetAdmin(GroupAdmin):
         """The lag in each partition that is assigned, or has a committed offset. Raises
         ClientError; GROUP_ID_NOT_FOUND if the coordinator has no trace of the group.
         """
+        check_string("group_id", group_id, "billing")
         return raised((await self.group_lags([group_id], read_committed=read_committed))[group_id])
 
     async def group_lags(
@@ -144,6 +154,7 @@ class GroupOffsetAdmin(GroupAdmin):
         Coordinators of mqd return the lag themselves. For those of Apache Kafka the leaders are
         queried. A partition is listed without an end offset if its leader does not respond.
         """
+        check_flag("read_committed", read_committed)
         described = await self.describe_groups(group_ids)
         names = list(described)
         lags: dict[str, list[PartitionLag] | ClientError] = {}
@@ -270,13 +281,15 @@ class GroupOffsetAdmin(GroupAdmin):
         }
 
     async def list_offsets(
-        self, specs: Mapping[TopicPartition, int], *, read_committed: bool = False
+        self, specs: Mapping[TopicPartition, int | Place], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset | ClientError]:
-        """For each partition the first offset at or after a timestamp in ms, or LATEST, EARLIEST,
-        MAX_TIMESTAMP ...
+        """For each partition the first offset at or after a timestamp in ms; or of "beginning",
+        "end", EARLIEST, LATEST, MAX_TIMESTAMP ...
 
         A timestamp after the last record gives offset -1.
         """
+        timestamps = as_timestamps("specs", specs)
+        check_flag("read_committed", read_committed)
 
         async def request(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics = by_topic(
@@ -284,7 +297,7 @@ class GroupOffsetAdmin(GroupAdmin):
                 lambda tp: {
                     "partition_index": tp.partition,
                     "current_leader_epoch": self._client.view.leader_epoch_of(tp),
-                    "timestamp": specs[tp],
+                    "timestamp": timestamps[tp],
                 },
             )
             body = {
@@ -305,7 +318,7 @@ class GroupOffsetAdmin(GroupAdmin):
                 for row in topic.partitions
             )
 
-        return await self._each_partition("listing offsets", list(specs), request)
+        return await self._each_partition("listing offsets", list(timestamps), request)
 
 
 def _kept(fetched: Mapping[str, _Fetched | ClientError]) -> list[tuple[str, _Fetched]]:

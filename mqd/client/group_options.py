@@ -17,10 +17,11 @@ from mqd.client.arguments import (
     check_callable,
     check_choice,
     check_flag,
+    check_id,
     check_names,
     check_number,
     check_optional_text,
-    check_text,
+    check_topics,
     check_whole,
     shown,
 )
@@ -100,9 +101,9 @@ class GroupOptions:
     """The bound of the last commit, the callbacks and the leave at the end of the block."""
 
     def __post_init__(self) -> None:
-        check_text("group_id", self.group_id, "billing")
-        object.__setattr__(self, "topics", tuple(sorted(check_names("topics", self.topics))))
-        object.__setattr__(self, "assignors", check_names("assignors", self.assignors))
+        check_id("group_id", self.group_id, "billing")
+        object.__setattr__(self, "topics", tuple(sorted(check_topics("topics", self.topics))))
+        object.__setattr__(self, "assignors", check_names("assignors", self.assignors, "range"))
         check_optional_text("pattern", self.pattern, "orders-.*")
         check_choice("group_protocol", self.group_protocol, ("classic", "consumer"))
         check_optional_text("server_assignor", self.server_assignor, "uniform")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from mqd.client.admin import Admin
-from mqd.client.arguments import check_choice, shown
-from mqd.client.cluster import ClusterClient
-from mqd.client.descriptions import EARLIEST, LATEST, ListedOffset
+from mqd.client.arguments import (
+    INT64_MAX,
+    check_above_zero,
+    check_choice,
+    check_flag,
+    shown,
+)
+from mqd.client.cluster import ClusterClient, check_client
+from mqd.client.descriptions import LATEST, PLACES, ListedOffset, Place
 from mqd.client.errors import ClientError, invalid_type, invalid_value
 from mqd.client.group_options import RESETS
+from mqd.client.resource_arguments import check_by_partition
 from mqd.types import TopicPartition
 
 
@@ -22,8 +28,10 @@ class AtTime:
     timestamp_ms: int
 
 
-OffsetSpec = int | Literal["beginning", "end"] | AtTime
-"""Where to start or stop: an offset, an end of the log as it is now, or a time."""
+OffsetSpec = int | Place | AtTime
+"""Where to start or stop: an offset, an end of the log as it is now, or a time. Kafka's "earliest"
+and "latest" mean "beginning" and "end".
+"""
 
 
 def check_reset(reset: object) -> None:
@@ -34,12 +42,23 @@ def check_reset(reset: object) -> None:
 def check_offset_spec(tp: TopicPartition, spec: object) -> None:
     """Raises InvalidValue or InvalidType."""
     allowed = "give an offset from 0 on, 'beginning', 'end' or AtTime(milliseconds)"
-    if isinstance(spec, AtTime) or spec in ("beginning", "end"):
+    if isinstance(spec, str):
+        if spec not in PLACES:
+            raise invalid_value(f"{shown(spec)} is no offset of {tp}", allowed)
         return
-    if isinstance(spec, bool) or not isinstance(spec, int | str):
+    number = spec.timestamp_ms if isinstance(spec, AtTime) else spec
+    if isinstance(number, bool) or not isinstance(number, int):
         raise invalid_type(f"{shown(spec)} is no offset of {tp}", allowed)
-    if isinstance(spec, str) or spec < 0:
+    if not 0 <= number <= INT64_MAX:
         raise invalid_value(f"{shown(spec)} is no offset of {tp}", allowed)
+
+
+def check_offset_specs(name: str, specs: object) -> None:
+    """Places by partition. Raises InvalidValue or InvalidType."""
+    check_by_partition(name, specs, "'beginning'")
+    assert isinstance(specs, Mapping)
+    for tp, spec in specs.items():
+        check_offset_spec(tp, spec)
 
 
 async def resolve_offsets(
@@ -53,8 +72,10 @@ async def resolve_offsets(
 
     With `read_committed`, the end is the last stable offset.
     """
-    for tp, spec in specs.items():
-        check_offset_spec(tp, spec)
+    check_client(client)
+    check_offset_specs("specs", specs)
+    check_above_zero("timeout_s", timeout_s)
+    check_flag("read_committed", read_committed)
     resolved = {tp: spec for tp, spec in specs.items() if isinstance(spec, int)}
     timestamps = {tp: _timestamp(spec) for tp, spec in specs.items() if not isinstance(spec, int)}
     admin = Admin(client, timeout_s=timeout_s)
@@ -66,11 +87,9 @@ async def resolve_offsets(
     return {tp: resolved[tp] for tp in specs}
 
 
-def _timestamp(spec: Literal["beginning", "end"] | AtTime) -> int:
+def _timestamp(spec: Place | AtTime) -> int:
     """The timestamp of ListOffsets that means this spec."""
-    if isinstance(spec, AtTime):
-        return spec.timestamp_ms
-    return EARLIEST if spec == "beginning" else LATEST
+    return spec.timestamp_ms if isinstance(spec, AtTime) else PLACES[spec]
 
 
 async def _list_offsets(

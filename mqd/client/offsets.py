@@ -9,9 +9,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mqd.client.arguments import (
+    INT64_MAX,
+    check_id,
+    check_optional_text,
+    check_string,
+    check_whole,
+    shown,
+)
 from mqd.client.calls import by_topic
 from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
 from mqd.client.group_member import GroupMetadata
+from mqd.client.resource_arguments import check_by_partition
 from mqd.errors import ErrorCode
 from mqd.types import NO_EPOCH, NO_OFFSET, TopicPartition
 
@@ -51,11 +60,34 @@ def commit_body(group: GroupMetadata, offsets: Offsets) -> dict[str, Any]:
     }
 
 
+def check_offsets(name: str, offsets: object) -> None:
+    """Offsets to commit, by partition. Raises InvalidType or InvalidValue."""
+    check_by_partition(name, offsets, "42")
+    assert isinstance(offsets, Mapping)
+    for tp, place in offsets.items():
+        row = committed(place)
+        offset = row.offset
+        is_int = isinstance(offset, int) and not isinstance(offset, bool)
+        if not is_int or not 0 <= offset <= INT64_MAX:
+            make = invalid_value if is_int else invalid_type
+            remedy = "commit the offset of the next record to read, from 0 on"
+            raise make(f"{shown(offset)} is no offset of {tp} to commit", remedy)
+        check_string(f"the metadata of {tp}", row.metadata, "host-1")
+        check_whole(f"the leader epoch of {tp}", row.leader_epoch, NO_EPOCH)
+
+
+def check_group(group: object) -> None:
+    """The identity of a member. Raises InvalidType or InvalidValue."""
+    if not isinstance(group, GroupMetadata):
+        remedy = "give group_metadata() of the consumer, or GroupMetadata('billing')"
+        raise invalid_type(f"group is {shown(group)}", remedy)
+    check_id("the group id", group.group_id, "billing")
+    check_whole("the generation", group.generation, -1)
+    check_string("the member id", group.member_id, "consumer-1")
+    check_optional_text("the instance id", group.instance_id, "billing-1")
+
+
 def _row(tp: TopicPartition, place: CommittedOffset) -> dict[str, Any]:
-    if isinstance(place.offset, bool) or not isinstance(place.offset, int) or place.offset < 0:
-        make = invalid_value if isinstance(place.offset, int) else invalid_type
-        remedy = "commit the offset of the next record to read, from 0 on"
-        raise make(f"{place.offset!r} is no offset of {tp} to commit", remedy)
     return {
         "partition_index": tp.partition,
         "committed_offset": place.offset,

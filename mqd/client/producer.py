@@ -18,7 +18,7 @@ from mqd import limits
 from mqd.client.accumulator import RECORD_OVERHEAD_BYTES, Batch, record_bytes
 from mqd.client.arguments import check_topic
 from mqd.client.batch_sender import BatchSender
-from mqd.client.cluster import ClusterClient
+from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.delivery import Delivery, RecordMetadata
 from mqd.client.errors import ClientError, DeadlineExceeded, ProducerClosed, error_from_wire
 from mqd.client.keyword_options import takes_options
@@ -26,7 +26,7 @@ from mqd.client.metadata import TopicInfo
 from mqd.client.nurseries import owned_nursery
 from mqd.client.partitioner import StickyPartitioner
 from mqd.client.producer_options import ProducerOptions, SendingOptions
-from mqd.client.record_checks import Headers, check_destination, check_record
+from mqd.client.record_checks import Headers, as_headers, check_destination, check_record
 from mqd.client.routes import Route
 from mqd.errors import ErrorCode
 from mqd.types import TopicPartition
@@ -95,7 +95,7 @@ class Producer(BatchSender):
             or type(value) is not bytes
             or (key is not None and type(key) is not bytes)
         ):
-            headers = tuple(headers)
+            headers = as_headers(headers)
             check_record(value, key, headers, timestamp, partition)
             key = None if key is None else bytes(key)
             value = None if value is None else bytes(value)
@@ -210,9 +210,10 @@ async def open_producer(client: ClusterClient, options: ProducerOptions) -> Asyn
     The end of the block flushes; an exception in the block drops unsent records. Raises ValueError
     or TypeError for a wrong argument.
     """
+    check_client(client)
     async with owned_nursery() as nursery:
         producer = Producer(client, nursery, options)
-        nursery.start_soon(producer.run)
+        nursery.start_soon(producer._run)
         try:
             yield producer
             await producer.flush()

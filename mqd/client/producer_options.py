@@ -14,8 +14,8 @@ from mqd.client.arguments import (
     check_callable,
     check_choice,
     check_flag,
+    check_id,
     check_number,
-    check_text,
     check_whole,
 )
 from mqd.client.errors import InvalidValue
@@ -103,7 +103,7 @@ class TransactionalOptions(SendingOptions):
 
     def __post_init__(self) -> None:
         SendingOptions.__post_init__(self)
-        check_text("transactional_id", self.transactional_id, "copier-1")
+        check_id("transactional_id", self.transactional_id, "copier-1")
         check_whole("transaction_timeout_ms", self.transaction_timeout_ms, 1, INT32_MAX)
         check_above_zero("timeout_s", self.timeout_s)
         check_number("close_timeout_s", self.close_timeout_s, 0)

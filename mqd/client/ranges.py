@@ -16,8 +16,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from mqd.client.admin import Admin
+from mqd.client.arguments import INT64_MAX, check_above_zero, check_flag, check_whole
 from mqd.client.backoff import backoff_s
-from mqd.client.cluster import ClusterClient, api
+from mqd.client.cluster import ClusterClient, api, check_client
 from mqd.client.errors import (
     ClientError,
     ConsumerClosed,
@@ -37,6 +38,7 @@ from mqd.client.range_plan import (
     RangePlan,
     Waiting,
 )
+from mqd.client.resource_arguments import check_topic_partition
 from mqd.errors import ErrorCode, MqError
 from mqd.types import ZERO_UUID, TopicPartition
 
@@ -119,7 +121,7 @@ class RangeReader:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Fetch to the end of the range or to the first failure."""
         try:
             while not self._plan.is_done:
@@ -302,10 +304,16 @@ async def open_range(
     reader waits for open transactions before `end`, and each response lists the aborted ones.
     `timeout_s` bounds the time without progress.
     """
+    check_client(client)
+    check_topic_partition("tp", tp)
+    check_whole("start", start, 0, INT64_MAX)
+    check_whole("end", end, 0, INT64_MAX)
+    check_flag("read_committed", read_committed)
+    check_above_zero("timeout_s", timeout_s)
     plan = RangePlan(tp, start, end, read_committed=read_committed, bytes_max=bytes_max)
     async with owned_nursery() as nursery:
         reader = RangeReader(client, plan, timeout_s=timeout_s)
-        nursery.start_soon(reader.run)
+        nursery.start_soon(reader._run)
         try:
             yield reader
         finally:

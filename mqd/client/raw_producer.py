@@ -18,17 +18,20 @@ from mqd import limits
 from mqd.client.arguments import (
     check_above_zero,
     check_flag,
+    check_id,
     check_number,
-    check_optional_text,
+    check_topic,
     check_whole,
+    shown,
 )
-from mqd.client.cluster import ClusterClient
-from mqd.client.errors import ClientError, error_from_wire, invalid_value
+from mqd.client.cluster import ClusterClient, check_client
+from mqd.client.errors import ClientError, error_from_wire, invalid_type, invalid_value
 from mqd.client.group_member import GroupMetadata
 from mqd.client.nurseries import lasting_nursery
-from mqd.client.offsets import Offsets
+from mqd.client.offsets import Offsets, check_group, check_offsets
 from mqd.client.raw_queue import SMALLER_BATCHES, RawQueue, Sealable
 from mqd.client.raw_sender import RawSender
+from mqd.client.resource_arguments import check_topic_partition
 from mqd.client.txn import INIT_PRODUCER_ID, Phase, PreparedTransaction
 from mqd.client.txn_calls import EndedTransaction, TransactionCalls, end_transaction
 from mqd.errors import ErrorCode, MqError
@@ -76,7 +79,7 @@ class RawProducer:
         """
         await trio.lowlevel.checkpoint()
         self._sender.check_open()
-        tp = TopicPartition(topic, batch.partition)
+        tp = _destination(topic, batch)
         await self._check_partition(tp)
         size = len(batch.data)
         if size > limits.REQUEST_BYTES_MAX // 2:
@@ -95,8 +98,12 @@ class RawProducer:
     async def send_all(self, batches: Iterable[tuple[str, Sealable]]) -> None:
         """`send` each (topic, batch), in order: for callers in other threads, at the cost of one
         call."""
-        for topic, batch in batches:
-            await self.send(topic, batch)
+        if not isinstance(batches, Iterable):
+            raise invalid_type(f"batches is {shown(batches)}", "give pairs of (topic, batch)")
+        for each in batches:
+            if not isinstance(each, tuple) or len(each) != 2:
+                raise invalid_type(f"one of batches is {shown(each)}", "give (topic, batch)")
+            await self.send(*each)
 
     async def flush(self) -> None:
         """Wait until every batch is acknowledged. Raises the first failure of the producer."""
@@ -149,6 +156,8 @@ class RawProducer:
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit these offsets of the group with the transaction (KIP-447)."""
         self._sender.check_closed()
+        check_offsets("offsets", offsets)
+        check_group(group)
         try:
             await self._transactional().send_offsets(offsets, group)
         finally:
@@ -168,7 +177,7 @@ class RawProducer:
 
     # -- inside
 
-    async def init(self) -> None:
+    async def _init(self) -> None:
         """Get the producer id."""
         if self._calls is not None:
             await self._calls.init()
@@ -187,7 +196,7 @@ class RawProducer:
         response = await self._client.retry("getting a producer id", attempt, deadline=deadline)
         self._queue.restart(response.producer_id, response.producer_epoch)
 
-    async def finish(self, timeout_s: float) -> None:
+    async def _finish(self, timeout_s: float) -> None:
         """A transaction that is still open is not to be committed. One that is prepared stays."""
         if self._calls is None or self.phase not in (Phase.OPEN, Phase.BROKEN, Phase.ABORTING):
             return
@@ -200,7 +209,7 @@ class RawProducer:
     def close(self) -> None:
         self._sender.close()
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Send until cancelled."""
         await self._sender.run()
 
@@ -232,6 +241,17 @@ class RawProducer:
                 )
 
 
+def _destination(topic: object, batch: Any) -> TopicPartition:
+    """Where a batch goes. Raises InvalidType or InvalidValue."""
+    check_topic(topic)
+    partition = getattr(batch, "partition", None)
+    if partition is None:
+        raise invalid_type(f"batch is {shown(batch)}", "give an EncodedBatch of columns.encode")
+    tp = TopicPartition(str(topic), partition)
+    check_topic_partition("the destination", tp)
+    return tp
+
+
 @asynccontextmanager
 async def open_raw_producer(
     client: ClusterClient,
@@ -253,9 +273,11 @@ async def open_raw_producer(
     the end of the block is aborted; a prepared one stays. `two_phase` needs a broker that serves
     InitProducerId version 6 (KIP-939). `timeout_s` bounds each call to a coordinator.
     """
+    check_client(client)
     most = limits.PRODUCER_BATCHES_CACHED
     check_whole("in_flight_per_partition", in_flight_per_partition, 1, most)
-    check_optional_text("transactional_id", transactional_id, "writer-1")
+    if transactional_id is not None:
+        check_id("transactional_id", transactional_id, "writer-1")
     check_flag("two_phase", two_phase)
     if two_phase and transactional_id is None:
         raise invalid_value("two_phase has no transactional id", "give transactional_id=...")
@@ -290,12 +312,12 @@ async def open_raw_producer(
             in_flight_max=in_flight_per_partition,
             delivery_timeout_s=delivery_timeout_s,
         )
-        await producer.init()
-        nursery.start_soon(producer.run)
+        await producer._init()
+        nursery.start_soon(producer._run)
         try:
             yield producer
             if calls is None:
                 await producer.flush()
         finally:
-            await producer.finish(close_timeout_s)
+            await producer._finish(close_timeout_s)
             producer.close()

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import trio
 
+from mqd.client.arguments import milliseconds
 from mqd.client.backoff import backoff_s
 from mqd.client.cluster import ClusterClient, api
 from mqd.client.errors import (
@@ -300,7 +301,7 @@ class RawSender:
         body = {
             "transactional_id": transactional_id,
             "acks": -1,
-            "timeout_ms": int(self._client.request_timeout_s * 1000),
+            "timeout_ms": milliseconds(self._client.request_timeout_s),
             "topic_data": [
                 {"name": name, "topic_id": ids[name], "partition_data": rows}
                 for name, rows in topics.items()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import NoneType
+from typing import Any
 
 from mqd.client.arguments import check_topic, shown
 from mqd.client.errors import invalid_type, invalid_value
@@ -36,11 +37,25 @@ def check_record(
     check_partition(partition)
 
 
+def as_headers(headers: object) -> tuple[Any, ...]:
+    """Several headers. Raises InvalidType."""
+    if not isinstance(headers, Iterable):
+        message = f"the headers of a record are {shown(headers)}"
+        raise invalid_type(message, "give pairs of a name (str) and a value (bytes or None)")
+    return tuple(headers)
+
+
 def check_partition(partition: object) -> None:
-    """Raises InvalidType. Whether the topic has the partition is found out later."""
-    if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int)):
-        message = f"the partition of a record is {shown(partition)}"
-        raise invalid_type(message, "give an int, or leave it out")
+    """Raises InvalidType or InvalidValue. Whether the topic has the partition is found out
+    later.
+    """
+    if partition is None:
+        return
+    allowed = "give an int from 0 on, or leave it out"
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise invalid_type(f"the partition of a record is {shown(partition)}", allowed)
+    if partition < 0:
+        raise invalid_value(f"the partition of a record is {partition}", allowed)
 
 
 def check_destination(topic: object, partition: object) -> None:

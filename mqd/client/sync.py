@@ -16,6 +16,7 @@ import trio
 
 from mqd.client import cluster
 from mqd.client.admin import Admin
+from mqd.client.arguments import check_above_zero, check_flag, check_topic
 from mqd.client.blocking_admin import BlockingAdmin
 from mqd.client.blocking_loop import BackgroundLoop, opens
 from mqd.client.blocking_producers import (
@@ -94,6 +95,10 @@ class BlockingClient:
         created if the brokers' configuration allows it.
         """
 
+        check_topic(topic)
+        check_above_zero("timeout_s", timeout_s)
+        check_flag("fresh", fresh)
+
         async def in_loop() -> int:
             if fresh:
                 await self._wrapped.refresh([topic], create=True)
@@ -137,6 +142,7 @@ def connect(
 
     `timeout_s` bounds each administrative call.
     """
+    check_above_zero("timeout_s", timeout_s)
     loop = BackgroundLoop()
     try:
         with loop.entered(cluster.connect(bootstrap, **options), last=True) as wrapped:

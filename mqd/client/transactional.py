@@ -17,12 +17,12 @@ import trio
 
 from mqd.client.accumulator import Batch, Outcome, Sequences
 from mqd.client.batch_sender import PRODUCE
-from mqd.client.cluster import ClusterClient, api
+from mqd.client.cluster import ClusterClient, api, check_client
 from mqd.client.errors import ClientError, as_client_error
 from mqd.client.group_member import GroupMetadata
 from mqd.client.keyword_options import takes_options
 from mqd.client.nurseries import lasting_nursery
-from mqd.client.offsets import Offsets
+from mqd.client.offsets import Offsets, check_group, check_offsets
 from mqd.client.peer import PeerConnection
 from mqd.client.producer import Producer
 from mqd.client.producer_options import TransactionalOptions
@@ -99,7 +99,7 @@ class TransactionalProducer(Producer):
             yield self
             await self.commit()
         except BaseException:
-            await self.finish()
+            await self._finish()
             raise
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
@@ -109,6 +109,8 @@ class TransactionalProducer(Producer):
         after other refusals. After a cancellation the transaction can only be aborted: the offsets
         may have arrived.
         """
+        check_offsets("offsets", offsets)
+        check_group(group)
         self._sending_offsets += 1
         try:
             await self._calls.send_offsets(offsets, group)
@@ -128,7 +130,7 @@ class TransactionalProducer(Producer):
 
     # -- inside
 
-    async def init(self) -> None:
+    async def _init(self) -> None:
         """Get the producer id. The coordinator fences the previous owner and ends its
         transaction."""
         await self._calls.init()
@@ -210,7 +212,7 @@ class TransactionalProducer(Producer):
             self._set_outcome(batch, Outcome(error=reason))
         self._wake()
 
-    async def finish(self) -> None:
+    async def _finish(self) -> None:
         """Abort a transaction that is still open."""
         if not self._leave:
             return
@@ -229,12 +231,13 @@ async def open_transactional_producer(
     INVALID_TRANSACTION_TIMEOUT, another refusal, DeadlineExceeded; ValueError or TypeError for a
     wrong argument.
     """
+    check_client(client)
     async with lasting_nursery() as nursery:
         producer = TransactionalProducer(client, nursery, options)
-        await producer.init()
-        nursery.start_soon(producer.run)
+        await producer._init()
+        nursery.start_soon(producer._run)
         try:
             yield producer
         finally:
-            await producer.finish()
+            await producer._finish()
             producer.close("the producer was closed")

@@ -10,6 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from mqd.client.arguments import (
+    INT16_MAX,
+    INT64_MAX,
+    check_ids,
+    check_names,
+    check_string,
+    check_whole,
+    check_wholes,
+)
 from mqd.client.calls import Calls, Outcomes, items_of_all, outcomes_of, raised
 from mqd.client.coordinator import KeyType
 from mqd.client.descriptions import ActiveProducer
@@ -21,8 +30,9 @@ from mqd.client.group_descriptions import (
     TransactionDescription,
 )
 from mqd.client.peer import PeerConnection
+from mqd.client.resource_arguments import check_partitions, check_topic_partition
 from mqd.errors import ErrorCode
-from mqd.types import TopicPartition
+from mqd.types import NO_EPOCH, TopicPartition
 
 (
     INIT_PRODUCER_ID,
@@ -64,9 +74,13 @@ class TransactionAdmin(Calls):
         pattern: str | None = None,
     ) -> dict[int, list[ListedTransaction] | ClientError]:
         """The same for each coordinating broker, with the errors of brokers that failed."""
+        if longer_than_ms is not None:
+            check_whole("longer_than_ms", longer_than_ms, 0, INT64_MAX)
+        if pattern is not None:
+            check_string("pattern", pattern, "copier-.*")
         body = {
-            "state_filters": list(states),
-            "producer_id_filters": list(producer_ids),
+            "state_filters": list(check_names("states", states, "Ongoing")),
+            "producer_id_filters": check_wholes("producer_ids", producer_ids, -1, INT64_MAX),
             "duration_filter": -1 if longer_than_ms is None else longer_than_ms,
             "transactional_id_pattern": pattern,
         }
@@ -112,6 +126,7 @@ class TransactionAdmin(Calls):
         """Transactional ids with their open transactions; TRANSACTIONAL_ID_NOT_FOUND for
         what no coordinator knows.
         """
+        wanted = check_ids("transactional_ids", transactional_ids, "copier-1")
 
         async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             response = await self._client.request(
@@ -134,7 +149,7 @@ class TransactionAdmin(Calls):
             return outcomes
 
         return await self._each_coordinated(
-            "describing transactions", transactional_ids, KeyType.TRANSACTION, request
+            "describing transactions", wanted, KeyType.TRANSACTION, request
         )
 
     async def fence_producers(
@@ -143,6 +158,7 @@ class TransactionAdmin(Calls):
         """Fence every producer with one of these ids, and abort its open transaction. Returns the
         new producer ids and epochs.
         """
+        wanted = check_ids("transactional_ids", transactional_ids, "copier-1")
 
         async def request(connection: PeerConnection, keys: list[str]) -> Outcomes:
             outcomes = Outcomes({}, {})
@@ -157,7 +173,7 @@ class TransactionAdmin(Calls):
             return outcomes
 
         return await self._each_coordinated(
-            "fencing producers", transactional_ids, KeyType.TRANSACTION, request
+            "fencing producers", wanted, KeyType.TRANSACTION, request
         )
 
     async def abort_transaction(
@@ -169,6 +185,10 @@ class TransactionAdmin(Calls):
         For transactions that hang: one that a coordinator still looks after would be torn apart.
         Raises ClientError.
         """
+        check_topic_partition("tp", tp)
+        check_whole("producer_id", producer_id, 0, INT64_MAX)
+        check_whole("producer_epoch", producer_epoch, 0, INT16_MAX)
+        check_whole("coordinator_epoch", coordinator_epoch, NO_EPOCH)
 
         async def request(node_id: int, _: list[TopicPartition]) -> Outcomes:
             marker = {
@@ -194,6 +214,7 @@ class TransactionAdmin(Calls):
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ActiveProducer] | ClientError]:
         """The idempotent and transactional producers that each partition's leader remembers."""
+        wanted = check_partitions("partitions", partitions)
 
         async def request(node_id: int, group: list[TopicPartition]) -> Outcomes:
             topics: dict[str, list[int]] = {}
@@ -216,7 +237,7 @@ class TransactionAdmin(Calls):
                 for row in topic.partitions
             )
 
-        return await self._each_partition("describing producers", list(partitions), request)
+        return await self._each_partition("describing producers", wanted, request)
 
     async def find_hanging_transactions(
         self, partitions: Iterable[TopicPartition], *, older_than_ms: int
@@ -226,8 +247,9 @@ class TransactionAdmin(Calls):
         longest transaction timeout in use (KIP-664). Partitions without a leader are skipped. A
         transaction is not reported while a coordinator that may know it does not respond.
         """
+        check_whole("older_than_ms", older_than_ms, 0, INT64_MAX)
+        wanted = list(dict.fromkeys(check_partitions("partitions", partitions)))
         oldest = self._client.clock.wall_ms() - older_than_ms
-        wanted = list(dict.fromkeys(partitions))
         led, unclear = await self._led(wanted)
         suspects: list[tuple[TopicPartition, ActiveProducer]] = []
         for tp, outcome in (await self.describe_producers(led)).items():
@@ -272,12 +294,14 @@ class TransactionAdmin(Calls):
         }
         return [tp for tp in partitions if tp not in none], none
 
-    async def looked_after(
+    async def find_transaction(
         self, tp: TopicPartition, producer_id: int
     ) -> TransactionDescription | None:
         """The transaction of this producer if its coordinator lists `tp` and so will end it there;
-        else None. Raises ClientError while a coordinator that may know it does not respond.
+        None if it hangs. Raises ClientError while a coordinator that may know it does not respond.
         """
+        check_topic_partition("tp", tp)
+        check_whole("producer_id", producer_id, 0, INT64_MAX)
         claims = await self._claims({producer_id})
         if producer_id in claims.uncertain:
             raise claims.uncertain[producer_id]

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 
 import trio
 
-from mqd.client.cluster import ClusterClient
+from mqd.client.arguments import (
+    INT16_MAX,
+    INT64_MAX,
+    check_above_zero,
+    check_flag,
+    check_id,
+    check_whole,
+)
+from mqd.client.cluster import ClusterClient, check_client
 from mqd.client.coordinator import Coordinator, KeyType
 from mqd.client.errors import ClientError, CommitFailed, as_client_error, error_from_wire
 from mqd.client.group_member import GroupMetadata
@@ -268,6 +276,12 @@ async def end_transaction(
     that nothing was written: no request is sent. After DeadlineExceeded the outcome is unknown:
     call again.
     """
+    check_client(client)
+    check_id("transactional_id", transactional_id, "writer-1")
+    check_whole("producer_id", producer_id, NO_PRODUCER_ID, INT64_MAX)
+    check_whole("producer_epoch", producer_epoch, NO_EPOCH, INT16_MAX)
+    check_flag("commit", commit)
+    check_above_zero("timeout_s", timeout_s)
     if producer_id == NO_PRODUCER_ID:
         return EndedTransaction(NO_PRODUCER_ID, NO_EPOCH)
     doing = "committing" if commit else "aborting"

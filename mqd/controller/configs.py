@@ -36,7 +36,6 @@ from mqd.controller.records import Record, SetConfigs
 from mqd.controller.request_limits import check_config_bytes
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
-from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import (
     CONFIG_RESOURCE_BYTES_MAX,
@@ -46,6 +45,7 @@ from mqd.limits import (
     COORDINATOR_KEY_BYTES_MAX,
 )
 from mqd.options import OptionType, Status
+from mqd.topic_names import validate_topic_name
 from mqd.types import NodeId
 
 logger = logging.getLogger(__name__)

@@ -31,9 +31,9 @@ from mqd.controller.records import CreateTopic, Record
 from mqd.controller.request_limits import check_config_bytes, check_topic_count
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
-from mqd.controller.topic_names import RESERVED_TOPIC, validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_CHANGES_MAX, CREATED_TOPICS_MAX, PARTITIONS_PER_REQUEST_MAX
+from mqd.topic_names import RESERVED_TOPIC, validate_topic_name
 from mqd.types import ZERO_UUID, NodeId
 
 USE_DEFAULT = -1

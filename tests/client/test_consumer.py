@@ -319,12 +319,12 @@ async def test_a_partition_that_goes_before_it_is_asked_for_is_not_asked_for(
     ("kind", "sentence", "arguments"),
     [
         (ValueError, "start is {}: give partitions and offsets", {"start": {}}),
-        (TypeError, "start is 'a': give partitions and offsets", {"start": "a"}),
+        (TypeError, "start is 'a': give a dict, for example {TopicPart", {"start": "a"}),
         (TypeError, "a key of start is 'a': give a TopicPartition", {"start": {"a": 0}}),
-        (ValueError, "topic is empty: give a name", {"start": {TopicPartition("", 0): 0}}),
+        (ValueError, "topic of a key of start is empty", {"start": {TopicPartition("", 0): 0}}),
         (
             ValueError,
-            "partition is -1: give a whole number from 0",
+            "partition of a key of start is -1: give a whole number from 0",
             {"start": {TopicPartition("a", -1): 0}},
         ),
         (

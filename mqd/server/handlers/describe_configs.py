@@ -30,12 +30,12 @@ from mqd.config import (
     resolve_topic_option,
 )
 from mqd.controller.configs import ResourceType, effective_node_config, node_id_of
-from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import CONFIG_RESOURCE_REPEATS_MAX, CONFIG_RESOURCES_MAX
 from mqd.server.context import Context, Node
 from mqd.server.loggers import logger_levels
 from mqd.server.slices import listed_in_slices
+from mqd.topic_names import validate_topic_name
 
 _LOGGER_SOURCE = 6
 _RESOURCES_AT_ONCE = 3

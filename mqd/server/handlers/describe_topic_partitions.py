@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from mqd.controller.image import MetadataImage, TopicImage
-from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context
 from mqd.server.handlers.admin import topic_operations
 from mqd.server.slices import SLICE_ROWS, listed_in_slices, others_first
+from mqd.topic_names import validate_topic_name
 from mqd.types import INTERNAL_TOPICS, NO_NODE
 
 

@@ -16,11 +16,11 @@ from typing import Any
 from uuid import UUID
 
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
 from mqd.server.context import Context, Node
 from mqd.server.handlers.admin import cluster_operations, topic_operations
 from mqd.server.slices import SLICE_ROWS, Pace, listed_in_slices
+from mqd.topic_names import validate_topic_name
 from mqd.types import INTERNAL_TOPICS, NO_NODE, ZERO_UUID
 
 _BY_ID_FROM = 12

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mqd.controller.create_topics import NewTopic
-from mqd.controller.topic_names import validate_topic_name
 from mqd.errors import ErrorCode, MqError
+from mqd.topic_names import validate_topic_name
 from tests.controller.cluster import Replica, create_topics, new_topic, with_brokers
 
 
