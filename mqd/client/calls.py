@@ -94,6 +94,7 @@ class Calls:
         """Results for all keys. Attempts repeat for the keys without a result until the timeout.
         `repeated`: the error code that a retry gets if a lost attempt has made the change.
         """
+        self._client.check_open()
         results: dict[KeyT, Any] = {}
         wanted = left = list(dict.fromkeys(keys))
         outcome_uncertain = False

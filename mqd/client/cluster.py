@@ -115,7 +115,8 @@ class ClusterClient:
         """Send nothing from now on: each later call raises ClientClosed."""
         self._closed = True
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises ClientClosed after the end of the block."""
         if self._closed:
             raise ClientClosed
 
@@ -127,7 +128,7 @@ class ClusterClient:
         for data) passes a `purpose` of its own and gets its own connection. Concurrent callers
         share one attempt.
         """
-        self._check_open()
+        self.check_open()
         place = (*address, purpose)
         found = self._live(place)
         if found is not None:
@@ -189,7 +190,7 @@ class ClusterClient:
         brokers, then bootstrap addresses. A silent one does not delay the others: after a head
         start the client tries the next one, too.
         """
-        self._check_open()
+        self.check_open()
         for place in list(self._connections):
             if not place[2] and (found := self._live(place)) is not None:
                 return found
@@ -258,7 +259,7 @@ class ClusterClient:
         at_most: int | None = None,
     ) -> Any:
         """One attempt on one connection, bounded by `request_timeout_s`."""
-        self._check_open()
+        self.check_open()
         declaration = api(key)
         version = connection.version_of(declaration, at_most=at_most)
         return await connection.request(

@@ -244,10 +244,9 @@ class RawProducer:
 def _destination(topic: object, batch: Any) -> TopicPartition:
     """Where a batch goes. Raises InvalidType or InvalidValue."""
     check_topic(topic)
-    partition = getattr(batch, "partition", None)
-    if partition is None:
+    if not hasattr(batch, "data") or not hasattr(batch, "seal"):
         raise invalid_type(f"batch is {shown(batch)}", "give an EncodedBatch of columns.encode")
-    tp = TopicPartition(str(topic), partition)
+    tp = TopicPartition(str(topic), batch.partition)
     check_topic_partition("the destination", tp)
     return tp
 
