@@ -10,9 +10,10 @@ import sys
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without importing typing
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace, _SubParsersAction
+    from argparse import Action, ArgumentParser, Namespace, _SubParsersAction
     from collections.abc import Sequence
     from threading import Thread
+    from typing import Any
 
     from mqd.node.signals import StopSignals
 
@@ -49,11 +50,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    from argparse import ArgumentParser
+    from argparse import ArgumentError, ArgumentParser
 
     from mqd import __version__
 
-    parser = ArgumentParser(
+    class Suggesting(ArgumentParser):
+        """Its error for an unknown command or choice suggests the nearest one."""
+
+        def _check_value(self, action: Action, value: Any) -> None:
+            choices = action.choices
+            if choices is not None and value not in choices:
+                from mqd.config import nearest
+
+                if (close := nearest(str(value), map(str, choices))) is not None:
+                    what = f"no such choice: '{value}'. Did you mean '{close}'?"
+                    raise ArgumentError(action, what)
+            super()._check_value(action, value)
+
+    parser: ArgumentParser = Suggesting(
         prog="mqd", description="A distributed message queue that speaks the Apache Kafka protocol."
     )
     parser.add_argument("--version", action="version", version=f"mqd {__version__}")

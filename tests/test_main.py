@@ -49,6 +49,25 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFi
     assert capsys.readouterr().err.startswith("usage: mqd")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggested"),
+    [
+        (["strt"], "start"),
+        (["config", "lst"], "list"),
+        (["config", "list", "-o", "tabel"], "table"),
+    ],
+)
+def test_an_unknown_command_or_choice_suggests_the_nearest(
+    arguments: list[str], suggested: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == USAGE
+    assert f"no such choice: '{arguments[-1]}'. Did you mean '{suggested}'?" in (
+        capsys.readouterr().err
+    )
+    assert main(["qqq"]) == USAGE
+    assert "choose from" in capsys.readouterr().err
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == OK
     assert capsys.readouterr().out == f"mqd {mqd.__version__}\n"
