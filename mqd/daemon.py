@@ -221,7 +221,7 @@ class Daemon:
     def _plan_memory(self) -> MemoryPlan:
         """The shares of the memory, logged once."""
         plan = MemoryPlan.of(self.config, memory_bytes())
-        logger.info("memory plan in MiB %s", plan)
+        logger.info("memory plan unit=MiB %s", plan)
         if plan.is_too_large:
             logger.warning(
                 "the memory plan exceeds the memory of the machine total=%d machine=%d: lower "

@@ -1,7 +1,7 @@
-"""Logging to standard error: one line for each event, `time level event key=value ...`.
+"""Logging to standard error: one line for each event, `time level logger event key=value ...`.
 
 Modules use the standard library's loggers:
-`logging.getLogger(__name__).info("segment.rolled partition=%s", partition)`. This module formats
+`logging.getLogger(__name__).info("appends resume partition=%s", partition)`. This module formats
 the lines and suppresses repeats: a client that sends invalid requests in a loop, or a full disk,
 must not fill a disk with log lines.
 """
@@ -53,11 +53,13 @@ def write_line(line: str, stream: TextIO | None = None) -> None:
 def warn_all(warnings: Iterable[str]) -> None:
     """Log warnings about the configuration. They are never suppressed."""
     for warning in warnings:
-        logging.getLogger("mqd.config").warning("%s", warning, extra={"always": True})
+        logging.getLogger("mqd.config").warning(
+            "configuration warning message=%s", warning, extra={"always": True}
+        )
 
 
 class LineFormatter(logging.Formatter):
-    """`2026-03-01T12:00:00.123Z INFO mqd.log segment.rolled partition=t-0`; a traceback
+    """`2026-03-01T12:00:00.123Z INFO mqd.log appends resume partition=t-0`; a traceback
     follows on further lines.
     """
 

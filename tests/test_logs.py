@@ -98,4 +98,4 @@ def test_set_up_writes_to_standard_error_once(
     lines = captured.err.splitlines()
     assert len(lines) == 1 + REPEATS_MAX + 5
     assert lines[0].endswith("ERROR mqd.x loud a=1")
-    assert lines[-1].endswith("WARNING mqd.config key14 is ignored")
+    assert lines[-1].endswith("WARNING mqd.config configuration warning message=key14 is ignored")

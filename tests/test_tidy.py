@@ -436,6 +436,35 @@ def test_every_file_has_a_subject() -> None:
     assert silent == []
 
 
+LOG_METHODS = frozenset({"critical", "debug", "error", "exception", "info", "log", "warning"})
+EVENT_LINE = re.compile(r"[a-z][^=%]* [\w.]+=\S")
+LOGS_WITHOUT_KEYS = frozenset({"mqd/server/handlers/admin.py"})
+"""The key of its line is the kind of the resource, `topic` or `broker`."""
+
+
+def log_formats(name: str) -> Iterator[tuple[int, str]]:
+    """The line and the format of each call of a logger."""
+    for node in nodes(name):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr in LOG_METHODS and "logger" in ast.unparse(node.func.value).lower():
+            text = node.args[1 if node.func.attr == "log" else 0]
+            yield node.lineno, str(text.value) if isinstance(text, ast.Constant) else ""
+
+
+def test_log_lines_are_an_event_and_key_value_pairs() -> None:
+    formats = [
+        (name, line, text)
+        for name in python_files("mqd")
+        if name not in LOGS_WITHOUT_KEYS
+        for line, text in log_formats(name)
+    ]
+    assert len(formats) > 100, "few log calls were found: the rule looks at nothing"
+    assert [
+        f"{name}:{line}: {text!r}" for name, line, text in formats if not EVENT_LINE.match(text)
+    ] == []
+
+
 BANNED = {
     "unfinished work (write it, or say in words why it is not here)": re.compile(
         r"\b(TODO|FIXME|XXX|HACK)\b"

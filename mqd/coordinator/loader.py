@@ -131,6 +131,9 @@ class CoordinatorLoader:
             offset = found.next_offset
         context.end = offset
         if skipped.records:
-            line = "skipped records that cannot be decoded partition=%s %s"
-            # one per load, of fifty partitions
-            logger.warning(line, log.topic_partition, skipped, extra={"always": True})
+            logger.warning(
+                "skipped records that cannot be decoded partition=%s %s",
+                log.topic_partition,
+                skipped,
+                extra={"always": True},  # one per load, of fifty partitions
+            )

@@ -81,4 +81,4 @@ class RecoveryReport:
 
     def note(self, finding: str) -> None:
         self.findings.append(finding)
-        logger.warning("recovery partition=%s %s", self.topic_partition, finding)
+        logger.warning("recovery partition=%s finding=%s", self.topic_partition, finding)

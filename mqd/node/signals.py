@@ -66,7 +66,10 @@ class StopSignals:
             while self._arrived:
                 number = self._arrived.pop(0)
                 if number == signal.SIGHUP:
-                    logger.info("SIGHUP is ignored: a node reads its files only when it starts")
+                    logger.info(
+                        "signal ignored signal=%s reason=a node reads its files only at its start",
+                        signal.Signals(number).name,
+                    )
                 else:
                     logger.info("stopping signal=%s", signal.Signals(number).name)
                     stop.set()

@@ -134,8 +134,8 @@ class HandshakeRunner:
         """`view`: None in version 2."""
         if self.versions.on_handshake(peer, incarnation, in_v3=view is not None):
             logger.info(
-                "raft: node %d runs the previous release, which uses handshake version 2:"
-                " upgrade it, then finalize %s=%d",
+                "a node runs the previous release node=%d handshake_version=2"
+                " remedy=upgrade it, then finalize %s=%d",
                 peer,
                 versions.FEATURE,
                 versions.NEWEST,
@@ -155,7 +155,7 @@ class HandshakeRunner:
         }
         if len(self._refusals) < limits.RAFT_INBOX_MESSAGES_MAX:
             self._refusals[key] = now
-        logger.warning("raft: refused a connection: %s", refusal)
+        logger.warning("peer connection refused address=%s reason=%s", address, why)
 
 
 async def _call_v2(stream: Stream, handshake: CallerHandshakeV2) -> Identity:

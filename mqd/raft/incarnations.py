@@ -112,8 +112,9 @@ class Incarnations:
             )
         if latest.received_at > -math.inf:
             logger.warning(
-                "raft: node %d has a new process; the previous one, at %s, is still connected but"
-                " silent: its machine lost power or the network, or two nodes use the same id",
+                "a node has a new process, the previous one is connected but silent node=%d"
+                " previous_address=%s reason=its machine lost power or the network, or two nodes"
+                " use the same id",
                 node_id,
                 address,
             )

@@ -48,7 +48,7 @@ class JournalFlusher:
             try:
                 await self._blocking(journal.flush)
                 if self.full is not None:
-                    logger.info("raft: the disk has space again, metadata writes resume")
+                    logger.info("metadata writes resume reason=the disk has space again")
                 self.full = None
                 return True
             except StorageError as error:
@@ -58,10 +58,10 @@ class JournalFlusher:
                     f"the disk of the metadata is full: {error}; free some space, and it continues"
                 )
                 if self._stop_wanted.is_set():
-                    logger.warning("raft: stopped while %s", self.full)
+                    logger.warning("metadata writes ended before the stop reason=%s", self.full)
                     return False
                 if self._clock.monotonic() - logged_at >= SPACE_LOG_SECONDS:
                     logged_at = self._clock.monotonic()
-                    logger.error("raft: %s", self.full)
+                    logger.error("metadata writes are blocked reason=%s", self.full)
             with trio.move_on_after(SPACE_RETRY_SECONDS):
                 await self._stop_wanted.wait()

@@ -207,7 +207,10 @@ def _open(
     if scan.end < len(data):
         cut, last = len(data) - scan.end, base.index + len(scan.entries)
         logger.warning(
-            "%s: truncated %d bytes of an incomplete entry after entry %d", journal_path, cut, last
+            "journal truncated at an incomplete entry file=%s bytes=%d last_index=%d",
+            journal_path,
+            cut,
+            last,
         )
         file.truncate(scan.end)
         file.sync()

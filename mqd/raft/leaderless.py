@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mqd.raft.machine import RaftStatus
 
@@ -26,7 +26,14 @@ def is_leaderless(node_id: int, voters: frozenset[int], status: RaftStatus) -> b
     return status.leader_id not in status.connected
 
 
-def missing_voters(
+class MissingVoters(NamedTuple):
+    voters: int
+    reachable: int
+    reason: str
+    """Why the others are not reachable, and why this node does not vote if it does not."""
+
+
+def find_missing_voters(
     node_id: int,
     voters: frozenset[int],
     status: RaftStatus,
@@ -35,8 +42,8 @@ def missing_voters(
     since: float,
     now: float,
     silence: float,
-) -> str:
-    """A log line for the operator. `since`: when the leader was lost. `silence`: the longest
+) -> MissingVoters:
+    """For a log line. `since`: when the leader was lost. `silence`: the longest
     election timeout.
 
     An open connection does not prove that the process runs: the system keeps it open for a
@@ -58,10 +65,6 @@ def missing_voters(
             why = "its process hangs, or it follows a leader"
             reasons.append(f"{name} is connected but silent for {silent:.0f} s ({why})")
     reachable = len(voters) - len(reasons)
-    needed = "a leader" if reachable * 2 > len(voters) else "a majority"
-    state = "reachable" if votes else "connected"
     if status.not_voting_reason is not None:
         reasons.append(status.not_voting_reason)
-    return ", ".join(
-        [f"waiting for {needed}: {reachable} of {len(voters)} voters {state}", *reasons]
-    )
+    return MissingVoters(len(voters), reachable, ", ".join(reasons) or "no leader is elected yet")

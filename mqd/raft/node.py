@@ -209,7 +209,7 @@ class RaftNode(VotingNode):
         node = self._nodes.get(sender)
         is_voters_only = isinstance(message, PreVote | RequestVote | RecoveryQuery)
         if node is None or (is_voters_only and not self._members.may_be_voter(sender)):
-            logger.warning("raft: ignored a message from node %d, which is not a voter", sender)
+            logger.warning("message ignored, its sender is not a voter node=%d", sender)
             return
         if isinstance(message, RecoveryQuery):
             self._recovering_peers.add(sender)
@@ -412,8 +412,9 @@ class RaftNode(VotingNode):
             return
         snapshot = loaded.snapshot
         if snapshot is None:
-            why = loaded.damage
-            logger.error("raft: cannot use the leader's snapshot, requesting it again: %s", why)
+            logger.error(
+                "cannot use the leader's snapshot, requesting it again reason=%s", loaded.damage
+            )
             return
         assert self._commit < snapshot.index, (self._commit, snapshot.index)
         if self._journal.holds(snapshot.index, snapshot.term):  # received from a later leader

@@ -134,7 +134,9 @@ class PeerLinks:
         self.handshakes.versions.use_v3(peer)  # its next process may run this release
 
     def on_link_gone(self, peer: int) -> None:
-        logger.info("raft: node %d is down: its connection broke and its port is closed", peer)
+        logger.info(
+            "peer process ended node=%d reason=its connection broke and its port is closed", peer
+        )
         now = self._clock.monotonic()
         self._before_next_turn(lambda node: node.peer_gone(now, peer))
         if self.on_peer_gone is not None:

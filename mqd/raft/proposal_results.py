@@ -28,4 +28,6 @@ def report_result(on_result: OnResult, index: int, result: ProposalResult) -> No
     try:
         on_result(index, result)
     except Exception:
-        logger.exception("raft: the proposer of entry %d failed on result %s", index, result.value)
+        logger.exception(
+            "bug: a proposer failed on its result index=%d result=%s", index, result.value
+        )

@@ -78,9 +78,12 @@ class Replication:
         indexes, last_index = self.indexes, self._journal.last_index
         before = indexes.next[node]
         if reply.next_index > last_index + 1:
-            claimed = reply.next_index - 1
-            why = "which do not exist"
-            logger.error("raft: node %d claims entries up to %d, %s", node.id, claimed, why)
+            logger.error(
+                "a follower claims entries that do not exist node=%d index=%d last_index=%d",
+                node.id,
+                reply.next_index - 1,
+                last_index,
+            )
             return False
         if reply.success:
             match = indexes.match[node] = max(indexes.match[node], reply.next_index - 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from mqd.io.clock import Clock
-from mqd.raft.leaderless import Link, is_leaderless, missing_voters
+from mqd.raft.leaderless import Link, MissingVoters, find_missing_voters, is_leaderless
 from mqd.raft.machine import RaftStatus
 
 logger = logging.getLogger(__name__)
@@ -68,13 +68,20 @@ class LeaderlessReport:
                 while self._leaderless:
                     await self._changed.wait()
             while self._leaderless:
-                logger.warning("%s", self._missing_voters(since))
+                missing = self._missing_voters(since)
+                logger.warning(
+                    "waiting for a leader voters=%d reachable=%d majority=%s reason=%s",
+                    missing.voters,
+                    missing.reachable,
+                    missing.reachable * 2 > missing.voters,
+                    missing.reason,
+                )
                 with trio.move_on_after(LEADERLESS_LOG_SECONDS):
                     while self._leaderless:
                         await self._changed.wait()
 
-    def _missing_voters(self, since: float) -> str:
-        return missing_voters(
+    def _missing_voters(self, since: float) -> MissingVoters:
+        return find_missing_voters(
             self._node_id,
             self._voters(),
             self._status(),
@@ -91,4 +98,4 @@ async def report_peers_file_problem(problem: Callable[[], str | None]) -> None:
         await trio.sleep(PEERS_FILE_LOG_SECONDS)
         why = problem()
         if why is not None:
-            logger.warning("raft: %s", why)
+            logger.warning("the peers file has no effect reason=%s", why)

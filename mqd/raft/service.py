@@ -421,10 +421,9 @@ class RaftService:
         host, port = self._own_address
         if not self._credentials.has_secret and self.peer_links.links and not is_loopback(host):
             logger.warning(
-                "the peer listener %s:%d is open to the network without a cluster secret: "
-                "any machine that"
-                " reaches it can act as a node of this cluster; set cluster_secret or"
-                " cluster_secret_file in the peers file of every node",
+                "the peer listener is open to the network without a cluster secret address=%s:%d"
+                " reason=any machine that reaches it can act as a node of this cluster"
+                " remedy=set cluster_secret or cluster_secret_file in the peers file of every node",
                 host,
                 port,
             )
@@ -502,9 +501,13 @@ class RaftService:
         now = self._status
         if _leadership(now) == _leadership(before):
             return
-        ready = ", ready" if now.ready else ""
-        role, leader_id = now.role.value, now.leader_id
-        logger.info("raft: %s in term %d, leader %s%s", role, now.term, leader_id, ready)
+        logger.info(
+            "raft role changed role=%s term=%d leader=%s ready=%s",
+            now.role.value,
+            now.term,
+            now.leader_id,
+            now.ready,
+        )
 
     def _peers_file_problem(self) -> str | None:
         node = self._node

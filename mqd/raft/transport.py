@@ -154,7 +154,10 @@ class PeerLink:
             except OSError as error:
                 address_text = f"{self.host}:{self.port}"
                 logger.debug(
-                    "raft: cannot connect to node %d at %s: %s", self.peer, address_text, error
+                    "peer connection failed node=%d address=%s reason=%s",
+                    self.peer,
+                    address_text,
+                    error,
                 )
                 self.unreachable = reason_of(error)
                 if broke and error.errno == errno.ECONNREFUSED:
@@ -181,7 +184,10 @@ class PeerLink:
                 reason = await self._send_until_closed(stream)
                 address_text = f"{self.host}:{self.port}"
                 logger.info(
-                    "raft: connection to node %d at %s ended: %s", self.peer, address_text, reason
+                    "peer connection ended node=%d address=%s reason=%s",
+                    self.peer,
+                    address_text,
+                    reason,
                 )
         finally:
             stream.close()
@@ -200,7 +206,10 @@ class PeerLink:
             if isinstance(error, HandshakeRefused) and self.unreachable != reason:  # logged once
                 address_text = f"{self.host}:{self.port}"
                 logger.warning(
-                    "raft: not connected to node %d at %s: %s", self.peer, address_text, reason
+                    "peer handshake failed node=%d address=%s reason=%s",
+                    self.peer,
+                    address_text,
+                    reason,
                 )
             return reason
         return None

@@ -256,7 +256,7 @@ class VotingNode(PySyncObjNode):
         self._journal.set_intact()
         self._on_voters()
         self._draw_election()
-        logger.info("raft: this voter can vote now, in terms after %d", self.term)
+        logger.info("this voter can vote now after_term=%d", self.term)
 
     def _on_recovery_query(self, node: Any, message: RecoveryQuery) -> None:
         self._members.keep_first_voters()
@@ -275,7 +275,11 @@ class VotingNode(PySyncObjNode):
         observed = members.observing
         if not members.refresh():
             return
-        logger.info("raft: the voters are %s", members.current)
+        logger.info(
+            "raft voters changed voters=%s epoch=%d",
+            sorted(members.current.voters),
+            members.current.epoch,
+        )
         for peer in sorted(members.voters - self._nodes.keys() - {self._node_id}):
             self._followers.add(peer)
         self._set_members(sorted(members.voters - {self._node_id}))

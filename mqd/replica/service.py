@@ -145,9 +145,9 @@ class ReplicaService:
             self.lost_contact_at = self._clock.monotonic()
         logger.log(
             logging.INFO if in_contact else logging.WARNING,
-            "in contact with the controller again"
-            if in_contact
-            else "no contact with the controller: clients are redirected",
+            "contact with the controller changed in_contact=%s clients=%s",
+            in_contact,
+            "served" if in_contact else "redirected",
         )
         for partition in self.partitions():
             partition.set_in_contact(in_contact)

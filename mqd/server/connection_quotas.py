@@ -109,11 +109,10 @@ class ConnectionQuotas:
         if now - self._crowd_warned_at >= _CROWD_WARNING_SECONDS:
             self._crowd_warned_at = now
             logger.warning(
-                "%d connections to the peer listener have not completed the handshake: "
-                "closing the oldest; allow only the nodes of the cluster to reach this port "
-                "peer=%s",
-                len(self.unauthenticated),
+                "too many connections without a handshake, closing the oldest peer=%s count=%d "
+                "remedy=allow only the nodes of the cluster to reach this port",
                 oldest.peer,
+                len(self.unauthenticated),
             )
 
     def _client_refusal(self, sock: Socket) -> str | None:

@@ -335,8 +335,9 @@ class FollowerFetch:
         if now >= self._damage_logged_at + _DAMAGE_LOGGED_SECONDS:
             self._damage_logged_at = now
             logger.error(
-                "followers cannot fetch a damaged partition, and no other replica is in sync: %s; "
-                "restore it from a backup",
+                "followers cannot fetch a damaged partition, and no other replica is in sync "
+                "partition=%s reason=%s remedy=restore it from a backup",
+                log.topic_partition,
                 reason,
             )
 

@@ -61,7 +61,8 @@ def test_a_machine_that_lost_power_gives_way_once_it_was_silent_for_an_election(
     assert incarnations.current(3) == SECOND and before.received_at == -math.inf, (
         "what comes there late is not heard"
     )
-    assert "node 3 has a new process" in caplog.text and "two nodes use the same id" in caplog.text
+    assert "a node has a new process" in caplog.text and "node=3" in caplog.text
+    assert "two nodes use the same id" in caplog.text
 
 
 def test_a_displaced_process_returns_when_the_other_has_gone(incarnations: Incarnations) -> None:

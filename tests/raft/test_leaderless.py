@@ -168,7 +168,8 @@ async def test_without_a_majority_it_names_the_missing_voters(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     line = (
-        "waiting for a majority: 1 of 2 voters reachable, no response from node 2 at "
+        "waiting for a leader voters=2 reachable=1 majority=False "
+        "reason=no response from node 2 at "
         "localhost:41002 (Connection refused)"
     )
     assert await told(voter(SomeNetwork(), 2), 1.9, caplog) == []
@@ -180,7 +181,8 @@ async def test_only_missing_voters_are_named(
 ) -> None:
     (line,) = await told(voter(SomeNetwork(41_002, 41_003), 2, 3, 4), 2.1, caplog, speaking=(2, 3))
     assert line.startswith(
-        "waiting for a leader: 3 of 4 voters reachable, no response from node 4 at localhost:41004"
+        "waiting for a leader voters=4 reachable=3 majority=True "
+        "reason=no response from node 4 at localhost:41004"
     )
     assert "node 2" not in line
 
@@ -192,7 +194,7 @@ async def test_a_connected_silent_node_is_not_reachable(
     lines = await told(voter(SomeNetwork(41_002, 41_003), 2, 3), 7.1, caplog)
     why = "(its process hangs, or it follows a leader)"
     assert lines == [
-        "waiting for a majority: 1 of 3 voters reachable, "
+        "waiting for a leader voters=3 reachable=1 majority=False reason="
         + ", ".join(
             f"node {peer} at localhost:{41_000 + peer} is connected but silent for {silent} s {why}"
             for peer in (2, 3)
@@ -203,7 +205,8 @@ async def test_a_connected_silent_node_is_not_reachable(
     assert len(lines) == 3
     for line in lines:
         assert line.startswith(
-            "waiting for a leader: 2 of 3 voters reachable, node 3 at localhost:41003 is "
+            "waiting for a leader voters=3 reachable=2 majority=True "
+            "reason=node 3 at localhost:41003 is "
             "connected but silent for "
         )
 
@@ -217,10 +220,14 @@ async def test_a_silence_is_counted_from_the_last_message(
         for _ in range(12):
             await trio.sleep(1.0)
             raft.receive(2, encode_message(PreVote(1, 0, 0)))
-        assert caplog.messages[-1] == "waiting for a leader: 2 of 2 voters reachable"
+        assert (
+            caplog.messages[-1] == "waiting for a leader voters=2 reachable=2 majority=True "
+            "reason=no leader is elected yet"
+        )
         await trio.sleep(46.0)
         assert (
-            "1 of 2 voters reachable, node 2 at localhost:41002 is connected but silent for 45 s"
+            "reachable=1 majority=False "
+            "reason=node 2 at localhost:41002 is connected but silent for 45 s"
             in caplog.messages[-1]
         )
         nursery.cancel_scope.cancel()
@@ -240,9 +247,13 @@ async def test_a_new_connection_gets_time_before_it_counts_as_silent(
         record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
     )
     assert "(Connection refused)" in refused and refused == again
-    assert connected == "waiting for a leader: 2 of 2 voters reachable"
+    assert (
+        connected
+        == "waiting for a leader voters=2 reachable=2 majority=True reason=no leader is elected yet"
+    )
     assert silent.startswith(
-        "waiting for a majority: 1 of 2 voters reachable, node 2 at localhost:41002 is "
+        "waiting for a leader voters=2 reachable=1 majority=False "
+        "reason=node 2 at localhost:41002 is "
         "connected but silent for "
     )
 
@@ -253,7 +264,8 @@ async def test_an_observer_without_messages_names_its_connections(
     raft = voter(SomeNetwork(41_002), 2, 3, observing=True)
     (line,) = await told(raft, 2.1, caplog)
     assert (
-        line == "waiting for a majority: 1 of 2 voters connected, no response from node 3 at "
+        line == "waiting for a leader voters=2 reachable=1 majority=False "
+        "reason=no response from node 3 at "
         "localhost:41003 (Connection refused)"
     )
 
@@ -263,7 +275,9 @@ async def test_a_voter_with_an_empty_log_reports_what_it_waits_for(
 ) -> None:
     raft = voter(SomeNetwork(41_002), 2, 3, disk=MemoryDisk())
     (line,) = await told(raft, 2.1, caplog, speaking=(2,))
-    assert line.startswith("waiting for a leader: 2 of 3 voters reachable, no response from node 3")
+    assert line.startswith(
+        "waiting for a leader voters=3 reachable=2 majority=True reason=no response from node 3"
+    )
     assert line.endswith(
         "this voter starts with an empty log, so it does not vote yet: "
         "it waits for a reply from node 2, 3"
@@ -309,7 +323,8 @@ async def test_a_leader_that_went_with_the_majority_is_missed(
         nursery.cancel_scope.cancel()
     assert lines[0] == lines[1] == []
     assert lines[2][0].startswith(
-        "waiting for a majority: 1 of 2 voters reachable, no response from node 2 at "
+        "waiting for a leader voters=2 reachable=1 majority=False "
+        "reason=no response from node 2 at "
         "localhost:41002 ("
     )
 

@@ -519,10 +519,10 @@ async def test_with_a_secret_only_nodes_that_have_it_take_part(
             await voters.start(3, secret=secret)
             await until(lambda: sum(reason in why for why in voters.refused) > 12)
             await until(
-                lambda: told("not connected to node") >= 2 and told("refused a connection") >= 1
+                lambda: told("peer handshake failed") >= 2 and told("peer connection refused") >= 1
             )
-            assert told("not connected to node") <= 4  # once in each of four directions
-            assert told("refused a connection") <= 3  # once on each node: the caller has no name
+            assert told("peer handshake failed") <= 4  # once in each of four directions
+            assert told("peer connection refused") <= 3  # once on each node: the caller has no name
             assert not any(SECRET.decode() in record.getMessage() for record in caplog.records)
             assert voters.services[3].status().connected == ()
             assert reason in voters.services[leader].no_connection_reason(3)
@@ -756,7 +756,7 @@ async def test_a_second_process_under_a_node_s_id_is_refused_while_the_node_is_c
         assert handshake.node_id is None and f"two nodes run under id {follower}" in (
             handshake.refusal or ""
         )
-        assert "10.9.9.9:1 claims to be node" in caplog.text
+        assert "address=10.9.9.9:1 reason=claims to be node" in caplog.text
         assert incarnations_of(service).current(follower) == real
         await service.propose(b"goes on")
         await until(lambda: voters.machines[follower].commands == [b"goes on"])

@@ -270,7 +270,7 @@ async def test_nodes_of_both_releases_form_one_quorum_until_the_version_is_final
         await until(lambda: not new.runs_newest(3) and new.runs_newest(2) and new.runs_newest(1))
         await until(lambda: all(len(voters.services[i].status().connected) == 2 for i in (1, 2, 3)))
         assert any(
-            "node 3 runs the previous release" in record.message for record in caplog.records
+            "a node runs the previous release node=3" in record.message for record in caplog.records
         )
 
         voters.kill(3)
