@@ -58,7 +58,7 @@ if TYPE_CHECKING or DataSource is not None:
             return "mqd"
 
         def schema(self) -> StructType:
-            from .source import schema_of
+            from .source_schema import schema_of
 
             return schema_of(self.options)
 

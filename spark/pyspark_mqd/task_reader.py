@@ -124,7 +124,7 @@ class _Shape:
     def __init__(self, schema: StructType) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from .source import column_named
+        from .source_schema import column_named
 
         self.columns = tuple(column_named(field.name) for field in schema.fields)
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")

@@ -14,7 +14,7 @@ from mqd.client import sync
 from mqd.client.descriptions import LATEST, ElectionType
 from mqd.client.errors import ClientError
 from mqd.types import TopicPartition
-from pyspark_mqd import source
+from pyspark_mqd import source, source_schema
 from pyspark_mqd.stream_reader import StreamReader
 
 QUERY_SECONDS = 90
@@ -134,7 +134,7 @@ class Stream:
 def reader(cluster: Ensemble, **options: str) -> StreamReader:
     """The reader of a streaming query, in this process: for what needs no Spark."""
     given = settings(cluster, {"startingOffsets": "earliest", **options})
-    made = source.stream_reader(given, source.schema_of(given))
+    made = source.stream_reader(given, source_schema.schema_of(given))
     assert isinstance(made, StreamReader)
     return made
 

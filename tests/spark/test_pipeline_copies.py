@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from chaos.ensemble import Ensemble
 from mqd.client.sync import BlockingClient
 from mqd.types import TopicPartition
-from pyspark_mqd.pipelines import mirror, replay
+from pyspark_mqd.pipelines import mirror, mirror_target, replay
 from pyspark_mqd.pipelines.archive import Configuration as ArchiveConfiguration, Runner
 from pyspark_mqd.pipelines.cli import Failure, Settings
 from pyspark_mqd.pipelines.replay_read import Bounds, tasks_of
@@ -66,7 +66,7 @@ def test_mirror(
     source = new_topic(3)
     target = f"copy.{source}"
     produce(client, source, range(600), 3)
-    configuration = mirror.Configuration(
+    configuration = mirror_target.Configuration(
         {
             "kafka.bootstrap.servers": cluster.bootstrap,
             "subscribe": source,
@@ -83,8 +83,8 @@ def test_mirror(
         str(tmp_path / "checkpoint"),
         prefix="copy.",
     )
-    assert mirror.prepare_target(client, configuration, {source: 3}) == [target]
-    assert mirror.prepare_target(client, configuration, {source: 3}) == []
+    assert mirror_target.prepare_target(client, configuration, {source: 3}) == [target]
+    assert mirror_target.prepare_target(client, configuration, {source: 3}) == []
     mirror.start(spark, configuration, NOW).awaitTermination()
     produce(client, source, range(600, 700), 3)
     for name in ("2", ".2.crc"):  # the last micro-batch runs again
@@ -93,10 +93,10 @@ def test_mirror(
     assert records(client, target, 3) == records(client, source, 3)
 
     by_key = replace(configuration, same_partitions=False)
-    assert mirror.prepare_target(client, by_key, {source: 5}) == []
-    assert mirror.prepare_target(client, configuration, {source: 5}) == [target]
+    assert mirror_target.prepare_target(client, by_key, {source: 5}) == []
+    assert mirror_target.prepare_target(client, configuration, {source: 5}) == [target]
     assert len(records(client, target, 5)) == 5
-    assert mirror.prepare_target(client, configuration, {source: 4}) == []
+    assert mirror_target.prepare_target(client, configuration, {source: 4}) == []
 
 
 def test_replay(

@@ -18,7 +18,7 @@ from pyspark_mqd.pipelines.wrapped_reader import WrappedReader
 
 pa = pytest.importorskip("pyarrow")
 
-from pyspark_mqd.pipelines import archive, mirror, progress, replay, rollup  # noqa: E402
+from pyspark_mqd.pipelines import archive, mirror_target, progress, replay, rollup  # noqa: E402
 from pyspark_mqd.pipelines.__main__ import cli as group  # noqa: E402
 from pyspark_mqd.pipelines.archive_commit import Archive  # noqa: E402
 from pyspark_mqd.pipelines.archive_layout import (  # noqa: E402
@@ -130,17 +130,17 @@ def test_an_archive_without_the_topic_is_refused(lake: Path) -> None:
 def test_a_mirror_that_reads_what_it_writes_is_refused(
     topics: list[str], names: dict[str, str], prefix: str, pattern: str | None
 ) -> None:
-    configuration = mirror.Configuration({}, {}, "", names, prefix, pattern=pattern)
-    mirror.refuse_circle(configuration, topics)
+    configuration = mirror_target.Configuration({}, {}, "", names, prefix, pattern=pattern)
+    mirror_target.refuse_circle(configuration, topics)
     with pytest.raises(Failure, match="read and written"):
-        mirror.refuse_circle(replace(configuration, same_cluster=True), topics)
+        mirror_target.refuse_circle(replace(configuration, same_cluster=True), topics)
 
 
 def test_names_of_mirrored_topics() -> None:
-    configuration = mirror.Configuration(
+    configuration = mirror_target.Configuration(
         {}, {}, "", {"a": "b"}, "copy.", pattern="^[ac]$", same_cluster=True
     )
-    mirror.refuse_circle(configuration, ["a", "c"])
+    mirror_target.refuse_circle(configuration, ["a", "c"])
     assert [configuration.target_of(topic) for topic in ("a", "c")] == ["b", "copy.c"]
 
 
@@ -184,11 +184,11 @@ def test_backlog_of_a_query() -> None:
 
 
 def test_patterns_are_those_of_the_source() -> None:
-    configuration = mirror.Configuration(
+    configuration = mirror_target.Configuration(
         {}, {}, "", {}, "copy.", pattern=r"\p{Alpha}", same_cluster=True
     )
     with pytest.raises(Failure):  # Java's class of letters: Python's `re` would refuse it
-        mirror.refuse_circle(configuration, ["a"])
+        mirror_target.refuse_circle(configuration, ["a"])
 
 
 def test_a_mirror_prepares_the_target_for_what_is_new_in_a_micro_batch(
@@ -224,9 +224,9 @@ def test_a_configuration_reaches_the_source_of_a_mirror() -> None:
     from pyspark_mqd.pipelines.mirror_source import MirrorSource, options_of
 
     target = {"kafka.bootstrap.servers": "b:1", "kafka.client.id": "x", "markerTopic": "m"}
-    given = mirror.Configuration({"subscribe": "a"}, target, "c", {"a": "b"}, pattern="a")
+    given = mirror_target.Configuration({"subscribe": "a"}, target, "c", {"a": "b"}, pattern="a")
     options = options_of(given)
-    assert mirror.Configuration(**json.loads(options["mirror.configuration"])) == given
+    assert mirror_target.Configuration(**json.loads(options["mirror.configuration"])) == given
     assert given.target_settings() == Settings("b:1", client={"kafka.client.id": "x"})
     assert MirrorSource(options).schema().names[:3] == ["key", "value", "topic"]
 

@@ -24,7 +24,7 @@ from pyspark_mqd.offsets import StreamOffset
 from pyspark_mqd.pipelines.wrapped_reader import WrappedReader, source_of
 
 if TYPE_CHECKING:
-    from pyspark_mqd.pipelines.mirror import Configuration
+    from pyspark_mqd.pipelines.mirror_target import Configuration
 
 NAME = "mqd_mirror"
 OWN_OPTION = "mirror.configuration"
@@ -78,7 +78,7 @@ class MirrorReader(WrappedReader):
     def _prepare(self, counts: Mapping[str, int]) -> None:
         from pyspark_mqd.pipelines.brokers import connected
         from pyspark_mqd.pipelines.cli import Failure
-        from pyspark_mqd.pipelines.mirror import Configuration, prepare_target, refuse_circle
+        from pyspark_mqd.pipelines.mirror_target import Configuration, prepare_target, refuse_circle
 
         configuration = Configuration(**json.loads(self._configuration))
         try:
