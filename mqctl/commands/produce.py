@@ -276,7 +276,7 @@ async def _pump(producer: Producer, topic: str, parse: Parse, path: str, form: s
     tally = _Tally()
     outstanding: deque[Delivery] = deque()
 
-    async def settle(delivery: Delivery) -> None:
+    async def count_result(delivery: Delivery) -> None:
         try:
             placed = await delivery.wait()
         except ClientError as error:
@@ -312,10 +312,10 @@ async def _pump(producer: Producer, topic: str, parse: Parse, path: str, form: s
                 while outstanding and (
                     outstanding[0].is_done() or len(outstanding) > _OUTSTANDING_MAX
                 ):
-                    await settle(outstanding.popleft())
+                    await count_result(outstanding.popleft())
     await producer.flush()
     for delivery in outstanding:
-        await settle(delivery)
+        await count_result(delivery)
     return tally
 
 

@@ -25,8 +25,8 @@ from mqd.controller.decision_options import NOT_KNOWN, DecisionOptions
 from mqd.controller.image import BrokerImage, MetadataImage, PartitionImage
 from mqd.controller.records import (
     FormatCluster,
+    MetadataRecord,
     NoteDiskSerial,
-    Record,
     RegisterBroker,
     SetBrokerFencing,
     ShutDownBroker,
@@ -251,7 +251,7 @@ def _without(
     image: MetadataImage,
     options: DecisionOptions,
     gone: Collection[NodeId],
-    then: tuple[Record, ...],
+    then: tuple[MetadataRecord, ...],
     reply: object = None,
     *,
     lost_replicas: Collection[NodeId] = (),

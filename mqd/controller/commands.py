@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from mqd.controller.record_codec import decode_record, encode_record
 from mqd.controller.record_fields import FieldReader, put_uvarint
-from mqd.controller.records import AddPartitions, CreateTopic, Record, UpdatePartitions
+from mqd.controller.records import AddPartitions, CreateTopic, MetadataRecord, UpdatePartitions
 from mqd.errors import ErrorCode, MqError
 from mqd.limits import (
     METADATA_COMMAND_DECOMPRESSED_MAX,
@@ -41,7 +41,7 @@ class Command(NamedTuple):
     """
 
     base_index: int
-    records: tuple[Record, ...]
+    records: tuple[MetadataRecord, ...]
 
 
 class CommandTooLarge(Exception):
@@ -92,7 +92,7 @@ def decode_command(data: bytes) -> Command:
     return Command(base_index, records)
 
 
-def check_fits(record: Record) -> None:
+def check_fits(record: MetadataRecord) -> None:
     """Raise POLICY_VIOLATION if one record alone is too large for a command. For decisions whose
     size a client chooses. Compresses only a record that does not fit as it is.
     """
@@ -109,13 +109,13 @@ def check_fits(record: Record) -> None:
         ) from error
 
 
-def split_records(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
+def split_records(records: Iterable[MetadataRecord]) -> Iterator[tuple[MetadataRecord, ...]]:
     """Split records into runs that each fit one command, in order. Each record fits (check_fits).
 
     A command of several records is so small that it takes each node some 10 ms. A record is
     atomic, so the state after any prefix of the runs is valid.
     """
-    run: list[Record] = []
+    run: list[MetadataRecord] = []
     rows_left, bytes_left = METADATA_COMMAND_ROWS, METADATA_COMMAND_PLAIN_BYTES
     for record in records:
         rows, size = _rows(record), len(encode_record(record))
@@ -130,7 +130,7 @@ def split_records(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
         yield tuple(run)
 
 
-def _rows(record: Record) -> int:
+def _rows(record: MetadataRecord) -> int:
     match record:
         case CreateTopic() | AddPartitions():
             return len(record.partitions)

@@ -32,7 +32,7 @@ from mqd.config import (
 from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import GROUP, NODE, TOPIC, MetadataImage
-from mqd.controller.records import Record, SetConfigs
+from mqd.controller.records import MetadataRecord, SetConfigs
 from mqd.controller.request_limits import check_config_bytes
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
@@ -136,7 +136,7 @@ def decide_alter_configs(
     counts = Counter((resource.resource_type, resource.resource_name) for resource in op.resources)
     room = Room(image, options.image_bytes_max)
     groups = _Groups(image)
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     results: list[ResourceAltered] = []
     for resource in op.resources:
         number, name, _ = resource

@@ -20,7 +20,7 @@ from mqd.controller.commands import check_fits
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.placement import Load
-from mqd.controller.records import AddPartitions, Record
+from mqd.controller.records import AddPartitions, MetadataRecord
 from mqd.controller.request_limits import check_topic_count
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
@@ -65,7 +65,7 @@ def decide_create_partitions(
     partitions_left = PARTITIONS_PER_REQUEST_MAX
     load = load_of(image)
     room = Room(image, options.image_bytes_max)
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     results: dict[str, PartitionsCreated] = {}
     for growth in op.topics:
         try:

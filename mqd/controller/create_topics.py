@@ -27,7 +27,7 @@ from mqd.controller.configs import check_overrides_fit
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.placement import Load, default_replication_factor
-from mqd.controller.records import CreateTopic, Record
+from mqd.controller.records import CreateTopic, MetadataRecord
 from mqd.controller.request_limits import check_config_bytes, check_topic_count
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import Room
@@ -128,7 +128,7 @@ def decide_create_topics(
     total = sum(_partitions_wanted(topic, op) for topic in single)
     load = load_of(image)
     room = Room(image, options.image_bytes_max)
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     results: dict[str, TopicCreated] = {}
     for topic in op.topics:
         try:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage, TopicImage
-from mqd.controller.records import DeleteTopic, Record
+from mqd.controller.records import DeleteTopic, MetadataRecord
 from mqd.controller.request_limits import check_topic_count
 from mqd.controller.result import ControllerResult
 from mqd.errors import ErrorCode, MqError
@@ -52,7 +52,7 @@ def decide_delete_topics(
         for named in op.topics
         if (topic := image.topics.get(named.name or "")) and topic.topic_id in ids
     }
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     results: list[TopicDeleted] = []
     for named in counts:
         if named.name is None and named.topic_id in twice:

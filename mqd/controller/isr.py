@@ -22,7 +22,7 @@ from mqd.controller.brokers import registered_broker
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.partition_state import ElectionConditions, next_partition_state, updated
-from mqd.controller.records import LoseReplicas, PartitionUpdate, Record
+from mqd.controller.records import LoseReplicas, MetadataRecord, PartitionUpdate
 from mqd.controller.result import ControllerResult
 from mqd.controller.sweeps import all_update_records, update_records, without_lost_replicas
 from mqd.errors import ErrorCode, MqError
@@ -316,7 +316,7 @@ def decide_report_offline(
         # a replica that is lost already may have lost a newer copy too
         lost.setdefault(topic_id, set()).add(index)
     may_lead = image.may_lead()
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     for topic_id, indexes in lost.items():
         topic = image.topics_by_id[topic_id]
         min_insync_replicas = options.min_insync_replicas_of(image, topic.name)

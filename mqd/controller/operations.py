@@ -48,7 +48,7 @@ from mqd.controller.isr import (
 from mqd.controller.machine import MetadataMachine
 from mqd.controller.producer_ids import AllocateProducerIds, decide_allocate_producer_ids
 from mqd.controller.reassignments import AlterReassignments, decide_alter_reassignments
-from mqd.controller.records import Record
+from mqd.controller.records import MetadataRecord
 from mqd.controller.result import ControllerResult
 from mqd.controller.size import SizeWatch
 from mqd.controller.sweeps import ReviewPartitions, decide_review_partitions
@@ -209,7 +209,7 @@ class Operations:
         config = effective_node_config(self._config, self.image, self._node_id)
         return DecisionOptions.of_config(config, self.partitions_max)
 
-    async def _commit(self, records: tuple[Record, ...]) -> bool:
+    async def _commit(self, records: tuple[MetadataRecord, ...]) -> bool:
         """Whether all records took effect; False if another command came first.
 
         NOT_CONTROLLER: no record took effect.

@@ -26,11 +26,11 @@ from mqd.controller.records import (
     DeleteTopic,
     FormatCluster,
     LoseReplicas,
+    MetadataRecord,
     NoteDiskSerial,
     PartitionChange,
     PartitionUpdate,
     Placement,
-    Record,
     RegisterBroker,
     SetBrokerFencing,
     SetConfigs,
@@ -209,7 +209,7 @@ _DECODERS = {
 }
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: MetadataRecord) -> bytes:
     """Type, size and fields of one record."""
     number, layout = _ENCODERS[type(record)]
     body = bytearray()
@@ -221,7 +221,7 @@ def encode_record(record: Record) -> bytes:
     return bytes(out + body)
 
 
-def decode_record(reader: FieldReader) -> Record:
+def decode_record(reader: FieldReader) -> MetadataRecord:
     """The inverse. Raises ValueError."""
     number = reader.uvarint()
     body = reader.nested()
@@ -230,6 +230,6 @@ def decode_record(reader: FieldReader) -> Record:
             f"metadata record of unknown type {number}: written by a newer version of mqd?"
         )
     record_type, getters = _DECODERS[number]
-    record: Record = record_type(*(get(body) for get in getters))
+    record: MetadataRecord = record_type(*(get(body) for get in getters))
     body.finish()
     return record

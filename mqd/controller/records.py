@@ -191,7 +191,7 @@ class SetNextProducerId:
     next_producer_id: int
 
 
-Record = (
+MetadataRecord = (
     FormatCluster
     | RegisterBroker
     | SetBrokerFencing

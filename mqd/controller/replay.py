@@ -20,9 +20,9 @@ from mqd.controller.records import (
     DeleteTopic,
     FormatCluster,
     LoseReplicas,
+    MetadataRecord,
     NoteDiskSerial,
     Placement,
-    Record,
     RegisterBroker,
     SetBrokerFencing,
     SetConfigs,
@@ -36,7 +36,7 @@ from mqd.controller.size import growth, is_of_group
 from mqd.types import NO_EPOCH, NO_NODE, TopicPartition
 
 
-def replay(image: MetadataImage, record: Record, index: int, delta: Delta) -> None:
+def replay(image: MetadataImage, record: MetadataRecord, index: int, delta: Delta) -> None:
     """Apply one record of the command at `index`, and add what it changed to `delta`."""
     more = growth(image, record)
     image.size += more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mqd.controller.records import Record
+from mqd.controller.records import MetadataRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,6 @@ class ControllerResult:
     reply counts.
     """
 
-    records: tuple[Record, ...] = ()
+    records: tuple[MetadataRecord, ...] = ()
     reply: Any = None
     more: bool = False

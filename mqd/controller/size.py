@@ -34,7 +34,7 @@ from mqd.controller.records import (
     CreateTopic,
     DeleteTopic,
     FormatCluster,
-    Record,
+    MetadataRecord,
     RegisterBroker,
     SetConfigs,
     SetFeature,
@@ -66,7 +66,7 @@ class Room:
         self._left = bytes_max - image.size
         self._left_to_groups = bytes_max // GROUPS_SHARE - image.groups_size
 
-    def take(self, record: Record) -> None:
+    def take(self, record: MetadataRecord) -> None:
         """Count a record. Raises POLICY_VIOLATION if the metadata would exceed its bound; then
         the record counts for nothing.
         """
@@ -113,12 +113,12 @@ class SizeWatch:
             )
 
 
-def is_of_group(record: Record) -> bool:
+def is_of_group(record: MetadataRecord) -> bool:
     """Whether a record changes overrides of a group."""
     return isinstance(record, SetConfigs) and record.resource_type == GROUP
 
 
-def _may_use_reserve(record: Record) -> bool:
+def _may_use_reserve(record: MetadataRecord) -> bool:
     match record:
         case CreateTopic():
             return record.name in INTERNAL_TOPICS
@@ -128,7 +128,7 @@ def _may_use_reserve(record: Record) -> bool:
             return isinstance(record, UpdatePartitions)
 
 
-def growth(image: MetadataImage, record: Record) -> int:
+def growth(image: MetadataImage, record: MetadataRecord) -> int:
     """Bytes by which the image grows when `record` is applied; negative where it shrinks."""
     match record:
         case CreateTopic():

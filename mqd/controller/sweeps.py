@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage, PartitionImage, TopicImage
 from mqd.controller.partition_state import ElectionConditions, next_partition_state
-from mqd.controller.records import PartitionUpdate, Record, UpdatePartitions
+from mqd.controller.records import MetadataRecord, PartitionUpdate, UpdatePartitions
 from mqd.controller.result import ControllerResult
 from mqd.types import NodeId
 
@@ -28,7 +28,7 @@ UPDATES_PER_RECORD = 1_000
 class Sweep(NamedTuple):
     """A portion of the changes of all partitions together."""
 
-    records: tuple[Record, ...]
+    records: tuple[MetadataRecord, ...]
     complete: bool
     """False if partitions are left for another portion."""
 
@@ -44,7 +44,7 @@ def sweep(
     """Elect leaders for every affected partition if only `may_lead` may lead, for as many as one
     decision may change.
     """
-    records: list[Record] = []
+    records: list[MetadataRecord] = []
     room = PARTITIONS_PER_DECISION
     for topic in image.topics.values():
         affected = [

@@ -16,7 +16,7 @@ from mqd.log.service import LogService
 from mqd.replica.assignment import Assignment
 from mqd.replica.fetch_session import FollowerSessions
 from mqd.replica.isr_changes import IsrChanges
-from mqd.replica.isr_membership import IsrRules
+from mqd.replica.isr_membership import IsrConditions
 from mqd.replica.offline import OfflineReplicas
 from mqd.replica.parked import ParkedRequests
 from mqd.replica.partition import Partition
@@ -36,7 +36,7 @@ class Assignments:
         logs: LogService,
         clock: Clock,
         ports: ReplicaPorts,
-        rules: IsrRules,
+        conditions: IsrConditions,
         table: PartitionTable,
         offline: OfflineReplicas,
         parked: ParkedRequests,
@@ -51,7 +51,7 @@ class Assignments:
         self._logs = logs
         self._clock = clock
         self._ports = ports
-        self._rules = rules
+        self._conditions = conditions
         self._table = table
         self._offline = offline
         self._parked = parked
@@ -117,7 +117,7 @@ class Assignments:
             return None
         self._offline.forget(topic_partition)
         partition = Partition(
-            self._node_id, log, assignment, settings.min_insync_replicas, self._rules
+            self._node_id, log, assignment, settings.min_insync_replicas, self._conditions
         )
         partition.set_in_contact(self._in_contact())
         partition.high_watermark = min(

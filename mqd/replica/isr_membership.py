@@ -19,7 +19,7 @@ def _no_broker(node_id: NodeId) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class IsrRules:
+class IsrConditions:
     """The conditions of ISR membership, for all partitions of a node."""
 
     lag_time_max_seconds: float = 30.0
@@ -33,12 +33,14 @@ class IsrRules:
 class IsrMembership:
     """The followers of one partition, on its leader. Empty on every other node."""
 
-    __slots__ = ("_assignment", "_log", "counted", "followers", "in_sync", "rules")
+    __slots__ = ("_assignment", "_log", "conditions", "counted", "followers", "in_sync")
 
-    def __init__(self, log: PartitionLog, assignment: Assignment, rules: IsrRules) -> None:
+    def __init__(
+        self, log: PartitionLog, assignment: Assignment, conditions: IsrConditions
+    ) -> None:
         self._log = log
         self._assignment = assignment
-        self.rules = rules
+        self.conditions = conditions
         self.in_sync = InSync(assignment.isr, assignment.partition_epoch)
         self.followers: dict[NodeId, FollowerProgress] = {}
         """The other replicas. Other objects refer to this dict, so it is never replaced."""
@@ -82,7 +84,7 @@ class IsrMembership:
         never join (Apache Kafka waits for it, too).
         """
         end, maximal = self._log.written_end_offset, self.in_sync.maximal
-        lag_max = self.rules.lag_time_max_seconds
+        lag_max = self.conditions.lag_time_max_seconds
         self.counted = tuple(
             follower
             for follower in self.followers.values()
@@ -94,7 +96,7 @@ class IsrMembership:
         """Alive, not shutting down, and the broker epoch of its fetches is the registered one."""
         return (
             follower.broker_epoch != NO_EPOCH
-            and self.rules.eligible_epoch(follower.node_id) == follower.broker_epoch
+            and self.conditions.eligible_epoch(follower.node_id) == follower.broker_epoch
         )
 
     def low_watermark(self) -> Offset:
@@ -133,7 +135,7 @@ class IsrMembership:
         """
         if self.in_sync.proposal is not None:
             return None
-        committed, lag_max = self.in_sync.committed, self.rules.lag_time_max_seconds
+        committed, lag_max = self.in_sync.committed, self.conditions.lag_time_max_seconds
         joining = {
             follower.node_id
             for follower in self.followers.values()
@@ -157,7 +159,7 @@ class IsrMembership:
 
     def out_of_sync_replicas(self, now: float) -> frozenset[NodeId]:
         """Members of the ISR that were last caught up more than `replica.lag.time.max.ms` ago."""
-        end, lag_max = self._log.written_end_offset, self.rules.lag_time_max_seconds
+        end, lag_max = self._log.written_end_offset, self.conditions.lag_time_max_seconds
         return frozenset(
             follower.node_id
             for follower in self.followers.values()
@@ -185,7 +187,7 @@ class IsrMembership:
             if node_id in isr:
                 follower = self.followers.get(node_id)
                 epoch = follower.broker_epoch if follower is not None else NO_EPOCH
-                registered = self.rules.eligible_epoch(node_id)
+                registered = self.conditions.eligible_epoch(node_id)
                 if registered is None or epoch not in (NO_EPOCH, registered):
                     return None
                 members.append((node_id, registered))

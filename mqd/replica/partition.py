@@ -22,7 +22,7 @@ from mqd.errors import ErrorCode, MqError
 from mqd.log.partition_log import PartitionLog
 from mqd.replica.assignment import Assignment
 from mqd.replica.fetch_session import PartitionWatch
-from mqd.replica.isr_membership import IsrMembership, IsrRules
+from mqd.replica.isr_membership import IsrConditions, IsrMembership
 from mqd.replica.progress import UsedSession
 from mqd.replica.waiters import Append, FetchWaiter, ProduceTicket, until_durable
 from mqd.types import INTERNAL_TOPICS, NO_EPOCH, IsrChange, NodeId, Offset
@@ -75,7 +75,7 @@ class Partition:
         log: PartitionLog,
         assignment: Assignment,
         min_insync_replicas: int,
-        rules: IsrRules | None = None,
+        conditions: IsrConditions | None = None,
     ) -> None:
         self.node_id = node_id
         self.log = log
@@ -103,7 +103,9 @@ class Partition:
         """
         self.leader_log_start_offset: Offset = log.log_start_offset
         """On a follower: the last log start that its leader sent."""
-        self.membership = IsrMembership(log, assignment, rules if rules is not None else IsrRules())
+        self.membership = IsrMembership(
+            log, assignment, conditions if conditions is not None else IsrConditions()
+        )
         self.in_sync = self.membership.in_sync
         """The committed and the proposed ISR."""
         self.followers = self.membership.followers

@@ -22,7 +22,7 @@ from mqd.log.service import LogService
 from mqd.replica.assignments import Assignments
 from mqd.replica.fetch_session import FetchSessions, FollowerSessions
 from mqd.replica.isr_changes import IsrChanges
-from mqd.replica.isr_membership import IsrRules
+from mqd.replica.isr_membership import IsrConditions
 from mqd.replica.offline import OfflineReplicas
 from mqd.replica.parked import ParkedRequests
 from mqd.replica.partition import Partition
@@ -87,7 +87,7 @@ class ReplicaService:
             logs,
             clock,
             ports,
-            IsrRules(lag_seconds, ports.eligible_epoch),
+            IsrConditions(lag_seconds, ports.eligible_epoch),
             self._table,
             self._offline,
             self.parked,

@@ -19,7 +19,7 @@ from mqd.controller.decision_options import DecisionOptions
 from mqd.controller.image import MetadataImage
 from mqd.controller.lifecycle import BrokerAddress
 from mqd.controller.machine import MetadataMachine
-from mqd.controller.records import Record
+from mqd.controller.records import MetadataRecord
 from mqd.controller.service import ControllerService
 from mqd.io.clock import Clock
 from mqd.io.entropy import RandomEntropy
@@ -157,7 +157,7 @@ class Replica:
     def image(self) -> MetadataImage:
         return self.machine.image
 
-    def commit(self, records: Iterable[Record]) -> int:
+    def commit(self, records: Iterable[MetadataRecord]) -> int:
         records = tuple(records)
         if not records:
             return self.index

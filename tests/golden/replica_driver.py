@@ -15,7 +15,7 @@ from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.replica.assignment import Assignment
 from mqd.replica.isr import ProposalResult
-from mqd.replica.isr_membership import IsrRules
+from mqd.replica.isr_membership import IsrConditions
 from mqd.replica.partition import Partition
 from mqd.types import IsrChange, IsrOutcome, NodeId, TopicPartition
 
@@ -62,8 +62,10 @@ class ReplicaDriver:
             tuple(map(NodeId, elr)),
         )
         if self._partition is None:
-            rules = IsrRules(_LAG_MAX, lambda node: None if node in self._down else _BROKER_EPOCH)
-            self._partition = Partition(_ME, self._log, assignment, self._minimum, rules)
+            conditions = IsrConditions(
+                _LAG_MAX, lambda node: None if node in self._down else _BROKER_EPOCH
+            )
+            self._partition = Partition(_ME, self._log, assignment, self._minimum, conditions)
         self._partition.assign(assignment, self._minimum, self._now)
 
     def flush_before_ack(self) -> None:

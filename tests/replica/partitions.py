@@ -10,7 +10,7 @@ from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.replica.assignment import Assignment
-from mqd.replica.isr_membership import IsrRules
+from mqd.replica.isr_membership import IsrConditions
 from mqd.replica.partition import Partition
 from mqd.types import NodeId, TopicPartition
 
@@ -64,7 +64,7 @@ def led(
     given = assignment(ME, 1, isr=isr)
     log = a_log()
     write(log, start)
-    partition = Partition(ME, log, given, minimum, IsrRules(lag_max, lambda node_id: 1))
+    partition = Partition(ME, log, given, minimum, IsrConditions(lag_max, lambda node_id: 1))
     partition.assign(given, minimum, 0.0)
     return partition
 

@@ -1,4 +1,4 @@
-"""The ports of a ReplicaService, and rules of a Partition, which a test may replace at any time."""
+"""The ports of a ReplicaService and the ISR conditions of a Partition, replaceable by a test."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ class Ports:
 def set_eligible(partition: Partition, epoch_of: Callable[[NodeId], int | None]) -> None:
     """From now on, these brokers may join the ISR of the partition."""
     membership = partition.membership
-    membership.rules = replace(membership.rules, eligible_epoch=epoch_of)
+    membership.conditions = replace(membership.conditions, eligible_epoch=epoch_of)

@@ -8,7 +8,7 @@ import pytest
 
 from mqd.errors import ErrorCode
 from mqd.replica.assignment import Assignment
-from mqd.replica.isr_membership import IsrRules
+from mqd.replica.isr_membership import IsrConditions
 from mqd.replica.partition import Partition
 from mqd.types import IsrChange, IsrOutcome
 from tests.replica.partitions import (
@@ -203,7 +203,7 @@ def test_a_leader_that_leads_again_has_no_state_of_its_followers() -> None:
 
 def test_a_lost_replica_reports_its_end_again_before_it_joins() -> None:
     given = assignment(isr=(ME, TWO))
-    partition = Partition(ME, a_log(), given, 1, IsrRules(30.0, lambda node_id: 1))
+    partition = Partition(ME, a_log(), given, 1, IsrConditions(30.0, lambda node_id: 1))
     partition.assign(given, 1)
     write(partition.log, 10)
     partition.follower_fetched(TWO, 1, 10, 0, 0.0)

@@ -20,7 +20,7 @@ from mqd.log.log_config import LogConfig
 from mqd.log.partition_log import PartitionLog
 from mqd.log.segment import Segment
 from mqd.replica.assignment import Assignment
-from mqd.replica.isr_membership import IsrRules
+from mqd.replica.isr_membership import IsrConditions
 from mqd.replica.partition import Partition
 from mqd.types import NO_NODE, IsrChange, IsrOutcome, NodeId, TopicPartition
 
@@ -67,8 +67,8 @@ class Replication:
         self.watermarks = dict.fromkeys(nodes, 0)
         for node in nodes:
             log = PartitionLog(TP, TOPIC_ID, Path("logs"), LogConfig(), [Segment(0, 0)])
-            rules = IsrRules(LAG_MAX, lambda other: None if other in self.fenced else 1)
-            partition = Partition(node, log, self.truth, self.minimum, rules)
+            conditions = IsrConditions(LAG_MAX, lambda other: None if other in self.fenced else 1)
+            partition = Partition(node, log, self.truth, self.minimum, conditions)
             self.replicas[node] = Replica(partition)
             partition.assign(self.truth, self.minimum, self.now)
 

@@ -29,9 +29,9 @@ from mqd.controller.records import (
     ChangePartitions,
     CreateTopic,
     DeleteTopic,
+    MetadataRecord,
     PartitionChange,
     Placement,
-    Record,
     RegisterBroker,
     SetBrokerFencing,
     SetConfigs,
@@ -315,7 +315,7 @@ class Rig:
 
     # -- metadata
 
-    def change(self, *records: Record) -> None:
+    def change(self, *records: MetadataRecord) -> None:
         """Let records take effect, and carry them out as the daemon does."""
         self.changes += 1
         delta = Delta(self.changes)

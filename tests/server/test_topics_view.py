@@ -14,9 +14,9 @@ from mqd.controller.records import (
     AddPartitions,
     CreateTopic,
     DeleteTopic,
+    MetadataRecord,
     PartitionUpdate,
     Placement,
-    Record,
     RegisterBroker,
     SetBrokerFencing,
     UpdatePartitions,
@@ -50,7 +50,7 @@ class Cluster:
             self.create(name)
         self.look()
 
-    def change(self, record: Record) -> None:
+    def change(self, record: MetadataRecord) -> None:
         self.image.index += 1
         delta = Delta(self.image.index)
         replay(self.image, record, self.image.index, delta)

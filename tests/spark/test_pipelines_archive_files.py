@@ -15,7 +15,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from pyspark_mqd.pipelines import archive_stage  # noqa: E402
-from pyspark_mqd.pipelines.archive_commit import Archive, Decision  # noqa: E402
+from pyspark_mqd.pipelines.archive_commit import Archive, ArchiveDecision  # noqa: E402
 from pyspark_mqd.pipelines.archive_layout import (  # noqa: E402
     ArchivedRange,
     covered_ranges,
@@ -333,8 +333,8 @@ def test_a_new_query_does_not_archive_offsets_twice(archive: Archive) -> None:
 
 
 def test_decisions_are_read_back() -> None:
-    decision = Decision(7, ((STAGED, TARGET),), ("_mqd/empty/t/0-10-12",))
-    assert Decision.parse(decision.text(), "q") == decision
+    decision = ArchiveDecision(7, ((STAGED, TARGET),), ("_mqd/empty/t/0-10-12",))
+    assert ArchiveDecision.parse(decision.text(), "q") == decision
     assert decision.ranges() == {("t", 0): [(0, 12)]}
 
 

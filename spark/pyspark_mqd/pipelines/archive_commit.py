@@ -49,7 +49,7 @@ _STAGED_NAME = re.compile(r"[0-9A-Za-z]+\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ArchiveDecision:
     """What a micro-batch is: the renames (from, to), and marks of empty ranges; paths below
     root.
     """
@@ -59,7 +59,7 @@ class Decision:
     empty: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str, query: str) -> Decision:
+    def parse(cls, text: str, query: str) -> ArchiveDecision:
         """The inverse of `text`. Raises ValueError for what `decide` does not write.
 
         Sources are in the staging folder of `query`, targets are files of the archive.
@@ -93,7 +93,7 @@ class Decision:
         return joined(covered for _, covered in found if covered is not None)
 
 
-def decide(batch: int, staged: Iterable[Staged], root: Path) -> Decision:
+def decide(batch: int, staged: Iterable[Staged], root: Path) -> ArchiveDecision:
     """The decision for the files that the tasks have staged."""
     renames, empty = [], []
     parts: dict[tuple[ArchivedRange, str], int] = {}
@@ -104,7 +104,7 @@ def decide(batch: int, staged: Iterable[Staged], root: Path) -> Decision:
             renames.append((source, data_path(file.range, file.date, part)))
         else:
             empty.append(empty_path(file.range))
-    return Decision(batch, tuple(sorted(renames)), tuple(sorted(empty)))
+    return ArchiveDecision(batch, tuple(sorted(renames)), tuple(sorted(empty)))
 
 
 def joined(ranges: Iterable[ArchivedRange]) -> Ranges:
@@ -169,11 +169,11 @@ class Archive:
         shutil.rmtree(staging_folder(self.root, query), ignore_errors=True)
         return not is_repeated
 
-    def _read(self, path: Path, query: str) -> Decision | None:
+    def _read(self, path: Path, query: str) -> ArchiveDecision | None:
         if not path.exists():
             return None
         try:
-            return Decision.parse(path.read_text(), query)
+            return ArchiveDecision.parse(path.read_text(), query)
         except ValueError as error:
             raise Failure(
                 f"The file '{path}' with the last micro-batch of query '{query}' is damaged:"
@@ -192,7 +192,7 @@ class Archive:
                     remedy="Mount the same folder everywhere, and start again: nothing is lost.",
                 )
 
-    def carry_out(self, decision: Decision) -> None:
+    def carry_out(self, decision: ArchiveDecision) -> None:
         """Rename what is not renamed yet. Repeats are harmless."""
         folders: set[Path] = set()
         for source, target in decision.renames:
