@@ -1,4 +1,4 @@
-"""The vocabulary of all layers: ids, offsets, epochs, and changes of the ISR.
+"""The types of all layers: ids, offsets, epochs, and changes of the ISR.
 
 It depends only on the standard library and the error codes. Nothing here awaits, allocates buffers
 or knows a wire format.

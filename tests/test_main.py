@@ -389,7 +389,7 @@ def test_understanding_the_arguments_imports_nothing_heavy() -> None:
         assert heavy not in loaded
 
 
-def test_the_configuration_imports_only_the_standard_library_and_floor_0() -> None:
+def test_the_configuration_imports_only_the_standard_library_and_base_modules() -> None:
     loaded = run("-c", "import sys, mqd.config; print(*sys.modules)").stdout.split()
     assert {name for name in loaded if name.startswith("mqd.")} <= {
         "mqd.config", "mqd.errors", "mqd.limits", "mqd.option_table", "mqd.options", "mqd.peers",

@@ -1,8 +1,6 @@
-"""The house keeps itself: which folder may import which, what a core may touch, and a few habits,
-read from the source.
+"""Rules of the source: which layer may import which, which modules a core may use, and conventions.
 
-The floors are those of docs/ARCHITECTURE.md. A rule that must change changes here and there in the
-same commit.
+The layers are those of docs/ARCHITECTURE.md. Change a rule here and there in the same commit.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-FLOORS: tuple[frozenset[str], ...] = (
+LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             *("__init__", "types", "errors", "limits", "usage", "peers", "logs"),
@@ -40,21 +38,20 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"dev"}),
     frozenset({"__main__"}),
 )
-"""Parts of `mqd`, lowest floor first. A part imports from floors below it; two of one floor do not
-know each other, except on the ground floor, where imports only must not go in a circle (Python sees
-to that).
+"""Parts of `mqd`, lowest layer first. A part imports only from layers below it. Parts of one layer
+do not import each other, except in the lowest layer.
 """
 
-VOCABULARY = FLOORS[0]
-GUESTS = ("mqctl", "spark", "chaos", "bench")
-"""They use the project from outside: `mqd.client`, `mqd.protocol`, `mqd.testing` and the
-vocabulary, nothing of a broker.
+BASE_MODULES = LAYERS[0]
+EXTERNAL_PACKAGES = ("mqctl", "spark", "chaos", "bench")
+"""Packages that use `mqd` from outside: only `mqd.client`, `mqd.protocol`, `mqd.testing` and the
+base modules, no module of a broker.
 """
-GUESTS_MAY = VOCABULARY | {"client", "protocol", "testing"}
-GUESTS_READ_OFFLINE = {"mqctl": frozenset({"log", "io"})}
+EXTERNAL_MAY_USE = BASE_MODULES | {"client", "protocol", "testing"}
+EXTERNAL_OFFLINE_PARTS = {"mqctl": frozenset({"log", "io"})}
 """`mqctl log dump|verify` reads a data directory while no broker does."""
 
-WORLD = frozenset(
+IO_MODULES = frozenset(
     {
         "trio",
         "os",
@@ -201,7 +198,7 @@ def part_of(name: str) -> str:
 
 
 def parts_imported(name: str) -> set[str]:
-    known = frozenset().union(*FLOORS)
+    known = frozenset().union(*LAYERS)
     parts = {module.split(".")[1] for module in imports(name) if module.startswith("mqd.")}
     return parts & known  # `from mqd import __version__` names no part
 
@@ -220,10 +217,10 @@ def _calls(node: ast.AST) -> str:
 
 @cache
 def shell_signs(name: str) -> frozenset[str]:
-    """Why a file is a shell: it waits, imports the world or `mqd.io`, or calls a disk or a file.
-    Empty for a core.
+    """Why a file is a shell: it waits, imports `mqd.io` or one of IO_MODULES, or calls a disk or a
+    file. Empty for a core.
     """
-    signs = {module for module in imports(name) if module.split(".")[0] in WORLD}
+    signs = {module for module in imports(name) if module.split(".")[0] in IO_MODULES}
     signs |= {module for module in imports(name) if module.startswith("mqd.io.")}
     if name in HOLD_A_FILE:
         signs -= {"mqd.io.disk.File"}
@@ -240,21 +237,21 @@ def may_be_shell(name: str) -> bool:
     return name in SHELLS or name.endswith("/service.py")
 
 
-def test_every_part_has_a_floor() -> None:
-    known = frozenset().union(*FLOORS)
+def test_every_part_has_a_layer() -> None:
+    known = frozenset().union(*LAYERS)
     assert sorted({part_of(name) for name in python_files("mqd")} - known) == []
 
 
 def test_imports_only_go_down() -> None:
-    floor_of = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
+    layer_of = {part: layer for layer, parts in enumerate(LAYERS) for part in parts}
     wrong = [
         f"{name} ({part_of(name)}) imports mqd.{part}"
         for name in python_files("mqd")
         for part in sorted(parts_imported(name))
         if part != part_of(name)
         and not (
-            floor_of[part] < floor_of[part_of(name)]
-            or (part in VOCABULARY and part_of(name) in VOCABULARY)
+            layer_of[part] < layer_of[part_of(name)]
+            or (part in BASE_MODULES and part_of(name) in BASE_MODULES)
         )
     ]
     assert wrong == []
@@ -312,19 +309,19 @@ def test_cycles_are_found() -> None:
 
 
 def test_no_files_import_one_another_in_a_circle() -> None:
-    edges = {name: modules_imported(name) for name in python_files("mqd", *GUESTS)}
+    edges = {name: modules_imported(name) for name in python_files("mqd", *EXTERNAL_PACKAGES)}
     assert "spark/pyspark_mqd/offsets.py" in edges["spark/pyspark_mqd/stream_reader.py"]
     assert cycles(edges) == CYCLES_LEFT
 
 
-def test_guests_use_the_client_and_the_protocol_only() -> None:
+def test_external_packages_use_the_client_and_the_protocol_only() -> None:
     wrong = [
         f"{name} imports mqd.{part}"
-        for name in python_files(*GUESTS)
+        for name in python_files(*EXTERNAL_PACKAGES)
         for part in sorted(
             parts_imported(name)
-            - GUESTS_MAY
-            - GUESTS_READ_OFFLINE.get(name.split("/")[0], frozenset())
+            - EXTERNAL_MAY_USE
+            - EXTERNAL_OFFLINE_PARTS.get(name.split("/")[0], frozenset())
         )
     ]
     assert wrong == []
@@ -380,7 +377,7 @@ def test_signs_of_a_shell(monkeypatch: pytest.MonkeyPatch, text: str, sign: str 
 
 def test_pysyncobjs_private_names_stay_in_one_place() -> None:
     wrong = []
-    for name in python_files("mqd", *GUESTS):
+    for name in python_files("mqd", *EXTERNAL_PACKAGES):
         if name in PYSYNCOBJ_FILES:
             continue
         wrong += [
@@ -425,7 +422,7 @@ def test_threads_are_started_only_where_the_simulation_can_replace_them() -> Non
 def test_construct_stays_inside_the_protocol() -> None:
     wrong = [
         name
-        for name in python_files("mqd", *GUESTS)
+        for name in python_files("mqd", *EXTERNAL_PACKAGES)
         if not name.startswith("mqd/protocol/")
         and any(module.split(".")[0] == "construct" for module in imports(name))
     ]
@@ -435,7 +432,7 @@ def test_construct_stays_inside_the_protocol() -> None:
 def test_every_file_has_a_subject() -> None:
     silent = [
         name
-        for name in python_files("mqd", *GUESTS)
+        for name in python_files("mqd", *EXTERNAL_PACKAGES)
         if (ROOT / name).stat().st_size and not ast.get_docstring(tree(name))
     ]
     assert silent == []
@@ -494,7 +491,7 @@ def test_nothing_is_left_lying_about(what: str) -> None:
 
 def test_no_stubs_and_nothing_swallowed_whole() -> None:
     wrong = []
-    for name in python_files("mqd", *GUESTS):
+    for name in python_files("mqd", *EXTERNAL_PACKAGES):
         for node in nodes(name):
             if (
                 isinstance(node, ast.Raise)
