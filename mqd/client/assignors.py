@@ -1,10 +1,10 @@
-"""Who of a classic group reads which partition, as the group's leader decides it: `range`,
-`roundrobin`, `cooperative-sticky`. Pure.
+"""The assignors of a classic group's leader: `range`, `roundrobin`, `cooperative-sticky`. Pure.
 
-Members of one group may be clients of any kind, so names and meaning are Kafka's. An assignor gives
-every partition of every subscribed topic to exactly one member that wants it; only the cooperative
-one leaves a partition that changes hands unassigned for one round, until its owner has given it up
-(KIP-429). Same input, same output: members and partitions are taken in order.
+The other members may be clients of any kind, so names and results are those of Kafka. An assignor
+gives each partition of the subscribed topics to exactly one subscribed member. Only
+`cooperative-sticky` leaves a moving partition unassigned for one round, until its owner revokes it
+(KIP-429). The same input always gives the same assignment: members and partitions have a fixed
+order.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Member:
 
     @property
     def rank(self) -> tuple[bool, str]:
-        """Static members come first and in the order of their names, so that they get the
-        same again after a restart.
+        """Static members come first, in the order of their names, so that they get the same
+        partitions after a restart.
         """
         return (
             self.instance_id is None,
@@ -55,14 +55,15 @@ class Assignor:
     """
 
     def user_data(self, generation: int) -> bytes | None:
-        """A subscription's user data: the generation, for leaders without version 2."""
+        """A subscription's user data: the generation, for leaders that do not read version 2 of the
+        subscription.
+        """
         return _GENERATION.pack(generation) if self.cooperative else None
 
 
 def assign_range(members: Sequence[Member], counts: Mapping[str, int]) -> Assignment:
-    """Topic by topic: members in order take runs of partitions, the first ones one more.
-
-    Equal topics are split equally.
+    """For each topic, each member gets consecutive partitions; the first members get one more if
+    there is a remainder. Topics with the same members and partition count are split equally.
     """
     made: Assignment = {member.member_id: [] for member in members}
     for topic in sorted(counts):
@@ -82,8 +83,8 @@ def assign_range(members: Sequence[Member], counts: Mapping[str, int]) -> Assign
 
 
 def assign_round_robin(members: Sequence[Member], counts: Mapping[str, int]) -> Assignment:
-    """Deal out all partitions, in order, one by one to the members, in order. Members without a
-    subscription to the topic are skipped.
+    """Assign the partitions in order, one to each member in turn. Members that do not subscribe to
+    the topic are skipped.
     """
     made: Assignment = {member.member_id: [] for member in members}
     ring = sorted(members, key=lambda each: each.rank)

@@ -1,4 +1,4 @@
-"""The arguments of `columns.encode`: refused before anything is encoded."""
+"""Checks the arguments of `columns.encode` before any row is encoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqd.client.errors import ClientError
 from mqd.errors import ErrorCode
 
 STAMP_MAX: Final = 2**62
-"""Differences of timestamps stay within 64 bits."""
+"""The largest timestamp: differences of timestamps must fit into 64 bits."""
 
 
 def checked_timestamps(
@@ -25,7 +25,9 @@ def checked_timestamps(
     headers: pa.Array | None,
     batch_bytes: int,
 ) -> int | Ints:
-    """The timestamps as encode needs them. ClientError names the argument that does not fit."""
+    """The timestamps in the form that `encode` needs. Raises ClientError, which names the invalid
+    argument.
+    """
     for name, column in (("keys", keys), ("values", values)):
         if column.type != pa.binary():
             raise _refused(f"'{name}' has type {column.type}", "cast it to binary")

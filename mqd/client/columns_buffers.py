@@ -1,8 +1,8 @@
-"""Between numpy and Arrow: binary columns out of positions in a buffer, and the positions of a
-column that is there.
+"""Conversions between numpy and Arrow: positions in a buffer to a binary column, and a binary
+column to its positions.
 
-The only place where positions become an Arrow array. Whoever calls `gather` has compared every
-position with its record.
+Only this module makes Arrow arrays from positions. Callers of `gather` must have checked that every
+position lies inside its record.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def gather(body: Buffer, starts: Ints, ends: Ints, nulls: Bools | None = None) -
 
 
 def bitmap(present: Bools) -> pa.Buffer:
-    """Arrow's validity: a bit for each row that is not null."""
+    """Arrow's validity bitmap: one bit for each row, 1 if the row is not null."""
     return pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
 def binary(offsets: Ints, data: Bytes) -> pa.Array:
-    """The column whose values lie one behind the other in `data`, without a copy of them."""
+    """The binary column whose values follow one another in `data`. Copies no values."""
     return pa.Array.from_buffers(
         pa.binary(),
         len(offsets) - 1,
@@ -54,8 +54,8 @@ def binary(offsets: Ints, data: Bytes) -> pa.Array:
 
 
 def offsets_of(column: pa.Array) -> Ints:
-    """Where each value of a binary column starts in its data, and where the last one ends; a slice
-    has its own.
+    """The position in `data_of(column)` where each value of a binary column starts, and where the
+    last value ends. Also for slices.
     """
     buffer = column.buffers()[1]
     if buffer is None or not len(column):
@@ -64,13 +64,13 @@ def offsets_of(column: pa.Array) -> Ints:
 
 
 def data_of(column: pa.Array) -> Bytes:
-    """The data of a binary column, of a slice too: as much as `offsets_of` points into."""
+    """The data of a binary column, into which `offsets_of` points. Also for slices."""
     buffer = column.buffers()[2]
     return np.zeros(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
 
 
 def nulls_of(column: pa.Array) -> Bools | None:
-    """Which rows are null; None where none is."""
+    """Which rows are null; None if none is."""
     if not column.null_count:
         return None
     nulls: Bools = column.is_null().to_numpy(zero_copy_only=False)

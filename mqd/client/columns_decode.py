@@ -1,12 +1,12 @@
-"""Record batches to Arrow columns, without a Python object for each record.
+"""Decodes record batches into Arrow columns, without a Python object for each record.
 
 First the headers of the batches are read one by one (`_visible`): CRC, offsets, aborted
 transactions, control batches. Batches are decompressed and put into groups that share a body
 (`_groups`), then cut into slices of at most `rows_max` records, which `columns_rows` turns into
 columns.
 
-The reference is `mqd.protocol.batch.iterate_records`: equal rows or MqError, by test. Bytes of
-columns that are not requested are stepped over, unchecked.
+A test compares the result with `mqd.protocol.batch.iterate_records`: equal rows or an equal
+MqError. Fields of columns that are not requested are skipped and not checked.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def decode(
     read_committed: bool = False,
     rows_max: int = ROWS_MAX,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of whole record batches with offsets in `[start, end)`, as Arrow batches of at
-    most `rows_max` rows.
+    """The records with offsets in `[start, end)`, as Arrow batches of at most `rows_max` rows.
 
     `data` is the part of one fetch response for the partition. A partial batch at its end is
     ignored, control batches are skipped. With `read_committed`, records of `aborted` transactions
-    (producer id, first offset) are hidden. Only `columns` are built. MqError: CORRUPT_MESSAGE or
-    INVALID_RECORD on damage, MESSAGE_TOO_LARGE where a batch decompresses beyond its limit.
+    (producer id, first offset) are hidden. Only `columns` are decoded. Raises MqError
+    CORRUPT_MESSAGE or INVALID_RECORD for damaged data, MESSAGE_TOO_LARGE if a batch is larger than
+    its limit when it is decompressed.
     """
     if rows_max < 1:
         raise ValueError(f"rows_max is {rows_max}; it must be at least 1")
@@ -82,7 +82,7 @@ def decode(
 def _groups(
     view: memoryview, selection: Selection, aborted: Iterable[tuple[int, int]]
 ) -> Iterator[_Group]:
-    """Neighbours that share a body, compressed or not."""
+    """Groups of consecutive batches that share a body, compressed or not."""
     found = _visible(view, selection, aborted)
     for codec, run in groupby(found, key=lambda each: each[2].attributes & CODEC_MASK):
         if codec:
@@ -92,8 +92,8 @@ def _groups(
 
 
 def _plain(view: memoryview, run: Iterable[_Found], selection: Selection) -> Iterator[_Group]:
-    """Uncompressed batches: their body is a window of `view`. Arrow's offsets are 32 bits, so
-    positions count from its beginning.
+    """A group of uncompressed batches: its body is a part of `view`. Positions count from its
+    beginning, because Arrow's offsets have 32 bits.
     """
     group: list[Batch] = []
     origin = 0
@@ -112,13 +112,13 @@ def _plain(view: memoryview, run: Iterable[_Found], selection: Selection) -> Ite
 def _packed(
     view: memoryview, run: Iterable[_Found], selection: Selection, codec: Codec
 ) -> Iterator[_Group]:
-    """Compressed batches: their body is what they decompress to."""
+    """A group of compressed batches: its body is their decompressed records."""
     group: list[Batch] = []
     bodies: list[Buffer] = []
     filled = 0
     for position, size, header in run:
         body: Buffer = view[position + HEADER_BYTES : position + size]
-        if header.records_count or len(body):  # a cleaner leaves batches with nothing to decompress
+        if header.records_count or len(body):  # compaction leaves empty batches
             body = decompress(codec, body)
         if group and filled + len(body) > GROUP_BYTES_MAX:
             yield _joined(bodies), group
@@ -149,8 +149,8 @@ def _batch(begin: int, end: int, header: BatchHeader, selection: Selection) -> B
 def _visible(
     view: memoryview, selection: Selection, aborted: Iterable[tuple[int, int]]
 ) -> Iterator[_Found]:
-    """The batches with rows that the caller wants, validated. An aborted transaction ends with its
-    marker (KIP-98).
+    """The validated batches with rows for the caller. An aborted transaction ends with its marker
+    (KIP-98).
     """
     waiting = sorted(
         ((first_offset, producer_id) for producer_id, first_offset in aborted), reverse=True
@@ -182,14 +182,14 @@ def _is_abort(batch: memoryview) -> bool:
 
 
 def _slices(body: Buffer, batches: list[Batch], rows_max: int) -> Iterator[Slice]:
-    """The records of `batches` by at most `rows_max`."""
+    """The records of `batches` in slices of at most `rows_max`."""
     array = np.frombuffer(body, np.uint8)
     spans: list[Span] = []
     owners: list[Batch] = []
     room = rows_max
     for batch in batches:
         begin, left = batch.begin, batch.records
-        if not left and begin == batch.end:  # what a cleaner leaves
+        if not left and begin == batch.end:  # compaction has left it empty
             continue
         if not 0 < left * RECORD_BYTES_MIN <= batch.end - begin:
             raise corrupt(f"{left} records in {batch.end - begin} bytes")

@@ -1,8 +1,9 @@
-"""Arrow columns to record batches for a produce request, without a Python object for each record.
+"""Encodes Arrow columns into record batches for produce requests, without a Python object for each
+record.
 
-Rows keep their order within a partition; a batch holds rows of one partition, at most `batch_bytes`
-of them by an estimate that does not know the codec. Rows of one size take a shorter way
-(`columns_even.py`) than others (`columns_records.py`).
+Rows keep their order within a partition. A batch has rows of one partition, of at most
+`batch_bytes` bytes before compression, by an estimate. Rows of one size take the faster way of
+`columns_even.py`, others that of `columns_records.py`.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from mqd.types import NO_EPOCH, NO_PRODUCER_ID
 
 BATCH_BYTES: Final = 512 * limits.KIB
 JOINED_BYTES_MAX: Final = 24 * limits.MIB
-"""Rows are encoded together up to this estimate, or one row: malloc keeps what it gets back below
-32 MiB.
+"""Rows are encoded together up to this estimate, but at least one row. Below 32 MiB, malloc reuses
+freed memory instead of returning it to the kernel.
 """
 RECORD_OVERHEAD_BYTES: Final = 22
-"""The most that a record takes beside its key, value and headers in batches of fewer than 2**20
-rows, timestamps apart.
+"""The maximum bytes of a record without its key, value, headers and timestamp, in batches of fewer
+than 2**20 rows.
 """
 RECORD_BYTES_MAX: Final = 2**31 - 1 - 2 * limits.KIB
 
@@ -54,8 +55,8 @@ _PRODUCER = struct.Struct(">qhi")
 
 @dataclass(slots=True, eq=False)
 class EncodedBatch:
-    """A record batch for `partition`. `seal` must be called before `data` is sent, and again when
-    it is sent under another number.
+    """A record batch for `partition`. Call `seal` before `data` is sent, and again before it is
+    sent with another sequence number.
     """
 
     partition: int
@@ -65,7 +66,7 @@ class EncodedBatch:
     def seal(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
     ) -> None:
-        """Write the producer's numbers and the CRC over them."""
+        """Write the producer id, its epoch and the sequence, then the CRC."""
         data = self.data
         (attributes,) = _ATTRIBUTES.unpack_from(data, ATTRIBUTES_POSITION)
         attributes = (
@@ -86,12 +87,12 @@ def encode(
     codec: Codec = Codec.NONE,
     batch_bytes: int = BATCH_BYTES,
 ) -> list[EncodedBatch]:
-    """Record batches of all rows. `partitions` holds the partition of each row; ClientError where
-    an argument does not fit.
+    """Record batches of all rows. `partitions` has the partition of each row. Raises ClientError
+    for an invalid argument.
 
     `keys` and `values` are binary, `headers` is list<struct<key: string, value: binary>>; nulls are
-    kept. `timestamps_ms` is one stamp for all rows or an int64 column without nulls. A row larger
-    than `batch_bytes` becomes a batch of its own.
+    kept. `timestamps_ms` is one timestamp for all rows, or an int64 column without nulls. A row
+    larger than `batch_bytes` becomes a batch of its own.
     """
     count = len(values)
     stamps = checked_timestamps(
@@ -156,7 +157,7 @@ def _encode_rows(
         bases, tops = stamps[starts], np.maximum.reduceat(stamps, starts)
         stamp_deltas = stamps - np.repeat(bases, counts)
     if order is not None:
-        # Numbers go back to the rows: to move whole records once costs less than their columns.
+        # Reorder the numbers, not the columns: it costs less to move the whole records once.
         offset_deltas = _put(offset_deltas, order)
         stamp_deltas = None if stamp_deltas is None else _put(stamp_deltas, order)
     records = records_of(keys, values, headers, offset_deltas, stamp_deltas)
@@ -175,7 +176,7 @@ def _encode_rows(
 
 
 def _put(numbers: Ints, order: Ints) -> Ints:
-    """Numbers in the order of partitions, for the rows as they came."""
+    """Numbers that are in the order of partitions, put into the order of the rows."""
     rows = np.empty_like(numbers)
     rows[order] = numbers
     return rows
@@ -193,7 +194,7 @@ def _batch(
 def _even_batch(
     even: EvenRecords, order: Ints | None, first: int, behind: int, stamp: int, codec: Codec
 ) -> bytearray | memoryview:
-    """Records without a codec are written where they stay, behind the room for the header."""
+    """Uncompressed records are written to their final place, after the space for the header."""
     count = behind - first
     rows = slice(first, behind) if order is None else order[first:behind]
     out: Bytes = np.empty(HEADER_BYTES + even.bytes_of(count), np.uint8)
@@ -208,7 +209,7 @@ def _even_batch(
 def _write_header(
     data: bytearray | memoryview, count: int, base_timestamp: int, max_timestamp: int, codec: Codec
 ) -> None:
-    """All but the CRC and the producer's numbers, which `seal` writes."""
+    """All fields but those that `seal` writes."""
     HEADER.pack_into(
         data, 0, 0, len(data) - LOG_OVERHEAD_BYTES, NO_EPOCH, MAGIC, 0, int(codec), count - 1,
         base_timestamp, max_timestamp, NO_PRODUCER_ID, NO_EPOCH, -1, count,
@@ -219,18 +220,18 @@ def _write_header(
 
 
 def _order(partitions: np.ndarray[Any, Any]) -> Ints | None:
-    """Rows by partition, in their order within each; None where they lie so already."""
+    """The order of the rows by partition, and within a partition as before. None if the rows are
+    already in this order.
+    """
     if (partitions[1:] >= partitions[:-1]).all():
         return None
     if int(partitions.max()) < 2**16:
-        partitions = partitions.astype(
-            np.uint16
-        )  # sorted by digits, which takes a tenth of the time
+        partitions = partitions.astype(np.uint16)  # radix sort, which takes a tenth of the time
     return np.argsort(partitions, kind="stable")
 
 
 def _batch_bounds(partitions: np.ndarray[Any, Any], sizes: Ints, batch_bytes: int) -> Ints:
-    """The first row of each batch, and the row behind the last one."""
+    """The first row of each batch, and the end of the last batch."""
     edges = [0, *(np.flatnonzero(partitions[1:] != partitions[:-1]) + 1).tolist(), len(partitions)]
     bounds = [0]
     for first, behind in pairwise(edges):
@@ -239,7 +240,7 @@ def _batch_bounds(partitions: np.ndarray[Any, Any], sizes: Ints, batch_bytes: in
 
 
 def _bounds(sizes: Ints, first: int, behind: int, bytes_max: int) -> list[int]:
-    """Cut the rows `[first, behind)` into runs of at most `bytes_max`, or of one row."""
+    """Cut the rows `[first, behind)` into runs of at most `bytes_max` bytes, or of one larger row."""
     total = np.cumsum(sizes[first:behind])
     bounds = [first]
     done = 0

@@ -1,8 +1,8 @@
-"""Records of one shape: every key has one size (or is null), and so has every value.
+"""Encodes records of one shape: all keys have one size (or are null), and so have all values.
 
 Such records differ in length only by their offset's varint. So the records of a batch are a few
 runs of equal length, and numpy writes each field of a run with one call. All timestamps are equal,
-and there are no headers. About a third of the time of the general way.
+and there are no headers. This takes about a third of the time of the general way.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from mqd.client.columns_varints import Bytes, Ints
 from mqd.protocol.primitives import pack_unsigned_varint
 
 RECORD_BYTES_MAX: Final = 64 * limits.KIB
-"""Larger records gain nothing."""
+"""Larger records are not faster this way."""
 ROWS_MIN: Final = 16
-"""Smaller batches gain nothing either."""
+"""Smaller batches are not faster this way."""
 
 Fields = np.ndarray[Any, Any]
-"""One item of a void type for each row; None stands for null, and for no bytes."""
+"""One item of a numpy void type for each row. None: all are null, or have no bytes."""
 
 
 class EvenRecords:
-    """Keys and values of one size each. Made by `EvenRecords.of`."""
+    """Records whose keys have one size, and whose values have one size. Use `EvenRecords.of` to
+    make them.
+    """
 
     def __init__(
         self,
@@ -37,14 +39,14 @@ class EvenRecords:
         value_size: int,
         count_max: int,
     ) -> None:
-        """Sizes are -1 for null."""
+        """A size of -1: all are null."""
         self._keys = keys
         self._values = values
         key_length, self._value_length = _varint(key_size), _varint(value_size)
         key_bytes, value_bytes = max(key_size, 0), max(value_size, 0)
         self._runs: list[tuple[int, int, Fields, np.dtype[Any]]] = []
-        """(first offset, offset behind, prefix of each record, layout) of each run of one
-        length.
+        """For each run of one record length: (first offset, end offset, prefix of each record,
+        layout).
         """
         first, offset_bytes = 0, 1
         while first < count_max:
@@ -64,7 +66,7 @@ class EvenRecords:
 
     @classmethod
     def of(cls, keys: pa.Array, values: pa.Array, count_max: int) -> EvenRecords | None:
-        """The records of these rows, in batches of at most `count_max`; None where sizes differ."""
+        """The records of these rows, in batches of at most `count_max` rows. None if sizes differ."""
         key_size, value_size = _one_size(keys), _one_size(values)
         if key_size is None or value_size is None or count_max < ROWS_MIN:
             return None
@@ -83,7 +85,7 @@ class EvenRecords:
         )
 
     def write(self, out: Bytes, rows: Ints | slice, count: int) -> None:
-        """The records of `rows`, from the first offset of a batch on; `out` has room for them."""
+        """Write the records of `rows` as the first ones of a batch. `out` must have space for them."""
         keys = None if self._keys is None else self._keys[rows]
         values = None if self._values is None else self._values[rows]
         value_length = np.frombuffer(self._value_length, f"V{len(self._value_length)}")
@@ -106,7 +108,7 @@ class EvenRecords:
 
 
 def _one_size(column: pa.Array) -> int | None:
-    """The size of every value, -1 where all are null; None where they differ."""
+    """The common size of all values; -1 if all are null, None if sizes differ."""
     if column.null_count:
         return -1 if column.null_count == len(column) else None
     offsets = offsets_of(column)
@@ -126,7 +128,7 @@ def _varint(number: int) -> bytes:
 
 
 def _prefixes(first: int, behind: int, offset_bytes: int, before: bytes, after: bytes) -> Fields:
-    """`before`, the offset, `after` for each offset in `[first, behind)`."""
+    """For each offset in `[first, behind)`: `before`, the offset as a varint, `after`."""
     out = np.empty((behind - first, len(before) + offset_bytes + len(after)), np.uint8)
     out[:, : len(before)] = np.frombuffer(before, np.uint8)
     out[:, len(before) + offset_bytes :] = np.frombuffer(after, np.uint8)
@@ -139,7 +141,7 @@ def _prefixes(first: int, behind: int, offset_bytes: int, before: bytes, after: 
 
 
 def _layout(prefix: int, key: int, value_length: int, value: int) -> np.dtype[Any]:
-    """A record as a numpy structure, without a field where it has no bytes."""
+    """The fields of a record as a numpy structure, without fields of no bytes."""
     sizes = {"prefix": prefix, "key": key, "value length": value_length, "value": value}
     fields = [(name, f"V{size}") for name, size in sizes.items() if size]
     return np.dtype([*fields, ("headers", np.uint8)])

@@ -1,7 +1,7 @@
-"""murmur2 of a column of keys, bit for bit that of `mqd.client.partitioner`, by test.
+"""murmur2 of a column of keys. A test checks that it equals that of `mqd.client.partitioner`.
 
-Four bytes of every key at a time. Keys of one length form a matrix; of other keys the words are
-gathered wherever they lie.
+Each step hashes four bytes of every key. Keys of one length form a matrix. Of keys of several
+lengths, numpy gathers the next four bytes by their positions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Hashes = np.ndarray[Any, np.dtype[np.uint32]]
 _M = np.uint32(0x5BD1E995)
 _SEED = 0x9747B28C
 ALONE_ROWS_MAX = 16
-"""Up to so many keys are hashed one by one: that costs less than numpy calls for each of their
-words.
+"""Up to this many keys are hashed one by one, which costs less than numpy calls for every four
+bytes.
 """
 
 
 def partition_for_keys(keys: pa.Array, partition_count: int) -> Int32s:
-    """The partition of each key, as every Java client chooses it; -1 where the key is null."""
+    """The partition of each key, as Java clients choose it; -1 if the key is null."""
     if partition_count < 1:
         raise ValueError(f"a topic has {partition_count} partitions; it must have at least 1")
     hashes = hash_keys(keys)
@@ -37,7 +37,7 @@ def partition_for_keys(keys: pa.Array, partition_count: int) -> Int32s:
 
 
 def hash_keys(keys: pa.Array) -> Hashes:
-    """murmur2 of each key; of a null, anything."""
+    """murmur2 of each key. The hash of a null is undefined."""
     if not len(keys):
         return np.empty(0, np.uint32)
     offsets, data = offsets_of(keys), data_of(keys)
@@ -91,13 +91,13 @@ def _of_any_length(data: Bytes, begins: Ints, sizes: Ints) -> Hashes:
         hashes[rows] ^= data[at[rows] + index].astype(np.uint32) << np.uint32(8 * index)
     hashes[rest > 0] *= _M
     _finish(hashes)
-    for row in alone:  # much longer than the others
+    for row in alone:  # the longest keys
         hashes[row] = murmur2(data[begins[row] : begins[row] + sizes[row]].tobytes())
     return hashes
 
 
 def _mix(hashes: Hashes, words: Hashes, scratch: Hashes) -> None:
-    """One round; `words` are multiplied by `_M` already, and are lost."""
+    """One round. `words` are already multiplied by `_M`, and are overwritten."""
     words ^= np.right_shift(words, np.uint32(24), out=scratch)
     words *= _M
     hashes *= _M

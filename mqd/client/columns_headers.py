@@ -1,8 +1,8 @@
-"""The headers of many records as one Arrow column: a pass for the first header of each record, one
-for the second, ...
+"""Decodes the headers of many records into one Arrow column: one pass for the first header of each
+record, one for the second, and so on.
 
-What must hold: a record's headers end exactly where the record ends, their keys are UTF-8 and not
-null, and a record without headers has null.
+Invariants: the headers of a record end exactly where the record ends, and their keys are UTF-8 and
+not null. A record without headers has null.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from mqd.protocol.batch import Buffer, corrupt
 from mqd.protocol.record_reader import read_varint
 
 HEADERS_MAX: Final = 1 << 20
-"""Headers of one record, at most: a header of two bytes takes twenty times as much here."""
+"""The maximum number of headers of one record. A header of two bytes takes twenty times as much
+memory here.
+"""
 
 _TOGETHER_MIN = 16
-"""Fewer records than this are read header by header: that costs less than numpy calls."""
+"""The headers of fewer records are read one by one, which costs less than numpy calls."""
 
 
 class _Pairs(NamedTuple):
@@ -37,8 +39,8 @@ class _Pairs(NamedTuple):
 
 
 def headers_column(body: Buffer, array: Bytes, positions: Ints, ends: Ints) -> pa.Array:
-    """The headers of the records whose header counts are at `positions` and which end at `ends`.
-    There is at least one record.
+    """The headers of one or more records. Their header counts are at `positions`, and the records
+    end at `ends`.
     """
     counts, behind = read_varints(array, positions)
     if (counts < 0).any() or (counts > (ends - behind) // 2).any():
@@ -68,7 +70,7 @@ def headers_column(body: Buffer, array: Bytes, positions: Ints, ends: Ints) -> p
 
 
 def _read_pairs(array: Bytes, positions: Ints, pairs: _Pairs, where: Ints) -> Ints:
-    """One header of many records: note where it is, return the positions behind it."""
+    """Read one header of each record: store its position, return the position after it."""
     sizes, starts = read_varints(array, positions)
     if (sizes < 0).any():
         raise _bad_key(int(sizes.min()))
@@ -84,7 +86,7 @@ def _read_pairs(array: Bytes, positions: Ints, pairs: _Pairs, where: Ints) -> In
 
 
 def _walk_pairs(data: memoryview, position: int, pairs: _Pairs, where: range) -> int:
-    """The rest of one record's headers, one by one."""
+    """Read the remaining headers of one record, one by one."""
     for index in where:
         size, position = read_varint(data, position, BYTES_MAX_32)
         if size < 0:
@@ -109,7 +111,7 @@ def _bad_key(size: int) -> MqError:
 
 
 def _assemble(body: Buffer, counts: Ints, first: Ints, pairs: _Pairs) -> pa.Array:
-    """All positions are checked: within each record they ascend up to its end."""
+    """All positions are checked before: within each record they ascend up to its end."""
     keys = gather(body, pairs.key_starts, pairs.key_ends)
     values = gather(body, pairs.value_starts, pairs.value_ends, pairs.value_nulls)
     try:

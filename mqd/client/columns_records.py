@@ -1,4 +1,4 @@
-"""Arrow columns to the bytes of records, each with its length in front, by columns.
+"""Encodes Arrow columns into the bytes of records, each with its length first, column by column.
 
 A record is a prefix (its length, attributes, timestamp, offset, the key's length), the key, the
 value's length, the value, and its headers. The numbers are written by columns, and Arrow joins the
@@ -17,8 +17,8 @@ from mqd.client.columns_buffers import binary, data_of, nulls_of, offsets_of
 from mqd.client.columns_varints import Ints, varint_sizes, write_varints
 
 CALL_POOL = pa.system_memory_pool()
-"""For bytes that live as long as a call. malloc hands them out again; Arrow's default pool returns
-them to the kernel, and the page faults of the next call take as long as its work.
+"""The memory pool for bytes of one call. malloc reuses them in the next call. Arrow's default pool
+returns them to the kernel: then page faults take as long as the work of the next call.
 """
 _EMPTY = pa.scalar(b"", pa.binary())
 _NO_HEADERS = pa.scalar(b"\0", pa.binary())
@@ -31,7 +31,7 @@ def records_of(
     offset_deltas: Ints,
     stamp_deltas: Ints | None,
 ) -> pa.Array:
-    """The bytes of each record, its length in front."""
+    """The bytes of each record, with its length first."""
     count = len(offset_deltas)
     key_sizes, value_sizes = _field_sizes(keys), _field_sizes(values)
     key_numbers, value_numbers = _zigzag(key_sizes), _zigzag(value_sizes)
@@ -69,13 +69,13 @@ def records_of(
 
 
 def _joined(*pieces: Any) -> pa.Array:
-    """The pieces of each row, one behind the other."""
+    """The pieces of each row, joined."""
     return pc.binary_join_element_wise(*pieces, _EMPTY, memory_pool=CALL_POOL)
 
 
 def _headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """(the count, the headers) of each row, as bytes. The headers of all rows lie one behind the
-    other already.
+    """Returns (the header count, the headers) of each row, as bytes. The headers of all rows
+    already follow one another.
     """
     counts = _counts(headers)
     flat = headers.flatten()
@@ -101,25 +101,25 @@ def _varints(numbers: Ints, sizes: Ints) -> pa.Array:
 
 
 def _zigzag(numbers: Ints) -> Any:
-    """As uint64 where a number may need all 64 bits."""
+    """Zigzag numbers; uint64 if a number may need all 64 bits."""
     zigzag = (numbers << 1) ^ (numbers >> 63)
     return zigzag.view(np.uint64) if len(zigzag) and int(zigzag.min()) < 0 else zigzag
 
 
 def _running(sizes: Ints) -> Ints:
-    """0, and the sums of the first one, two, ... sizes."""
+    """0, then the running sum of the sizes."""
     total = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=total[1:])
     return total
 
 
 def data_sizes(column: pa.Array) -> Ints:
-    """The bytes of each value; those that Arrow lets a null have count too."""
+    """The bytes of each value in the data, including bytes of nulls, which Arrow permits."""
     return np.diff(offsets_of(column))
 
 
 def _field_sizes(column: pa.Array) -> Ints:
-    """The bytes of each value, -1 for null, as it is on the wire."""
+    """The size of each value as in the protocol: -1 for null."""
     sizes = np.diff(offsets_of(column))
     if (nulls := nulls_of(column)) is not None:
         sizes[nulls] = -1
@@ -127,8 +127,8 @@ def _field_sizes(column: pa.Array) -> Ints:
 
 
 def _without_nulls(column: pa.Array) -> pa.Array:
-    """With empty values for nulls. Arrow lets a null have bytes; as a rule it has none, and nothing
-    is copied.
+    """The column with empty values in place of nulls. Copied only if a null has bytes, which Arrow
+    permits but rarely makes.
     """
     nulls = nulls_of(column)
     if nulls is None:

@@ -1,10 +1,10 @@
-"""A few thousand records of known beginnings and ends to one Arrow batch: one varint of all records
-at a time.
+"""Decodes some thousand records, with known start and end positions, into one Arrow batch: for each
+field, the varints of all records at once.
 
-What must hold: fields follow one another within their record, and the position behind the last
-field that is read is compared with the record's end before a buffer is wrapped into Arrow.
-Positions only grow, so that one comparison covers all before it. Fields of columns that are not
-wanted are stepped over, or not reached at all.
+Invariant: the fields of a record follow one another inside the record. Before a buffer is passed to
+Arrow, the position after the last decoded field is compared with the end of the record. Positions
+only grow, so this comparison covers all earlier fields. Fields of columns that are not requested
+are skipped.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mqd.errors import ErrorCode, MqError
 from mqd.protocol.batch import Buffer, corrupt
 
 _MICROSECONDS_MS_MAX = (2**63 - 1) // 1000
-"""Milliseconds that fit into 64 bits as microseconds."""
+"""The largest timestamp in milliseconds that fits into 64 bits in microseconds."""
 
 
 class Selection(NamedTuple):
-    """What the caller of `decode` wants: `schema`'s columns of the records with offsets in `[start,
-    end)`.
+    """The selection of a caller of `decode`: the columns of `schema`, of records with offsets in
+    `[start, end)`.
     """
 
     schema: pa.Schema
@@ -47,7 +47,7 @@ class Selection(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A record batch with wanted rows: its records are `[begin, end)` of a body."""
+    """A record batch with selected rows: its records are the bytes `[begin, end)` of a body."""
 
     begin: int
     end: int
@@ -55,16 +55,16 @@ class Batch(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp: int
-    """What timestamps count from; with `stamped`, the timestamp of all records."""
+    """The base of the timestamps; if `stamped`, the timestamp of all records."""
     stamped: bool
-    """Whether a broker wrote the time of appending."""
+    """Whether the timestamp is the broker's append time."""
     cut: bool
     """Whether `start` or `end` of the selection lies inside."""
 
 
 class Slice(NamedTuple):
-    """Records one behind the other: for each batch how many, for each record where it starts and
-    ends in `body`.
+    """Consecutive records of some batches: the number of each batch, and where each record starts
+    and ends in `body`.
     """
 
     body: Buffer
@@ -75,17 +75,15 @@ class Slice(NamedTuple):
     ends: Ints
 
     def of_batches(self, values: list[int]) -> Ints:
-        """A value of each batch, for each of its records."""
+        """The value of its batch for each record."""
         if len(values) == 1:
             return np.full(len(self.starts), values[0], np.int64)
         return np.repeat(np.array(values, np.int64), self.records)
 
 
 def rows_of(some: Slice, selection: Selection, previous: int) -> tuple[pa.RecordBatch, int]:
-    """(the wanted rows, the last record's offset). `previous`: the offset before these records;
-    returned where none was read.
-
-    MqError: CORRUPT_MESSAGE or INVALID_RECORD.
+    """Returns (the selected rows, the last record's offset). `previous`: the offset before these
+    records, which is returned if there are none. Raises MqError CORRUPT_MESSAGE or INVALID_RECORD.
     """
     try:
         return _rows_of(some, selection, previous)
@@ -102,7 +100,7 @@ def _rows_of(some: Slice, selection: Selection, previous: int) -> tuple[pa.Recor
     fields = not {"key", "value", "headers"}.isdisjoint(names)
     numbers = cut or fields or not {"offset", "timestamp"}.isdisjoint(names)
     if numbers and behind:
-        at = some.starts + 1  # behind the attributes, of which none are assigned
+        at = some.starts + 1  # after the attributes, which have no meaning yet
         if "timestamp" in names:
             deltas, at = read_varlongs(array, at)
             timestamps = _microseconds(some, deltas)
@@ -143,7 +141,7 @@ def _offsets(some: Slice, deltas: Ints, previous: int) -> Ints:
 
 
 def _microseconds(some: Slice, deltas: Ints) -> Ints:
-    """Timestamps in microseconds. MqError(INVALID_RECORD) where one does not fit into 64 bits."""
+    """Timestamps in microseconds. Raises MqError INVALID_RECORD if one does not fit into 64 bits."""
     bases = [batch.timestamp for batch in some.batches]
     if any(batch.stamped for batch in some.batches):
         deltas = np.where(
@@ -171,7 +169,9 @@ def _microseconds(some: Slice, deltas: Ints) -> Ints:
 
 
 def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str, pa.Array]) -> None:
-    """The requested columns of key, value and headers; `at`: positions of the keys' lengths."""
+    """The columns of key, value and headers that are requested. `at`: the positions of the keys'
+    lengths.
+    """
     array, body = some.array, some.body
     key_starts, key_ends, key_nulls = _field(array, at)
     if "value" not in names and "headers" not in names:
@@ -180,7 +180,7 @@ def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str,
         made["key"] = gather(body, key_starts, key_ends, key_nulls)
         return
     value_starts, value_ends, value_nulls = _field(array, key_ends)
-    if (value_ends >= ends).any():  # behind it, at least the count of headers
+    if (value_ends >= ends).any():  # at least the header count follows it
         raise corrupt("a key or value does not end within its record")
     if "headers" in names:
         made["headers"] = headers_column(body, array, value_ends, ends)
@@ -193,7 +193,7 @@ def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str,
 
 
 def _field(array: Bytes, at: Ints) -> tuple[Ints, Ints, Bools | None]:
-    """(starts, ends, nulls) of the fields whose lengths are at `at`; a null has no bytes."""
+    """Returns (starts, ends, nulls) of the fields whose lengths are at `at`. A null has no bytes."""
     sizes, starts = read_varints(array, at)
     lowest = int(sizes.min())
     if lowest >= 0:

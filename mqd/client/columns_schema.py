@@ -1,7 +1,8 @@
 """The columns of a Kafka record in Arrow: their names, their types, and the aborted transactions of
 a fetch response.
 
-Names and types are those of Spark's own Kafka source. `headers` is null where a record has none.
+Names and types are those of Spark's own Kafka source. `headers` is null for a record without
+headers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Where the records of a batch begin: the one thing that must be done record by record.
+"""Finds where the records of a batch begin: the only step that must go record by record.
 
-Each record states its length, so a record is found by its predecessor alone: by a loop, or by
-AwkwardForth where the optional package awkward-cpp is installed. The loop takes runs of records of
-one size at once. All ways give the same positions, by test. Invariants of a result: positions
-ascend, none lies outside its span, and the last record of a finished span ends with it.
+A record begins where the one before it ends, and only its length shows that. A loop reads the
+lengths, or AwkwardForth if the optional package awkward-cpp is installed. The loop handles runs of
+records of one size at once. A test checks that all ways give the same positions. Invariants of a
+result: positions ascend, none lies outside its span, and the last record of a finished span ends
+with it.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class Span(NamedTuple):
 
 
 def find_starts(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
-    """(where each record starts, behind its length; where it ends) for the records of all spans, in
-    order.
+    """For the records of all spans, in order: (where each record starts, after its length; where it
+    ends).
 
-    `array` is `data` as numpy sees it. Each span has at least one record. MqError(CORRUPT_MESSAGE)
-    where lengths do not fit.
+    `array` is `data` as numpy sees it. Each span has at least one record. Raises MqError
+    CORRUPT_MESSAGE if the lengths do not fit.
     """
     counts = np.array([span.records for span in spans], np.int64)
     try:
@@ -82,15 +83,17 @@ while
   data pos stops <- stack
 repeat
 """
-"""Of the package awkward-cpp: 22 ns a record where the loop takes 110. Spans are pairs of begin and
-count.
+"""The program for AwkwardForth: 22 ns for each record, where the loop takes 110. Spans are pairs of
+begin and count.
 
-It checks every read and seek against the input. A negative length makes it go back, which its
-caller finds.
+The machine checks every read and seek against the input. A negative length moves it backwards; its
+caller detects this.
 """
 
 FORTH_RECORDS_MIN = 4096
-"""The import takes as long as a million records in the loop, so small responses do not begin it."""
+"""Smaller responses do not import AwkwardForth: the import takes as long as a million records in
+the loop.
+"""
 
 
 @cache
@@ -123,9 +126,10 @@ def _by_forth(array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
 # -- by a loop
 
 RUN_RECORDS_MIN = 16
-"""A run pays from here on: it takes about 10 us, and then 4 ns a record."""
+"""Shorter runs cost more than the loop: finding a run takes about 10 us, then 4 ns for each record.
+"""
 _RUN_MISSES_MAX = 2
-"""After so many short runs the sizes of a span are taken as mixed."""
+"""After this many short runs, the loop stops searching for runs in the span."""
 
 
 def _by_loop(data: Buffer, array: Bytes, spans: list[Span]) -> tuple[Ints, Ints]:
@@ -157,10 +161,9 @@ def _is_even(array: Bytes, span: Span) -> bool:
 
 
 def _run_of_one_size(array: Bytes, position: int, count: int) -> tuple[int, int]:
-    """(how many records from `position` on have the length of the first, the bytes of each).
-
-    Where the length of record n stands at `position + n * size`, record n + 1 starts one size
-    later. So equal lengths at equal distances are found by comparing columns of bytes.
+    """Returns (the number of consecutive records of one size from `position`, that size in bytes).
+    A record of this size is followed by the length of the next one, `size` bytes later. So the run
+    lasts while the bytes at `position + n * size` repeat the length of the first record.
     """
     raw = width = 0
     while True:

@@ -1,8 +1,8 @@
-"""Zigzag varints by columns: thousands are read or written with a few numpy calls.
+"""Reads and writes columns of zigzag varints: a few numpy calls handle thousands of them.
 
 Positions are int64 and never negative. A read beyond the buffer raises IndexError, which the caller
-turns into a damaged batch: numpy checks every index, so no byte outside the buffer is seen. Equal
-to `mqd.protocol.batch.read_varint`, by test.
+reports as a damaged batch. numpy checks every index, so no byte outside the buffer is read. A test
+compares the results with `mqd.protocol.batch.read_varint`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
-"""As few bytes each as the largest one needs: less to move."""
+"""Each number has as few bytes as the largest one needs, so less data is moved."""
 
 BYTES_MAX_32 = 5
 BYTES_MAX_64 = 10
 
 
 def read_varints(data: Bytes, positions: Ints) -> tuple[Numbers, Ints]:
-    """(values, positions behind them) of the 32-bit varints at `positions`; at least one.
-    MqError(CORRUPT_MESSAGE) if one has no end.
+    """Returns (the values of the 32-bit varints at `positions`, the positions after them). At least
+    one position. Raises MqError CORRUPT_MESSAGE if a varint has no end.
     """
     first = data[positions]
     if first.max() < 0x80:
@@ -43,7 +43,7 @@ def read_varints(data: Bytes, positions: Ints) -> tuple[Numbers, Ints]:
 
 
 def _read_long(data: Bytes, positions: Ints) -> tuple[Ints, Ints]:
-    """Some have more than two bytes."""
+    """As `read_varints`, if some varints have more than two bytes."""
     byte = data[positions]
     raw = (byte & 0x7F).astype(np.int64)
     behind = positions + 1
@@ -62,7 +62,7 @@ def _read_long(data: Bytes, positions: Ints) -> tuple[Ints, Ints]:
 
 
 def read_varlongs(data: Bytes, positions: Ints) -> tuple[Numbers, Ints]:
-    """The same for varints of 64 bits."""
+    """As `read_varints`, for varints of 64 bits."""
     first = data[positions]
     if first.max() < 0x80:
         return _unzigzag(first.view(np.int8)), positions + 1
@@ -84,7 +84,7 @@ def read_varlongs(data: Bytes, positions: Ints) -> tuple[Numbers, Ints]:
 
 
 def skip_varints(data: Bytes, positions: Ints, bytes_max: int) -> Ints:
-    """The positions behind the varints at `positions`; their values are not looked at."""
+    """The positions after the varints at `positions`. Does not decode the values."""
     first = data[positions]
     if first.max() < 0x80:
         return positions + 1
@@ -109,8 +109,8 @@ def _unzigzag(raw: Any) -> Any:
 
 
 def varint_sizes(zigzag: np.ndarray[Any, Any]) -> Ints:
-    """How many bytes each value takes. Values are zigzag already, never negative (uint64, or int64
-    below 2**63).
+    """The size of each varint in bytes. The values are zigzag-encoded and not negative (uint64, or
+    int64 below 2**63).
     """
     sizes = np.ones(len(zigzag), np.int64)
     if len(zigzag):
@@ -123,8 +123,8 @@ def varint_sizes(zigzag: np.ndarray[Any, Any]) -> Ints:
 
 
 def write_varints(out: Bytes, positions: Ints, zigzag: np.ndarray[Any, Any], sizes: Ints) -> None:
-    """Write each value at its position; `sizes` comes from `varint_sizes`. `positions` is left as
-    it is.
+    """Write each value at its position. `sizes` is the result of `varint_sizes`. Does not change
+    `positions`.
     """
     if not len(zigzag):
         return

@@ -64,7 +64,7 @@ _RECONNECTED_SECONDS_MIN = 1.0
 """How long a client that connects to a node without contact may stay, at least."""
 
 _COUNTED_BYTES = 256 * KIB
-"""Of a response that is being encoded: what is counted, and may wait for memory, at once."""
+"""The bytes of a response that are reserved in one step while it is encoded."""
 _JOINED_BYTES_MAX = 128 * KIB
 """A response up to this size is sent with its length and header in one piece."""
 

@@ -297,7 +297,7 @@ def check_same_contents(
 
 
 def changed_batch(decision: Decision, contents: Contents) -> str:
-    """What a user reads who has set `acceptChangedRows`."""
+    """The warning of a micro-batch for a user who has set `acceptChangedRows`."""
     return (
         f"Batch {decision.batch_id} keeps the {decision.contents.rows.rows} rows that are in the "
         f"topic, and the {contents.rows.rows} other rows of this run are not written, because "

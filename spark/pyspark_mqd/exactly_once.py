@@ -227,7 +227,7 @@ def commit_rows(
 
 
 def changed_rows(task: int, committed: int, found: int) -> str:
-    """What a user reads who has set `acceptChangedRows`."""
+    """The warning of a task for a user who has set `acceptChangedRows`."""
     return (
         f"Task {task} keeps the {committed} rows that it has committed, and does not write the "
         f"{found} other rows of this run, because option 'acceptChangedRows' is 'true'. Remove "

@@ -1,7 +1,7 @@
-"""Whether the brokers offer two-phase commit (KIP-939), which delivery guarantee atomic-batch
-needs.
+"""Checks that the brokers support two-phase commit (KIP-939), which the delivery guarantee
+atomic-batch needs.
 
-Checked on the driver, before tasks start: each task would fail with the same error otherwise.
+The driver checks this before tasks start. Otherwise each task would fail with the same error.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from .errors import ConnectorError
 
 INIT_PRODUCER_ID = 22
 VERSION_MIN = 6
-"""Of InitProducerId: a broker serves it where two-phase commit is enabled."""
+"""The version of InitProducerId that a broker supports only if two-phase commit is enabled."""
 
 _checked: set[Connection] = set()
 
 
 def require_two_phase(connection: Connection) -> None:
-    """Raises ConnectorError where a broker that answers has two-phase commit disabled.
+    """Raises ConnectorError if a broker that responds has two-phase commit disabled.
 
-    Asks once a process. Brokers that do not answer are left to the query, which waits for them.
+    Checks once in each process. If brokers do not respond, the query waits for them later.
     """
     if connection in _checked:
         return

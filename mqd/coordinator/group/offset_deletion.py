@@ -190,8 +190,9 @@ class OffsetDeletion(Part):
     def _delete_stale(
         self, group_id: str, topic: str, topic_id: UUID | None, portion: Portion
     ) -> bool:
-        """`topic_id`: of the topic that has the name now. True if there were stale offsets; the
-        portion deletes as many as fit."""
+        """`topic_id`: the id of the current topic with this name. Returns whether there are stale
+        offsets; the portion deletes as many as fit.
+        """
         offsets = self._store.group(group_id) or GroupOffsets()
         committed = offsets.committed.get(topic, {})
         waiting = offsets.pending.get(topic, {})

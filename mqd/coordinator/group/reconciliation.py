@@ -1,7 +1,7 @@
 """Reconciliation (KIP-848): one step of a member towards its part of the target assignment.
 
-First a member revokes what it is not to have, then it gets what other members have released. So
-`reconcile` never assigns a partition that another member owns (I33).
+A member first revokes the partitions outside its target, then it gets those that other members have
+released. So `reconcile` never assigns a partition that another member owns (I33).
 """
 
 from __future__ import annotations

@@ -139,8 +139,9 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True)
 class SealPartitions:
-    """The transaction is prepared: its partitions are to refuse the epoch of its records. Report
-    with `PartitionsSealed`."""
+    """The transaction is prepared. Its partitions must reject batches with the epoch of its
+    records. Report the completion with `PartitionsSealed`.
+    """
 
     transactional_id: str
     producer: Producer
