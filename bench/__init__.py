@@ -1,4 +1,3 @@
-"""Measurements: one file for each benchmark, and for each tool that runs it.
-
-Each prints numbers, ratios and the machine. See produce_fetch.py.
+"""Benchmarks, and the tools that run them. Each benchmark prints figures, ratios and the machine.
+Start with produce_fetch.py.
 """

@@ -19,7 +19,8 @@ from bench.generators import client_load, generate
 
 @dataclass(frozen=True)
 class Figure:
-    """One number. `goal` bounds its ratio to the peer: at least, when more is better, else at most.
+    """One number. `goal`: the required ratio to the peer, a minimum if more is better, otherwise a
+    maximum.
 
     `floor` names one of FLOORS.
     """
@@ -34,7 +35,9 @@ class Figure:
 
 @dataclass
 class Run:
-    """`part`: 1.0 is a whole run. `idle_mb`: memory of each broker right after its start."""
+    """`part`: the share of a whole run, 1.0 at most. `idle_mb`: memory of each broker right after
+    its start.
+    """
 
     part: float
     idle_mb: dict[str, float] = field(default_factory=dict)
@@ -128,8 +131,8 @@ def throughput(broker: Broker, transfer: Callable[[], dict[str, Any]], floor: st
 
 @benchmark("start")
 def start(broker: Broker, run: Run) -> list[Figure]:
-    """From spawning the process to its first response, and to the first acknowledged record
-    of a topic that is there already.
+    """The time from the start of the process to its first response, and to the first acknowledged
+    record of an existing topic.
     """
     if broker.launch is None:
         return []
@@ -156,8 +159,8 @@ def start(broker: Broker, run: Run) -> list[Figure]:
 
 
 def warm_up(broker: Broker, run: Run) -> None:
-    """What a compiler at run time (Kafka's JVM) needs before it may be compared: every
-    path, for some seconds. Measures nothing.
+    """Run every code path for some seconds, so that the JIT compiler of Kafka's JVM has compiled
+    it. Measures nothing.
     """
     with topic_on(broker, "warm-up") as topic:
         generate("load", broker.address, topic, c=16, n=run.count(60_000))
@@ -179,8 +182,8 @@ def produce(
     requests: int,
     acks: int | None = None,
 ) -> list[Figure]:
-    """The C generator on one connection, after a tenth of it as a warm-up; acks=1 by
-    default.
+    """Produce with the C generator on one connection, after a warm-up of a tenth of the load;
+    acks=1 by default.
     """
     with topic_on(broker, "produce") as topic:
         options = {"R": records, "s": value_bytes, "d": depth} | (
@@ -276,7 +279,7 @@ def small_pipelined(broker: Broker, run: Run) -> list[Figure]:
 
 
 def latency(broker: Broker, run: Run, **options: object) -> list[Figure]:
-    """A fixed rate of 1,000 messages/s after two seconds of warm-up."""
+    """Latency at a fixed rate of 1,000 messages/s, after a warm-up of two seconds."""
     with topic_on(broker, "latency") as topic:
         generate("load", broker.address, topic, r=1000, t=2, **options)
         result = generate("load", broker.address, topic, r=1000, t=run.latency_seconds, **options)
@@ -288,13 +291,13 @@ def latency(broker: Broker, run: Run, **options: object) -> list[Figure]:
 
 @benchmark("latency")
 def acknowledgement_latency(broker: Broker, run: Run) -> list[Figure]:
-    """From when a message was due to its acknowledgement, 4 connections."""
+    """The time from when a message was due to its acknowledgement, on 4 connections."""
     return latency(broker, run, c=4)
 
 
 @benchmark("end-to-end")
 def end_to_end_latency(broker: Broker, run: Run) -> list[Figure]:
-    """From when a message was due to its arrival at a fetching consumer."""
+    """The time from when a message was due to its arrival at a consumer."""
     return latency(broker, run, c=1, e=True)
 
 
@@ -319,13 +322,13 @@ def fetch(
 
 @benchmark("fetch-1m")
 def fetch_1m(broker: Broker, run: Run) -> list[Figure]:
-    """A megabyte a fetch."""
+    """Fetches of one megabyte."""
     return fetch(broker, run, max_bytes=1 << 20, total_bytes=4 << 30, records=500)
 
 
 @benchmark("fetch-64k")
 def fetch_64k(broker: Broker, run: Run) -> list[Figure]:
-    """64 KiB a fetch, of 16-KB batches."""
+    """Fetches of 64 KiB, with batches of 16 KB."""
     return fetch(broker, run, max_bytes=64 << 10, total_bytes=1 << 30, records=16)
 
 
@@ -347,7 +350,7 @@ def client_consume(broker: Broker, run: Run) -> list[Figure]:
 
 @benchmark("memory")
 def memory(broker: Broker, run: Run) -> list[Figure]:
-    """Resident memory after the start, and after all benchmarks so far and a load of its own."""
+    """Resident memory after the start, and after all previous benchmarks and a load of its own."""
     if broker.pid is None:
         return []
     with topic_on(broker, "memory") as topic:

@@ -1,8 +1,8 @@
-"""The brokers under test: starting them, their cost, and whether they respond yet.
+"""The brokers under test: their start, their cost, and whether they respond.
 
 A broker that this process started is known by its process ids, and its CPU time and memory are read
-from /proc. One that was given as host:port is only measured so if a pid was given with it, and its
-start cannot be measured.
+from /proc. For a broker that is given as host:port, this needs a pid as well; its start cannot be
+measured.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 class Broker:
     """One broker.
 
-    `launch` starts it on data that `prepare` has made, and returns its pid; None for one that runs
-    already.
+    `launch` starts it on the data of `prepare` and returns its pid. It is None for a broker that
+    already runs.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Broker:
     # -- life
 
     def start(self) -> tuple[float, float]:
-        """Start it; returns the seconds until it responds to ApiVersions, as (until ready,
+        """Start it, and wait until it responds to ApiVersions. Returns (the seconds that took, the
         monotonic time of the start).
         """
         assert self.launch is not None
@@ -73,7 +73,7 @@ class Broker:
         return ready - started_at, started_at
 
     def stop(self) -> None:
-        """Stop what `start` started, politely, and wait for it."""
+        """Stop the broker that `start` started, cleanly, and wait for its end."""
         self._admin = None
         if self.halt is not None and self.pid is not None:
             self.halt()
@@ -119,7 +119,7 @@ class Broker:
         self.topics_made += 1
         name = f"bench-{os.getpid()}-{self.topics_made}-{label}"
         admin = self._administrator()
-        # the disk is given back soon: a whole run writes more than a small machine has
+        # free the disk soon: a whole run writes more than a small machine has
         wanted = NewTopic(
             name, num_partitions=1, replication_factor=1, config={"file.delete.delay.ms": "1000"}
         )
@@ -132,7 +132,7 @@ class Broker:
 
     def drop_topic(self, name: str) -> None:
         if name != self.fixed_topic:
-            # if it is gone, the next benchmark reports it
+            # if the broker has ended, the next benchmark reports that
             with suppress(KafkaException, TimeoutError):
                 self._administrator().delete_topics([name])[name].result(DROP_SECONDS_MAX)
 
@@ -153,7 +153,7 @@ def _has_leader(admin: AdminClient, topic: str) -> bool:
 def wait_until(
     condition: Callable[[], bool], what: str, process: subprocess.Popen[bytes] | None = None
 ) -> float:
-    """Ask every 5 ms; returns the monotonic time when it came true."""
+    """Poll a condition every 5 ms. Returns the monotonic time at which it became true."""
     deadline = time.monotonic() + START_SECONDS_MAX
     while not condition():
         if time.monotonic() > deadline:
@@ -166,8 +166,7 @@ def wait_until(
     return time.monotonic()
 
 
-# -- requests by hand: admin clients have time-outs and back-offs of their own, which must not be
-# measured
+# -- raw requests: the timeouts and backoffs of admin clients must not be measured
 
 
 def _request(address: tuple[str, int], key: int, version: int, body: dict[str, object]) -> Any:
@@ -185,7 +184,7 @@ def _request(address: tuple[str, int], key: int, version: int, body: dict[str, o
 
 
 def responds_to_api_versions(address: tuple[str, int]) -> bool:
-    """Whether the broker responds at all."""
+    """Whether the broker responds to ApiVersions."""
     try:
         return bool(_request(address, 18, 0, {}).error_code == 0)
     except OSError:
@@ -214,7 +213,7 @@ def acknowledges(address: tuple[str, int], topic: str) -> bool:
     return bool(response.responses[0].partition_responses[0].error_code == 0)
 
 
-# -- the two that can be started
+# -- brokers that this process can start
 
 
 def mqd(directory: Path) -> Broker:
@@ -280,7 +279,7 @@ def kafka(directory: Path) -> Broker:
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago, as is the one above it (Kafka's controller)."""
+    """A loopback port that is free now; the next port is free, too (for Kafka's controller)."""
     for _ in range(100):
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))

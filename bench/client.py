@@ -1,13 +1,13 @@
-"""How fast are Python's clients of Kafka, ours among them, beside the same broker in one run?
+"""How fast are mqd's client and other Python clients of Kafka, with the same broker in one run?
 
     python -m bench.client [--records 1000000] [--sizes 100,1024] [--rounds 3] [--keys 8]
                            [--clients mqd,aiokafka] [--directions produce,consume] [--spread 50]
 
-Asks mqd (record by record), mqd-arrow (Arrow batches), aiokafka, kafka-python and confluent-kafka
-to produce and to consume, each in a process of its own, against one mqd node that this program
-starts. Rounds are interleaved and begin with another client each time; the table has medians.
-`wall` is what a user waits, and depends on what else the machine does; `cpu` is what the process of
-the client costs. client_roles.py lists what is equal between the clients.
+The clients mqd (records), mqd-arrow (Arrow batches), aiokafka, kafka-python and confluent-kafka
+produce and consume, each in its own process, with one mqd node that this program starts. Clients
+run in turn, and each round begins with another client. The table has medians. `wall` is the time
+that a user waits; it depends on the load of the machine. `cpu` is the CPU time of the client's
+process. client_roles.py lists the settings that all clients share.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ CLIENTS = ("mqd", "mqd-arrow", "aiokafka", "confluent-kafka", "kafka-python")
 DIRECTIONS = ("produce", "consume")
 YARDSTICK = "aiokafka"
 GOALS = {"mqd": 1.0, "mqd-arrow": 3.0}
-"""Times the yardstick."""
+"""The required ratio to the reference client."""
 FILLER = "confluent-kafka"
 WARM_UP_RECORDS = 100_000
 
 
 @dataclass(frozen=True)
 class Load:
-    """What every client is to carry."""
+    """The load of every client."""
 
     records: int
     value_bytes: int
@@ -47,7 +47,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Figure:
-    """One client's medians: records a second."""
+    """The medians of one client: records per second."""
 
     direction: str
     value_bytes: int
@@ -56,7 +56,7 @@ class Figure:
     cpu: float
     times_wall: float | None
     times_cpu: float | None
-    """Of the yardstick."""
+    """Relative to the reference client."""
 
 
 def main() -> int:
@@ -180,8 +180,9 @@ def address(text: str) -> tuple[str, int]:
 
 
 def measure(broker: Broker, load: Load, options: argparse.Namespace) -> Iterator[Figure]:
-    """The figures of one size: a topic is filled once for all consumers, each producer gets one of
-    its own."""
+    """The figures of one value size. All consumers read one topic, which is filled once; each
+    producer gets its own topic.
+    """
     warm_up = Load(
         min(load.records, WARM_UP_RECORDS), load.value_bytes, load.key_bytes, load.spread
     )
@@ -213,7 +214,7 @@ def in_new_topic(broker: Broker, client: str, load: Load) -> tuple[float, float]
 
 
 def play(client: str, role: str, broker: Broker, topic: str, load: Load) -> tuple[float, float]:
-    """(wall, CPU) seconds of one run."""
+    """Returns (wall seconds, CPU seconds) of one run."""
     sizes = [str(each) for each in (load.records, load.value_bytes, load.key_bytes, load.spread)]
     command = [
         sys.executable,

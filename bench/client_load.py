@@ -1,8 +1,8 @@
-"""librdkafka's own load, through confluent-kafka.
+"""Produces or consumes with librdkafka, through confluent-kafka.
 
     client_load.py produce|consume HOST:PORT TOPIC MESSAGES VALUE_BYTES ACKS
 
-Batches are handed over by `produce_batch` and taken by `consume`, so that Python's part is small.
+Uses `produce_batch` and `consume` with whole batches, so that Python's share of the time is small.
 Prints one line of JSON.
 """
 

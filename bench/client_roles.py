@@ -1,14 +1,14 @@
-"""One client in one role, in a process of its own; `bench/client.py` starts them.
+"""One client as a producer or consumer, in its own process. `bench/client.py` starts them.
 
     python -m bench.client_roles CLIENT ROLE HOST:PORT TOPIC RECORDS VALUE_BYTES KEY_BYTES SPREAD
 
-Every producer has the same settings: acks=all, idempotence, batches of 256 KiB, 5 ms of linger,
-32 MiB of buffer where that can be set, no compression, partition 0. Every consumer reads partition
-0 from its beginning without a group, at most 4 MiB of a partition in one response, and touches the
-key and the value of each record. Producers queue record by record and flush at the end; consumers
-use the fastest way to records that their documentation names. The clock runs from the first record
-to the last acknowledgement, and from the first request for data to the last record; imports and
-connecting are not measured. Prints one line of JSON: records, wall seconds, CPU seconds.
+Every producer has the same settings: acks=all, idempotence, batches of 256 KiB, 5 ms of linger, 32
+MiB of buffer if the client has this option, no compression, partition 0. Every consumer reads
+partition 0 from its beginning without a group, with at most 4 MiB in one response, and accesses the
+key and the value of each record. Producers send record by record and flush at the end. Consumers
+use the fastest documented API. The time of a producer is from the first record to the last
+acknowledgement, that of a consumer from the first fetch to the last record. Imports and connecting
+are not measured. Prints one line of JSON: records, wall seconds, CPU seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIFFERENT_VALUES = 1_000
 
 @dataclass
 class Job:
-    """What to do, and the clocks."""
+    """The load of this process, and its clocks."""
 
     address: str
     topic: str
@@ -42,7 +42,8 @@ class Job:
     value_bytes: int
     key_bytes: int
     spread: int
-    """Values are so much shorter or longer than `value_bytes`, and that in the mean."""
+    """The size of each value differs from `value_bytes` by up to this; the mean is `value_bytes`.
+    """
     touched: int = 0
     wall: float = 0.0
     cpu: float = 0.0
@@ -56,7 +57,7 @@ class Job:
         self.cpu = time.process_time() - self._started[1]
 
     def pool(self) -> list[tuple[bytes | None, bytes]]:
-        """Key and value of the first records; those behind them are the same again."""
+        """Keys and values of the first records; later records repeat them."""
         longest = self.value_bytes + self.spread
         alphabet = bytes(ord("a") + i % 26 for i in range(longest + DIFFERENT_VALUES))
         made: list[tuple[bytes | None, bytes]] = []
@@ -79,7 +80,7 @@ class Job:
         return whole * sum(sizes) + sum(sizes[:rest])
 
 
-# -- ours
+# -- mqd
 
 
 def mqd_produce(job: Job) -> None:
@@ -134,7 +135,7 @@ def mqd_consume(job: Job) -> None:
     trio.run(main)
 
 
-# -- ours, by Arrow
+# -- mqd, with Arrow
 
 
 def mqd_arrow_produce(job: Job) -> None:

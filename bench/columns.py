@@ -2,12 +2,11 @@
 
     python -m bench.columns [--records 400000] [--seconds 1.0] [--rows-max 32768] [--json FILE]
 
-Values have 100 bytes (or 92 to 108), keys 12. Each line is one shape: records of one batch, codec,
-headers. Time is processor time of this one thread, the best of several runs, CRC included; Arrow
-uses one thread. `walk` is `mqd.protocol.batch.iterate_records` on the same bytes: the
-record-by-record reader that columns replace. Decoding runs with each way to find records that this
-machine has; encoding includes murmur2 of every key, sixteen partitions, and the seal of every
-batch.
+Values have 100 bytes (or 92 to 108), keys 12. Each line is one shape: records in a batch, codec,
+headers. Time is the CPU time of this thread, with the CRC, the best of several runs. Arrow uses one
+thread. `walk` is `mqd.protocol.batch.iterate_records` on the same bytes: the record-by-record
+reader that columns replace. Decoding runs with each available way to find records. Encoding
+includes murmur2 of every key, sixteen partitions, and the seal of every batch.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ HEADERS_TYPE = columns.schema(["headers"]).field(0).type
 
 
 class Shape(NamedTuple):
-    """What records of a run look like."""
+    """The form of the records of a run."""
 
     name: str
     batch_bytes: int
     mixed: bool = False
-    """Sizes of values and keys vary, and a tenth of the keys is null."""
+    """Whether the sizes of values and keys vary, and a tenth of the keys is null."""
     headers: bool = False
     codec: Codec = Codec.NONE
 
@@ -60,7 +59,7 @@ SHAPES = (
 
 
 class Rows(NamedTuple):
-    """Arrow columns as a sink gets them."""
+    """The Arrow columns that a sink receives."""
 
     keys: pa.Array
     values: pa.Array
@@ -91,7 +90,7 @@ def rows_of(shape: Shape, count: int) -> Rows:
 
 
 def responses_of(shape: Shape, rows: Rows) -> list[bytes]:
-    """What fetches of 8 MiB would return: the batches of one partition, numbered."""
+    """Responses to fetches of 8 MiB: batches of one partition, with their offsets."""
     batches = columns.encode(
         rows.keys,
         rows.values,
@@ -114,7 +113,7 @@ def responses_of(shape: Shape, rows: Rows) -> list[bytes]:
 
 
 def best_of(seconds: float, run: Callable[[], int]) -> float:
-    """Records a second of processor time: the best of some runs, three or more."""
+    """Records per second of CPU time: the best of at least three runs."""
     best, started_at, runs = 0.0, time.process_time(), 0
     while runs < 3 or time.process_time() - started_at < seconds:
         start = time.process_time()

@@ -1,18 +1,18 @@
-"""Does a compacted topic come down to what a dictionary would hold, while it is written and read,
+"""Does compaction reduce a topic to the newest record of each key, while it is written and read,
 and at what cost?
 
     python bench/compaction.py [--updates 1000000] [--keys 1000] [--peer-kafka] [--json FILE]
     [--data DIR]
 
-One producer writes the updates (idempotent, acks=all, lz4), one consumer reads the topic from its
-beginning again and again and checks that no key ever goes back. When all is written a paced
+One producer writes the updates (idempotent, acks=all, lz4), one consumer repeatedly reads the topic
+from its beginning and checks that no key returns to an older value. After the last update, a slow
 producer sends a record every 5 ms until nothing more can be cleaned. Then the topic is read once
-more and compared with the dictionary, key by key.
+more, and each key is compared with its last update.
 
-Figures: the seconds of writing; the seconds after the last update until the topic is clean; the
-records and bytes that are left; the processor time of the broker over both; its largest resident
-memory above what it had before; the 50th and 99th percentile of a produce while it is cleaned. Each
-broker is measured by itself, one after the other, with the same options.
+Figures: the seconds of writing; the seconds from the last update until the topic is clean; the
+remaining records and bytes; the CPU time of the broker in both phases; the growth of its resident
+memory; the 50th and 99th percentile of produce latency during the cleaning. The brokers are
+measured one after the other, with the same options.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PACE_SECONDS = 0.005
 
 @dataclass
 class Outcome:
-    """What one broker made of it."""
+    """The figures of one broker."""
 
     broker: str
     updates: int
@@ -68,14 +68,11 @@ class Outcome:
     produce_p50_ms: float
     produce_p99_ms: float
     passes_read: int
-    """How often the consumer read the topic from its beginning meanwhile."""
+    """How often the consumer read the topic from its beginning."""
 
 
 class Reader(threading.Thread):
-    """Reads the topic from its beginning, again and again.
-
-    What it sees of a key never goes back.
-    """
+    """Repeatedly reads the topic from its beginning. The value of a key must never become older."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -112,7 +109,7 @@ class Resident(threading.Thread):
 def read_all(
     bootstrap: str, topic: str, stopping: threading.Event | None = None
 ) -> list[tuple[bytes, bytes, int]]:
-    """(key, value, bytes) of every record up to where the topic ends now."""
+    """(key, value, bytes) of every record up to the current end of the topic."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -188,10 +185,8 @@ def write(producer: Producer, topic: str, updates: int, keys: int) -> dict[bytes
 def wait_until_clean(
     broker: Broker, topic: str, keys: int, number: int, dictionary: dict[bytes, bytes]
 ) -> tuple[float, list[float]]:
-    """Send records at a pace, so that the last segment rolls, until the topic holds little more
-    than the keys.
-
-    (seconds, seconds of each produce)
+    """Send records slowly, so that the last segment rolls, until the topic has few records more
+    than keys. Returns (the seconds, the seconds of each produce).
     """
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0}

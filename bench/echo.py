@@ -1,4 +1,4 @@
-"""The floor of a Trio server: frames come in, the same bytes go out.
+"""The minimal Trio server: it returns each received frame unchanged.
 
 `echo.py PORT`; prints "ready" when it listens.
 """

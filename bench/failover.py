@@ -1,18 +1,18 @@
-"""How long is the silence when a node dies, and how long until everything is whole again?
+"""How long is a partition unavailable when a node fails, and how long does recovery take?
 
     python -m bench.failover [--session-ms 3000] [--rounds 10] [--peer-kafka] [--only \
         leader|controller|both] [--json FILE]
 
 Three nodes, a topic of one partition with three replicas, min.insync.replicas 2. A confluent-kafka
-producer with acks=all and everything else at librdkafka's defaults sends 500 records a second; the
-longest time between two acknowledgements is the silence. `leader`: kill -9 of the node that leads
-the partition and not the metadata quorum; `controller`: of the node that leads the quorum and not
-the partition; `both`: of one node that leads both. Then the node is started again: the time from
-there until all three nodes report a full ISR is the recovery.
+producer with acks=all, otherwise with librdkafka's defaults, sends 500 records a second. The
+*silence* is the longest time between two acknowledgements. Each scenario kills one node with kill
+-9. `leader`: it leads the partition, but not the metadata quorum. `controller`: it leads the
+quorum, but not the partition. `both`: it leads both. Then the node is started again. The *recovery*
+is the time from this start until all three nodes report a full ISR.
 
-Without --session-ms each runs at its own default session (mqd 3 s, Apache Kafka 9 s); with it both
-have this one and six heartbeats in it. With --peer-kafka three nodes of Apache Kafka take part in
-the same run, round by round in turn.
+Without --session-ms, each broker has its default session timeout (mqd 3 s, Apache Kafka 9 s). With
+it, both have this timeout, and six heartbeats in it. With --peer-kafka, the rounds alternate
+between mqd and three nodes of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from chaos.workload import Producer, TrialFailed
 
 SCENARIOS = ("leader", "controller", "both")
 GOAL = 0.3
-"""Of the peer's figure, or less."""
+"""The maximum ratio to the peer's figure."""
 RATE = 500.0
 SETTLE_S = 1.5
 AFTER_S = 1.0
-"""How long acknowledgements must flow again before the node is started: a second silence
-would count.
+"""How long acknowledgements must arrive before the killed node is started. A second silence would
+count, too.
 """
 SILENCE_MAX_S = 60.0
 ATTEMPTS = 3
 
 
 class Disturbed(NodeFailed):
-    """Leader or controller moved before the kill."""
+    """The leader or the controller has moved before the kill."""
 
 
 @dataclass
 class Results:
-    """Seconds, scenario by scenario, of one cluster."""
+    """The seconds of one cluster in each scenario."""
 
     silence: dict[str, list[float]] = field(default_factory=dict)
     recovery: dict[str, list[float]] = field(default_factory=dict)
 
 
 def one_round(cluster: Ensemble, scenario: str, number: int) -> tuple[float, float]:
-    """(silence, recovery), in seconds. Raises NodeFailed and TrialFailed."""
+    """Returns (silence, recovery) in seconds. Raises NodeFailed and TrialFailed."""
     controller = find_controller(cluster)
     others = [node_id for node_id in cluster.nodes if node_id != controller]
-    # who is not the victim follows in an order that changes, so that no node is favoured
+    # the order of the other nodes alternates between rounds, so that no node is favoured
     others = others[number % 2 :] + others[: number % 2]
     victim = others[0] if scenario == "leader" else controller
     leader = others[0] if scenario != "both" else controller
@@ -103,7 +103,7 @@ def one_round(cluster: Ensemble, scenario: str, number: int) -> tuple[float, flo
 
 
 def until_undisturbed(cluster: Ensemble, scenario: str, number: int) -> tuple[float, float]:
-    """A round in which the roles stayed where they were until the kill."""
+    """Repeat `one_round` until the leader and the controller do not move before the kill."""
     for attempt in range(ATTEMPTS - 1):
         with suppress(Disturbed):
             return one_round(cluster, scenario, number + 1000 * attempt)
@@ -111,7 +111,7 @@ def until_undisturbed(cluster: Ensemble, scenario: str, number: int) -> tuple[fl
 
 
 def find_controller(cluster: Ensemble) -> int:
-    """The leader of the quorum, once there is one."""
+    """Wait for a leader of the quorum; returns its id."""
     found: list[int] = []
 
     def has_controller() -> bool:
@@ -124,8 +124,8 @@ def find_controller(cluster: Ensemble) -> int:
 
 
 def wait_for_flow(producer: Producer, key: tuple[str, int], killed: float) -> None:
-    """Until acknowledgements have arrived again for `AFTER_S` without a pause of a third of
-    that, and at least so long after the kill.
+    """Wait until at least `AFTER_S` after the kill, and until acknowledgements have arrived for
+    `AFTER_S` without a pause of a third of that.
     """
     flowing_since = killed
     while True:
@@ -140,7 +140,7 @@ def wait_for_flow(producer: Producer, key: tuple[str, int], killed: float) -> No
 
 
 def measure(clusters: list[Ensemble], scenarios: list[str], rounds: int) -> dict[str, Results]:
-    """All rounds, the clusters in turn: A B, then B A."""
+    """Run all rounds. The clusters take turns: A B, then B A."""
     results = {cluster.kind: Results() for cluster in clusters}
     for number in range(rounds):
         for scenario in scenarios:
@@ -157,7 +157,9 @@ def measure(clusters: list[Ensemble], scenarios: list[str], rounds: int) -> dict
 
 
 def rows(results: dict[str, Results], scenarios: list[str]) -> list[dict[str, Any]]:
-    """One row a figure: p50 and worst of each cluster, and ours divided by the peer's."""
+    """One row for each figure: the median and the worst of each cluster, and the ratio of mqd to
+    the peer.
+    """
     made = []
     for scenario in scenarios:
         for what in ("silence", "recovery"):

@@ -1,5 +1,5 @@
-"""What the machine itself can do, measured in the same run: no broker can do better, and
-every figure is shown beside one of these.
+"""Limits of the machine, measured in the same run. No broker can exceed them; each figure is shown
+beside one of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def loopback_stream(total_bytes: int) -> float:
 
 
 def page_cache_write(directory: Path, total_bytes: int) -> float:
-    """MB/s of appending 1-MiB pieces to one new file, without a sync."""
+    """MB/s of appending pieces of 1 MiB to a new file, without a sync."""
     path = directory / "page-cache-floor"
     chunk = os.urandom(CHUNK_BYTES)
     start = time.perf_counter()
@@ -65,7 +65,7 @@ def page_cache_write(directory: Path, total_bytes: int) -> float:
 
 
 def with_trio_echo(measure: Callable[[tuple[str, int]], float]) -> float:
-    """`measure` against a bare Trio echo in a process of its own."""
+    """Call `measure` with the port of a Trio echo server in its own process."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, str(HERE / "echo.py"), str(port)], stdout=subprocess.PIPE
@@ -81,7 +81,7 @@ def with_trio_echo(measure: Callable[[tuple[str, int]], float]) -> float:
 
 
 def echo_requests(connections: int, depth: int, requests: int) -> float:
-    """Requests a second that the load generator gets through a Trio echo with the same frames."""
+    """Requests per second of the load generator with a Trio echo server and the same frames."""
 
     def measure(address: tuple[str, int]) -> float:
         result = generate("load", address, "echo", c=connections, d=depth, n=requests, x=True)
@@ -91,8 +91,8 @@ def echo_requests(connections: int, depth: int, requests: int) -> float:
 
 
 def echo_latency(percentile: str, rate: int, seconds: float) -> float:
-    """Microseconds of a round trip through a Trio echo at a fixed rate; `percentile` is a
-    field of the generator's output.
+    """Microseconds of a round trip to a Trio echo server at a fixed rate. `percentile` is a field
+    of the generator's output.
     """
     return with_trio_echo(
         lambda address: float(
@@ -102,7 +102,7 @@ def echo_latency(percentile: str, rate: int, seconds: float) -> float:
 
 
 def machine(directory: Path) -> dict[str, str]:
-    """What the figures were measured on."""
+    """A description of this machine."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,7 +1,7 @@
-"""The two C generators (load.c, drain.c) and librdkafka's client: how to build, run and read them.
+"""Builds and runs the two C generators (load.c, drain.c) and librdkafka's client, and reads their
+output.
 
-They run as processes of their own, so that what is measured is never the driver's interpreter. Each
-prints one line of JSON.
+Each runs in its own process, so that this interpreter is not measured, and prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SECONDS_MAX = 600
 
 
 class BenchError(Exception):
-    """A measurement that could not be taken; the message has the reason and the remedy."""
+    """A measurement failed. The message has the reason and the remedy."""
 
 
 def binary(name: str) -> Path:
-    """The compiled generator; compiled on first use of each version of its source, into the
+    """The path of the compiled generator. Compiles each version of its source once, into the
     temporary directory.
     """
     sources = [HERE / f"{name}.c", HERE / "wire.h"]
@@ -50,7 +50,7 @@ def binary(name: str) -> Path:
 
 
 def run(command: list[str]) -> dict[str, Any]:
-    """Run a generator and return what it printed."""
+    """Run a generator; returns its parsed output."""
     shown = " ".join([Path(command[0]).name, *command[1:]])
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX)
@@ -63,7 +63,9 @@ def run(command: list[str]) -> dict[str, Any]:
 
 
 def generate(name: str, address: tuple[str, int], topic: str, **options: object) -> dict[str, Any]:
-    """Run load or drain. An option is a letter of its command line; True stands for a bare flag."""
+    """Run load or drain. Each option is a letter of its command line; True: a flag without a
+    value.
+    """
     host, port = address
     command = [str(binary(name)), "-h", host, "-p", str(port), "-T", topic]
     for letter, value in options.items():

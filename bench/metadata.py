@@ -1,18 +1,18 @@
-"""What do ten thousand partitions cost, and how long does a cluster that holds them take when a
-node goes or comes?
+"""What do ten thousand partitions cost, and how long does a cluster with them take to handle the
+stop, start and failure of a node?
 
     python -m bench.metadata [--partitions 10000] [--topics 100] [--peer-kafka] [--json FILE]
 
 Three nodes, three replicas of each partition, min.insync.replicas 2. The topics are created in
 requests of ten; the time counts until each node reports that every partition has a leader and a
-full ISR. Then a node is stopped and started (until every ISR is full again), and another, which
-leads the metadata quorum, is killed (until every partition has another leader; then it is started
-again). Meanwhile a confluent-kafka producer with acks=all sends 200 records a second to one
-partition of a topic of its own: its longest time between two acknowledgements is the stall. At the
-end the topics are deleted, all in one request.
+full ISR. Then a node is stopped and started; the time counts until every ISR is full again. Then
+another node, which leads the metadata quorum, is killed; the time counts until every partition has
+another leader, and the node is started again. Meanwhile a confluent-kafka producer with acks=all
+sends 200 records a second to a topic of one partition. The *stall* is its longest time between two
+acknowledgements. At the end, one request deletes all topics.
 
-With --peer-kafka three nodes of Apache Kafka run the same benchmarks afterwards; they take 512 MB
-each and longer to start.
+With --peer-kafka, three nodes of Apache Kafka run the same benchmarks afterwards. They need 512 MB
+each, and more time to start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ RATE = 200.0
 PATIENCE_S = 300.0
 TOPICS_AT_ONCE = 10
 LOOK_PAUSE_S = 0.2
-"""Between two looks at all partitions, which cost a node some of the time that is measured."""
+"""The pause between two polls of all partitions: a poll takes some of the node's time that is
+measured.
+"""
 SETTLE_S = 2.0
 ALWAYS = "one-partition"
 

@@ -1,14 +1,14 @@
-"""How fast is it, on this machine, beside the machine's own floor and beside another broker?
+"""How fast does mqd produce and fetch, beside the limits of this machine and beside another broker?
 
     python bench/produce_fetch.py [--only NAME]... [--quick]    against an mqd that it starts itself
         [--broker HOST:PORT [--broker-pid PID]]
         [--peer HOST:PORT [--peer-pid PID] [--peer-topic T] | --peer-kafka]
         [--keep 0.8] [--rounds N] [--json FILE] [--data DIR] [--list]
 
-Every benchmark goes to both brokers in turn, A B then B A, and the medians are compared; a ratio is
-ours divided by the peer's. Hold on to ratios: absolute figures are the machine's. The generators
-share the processors with the broker. Floors are the best of the rounds. A quick run is too short to
-warm a JVM: its ratios to Kafka flatter us and mean nothing.
+Every benchmark runs on both brokers in turn, A B then B A, and the medians are compared. A ratio is
+mqd's figure divided by the peer's. Compare ratios: absolute figures depend on the machine. The
+generators share the processors with the broker. Floors are the best of the rounds. A quick run is
+too short for the JIT compiler of a JVM: its ratios to Kafka are meaningless.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def choose(options: argparse.Namespace, directory: Path) -> list[Broker]:
-    """Ours first, then the peer."""
+    """The brokers to compare: mqd first, then the peer."""
     if options.broker:
         chosen = [
             Broker(
@@ -171,7 +171,7 @@ def measure(
     benchmarks: dict[str, Benchmark] = BENCHMARKS,
     warm_up: Callable[[Broker, Run], None] = warm_up,
 ) -> list[dict[str, Any]]:
-    """Run all benchmarks, and print the figures of each as they come."""
+    """Run all benchmarks, and print the figures of each one at once."""
     print(
         f"{'benchmark':24}{'figure':22}{'unit':>7}",
         *(f"{broker.name:>12}" for broker in tested),
@@ -213,7 +213,7 @@ def measure(
 
 
 def compare(name: str, figures_of: list[list[list[Figure]]], keep: float) -> list[dict[str, Any]]:
-    """Medians over the rounds of each broker, figure by figure."""
+    """For each figure, the median of all rounds of each broker."""
     shapes = [rounds[0] for rounds in figures_of if rounds]
     if not shapes:
         return []

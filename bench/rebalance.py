@@ -3,19 +3,20 @@
     python -m bench.rebalance [--members 10] [--members 100] [--rounds 3] [--peer-kafka] \
         [--only eager|cooperative|consumer] [--json FILE]
 
-One node. A topic of twice as many partitions as members, each fed 20 records a second, fewer where
-all together had more than 1,000; confluent-kafka consumers, all but one spread over a few
-processes. Once everything is consumed steadily, the last one, which has a process of its own,
-joins, leaves (it closes), joins again, and is killed. The gap of a partition is the longest time
-between two records of it that reached an application, from the event until all is steady again:
-`worst` is that of the partition that stood still longest, `median` that of the median partition,
-which shows whether all partitions paused or only the moved ones. A gap below
-50 ms with 10 members, or 200 ms with 100, is no longer than the usual interval of records.
+One node. A topic has twice as many partitions as members. Each partition gets 20 records a second,
+or fewer, so that all get at most 1,000. The members are confluent-kafka consumers; all but one
+share a few processes. When all partitions are consumed steadily, the last member, in its own
+process, joins, closes, joins again, and is killed.
+
+The *gap* of a partition is the longest time without a record of it at any consumer, from the event
+until consumption is steady again. `worst` is the longest gap of all partitions. `median` is that of
+the median partition: it shows whether all partitions paused or only the moved ones. A gap below 50
+ms with 10 members, or 200 ms with 100, is no longer than the usual interval between records.
 
 `eager`: the classic protocol with `range`; `cooperative`: the classic protocol with
-`cooperative-sticky`; `consumer`: KIP-848. Session timeout 6 s, heartbeats each second, for all
-three and both brokers; group.initial.rebalance.delay.ms is 0. With --peer-kafka a node of Apache
-Kafka takes part in the same run, round by round in turn.
+`cooperative-sticky`; `consumer`: KIP-848. The session timeout is 6 s, the heartbeat interval 1 s,
+for all protocols and brokers; group.initial.rebalance.delay.ms is 0. With --peer-kafka, the rounds
+alternate between mqd and a node of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ PROTOCOLS = ("eager", "cooperative", "consumer")
 EVENTS = ("join", "leave", "die")
 SESSION_MS, HEARTBEAT_MS = 6000, 1000
 RATE_MAX = 20.0
-"""Records a second in each partition."""
+"""The maximum number of records per second in each partition."""
 RATE_MAX_IN_ALL = 1000.0
 PARTITIONS_PER_MEMBER = 2
 MEMBERS_PER_PROCESS = 25
 STEADY_S = 2.0
-"""Every partition was consumed in each half second for so long: the event is over."""
+"""An event is over when every partition was consumed in each half second for this time."""
 HALF_S = 0.5
 SETTLE_S = 180.0
 FLUSH_S = 0.1
@@ -64,13 +65,15 @@ OPTIONS = (
 )
 
 
-# -- the processes of members
+# -- processes with members
 
 
 def host(bootstrap: str, group: str, topic: str, protocol: str, count: int) -> None:
-    """Be some members: join at the first line of standard input, leave at its end. A line of JSON
-    on standard output has, for each partition that was consumed since the last one, when first,
-    when last, and the longest gap between; CLOCK_MONOTONIC, in seconds.
+    """Run some members: they join at the first line of standard input, and leave at its end.
+
+    Writes lines of JSON to standard output. Each line has, for each partition that was consumed
+    since the previous line, the time of the first and of the last record, and the longest gap
+    between records; in seconds of CLOCK_MONOTONIC.
     """
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
@@ -123,9 +126,7 @@ def host(bootstrap: str, group: str, topic: str, protocol: str, count: int) -> N
 
 
 class Consumed:
-    """When each partition was consumed, by whomever: the longest gap of each since the last
-    event.
-    """
+    """When each partition was consumed by any member: its longest gap since the last event."""
 
     def __init__(self, partitions: int) -> None:
         self.last = dict.fromkeys(range(partitions), 0.0)
@@ -133,9 +134,8 @@ class Consumed:
         self._lock = threading.Lock()
 
     def add(self, rows: dict[str, tuple[float, float, float]]) -> None:
-        """A line of a process.
-
-        Lines of two processes about one partition may overlap when it moves; then there is no gap.
+        """Add a line of a process. When a partition moves, the lines of two processes may overlap;
+        then there is no gap.
         """
         with self._lock:
             for name, (first, last, inner) in rows.items():
@@ -147,12 +147,12 @@ class Consumed:
                 self.last[partition] = max(before, last)
 
     def begin(self) -> None:
-        """An event: gaps count from here."""
+        """An event begins: reset the gaps."""
         with self._lock:
             self.gaps = dict.fromkeys(self.gaps, 0.0)
 
     def is_flowing(self) -> bool:
-        """Whether every partition was consumed within the last half second."""
+        """Whether every partition was consumed in the last half second."""
         oldest = min(self.last.values())
         return time.monotonic() - oldest < HALF_S + FLUSH_S
 
@@ -163,7 +163,7 @@ class Consumed:
 
 
 class Members:
-    """A process that is some members."""
+    """A process with some members."""
 
     def __init__(
         self, consumed: Consumed, bootstrap: str, group: str, topic: str, protocol: str, count: int
@@ -201,7 +201,7 @@ class Members:
                 self._consumed.add(received)
 
     def join(self) -> None:
-        """Subscribe; how long the process took to start does not count."""
+        """Let the members subscribe. The start of the process is over before and does not count."""
         if not self._ready.wait(SETTLE_S):
             raise NodeFailed("a process of members did not start")
         assert self._process.stdin is not None
@@ -209,12 +209,12 @@ class Members:
         self._process.stdin.flush()
 
     def leave(self) -> None:
-        """Close, in peace; does not wait."""
+        """Let the members close; does not wait."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def kill(self) -> None:
-        """SIGKILL, and forget it."""
+        """End the process with SIGKILL."""
         self._process.kill()
         self._process.wait()
         self._thread.join()
@@ -225,8 +225,8 @@ class Members:
 
 @dataclass
 class Results:
-    """Seconds of one cluster: (members, protocol, event) -> the gap of the worst partition
-    and of the median one, round by round.
+    """The gaps of one cluster in seconds: (members, protocol, event) -> (worst, median) of each
+    round.
     """
 
     worst: dict[tuple[int, str, str], list[float]] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class Results:
 
 
 class Round:
-    """One group, from its first member to the death of its last."""
+    """One group, from the join of its first member to the kill of its last one."""
 
     def __init__(self, cluster: Ensemble, protocol: str, members: int, number: int) -> None:
         self.partitions = PARTITIONS_PER_MEMBER * members
@@ -249,9 +249,8 @@ class Round:
         cluster.create_topic(self.topic, self.partitions)
 
     def run(self) -> dict[str, list[float]]:
-        """Event -> gaps of all partitions, sorted; of two joins the one with the longer worst gap.
-
-        Raises NodeFailed.
+        """Returns event -> sorted gaps of all partitions; of two joins, the one with the longer
+        worst gap. Raises NodeFailed.
         """
         self._feeder.start()
         try:
@@ -306,7 +305,7 @@ class Round:
             for partition in range(self.partitions):
                 with suppress(
                     BufferError
-                ):  # a broker that does not take them: `_settle` reports it
+                ):  # the broker does not accept records: `_settle` reports it
                     producer.produce(self.topic, b"x", partition=partition)
             turn += 1
             producer.poll(max(0.0, started_at + turn / rate - time.monotonic()))
@@ -315,14 +314,14 @@ class Round:
 
 
 def rate_of(partitions: int) -> float:
-    """Records a second in each."""
+    """Records per second in each partition."""
     return min(RATE_MAX, RATE_MAX_IN_ALL / partitions)
 
 
 def measure(
     clusters: list[Ensemble], sizes: list[int], protocols: list[str], rounds: int
 ) -> dict[str, Results]:
-    """All rounds, the clusters in turn: A B, then B A."""
+    """Run all rounds. The clusters take turns: A B, then B A."""
     results = {cluster.kind: Results() for cluster in clusters}
     for number in range(rounds):
         for members in sizes:
@@ -349,8 +348,8 @@ def measure(
 
 
 def rows(results: dict[str, Results]) -> list[dict[str, Any]]:
-    """One row a figure: the median of the rounds of each cluster, and ours divided by the
-    peer's.
+    """One row for each figure: the median of each cluster's rounds, and the ratio of mqd to the
+    peer.
     """
     made = []
     keys = next(iter(results.values())).worst

@@ -5,10 +5,10 @@ Apache Kafka?
     [--json FILE] [--data DIR] [--list]
 
 The load is that of produce_fetch.py, sent to the leader of one partition with three replicas and
-min.insync.replicas 2; every acknowledgement waits for all in-sync replicas. Both clusters run for
-the whole time and are measured in turn, A B then B A. Four busy processes share the processors
-(generator, leader, followers): what counts is the work a record costs. CPU time and memory are
-those of all three nodes.
+min.insync.replicas 2; every acknowledgement waits for all in-sync replicas. Both clusters run all
+the time and are measured in turn, A B then B A. Four busy processes share the processors
+(generator, leader, followers), so the figures show the CPU time of each record. CPU time and memory
+are those of all three nodes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ ALL = -1
 
 
 class Cluster(Broker):
-    """Three nodes as the benchmarks see a broker.
-
-    Its address is that of the leader of the topic that was made last.
+    """Three nodes with the interface of one broker. Its address is that of the leader of the newest
+    topic.
     """
 
     def __init__(self, cluster: Ensemble) -> None:
@@ -65,7 +64,9 @@ class Cluster(Broker):
         return sum(part.resident_mb() or 0.0 for part in self._parts())
 
     def make_topic(self, label: str) -> str:
-        """A new topic with one partition and three replicas; the nodes lead in turn."""
+        """Create a topic with one partition and three replicas. The nodes lead such topics in
+        turn.
+        """
         self.topics_made += 1
         name = f"replicated-{self.topics_made}-{label}"
         first = self.topics_made % 3 + 1
@@ -148,7 +149,9 @@ def small(broker: Broker, run: Run) -> list[Figure]:
 
 @benchmark("replicated-latency")
 def latency(broker: Broker, run: Run) -> list[Figure]:
-    """From when a message was due to its acknowledgement at 1,000 messages/s, 4 connections."""
+    """The time from when a message was due to its acknowledgement, at 1,000 messages/s on 4
+    connections.
+    """
     with topic_on(broker, "latency") as topic:
         generate("load", broker.address, topic, r=1000, t=2, c=4, a=ALL)
         result = generate("load", broker.address, topic, r=1000, t=run.latency_seconds, c=4, a=ALL)
@@ -160,14 +163,13 @@ def latency(broker: Broker, run: Run) -> list[Figure]:
 
 @benchmark("replicated-memory")
 def memory(broker: Broker, _run: Run) -> list[Figure]:
-    """Resident memory of the three nodes after all benchmarks so far."""
+    """Resident memory of the three nodes after all previous benchmarks."""
     return [Figure("loaded", "MB", broker.resident_mb() or 0.0, goal=0.2, more_is_better=False)]
 
 
 def warm_up(broker: Broker, run: Run) -> None:
-    """What a compiler at run time (Kafka's JVM) needs before it may be compared.
-
-    Measures nothing.
+    """Run the code paths, so that the JIT compiler of Kafka's JVM has compiled them. Measures
+    nothing.
     """
     with topic_on(broker, "warm-up") as topic:
         generate("load", broker.address, topic, c=16, a=ALL, n=run.count(30_000))

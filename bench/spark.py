@@ -1,14 +1,14 @@
-"""How much CPU does a row cost on its way into Spark and out of it, beside Spark's own Kafka source
+"""How much CPU time does a row cost in the source and in the sink, beside Spark's own Kafka source
 and sink?
 
     python -m bench.spark [--rows 5000000] [--rounds 3] [--jars DIR] [--benchmarks source,sink]
 
-One mqd node serves both sides. Each side reads or writes the same rows (12-byte key, 100-byte
-value) in one Spark session with `local[2]`, in turn, after a warm run that does not count. The
-figure is rows per CPU second of Spark itself: the driver, the JVM and all Python workers, without
-the broker. `--jars` names a folder with the jar `spark-sql-kafka-0-10` and its dependencies, which
-puts Spark's own source and sink beside ours. Without it the source is compared with a source that
-returns prepared Arrow batches, and the sink stands alone.
+One mqd node serves both sides. The sides take turns to read or write the same rows (12-byte key,
+100-byte value) in one Spark session with `local[2]`, after a warm-up run that does not count. The
+figure is rows per CPU second of Spark: the driver, the JVM and all Python workers, without the
+broker. `--jars` is a folder with the jar `spark-sql-kafka-0-10` and its dependencies: with it,
+Spark's own source and sink are measured, too. Without it, the source is compared with a source that
+returns prepared Arrow batches, and the sink with nothing.
 
 Benchmarks: `source` (batch into `noop`), `stream` (streaming, availableNow, into `noop`), `sink`
 (cached rows into a topic), `archive` (topic to Parquet, beside a scan of that Parquet).
@@ -50,7 +50,7 @@ LOAD_ROWS = 50_000
 VALUE_BYTES = 100
 BENCHMARKS = ("source", "stream", "sink", "archive")
 GOALS = {("source", "kafka"): 1.5, ("sink", "kafka"): 1.5, ("source", "prepared"): 0.5}
-"""At least this ratio of ours to the other side."""
+"""The minimum ratio of mqd to the other side."""
 PREPARED_ROWS = 20_000
 """Rows of one prepared Arrow batch: Spark is fastest with 20,000 to 50,000."""
 
@@ -76,7 +76,7 @@ class Figure:
 def tree_cpu_seconds(without: set[int]) -> float:
     """User and system time of this process and its descendants, dead children included.
 
-    `without` names processes (the broker) that are left out together with their children.
+    `without`: processes to leave out, with their children (the broker).
     """
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
@@ -97,7 +97,7 @@ def tree_cpu_seconds(without: set[int]) -> float:
     return total / TICKS_PER_SECOND
 
 
-# -- what is read and written
+# -- the data
 
 
 def load(bootstrap: str, rows: int) -> None:
@@ -120,7 +120,9 @@ def load(bootstrap: str, rows: int) -> None:
 
 
 def prepared_source() -> type:
-    """A data source that returns one prepared Arrow batch again and again: Spark's own cost."""
+    """A data source that repeatedly returns one prepared Arrow batch, to measure Spark's own
+    cost.
+    """
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class PreparedReader(DataSourceReader):
@@ -170,7 +172,7 @@ def prepared_source() -> type:
 
 
 class WrongRows(Exception):
-    """A side has read or written another number of rows: its figure means nothing."""
+    """A side has read or written a wrong number of rows, so its figure is invalid."""
 
 
 def check_rows(kind: str, found: int, wanted: int) -> None:
@@ -204,7 +206,7 @@ class Runs:
 
     def source(self, kind: str) -> int:
         self._read(kind).write.format("noop").mode("overwrite").save()
-        if kind not in self._counted:  # once a side, in its warm run
+        if kind not in self._counted:  # once for each side, in its warm-up run
             self._counted.add(kind)
             check_rows(kind, self._read(kind).count(), self.rows)
         return self.rows
@@ -221,7 +223,7 @@ class Runs:
         return self.rows
 
     def cached(self) -> DataFrame:
-        """Rows in Spark's own memory, for the sinks."""
+        """Rows that are cached in Spark's memory, for the sinks."""
         if self._cached is None:
             frame = self.spark.range(0, self.rows, 1, PARTITIONS).selectExpr(
                 "cast(concat('key-', lpad(cast(id % 997 as string), 8, '0')) as binary) as key",
@@ -247,7 +249,7 @@ class Runs:
         return self.rows
 
     def archive(self, kind: str) -> int:
-        """`mqd`: the pipeline `archive`; `parquet`: a scan of what it wrote."""
+        """`mqd`: the pipeline `archive`; `parquet`: a scan of the archive."""
         from pyspark_mqd.pipelines.archive import archive
 
         target = self.scratch / "archive"
@@ -267,7 +269,7 @@ class Runs:
 
 
 def sides(benchmark: str, has_jar: bool) -> tuple[str, ...]:
-    """The sides that run a benchmark: ours first."""
+    """The sides that run a benchmark: mqd first."""
     if benchmark == "archive":
         return ("mqd", "parquet")
     prepared = ("prepared",) if benchmark == "source" else ()
@@ -313,7 +315,7 @@ def session(scratch: Path, jars: list[Path]) -> Iterator[SparkSession]:
 
 
 def report(figures: list[Figure]) -> None:
-    """Medians, and the ratio of ours to each other side, round by round."""
+    """Print the medians, and the ratio of mqd to each other side in each round."""
     print(
         f"\nSpark in local[2], {platform.machine()}, {os.cpu_count()} cores,"
         f" Python {platform.python_version()}"

@@ -240,7 +240,9 @@ def _batch_bounds(partitions: np.ndarray[Any, Any], sizes: Ints, batch_bytes: in
 
 
 def _bounds(sizes: Ints, first: int, behind: int, bytes_max: int) -> list[int]:
-    """Cut the rows `[first, behind)` into runs of at most `bytes_max` bytes, or of one larger row."""
+    """Cut the rows `[first, behind)` into runs of at most `bytes_max` bytes, or of one larger
+    row.
+    """
     total = np.cumsum(sizes[first:behind])
     bounds = [first]
     done = 0

@@ -66,7 +66,9 @@ class EvenRecords:
 
     @classmethod
     def of(cls, keys: pa.Array, values: pa.Array, count_max: int) -> EvenRecords | None:
-        """The records of these rows, in batches of at most `count_max` rows. None if sizes differ."""
+        """The records of these rows, in batches of at most `count_max` rows. None if sizes
+        differ.
+        """
         key_size, value_size = _one_size(keys), _one_size(values)
         if key_size is None or value_size is None or count_max < ROWS_MIN:
             return None
@@ -85,7 +87,9 @@ class EvenRecords:
         )
 
     def write(self, out: Bytes, rows: Ints | slice, count: int) -> None:
-        """Write the records of `rows` as the first ones of a batch. `out` must have space for them."""
+        """Write the records of `rows` as the first ones of a batch. `out` must have space for
+        them.
+        """
         keys = None if self._keys is None else self._keys[rows]
         values = None if self._values is None else self._values[rows]
         value_length = np.frombuffer(self._value_length, f"V{len(self._value_length)}")

@@ -141,7 +141,9 @@ def _offsets(some: Slice, deltas: Ints, previous: int) -> Ints:
 
 
 def _microseconds(some: Slice, deltas: Ints) -> Ints:
-    """Timestamps in microseconds. Raises MqError INVALID_RECORD if one does not fit into 64 bits."""
+    """Timestamps in microseconds. Raises MqError INVALID_RECORD if one does not fit into 64
+    bits.
+    """
     bases = [batch.timestamp for batch in some.batches]
     if any(batch.stamped for batch in some.batches):
         deltas = np.where(
@@ -193,7 +195,9 @@ def _fields(some: Slice, at: Ints, ends: Ints, names: list[str], made: dict[str,
 
 
 def _field(array: Bytes, at: Ints) -> tuple[Ints, Ints, Bools | None]:
-    """Returns (starts, ends, nulls) of the fields whose lengths are at `at`. A null has no bytes."""
+    """Returns (starts, ends, nulls) of the fields whose lengths are at `at`. A null has no
+    bytes.
+    """
     sizes, starts = read_varints(array, at)
     lowest = int(sizes.min())
     if lowest >= 0:
