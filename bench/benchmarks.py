@@ -131,9 +131,7 @@ def throughput(broker: Broker, transfer: Callable[[], dict[str, Any]], floor: st
 
 @benchmark("start")
 def start(broker: Broker, run: Run) -> list[Figure]:
-    """The time from the start of the process to its first response, and to the first acknowledged
-    record of an existing topic.
-    """
+    """The time from process start to the first response, and to the first acknowledged record."""
     if broker.launch is None:
         return []
     with topic_on(broker, "start") as topic:

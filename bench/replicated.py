@@ -149,7 +149,7 @@ def small(broker: Broker, run: Run) -> list[Figure]:
 
 @benchmark("replicated-latency")
 def latency(broker: Broker, run: Run) -> list[Figure]:
-    """The time from when a message was due to its acknowledgement, at 1,000 messages/s on 4
+    """The time from when a message was due to its acknowledgement, 1,000 messages/s, 4
     connections.
     """
     with topic_on(broker, "latency") as topic:

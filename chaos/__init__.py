@@ -1,3 +1,3 @@
-"""Trials of real processes: kill them, restart them, and hold what clients saw against what
-was promised.
+"""Trials with real processes: inject faults, then check the clients' results against the
+guarantees.
 """

@@ -1,9 +1,9 @@
-"""Compares the responses that clients got with the final logs. A core; the names of anomalies
-follow Jepsen's Kafka workload.
+"""Compares the responses to clients with the final logs. A core. The names of anomalies follow
+Jepsen's Kafka workload.
 
-Offsets of a partition are dense here: one record an offset from 0, no transactions, no compaction,
-nothing expires. Each producer is idempotent with acks=all. A read that was cut short is no anomaly:
-whatever a consumer did read must agree.
+The offsets of a partition have no gaps here: no transactions, no compaction, no retention. Each
+producer is idempotent with acks=all. A consumer that did not read everything is no anomaly, but all
+its records must agree with the log.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from itertools import pairwise
 from .history import ACKED_SOMEWHERE, NOT_ACKED, History, Key, Reads, number_of, producer_of
 
 SHOWN_MAX = 5
-"""Examples that one anomaly carries."""
+"""The maximum number of examples of an anomaly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One promise broken in one partition.
-
-    `examples` are (producer, number) of the first few records that show it.
+    """One broken guarantee in one partition. `examples`: (producer, number) of the first records
+    concerned.
     """
 
     kind: str
@@ -57,7 +56,7 @@ MEANINGS = {
 
 
 class _Found:
-    """Collects what is wrong with one partition."""
+    """Collects the anomalies of one partition."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[tuple[int, int]]] = {}
@@ -74,9 +73,8 @@ class _Found:
 
 
 def check(history: History, *, settled: bool = True) -> list[Anomaly]:
-    """Every anomaly.
-
-    `settled`: whether the producers flushed; then every sent record must be acknowledged.
+    """Returns every anomaly. `settled`: whether the producers flushed; then every sent record must
+    be acknowledged.
     """
     anomalies: list[Anomaly] = []
     for key in sorted(_keys(history)):
@@ -109,9 +107,8 @@ def _is_dense(offsets: array[int]) -> bool:
 
 
 def _check_log(acked: Mapping[int, array[int]], log: Reads, found: _Found) -> dict[int, array[int]]:
-    """The log by itself and against what was sent.
-
-    Returns producer -> number -> the first offset where it is, or NOT_ACKED.
+    """Check the log, and compare it with the sent records. Returns producer -> number -> the first
+    offset of the record, or NOT_ACKED.
     """
     places = {producer: array("q", [NOT_ACKED]) * len(rows) for producer, rows in acked.items()}
     highest = dict.fromkeys(acked, -1)
@@ -140,7 +137,7 @@ def _check_acknowledgements(
     producer: int, rows: array[int], places: array[int], settled: bool, found: _Found
 ) -> None:
     if rows == places and NOT_ACKED not in rows and all(a < b for a, b in pairwise(rows)):
-        return  # the usual case, at the speed of C
+        return  # the usual case, without a Python loop
     previous = -1
     for number, offset in enumerate(rows):
         if offset == NOT_ACKED:

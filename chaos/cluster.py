@@ -1,22 +1,23 @@
-"""A cluster under load and faults: is every acknowledged record there, once, in order, on every
-replica?
+"""A cluster under load and faults: does every replica have every acknowledged record, once and in
+order?
 
     python -m chaos.cluster --nodes 3 --seconds 180 --seed 1 [--session-ms 3000] \
         [--kind mqd|kafka] [--cuts]
 
 Real processes, replication factor 3, min.insync.replicas 2. confluent-kafka producers (idempotent,
-acks=all, full speed) and consumers run while the nemesis injects the faults of the seed: kill -9 of
-any node, of leaders, of the controller, of both at once, of a node in recovery, of all; SIGSTOP;
-clean restarts. Then everything is healed, and it is verified that
+acks=all, full speed) and consumers run while the nemesis injects the faults of the seed. It kills
+any node, leaders, the controller, both at once, a node in recovery, or all nodes with kill -9. It
+suspends nodes with SIGSTOP, and restarts them cleanly. Then all faults end, and the trial verifies
+that
 
-- every partition has a full ISR, as every node reports it;
-- nothing acknowledged is lost, doubled or out of order, offsets are those of the acknowledgements,
-  and consumers saw the same;
-- the stopped nodes' replicas are byte for byte the same below the high watermark, and `mqctl log
-  verify` finds nothing.
+- every node reports a full ISR of every partition;
+- no acknowledged record is lost, duplicated or out of order, each one is at its acknowledged
+  offset, and consumers received the same;
+- after the stop, replicas are identical below the high watermark, and `mqctl log verify` finds no
+  damage.
 
-The page cache outlives a killed process, so this is about processes, not about power. Exit code 0:
-everything held; 1: not.
+A killed process does not lose the page cache, so this tests process crashes, not power failures.
+Exit code 0: all checks passed; 1: a check failed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from .workload import Producer, Reader, TrialFailed, gather, read_all
 
 TOPICS = {"chaos-a": 4, "chaos-b": 2, "chaos-c": 1}
 SEGMENT_BYTES = 8 * 1024 * 1024
-"""Small, so that segments roll and recovery meets several of them."""
+"""Small, so that segments roll and recovery has several of them."""
 PRODUCERS = 2
 READERS = 1
 HEAL_TIMEOUT_S = 90.0
@@ -77,7 +78,7 @@ class Trial:
         return [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
 
     def run(self) -> None:
-        """The whole trial. Raises TrialFailed and NodeFailed."""
+        """Run the whole trial. Raises TrialFailed and NodeFailed."""
         self.cluster.start()
         for topic, count in TOPICS.items():
             self.cluster.create_topic(
@@ -189,9 +190,8 @@ class Trial:
         self.whole_s = until - started_at
 
     def _wait_for_acknowledgements(self, producers: list[Producer], since: float) -> None:
-        """Until every partition took a record that was acknowledged after that moment.
-
-        Raises TrialFailed and NodeFailed.
+        """Wait until each partition has acknowledged a record after that time. Raises TrialFailed
+        and NodeFailed.
         """
         deadline = time.monotonic() + HEAL_TIMEOUT_S
         while True:
@@ -232,7 +232,7 @@ class Trial:
             )
 
     def summary(self) -> str:
-        """The verdict with its counts."""
+        """The result of the trial with its counts."""
         lines = [f"{'faults':34}{'count':>7}{'silence p50':>13}{'worst':>9}"]
         for name, count in sorted(self.done.items()):
             rows = self.silences.get(name, [])
@@ -260,7 +260,9 @@ class Trial:
 
 
 def verify_files(directory: Path) -> list[str]:
-    """The findings of `mqctl log verify` for a stopped node's directory; none if it is intact."""
+    """The findings of `mqctl log verify` for the directory of a stopped node; empty if it is
+    intact.
+    """
     command = [sys.executable, "-m", "mqctl", "log", "verify", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:

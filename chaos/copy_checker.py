@@ -1,9 +1,10 @@
-"""Does a copy have every record of its source, once, in order, and no aborted record? A core.
+"""Checks that a copy has every record of its source, once and in order, and no aborted record. A
+core.
 
-The input is a topic without transactions. Each record of a copy names its source, partition and
-offset, by `history.value_of` (the source's partition stands where the producer does), and the value
-that it found there. Records of one source partition go to one partition of the copy, so their order
-must be kept by an exactly-once copy.
+The source is a topic without transactions. Each record of a copy has the source partition and
+offset, encoded by `history.value_of` (with the partition in place of the producer), and the value
+of the source record. Records of one source partition go to one partition of the copy, so an
+exactly-once copy must keep their order.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from .history import Key, Reads, number_of, producer_of
 
 @dataclass(slots=True)
 class Copy(Reads):
-    """What is in one partition of a copy: `values` name sources, `found` are the values
-    that were found there.
+    """The records of one partition of a copy: `values` identify the source records, `found` are the
+    values that were read from them.
     """
 
     found: Reads = field(default_factory=Reads)
@@ -43,7 +44,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One promise broken for a copy. `examples` are (source partition, source offset)."""
+    """One broken guarantee of a copy. `examples`: (source partition, source offset)."""
 
     kind: str
     copy: str
@@ -61,9 +62,9 @@ class Difference:
 def check_copy(
     name: str, source: Mapping[int, Reads], copy: Mapping[Key, Copy], along: Mapping[Key, Reads]
 ) -> list[Difference]:
-    """Everything that is wrong. `source`: partition -> all of its records; `copy`: what is
-    committed in the end; `along`: what a consumer with `read_committed` got while the faults went
-    on.
+    """Returns all differences. `source`: partition -> all its records. `copy`: the committed
+    records at the end. `along`: the records that a `read_committed` consumer received during the
+    faults.
     """
     wrong: dict[str, list[tuple[int, int]]] = {kind: [] for kind in MEANINGS}
 

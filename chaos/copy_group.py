@@ -1,4 +1,4 @@
-"""A group of worker processes (copy_worker.py) that copy one topic with one kind of client, and the
+"""A group of worker processes (copy_worker.py) that copy one topic with one kind of client, and
 random changes of its members.
 """
 
@@ -20,13 +20,13 @@ from .workload import Reader, TrialFailed
 INPUT = "eos-input"
 COPY_PARTITIONS = 4
 SLOTS = 3
-"""Workers of a group at most; at least one works."""
+"""The maximum number of workers in a group. At least one always works."""
 TRANSACTION_MS = 10_000
 WORKER_END_S = 60.0
 
 
 class Worker:
-    """One worker process, and what it reports."""
+    """One worker process, and its reports."""
 
     def __init__(self, command: list[str], name: str) -> None:
         self.name = name
@@ -61,16 +61,16 @@ class Worker:
 
     @property
     def hung(self) -> bool:
-        """Whether it ended because its client did not return from a call that is known for that."""
+        """Whether it ended because its client did not return from a call that is known to hang."""
         return self._process.poll() == HUNG_CODE and self._call() in KNOWN_HANGS_S
 
     def _call(self) -> str:
-        """The call in which the client of a worker that has ended hung, or nothing."""
+        """The call in which the client of an ended worker hung; empty if it did not hang."""
         self._thread.join()
         return self._hung_in
 
     def check_alive(self) -> None:
-        """Raises TrialFailed if it ended by itself, unless in a known way."""
+        """Raises TrialFailed if it ended by itself, except for a known hang."""
         if self._process.poll() is not None and not self.hung:
             self._errors.seek(0)
             tail = self._errors.read().decode(errors="replace")[-3000:]
@@ -80,7 +80,7 @@ class Worker:
             )
 
     def request_end(self) -> None:
-        """Close its standard input, so that it leaves its group; does not wait."""
+        """Close its standard input, so that it leaves its group. Does not wait."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -99,7 +99,7 @@ class Worker:
             self.check_alive()
 
     def kill(self) -> None:
-        """SIGKILL, at any point of its work."""
+        """End it with SIGKILL, at any point of its work."""
         self._process.kill()
         self._process.wait()
         self._thread.join()
@@ -137,7 +137,9 @@ class CopyGroup:
         return self._names[slot]
 
     def start_worker(self, slot: int, *, renamed: bool = False) -> None:
-        """A new process, with the transactional id of the slot's former one or with a new one."""
+        """Start a process, with the transactional id of the slot's previous worker or with a new
+        one.
+        """
         self._launched += 1
         if renamed:
             self._names[slot] = f"{self.group}-{slot}-{self._launched}"
@@ -171,7 +173,9 @@ class CopyGroup:
         self.workers[slot] = Worker(command, self._names[slot])
 
     def change(self) -> str:
-        """At random, a worker joins, leaves, or dies and restarts. Returns the event as text."""
+        """Make a random change: a worker joins, leaves, or is killed and restarted. Returns the
+        change as text.
+        """
         free = [slot for slot in range(SLOTS) if slot not in self.workers]
         busy = sorted(self.workers)
         if free and (len(busy) <= 1 or self._random.random() < 0.4):
@@ -194,7 +198,7 @@ class CopyGroup:
         return f"{self.client} worker {event}"
 
     def restart_hung(self) -> None:
-        """Restart workers that hung in a known way."""
+        """Restart workers that ended with a known hang."""
         for slot in [slot for slot, worker in self.workers.items() if worker.hung]:
             self._add_counts(self.workers.pop(slot))
             self.start_worker(slot)
@@ -209,7 +213,7 @@ class CopyGroup:
         self.workers.clear()
 
     def kill(self) -> None:
-        """End every process that still runs."""
+        """Kill every process that still runs."""
         for worker in self.workers.values():
             worker.kill()
             self._add_counts(worker)
@@ -222,5 +226,5 @@ class CopyGroup:
 
     @property
     def last_commit(self) -> float:
-        """Monotonic time of the last transaction that a living worker committed."""
+        """The monotonic time of the last commit of a running worker."""
         return max((worker.last_commit for worker in self.workers.values()), default=0.0)

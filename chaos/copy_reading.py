@@ -1,4 +1,4 @@
-"""Reading a copy back, up to the end of an isolation level."""
+"""Reads a copy, up to the end offsets of an isolation level."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from .workload import READ_TIMEOUT_S, TrialFailed
 def read_copy(
     bootstrap: str, keys: list[Key], isolation: str
 ) -> tuple[dict[Key, Copy], dict[Key, int]]:
-    """Every record of a copy up to where this isolation level ends, and those ends.
-
-    Raises TrialFailed.
+    """Returns every record of a copy below the end offsets of this isolation level, and these
+    offsets. Raises TrialFailed.
     """
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,

@@ -1,20 +1,20 @@
-"""One worker that copies exactly once: consume, transform, produce, all in one transaction with the
-offsets. A process of its own.
+"""One worker process that copies exactly once: it consumes, transforms and produces, and commits
+the offsets in the same transaction.
 
     python -m chaos.copy_worker --client confluent|consumer|aiokafka --bootstrap HOST:PORT,... \
         --group G --source T --target T
                                 --name N [--seed 1] [--transaction-ms 10000]
 
-It works until its standard input is closed, then leaves its group and ends; a kill does no harm. It
-reports events on standard output, a line each: `committed COUNT`, `aborted WHY` (a transaction),
-`restarted WHY` (with new clients), `hung CALL`.
+It works until its standard input is closed, then leaves its group and ends. It may be killed at any
+time. It reports events on standard output, one a line: `committed COUNT`, `aborted WHY` (a
+transaction), `restarted WHY` (with new clients), `hung CALL`.
 
 `confluent` and `consumer` (confluent-kafka, the classic protocol with cooperative assignment, and
-KIP-848's) have a transactional id of their own, and the coordinator of the group fences them by
-member and generation (KIP-447): pending offsets are not read. aiokafka sends no member and reads
-pending offsets, so it works as clients did before KIP-447, with a transactional id for each source
-partition: the new owner of a partition ends the transaction of the former one, and then fetches the
-offset.
+KIP-848's) have one transactional id for each worker. The group coordinator fences them by member
+and generation, and does not return offsets while a transaction is pending (KIP-447). aiokafka
+supports neither, so it works as clients did before KIP-447, with a transactional id for each source
+partition. The new owner of a partition ends the transaction of the previous owner, and then fetches
+the offset.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from .history import value_of
 from .workload import VALUE
 
 COPY = struct.Struct(">qq")
-"""A copied record begins with its source (partition and offset, `history.value_of`) and the
-value that was found there.
+"""The start of a copied record: its source (partition and offset, `history.value_of`) and the value
+of the source record.
 """
 BATCH_MAX = 300
 GATHER_S = 0.1
 PATIENCE_S = 20.0
-"""For one call of a client. A worker that waits longer restarts with new clients."""
+"""The timeout of one call of a client. After it, the worker restarts with new clients."""
 HUNG_S = 3 * PATIENCE_S
-"""A client whose call does not return for so long hangs."""
+"""A client hangs if a call does not return within this time."""
 SEND_OFFSETS = "send_offsets_to_transaction"
 KNOWN_HANGS_S = {SEND_OFFSETS: 1.5 * PATIENCE_S}
-"""Calls that are known to hang (chaos/exactly_once.py has the reason); the coordinator has aborted
-their transactions long before.
+"""Calls that are known to hang (see chaos/exactly_once.py), and when the worker then ends. The
+coordinator has aborted their transactions before that.
 """
 HUNG_CODE = 3
-"""The exit code of a worker whose client hangs; its parent starts another one."""
+"""The exit code of a worker whose client hangs. Its parent starts another worker."""
 SESSION_MS = 6000
 HEARTBEAT_MS = 1000
 REBALANCE_MS = 25_000
-"""A worker whose client holds it up for longer (librdkafka can wait for a dead coordinator
-within one call) is left out by its group.
+"""The rebalance timeout: the group removes a worker that is blocked for longer. librdkafka can wait
+for a dead coordinator inside one call.
 """
 OWN_ABORTS = 0.05
-"""Share of transactions that the worker aborts itself."""
+"""The share of transactions that the worker itself aborts."""
 DAWDLES = 0.2
-"""Share of transactions that wait between their records and their end."""
+"""The share of transactions that pause between their records and their end."""
 DAWDLE_S_MAX = 0.4
 
 T = TypeVar("T")
@@ -84,16 +84,16 @@ class Task:
     source: str
     target: str
     targets: int
-    """Partitions of the target."""
+    """The number of partitions of the target."""
     name: str
     transaction_ms: int
     random_source: random.Random
     stopped: threading.Event = field(default_factory=threading.Event)
     called: tuple[str, float] = field(default_factory=lambda: ("start", monotonic()))
-    """The latest call of the client, and its start."""
+    """The current or last call of the client, and its start time."""
 
     def calls(self, what: str) -> None:
-        """Note the call that the client starts now."""
+        """Record that the client starts this call now."""
         self.called = what, monotonic()
 
     def watch(self) -> None:
@@ -106,7 +106,7 @@ class Task:
             sleep(1)
 
     def report(self, *values: object) -> None:
-        """Write a line for the parent process; end when there is none."""
+        """Write a line for the parent process. End this process if the parent has ended."""
         try:
             print(*values, flush=True)
         except BrokenPipeError:
@@ -127,7 +127,7 @@ class Task:
 
 
 class Confluent:
-    """One incarnation: a consumer and a transactional producer."""
+    """A consumer and a transactional producer. Fatal errors replace both."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -166,7 +166,7 @@ class Confluent:
         )
 
     def run(self) -> None:
-        """Copy until `stopped` is set. Raises KafkaException when only a new incarnation helps."""
+        """Copy until `stopped` is set. Raises KafkaException if new clients are needed."""
         self._until_settled(
             "init_transactions", lambda: self.producer.init_transactions(PATIENCE_S)
         )
@@ -178,10 +178,7 @@ class Confluent:
                 self._copy(batch)
 
     def close(self) -> None:
-        """Leave the group.
-
-        An open transaction is left to its timeout, or to the next worker.
-        """
+        """Leave the group. An open transaction ends by its timeout, or the next worker ends it."""
         self.task.calls("close")
         with suppress(confluent_kafka.KafkaException, RuntimeError):
             self.consumer.close()
@@ -254,7 +251,7 @@ class Confluent:
                 )
 
     def _until_settled(self, name: str, call: Callable[[], T]) -> T:
-        """Repeat a call of a transaction while its error is retriable, as librdkafka demands."""
+        """Repeat a transactional call while its error is retriable, as librdkafka requires."""
         deadline = monotonic() + PATIENCE_S
         while True:
             self.task.calls(name)
@@ -283,7 +280,9 @@ def work_confluent(task: Task) -> None:
 
 
 class Ownership(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Which partitions the group gave to this member, and how often that has changed."""
+    """The partitions that the group has assigned to this member, and how often they have
+    changed.
+    """
 
     def __init__(self) -> None:
         self.partitions: set[Any] = set()
@@ -320,9 +319,8 @@ class Aiokafka:
         )
 
     async def run(self) -> None:
-        """Copy until `stopped` is set.
-
-        Raises KafkaError and TimeoutError when only a new incarnation helps.
+        """Copy until `stopped` is set. Raises KafkaError and TimeoutError if new clients are
+        needed.
         """
         await asyncio.wait_for(self.consumer.start(), PATIENCE_S)
         self.consumer.subscribe([self.task.source], listener=self.owned)
@@ -347,7 +345,7 @@ class Aiokafka:
         await _closed(self.consumer)
 
     async def _prepare(self) -> None:
-        """For each partition of this assignment: end the transaction of its former owner, then
+        """For each partition of this assignment, end the transaction of its previous owner, then
         seek to the committed offset.
         """
         changes, partitions = self.owned.changes, sorted(self.owned.partitions)
@@ -452,7 +450,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transaction-ms", type=int, default=10_000)
     options = vars(parser.parse_args())
-    faulthandler.register(signal.SIGUSR1)  # where does it wait?
+    faulthandler.register(signal.SIGUSR1)  # show where the process waits
     logging.disable(logging.CRITICAL)
     task = Task(random_source=random.Random(options.pop("seed")), **options)
 

@@ -1,8 +1,8 @@
-"""Several broker processes that form one cluster, of mqd or of Apache Kafka, and the
-cluster as each of them sees it.
+"""Broker processes that form one cluster, of mqd or of Apache Kafka, and the metadata that each of
+them returns.
 
-Every request goes to one named node over a fresh connection, to see the stale metadata of that
-node: a client of the whole cluster gets a response of any node.
+Every request goes to one chosen node over a new connection, to see that node's metadata, which may
+be stale. A client of the whole cluster would get the response of any node.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ POLL_INTERVAL_S = 0.02
 KAFKA_PORT_STEP = 10
 TOPIC_ALREADY_EXISTS = 36
 RETRIED = frozenset({0, 7, 41, 14, 15, 38, TOPIC_ALREADY_EXISTS})
-"""Answers to CreateTopics that a young cluster may give, or a repeated request: timeout,
-no controller yet, too few brokers yet.
+"""Errors of CreateTopics that a starting cluster returns, or that a retry gets: timeout, no
+controller yet, too few brokers yet.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition as one node sees it. `leader` -1: none."""
+    """The state of one partition by the metadata of one node. `leader` -1: none."""
 
     leader: int
     leader_epoch: int
@@ -44,13 +44,12 @@ class PartitionView:
 
 
 View = Mapping[tuple[str, int], PartitionView]
-"""(topic, partition) -> its state as one node sees it."""
+"""(topic, partition) -> its state by the metadata of one node."""
 
 
 class Ensemble:
-    """The nodes of one cluster.
-
-    `kind` is "mqd" or "kafka"; `session_ms` is the broker session timeout they run with.
+    """The nodes of one cluster. `kind` is "mqd" or "kafka". `session_ms`: their broker session
+    timeout.
     """
 
     def __init__(self, kind: str, nodes: Mapping[int, Process], session_ms: int) -> None:
@@ -66,15 +65,14 @@ class Ensemble:
 
     @property
     def running(self) -> list[int]:
-        """Nodes that have a process that is not frozen."""
+        """Nodes with a process that is not suspended."""
         return [node_id for node_id, node in self.nodes.items() if node.running and not node.paused]
 
     # -- start and stop
 
     def start(self) -> float:
-        """Start all nodes; returns the seconds until each of them serves and has met the others.
-
-        Raises NodeFailed.
+        """Start all nodes, and wait until each of them serves and knows the others. Returns the
+        seconds that took. Raises NodeFailed.
         """
         started_at = time.monotonic()
         for node in self.nodes.values():
@@ -89,9 +87,8 @@ class Ensemble:
         return self.started_s
 
     def stop(self) -> None:
-        """Stop all nodes cleanly and at once.
-
-        Raises NodeFailed when one of them does not end well.
+        """Stop all nodes cleanly at the same time. Raises NodeFailed if one of them does not end
+        cleanly.
         """
         alive = [node for node in self.nodes.values() if node.running]
         for node in alive:
@@ -108,15 +105,14 @@ class Ensemble:
             raise failures[0]
 
     def kill(self) -> None:
-        """SIGKILL to whatever still runs: for the end of a test that went wrong."""
+        """Kill every process that still runs, at the end of a failed test."""
         for node in self.nodes.values():
             if node.running:
                 node.kill()
 
     def wait_until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> float:
-        """Poll until it is true; returns the monotonic time then.
-
-        Raises NodeFailed after the timeout.
+        """Poll a condition until it is true; returns the monotonic time of that. Raises NodeFailed
+        after the timeout.
         """
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -135,7 +131,7 @@ class Ensemble:
         replicas: int = -1,
         wait: bool = True,
     ) -> None:
-        """Create a topic and wait until it is whole on every node.
+        """Create a topic, and wait until every node reports it with full ISRs.
 
         `assignment`: partition -> its replicas, the leader first.
         """
@@ -203,8 +199,8 @@ class Ensemble:
         )
 
     def view(self, node_id: int, topics: Iterable[str]) -> View:
-        """Every partition of these topics as this node sees it; without those that it does
-        not know. Empty if it does not respond.
+        """Every partition of these topics that this node knows, with its state. Empty if the node
+        does not respond.
         """
         body = {"topics": [{"name": name} for name in topics], "allow_auto_topic_creation": False}
         try:
@@ -224,7 +220,7 @@ class Ensemble:
         }
 
     def brokers(self, node_id: int) -> set[int]:
-        """The living brokers as this node sees them."""
+        """The live brokers by the metadata of this node."""
         try:
             return {
                 row.node_id for row in self.request(node_id, "metadata", 9, {"topics": []}).brokers
@@ -233,8 +229,8 @@ class Ensemble:
             return set()
 
     def controller(self) -> int | None:
-        """The leader of the metadata quorum: named by itself, if some node does; None while
-        there is none.
+        """The node that reports itself as the leader of the metadata quorum; None if no node
+        does.
         """
         body = {
             "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
@@ -254,7 +250,7 @@ class Ensemble:
         return best[1] if best is not None else None
 
     def leader(self, topic: str, partition: int = 0) -> int | None:
-        """The leader with the highest epoch that any running node names."""
+        """The leader with the highest epoch that any running node reports."""
         seen = [
             view[topic, partition]
             for node_id in self.running
@@ -265,7 +261,7 @@ class Ensemble:
 
     def is_whole(self, topics: Mapping[str, int]) -> bool:
         """Whether every node reports a leader and a full ISR for every partition (topic -> their
-        count), and all report the same.
+        count), and all reports are equal.
         """
         wanted = {
             (topic, partition) for topic, count in topics.items() for partition in range(count)
@@ -292,7 +288,7 @@ def mqd_ensemble(
 ) -> Ensemble:
     """A cluster of `mqd start` processes, not yet started.
 
-    With `links` its peers talk through them.
+    With `links`, the connections between nodes go through them.
     """
     client_ports, peer_ports = free_ports(count), free_ports(count)
     ports = {number + 1: (client_ports[number], peer_ports[number]) for number in range(count)}
@@ -370,7 +366,9 @@ def _replication(count: int) -> tuple[str, ...]:
 
 
 def _session(session_ms: int | None) -> tuple[str, ...]:
-    """The same session and six beats in it for both; None: each at its own defaults."""
+    """Options for the same session timeout on both kinds of broker, with six heartbeats in it.
+    None: the defaults of each.
+    """
     if session_ms is None:
         return ()
     return (

@@ -1,33 +1,36 @@
-"""Exactly-once copies under faults: does `read_committed` see exactly the input in each copy?
+"""Exactly-once copies under faults: does a `read_committed` consumer of each copy get exactly the
+input?
 
     python -m chaos.exactly_once [--seconds 120] [--seed 1] [--kind mqd|kafka] [--clients \
         confluent,consumer,aiokafka] [--rate 300]
 
-Three nodes, replication factor 3, min.insync.replicas 2. A producer fills a topic; for each kind of
-client a group of workers (chaos/copy_worker.py, each a process) copies it into a topic of its own:
+Three nodes, replication factor 3, min.insync.replicas 2. A producer fills a topic. For each kind of
+client, a group of worker processes (chaos/copy_worker.py) copies it into a separate topic: they
 consume, transform, produce and commit the offsets in one transaction. `confluent`: the classic
-protocol, cooperative; `consumer`: KIP-848; `aiokafka`: eager, a transactional id a partition.
-Meanwhile the seed's nemesis kills, freezes and restarts nodes, among them those that lead the
-topics, coordinate the groups or the transactions; workers are killed during transactions, leave,
-join, and start again with their transactional id or with another, so that transactions are fenced,
-aborted, and left to their timeout. Then everything is healed, and it is verified that
+protocol, cooperative. `consumer`: KIP-848. `aiokafka`: eager, a transactional id for each
+partition.
 
-- each copy has every record of the input once, in order, with its value, and nothing else;
-- what a consumer with `read_committed` saw while the faults went on is there, and it missed
-  nothing;
-- no hanging transactions: every partition's last stable offset is its high watermark;
-- replicas are byte for byte the same, and `mqctl log verify` finds nothing.
+Meanwhile the nemesis of the seed kills, suspends and restarts nodes, also leaders of the topics and
+coordinators of the groups and transactions. Workers are killed during transactions, leave, join,
+and restart with the same or another transactional id. So transactions are fenced, aborted, or end
+by their timeout. Then all faults end, and the trial verifies that
 
-One failure of a client is handled as in an application, and counted. librdkafka 2.16 does not use a
-broker that Metadata no longer names, but keeps it as the coordinator of the group, and waits for
-its connection. Its `send_offsets_to_transaction` then returns when another connection of that
-producer changes its state, else never, whatever its timeout
-(confluentinc/librdkafka, issues 5511 and 5456). Beside Apache Kafka it does the same: of producers
-whose coordinator was killed, 4 of 13 hung there and 2 of 11 here, with the same broker session
-timeout. The worker's own watch ends its process after 30 s, when its transaction has timed out long
-ago, and another is started. A client that hangs in any other call fails the trial.
+- each copy has every record of the input once, in order, with its value, and no other record;
+- a `read_committed` consumer received during the faults exactly the records of the copy, without a
+  gap;
+- no transaction hangs: the last stable offset of every partition is its high watermark;
+- replicas are identical, and `mqctl log verify` finds no damage.
 
-Exit code 0: everything held; 1: not.
+One bug of a client is handled as an application would, and counted. If Metadata no longer contains
+a broker, librdkafka 2.16 does not connect to it, but keeps it as the group's coordinator and waits
+for its connection. Then `send_offsets_to_transaction` ignores its timeout. It returns only when
+another connection of that producer changes its state (confluentinc/librdkafka, issues 5511 and
+5456). The same happens with Apache Kafka: of producers whose coordinator was killed, 4 of 13 hung
+there and 2 of 11 here, with the same broker session timeout. The worker ends its own process after
+30 s, long after its transaction has timed out, and another one is started. If a client hangs in any
+other call, the trial fails.
+
+Exit code 0: all checks passed; 1: a check failed.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ PARTITIONS = 6
 SEGMENT_BYTES = 1024 * 1024
 AT_FIRST = 2
 STUCK_S = 120.0
-"""Without a committed transaction of a group, while there is no fault."""
+"""The trial fails if a group commits no transaction for this time while there is no fault."""
 COORDINATOR_PARTITIONS = 10
 OPTIONS = (
     f"offsets.topic.num.partitions={COORDINATOR_PARTITIONS}",
@@ -74,10 +77,10 @@ OPTIONS = (
     "group.consumer.heartbeat.interval.ms=1000",
 )
 ONE_AT_A_TIME = {"max.in.flight": 1}
-"""For the input beside Apache Kafka, whose snapshots of producers have the last batch of each: when
-all nodes are restarted cleanly and the responses to two batches are lost, the first of them is not
-recognized (OUT_OF_ORDER_SEQUENCE_NUMBER), and librdkafka gives up. Workers recover from that; the
-input must be complete.
+"""Options of the producer that fills the source in Apache Kafka, whose producer snapshots have only
+the last batch of each producer. If all nodes restart cleanly and the responses to two batches are
+lost, Kafka does not recognize the retry of the first one (OUT_OF_ORDER_SEQUENCE_NUMBER), and
+librdkafka fails. Workers can recover from that, but the source must be complete.
 """
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
@@ -104,7 +107,7 @@ class Trial:
     tail_s: float = 0.0
 
     def run(self) -> None:
-        """The whole trial. Raises TrialFailed and NodeFailed."""
+        """Run the whole trial. Raises TrialFailed and NodeFailed."""
         random_source = random.Random(self.seed * 7919)
         self.cluster.start()
         configs = {"retention.ms": "-1", "segment.bytes": str(SEGMENT_BYTES)}
@@ -212,7 +215,7 @@ class Trial:
             self._say(f"{done}: every group commits again {silence:.1f} s after it began")
 
     def _victims(self, step: Step) -> tuple[list[int], str]:
-        """Nodes, and why these: leaders of topics, and coordinators."""
+        """Victims with the reason: leaders of topics, and coordinators."""
         running = self.cluster.running
         if step.target is Target.ALL:
             return running, ""
@@ -265,9 +268,8 @@ class Trial:
     # -- waiting
 
     def _wait_for_commits(self, since: float) -> float:
-        """Until every group has committed a transaction after that moment; returns when.
-
-        Raises TrialFailed and NodeFailed.
+        """Wait until every group has committed a transaction after that time; returns when. Raises
+        TrialFailed and NodeFailed.
         """
         deadline = time.monotonic() + STUCK_S
         while late := [copy for copy in self.copies if copy.last_commit <= since]:
@@ -280,9 +282,8 @@ class Trial:
         return time.monotonic()
 
     def _wait_until_copied(self, count: int) -> None:
-        """Until those that read along have seen as many records as the input has.
-
-        Raises TrialFailed and NodeFailed.
+        """Wait until the consumers of each copy have as many records as the input. Raises
+        TrialFailed and NodeFailed.
         """
         seen, deadline = -1, 0.0
         while True:
@@ -307,7 +308,7 @@ class Trial:
             time.sleep(0.05)
 
     def _wait_for_stability(self, keys: list[Key]) -> None:
-        """Every transaction that was left behind ends by its timeout."""
+        """Wait until the timeout has ended every abandoned transaction."""
         deadline = time.monotonic() + TRANSACTION_MS / 1000 + STUCK_S
         while True:
             ends = {key: self._ends(key) for key in keys}
@@ -324,7 +325,9 @@ class Trial:
             time.sleep(0.2)
 
     def _ends(self, key: Key) -> tuple[int, int]:
-        """Last stable offset and high watermark, by its leader; (-1, 0) without a leader."""
+        """The last stable offset and the high watermark that the leader reports; (-1, 0) without a
+        leader.
+        """
         found = []
         for isolation in (1, 0):
             rows = [{"partition_index": key[1], "current_leader_epoch": -1, "timestamp": -1}]
@@ -370,7 +373,7 @@ class Trial:
             print(f"  {text}", file=sys.stderr, flush=True)
 
     def summary(self) -> str:
-        """The verdict with its counts."""
+        """The result of the trial with its counts."""
         lines = [
             f"{'faults of nodes':34}{'count':>7}{'p50':>11}{'worst':>9}   until every group "
             "commits again"
@@ -403,7 +406,7 @@ class Trial:
         return "\n".join(lines)
 
     def reasons(self) -> str:
-        """Why workers aborted or restarted, the most frequent first."""
+        """The reasons of aborts and restarts, the most frequent first."""
         return "\n".join(
             f"  {copy.client}: {count} times {reason}"
             for copy in self.copies

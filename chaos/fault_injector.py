@@ -1,4 +1,4 @@
-"""Injects the faults that the nemesis draws: at the end of a step, all processes run again."""
+"""Injects the faults of the nemesis. At the end of each step, all processes run again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .nemesis import Fault, Step
 def inject_fault(
     cluster: Ensemble, step: Step, victims: list[int], links: Links | None = None
 ) -> None:
-    """Inject the fault and undo it; does not wait until the started nodes serve.
+    """Inject the fault and end it. Does not wait until the restarted nodes serve.
 
     Raises NodeFailed if a node ended by itself.
     """

@@ -1,10 +1,9 @@
-"""What clients sent and received: the acknowledgements of every producer and the records of every
-consumer.
+"""The history of a run: the acknowledgements of every producer and the records of every consumer.
 
 A value is one integer: producer << NUMBER_BITS | number. A producer numbers its records 0, 1, 2 ...
-in each partition, in the order in which it sends them, so a value names its producer, and the
-records that must precede it. All are stored in arrays of 64-bit integers, because a run at full
-speed has some ten million records. No client, no clock; `checker.check` judges it.
+in each partition, in send order. So a value identifies its producer and the records that must
+precede it. Arrays of 64-bit integers store all values, because a run at full speed has about ten
+million records. `checker.check` finds the anomalies. No client, no clock.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from dataclasses import dataclass, field
 
 NOT_ACKED = -1
 ACKED_SOMEWHERE = -2
-"""The broker has the batch, at an unknown offset: librdkafka had retried it, and got
-DUPLICATE_SEQUENCE_NUMBER.
+"""The broker has the batch at an unknown offset: librdkafka got DUPLICATE_SEQUENCE_NUMBER for a
+retry.
 """
 NUMBER_BITS = 40
 _NUMBER_MASK = (1 << NUMBER_BITS) - 1
@@ -25,17 +24,17 @@ Key = tuple[str, int]
 
 
 def value_of(producer: int, number: int) -> int:
-    """The value of a producer's record of that number."""
+    """The value of the producer's record with that number."""
     return producer << NUMBER_BITS | number
 
 
 def producer_of(value: int) -> int:
-    """The producer that sent it."""
+    """The producer of a value."""
     return value >> NUMBER_BITS
 
 
 def number_of(value: int) -> int:
-    """Its place among what that producer sent to that partition."""
+    """The number of a value: its position among the producer's records in the partition."""
     return value & _NUMBER_MASK
 
 
@@ -46,9 +45,8 @@ def longs() -> array[int]:
 
 @dataclass(slots=True)
 class Reads:
-    """What one consumer got of one partition, in its order: `offsets` beside `values`.
-
-    It read each offset once, from the start.
+    """The records that one consumer got of one partition, in its order: `offsets` and their
+    `values`. It read from the start, each offset once.
     """
 
     offsets: array[int] = field(default_factory=longs)
@@ -62,21 +60,19 @@ class Reads:
 
 @dataclass(slots=True)
 class History:
-    """A whole run.
-
-    `sends[producer][key][number]` is the offset that the acknowledgement named, ACKED_SOMEWHERE, or
+    """A whole run. `sends[producer][key][number]`: the acknowledged offset, ACKED_SOMEWHERE, or
     NOT_ACKED.
     """
 
     sends: dict[int, dict[Key, array[int]]] = field(default_factory=dict)
     reads: dict[int, dict[Key, Reads]] = field(default_factory=dict)
-    """Consumer -> key -> what it read during the faults."""
+    """Consumer -> key -> the records that it read during the faults."""
     final: dict[Key, Reads] = field(default_factory=dict)
-    """What is there in the end."""
+    """The records at the end of the run."""
 
     @property
     def acked(self) -> int:
-        """Acknowledged records."""
+        """The number of acknowledged records."""
         return sum(
             len(rows) - rows.count(NOT_ACKED)
             for keys in self.sends.values()

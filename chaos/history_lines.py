@@ -1,8 +1,8 @@
 """A history as files of JSON lines, which `mqd-spark audit` joins at any scale.
 
-`history.jsonl` has one event for each record that was sent: `ok` with the offset that the
-acknowledgement named, or `info` where none came. `log.jsonl` has what the log holds in the end. The
-id of a record is its value, as in `history.py`.
+`history.jsonl` has one event for each sent record: `ok` with the acknowledged offset, or `info`
+without an acknowledgement. `log.jsonl` has the records of the log at the end. The id of a record is
+its value, as in `history.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .history import NOT_ACKED, History, value_of
 
 
 def events(history: History) -> Iterator[dict[str, Any]]:
-    """One event a record that was sent."""
+    """One event for each sent record."""
     for producer, keys in sorted(history.sends.items()):
         for (topic, partition), rows in sorted(keys.items()):
             for number, offset in enumerate(rows):
@@ -32,14 +32,14 @@ def events(history: History) -> Iterator[dict[str, Any]]:
 
 
 def log_rows(history: History) -> Iterator[dict[str, Any]]:
-    """One row a record that is there in the end."""
+    """One row for each record at the end."""
     for (topic, partition), reads in sorted(history.final.items()):
         for offset, value in zip(reads.offsets, reads.values):
             yield {"topic": topic, "partition": partition, "offset": offset, "id": str(value)}
 
 
 def write(history: History, directory: Path) -> None:
-    """Write both files into `directory`, which is made if it is missing."""
+    """Write both files into `directory`; creates it if it is missing."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, rows in (("history.jsonl", events(history)), ("log.jsonl", log_rows(history))):
         with open(directory / name, "w") as file:

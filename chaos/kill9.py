@@ -1,16 +1,15 @@
-"""kill -9 under a producing client, again and again: is every acknowledged record there, once,
-where it was promised?
+"""Repeated kill -9 under a producing client: is every acknowledged record in the log, once, at its
+acknowledged offset?
 
     python -m chaos.kill9 --rounds 50 --seed 1
 
-A real `mqd start` of one node; one confluent-kafka producer (idempotent, acks=all) that lives
-through every restart and produces numbered records at full speed to several partitions. At seeded
-random times the broker's process is killed and started again on the same data; some kills hit it
-while it is still recovering. At the end everything is read back and compared with the
-acknowledgements (chaos/checker.py), and `mqctl log verify` compares indexes with logs.
-
-The page cache outlives a killed process, so this is about processes, not about power. Exit code 0:
-no anomaly; 1: anomalies.
+One `mqd start` process, and one confluent-kafka producer (idempotent, acks=all), which continues
+through every restart and sends numbered records at full speed to several partitions. At random
+times from the seed, the broker is killed and started again on the same data; some kills are during
+its recovery. At the end, all records are read and compared with the acknowledgements
+(chaos/checker.py), and `mqctl log verify` compares indexes with logs. A killed process does not
+lose the page cache, so this tests process crashes, not power failures. Exit code 0: no anomaly; 1:
+anomalies.
 """
 
 from __future__ import annotations
@@ -33,11 +32,13 @@ from .workload import Producer, TrialFailed, gather, read_all
 
 TOPIC = "kill9"
 SEGMENT_BYTES = 4 * 1024 * 1024
-"""Small, so that segments roll and recovery meets several of them."""
+"""Small, so that segments roll and recovery has several of them."""
 LIFE_S = (0.0, 0.8)
-"""Between the first acknowledgement of a life and its end: every kill hits a producing client."""
+"""The time from a run's first acknowledgement to its kill, so that each kill is under a producing
+client.
+"""
 RECOVERY_LIFE_S = (0.0, 0.6)
-"""Between start and kill, where a kill comes early."""
+"""The time from the start to an early kill."""
 EARLY_KILL_ODDS = 0.25
 QUICK = {
     "linger.ms": 2,
@@ -47,12 +48,12 @@ QUICK = {
     "retry.backoff.max.ms": 100,
     "message.timeout.ms": 0,
 }
-"""A client that is back before the next kill."""
+"""Options for a client that reconnects before the next kill."""
 
 
 @dataclass
 class Trial:
-    """One seeded run. `early_kills` counts those that hit a node in recovery."""
+    """One seeded run. `early_kills`: the number of kills during recovery."""
 
     node: Node
     rounds: int
@@ -65,7 +66,7 @@ class Trial:
     findings: str = ""
 
     def run(self) -> None:
-        """The whole trial; fills in the results. Raises TrialFailed and NodeFailed."""
+        """Run the whole trial, and set the results. Raises TrialFailed and NodeFailed."""
         random_source = random.Random(self.seed)
         self.node.start()
         self._create_topic()
@@ -117,7 +118,7 @@ class Trial:
             ).strip() or f"mqctl log verify ended with exit code {done.returncode}"
 
     def summary(self) -> str:
-        """One line for people."""
+        """The result in one line."""
         count = {
             kind: sum(a.count for a in self.anomalies if a.kind == kind)
             for kind in ("doubled", "lost")

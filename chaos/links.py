@@ -1,13 +1,13 @@
-"""The wires between the nodes of a cluster on one machine: TCP proxies that can be cut, so that
-peers are apart and clients are not.
+"""Links between the nodes of a cluster on one machine: TCP proxies that partition the nodes, but
+not their clients.
 
-Every node has a peers file of its own, in which the other nodes' peer ports are those of proxies;
-one proxy for each ordered pair. A cut link loses no byte and closes no connection: bytes wait, as
-on a network that drops packets, until the heal. The proxy of a dead node refuses
-connections, as its port would, because a refusal is a hint that nodes act upon.
+Each node has its own peers file, which contains the ports of proxies in place of the other nodes'
+peer ports. There is one proxy for each ordered pair of nodes. A cut link loses no byte and closes
+no connection: bytes wait until the link heals, as on a network that drops packets. The proxy of an
+ended node refuses connections, as its port would, because nodes react to refused connections.
 
-`Links` runs the proxies in a process of its own (`python -m chaos.links`), which takes one command
-a line and replies "ok".
+`Links` runs the proxies in a separate process (`python -m chaos.links`), which reads one command
+from each line and replies "ok".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNK_BYTES = 256 * 1024
 
 
 class Links:
-    """The proxies, as the fault injector uses them."""
+    """The proxies, for the fault injector."""
 
     def __init__(self) -> None:
         self._nodes: set[int] = set()
@@ -49,17 +49,17 @@ class Links:
         return listening
 
     def cut(self, one: int, other: int) -> None:
-        """Hold everything between two nodes, both ways."""
+        """Hold all bytes between two nodes, in both directions."""
         self._command("cut", one, other)
 
     def isolate(self, nodes: Iterable[int]) -> None:
-        """Cut each of these nodes off from all others."""
+        """Partition each of these nodes from all others."""
         for one in nodes:
             for other in self._nodes - {one}:
                 self.cut(one, other)
 
     def heal(self) -> None:
-        """Open every link again."""
+        """Heal all links."""
         self._command("heal")
 
     def down(self, node: int) -> None:
@@ -98,12 +98,12 @@ class _Link:
         self._scope: trio.CancelScope | None = None
 
     async def listen(self, nursery: trio.Nursery) -> None:
-        """Take connections from now on."""
+        """Accept connections from now on."""
         if self._scope is None:
             self._scope = await nursery.start(self._accept, nursery)
 
     def refuse(self) -> None:
-        """Take no more, from this call on; the connections that there are end by themselves."""
+        """Accept no more connections. Open connections end by themselves."""
         if self._scope is not None:
             self._scope.cancel()
             self._scope = None

@@ -1,8 +1,9 @@
-"""The faults of the nodes, drawn from a seed: an endless, reproducible list. Pure: the fault
-injector finds the victims.
+"""The faults of a seed: an endless, reproducible sequence. Pure: the fault injector finds the
+victims.
 
-A step names its victim by role (the current leader of a partition), because roles move: the same
-seed gives the same steps, not the same interleaving with a cluster that runs on real clocks.
+A step names the role of its victim (the current leader of a partition), because roles move between
+nodes. The same seed gives the same steps, but not the same interleaving: the cluster runs in real
+time.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class Fault(StrEnum):
     KILL_IN_RECOVERY = "kill-in-recovery"
     """SIGKILL, a start, and SIGKILL again before the node has recovered."""
     PAUSE = "pause"
-    """SIGSTOP, and SIGCONT after a while: silent, with every connection open."""
+    """SIGSTOP, and SIGCONT after a while. The process is silent, but its connections stay open."""
     RESTART = "restart"
     """SIGTERM, and a start."""
     CUT = "cut"
-    """No byte between it and the other nodes, while its clients still reach it."""
+    """A partition from the other nodes. Clients still reach the node."""
 
 
 class Target(StrEnum):
@@ -33,30 +34,28 @@ class Target(StrEnum):
 
     ANY = "any"
     LEADER = "leader"
-    """Of one partition."""
+    """The leader of one partition."""
     CONTROLLER = "controller"
     LEADER_AND_CONTROLLER = "leader-and-controller"
-    """At the same moment; often one node, else two."""
+    """Both at the same time; often this is one node, otherwise two."""
     ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One fault. It begins `before_s` after the step before has ended."""
+    """One fault. It begins `before_s` after the end of the previous step."""
 
     fault: Fault
     target: Target
     choice: float
-    """In [0, 1): picks the node or the partition."""
+    """In [0, 1): selects the node or the partition."""
     before_s: float
     down_s: float
-    """How long the victims are away: session lengths around the broker session timeout,
-    shorter and longer.
-    """
+    """How long the victims are down: shorter and longer than the broker session timeout."""
     again_s: float
-    """For KILL_IN_RECOVERY: between the start and the second kill."""
+    """For KILL_IN_RECOVERY: the time between the start and the second kill."""
     hurry: bool
-    """The next step does not wait until every partition takes records again."""
+    """Whether the next step begins before every partition accepts records again."""
 
     @property
     def name(self) -> str:
@@ -91,9 +90,8 @@ AGAIN_S = (0.1, 1.5)
 
 
 def steps(seed: int, session_s: float, *, cuts: bool = False) -> Iterator[Step]:
-    """The faults of this seed, for ever.
-
-    `session_s` is the broker session timeout, which the lengths of absence relate to.
+    """The faults of this seed, endlessly. `session_s`: the broker session timeout, from which
+    downtimes are derived.
     """
     random_source = random.Random(seed)
     weights = WEIGHTS | (CUTS if cuts else {})

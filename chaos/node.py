@@ -1,10 +1,9 @@
-"""Real broker processes under the control of a test: started on loopback, killed, frozen, started
-again on the same data.
+"""Real broker processes under the control of a test: started on loopback, killed, suspended,
+restarted on the same data.
 
-A node's address stays the same over restarts. Its standard error goes to a file, which is what a
-failure quotes and where mqd's readiness is read from. Ports come from below the kernel's ephemeral
-range: a port that is free for a moment between kill and restart must not be given to an
-outgoing connection.
+A restarted node keeps its address. Its standard error goes to a file, which failures quote, and in
+which mqd reports that it is ready. Ports are below the kernel's ephemeral range: otherwise an
+outgoing connection could take the port of a killed node before its restart.
 """
 
 from __future__ import annotations
@@ -26,29 +25,23 @@ POLL_INTERVAL_S = 0.005
 PORTS = range(20_000, 32_000)
 CLUSTER_ID = "bXFkLXRyaWFsLWNsdXN0ZQ"
 CLUSTER_SECRET = "what the nodes of a chaos run know"
-"""So that what is killed and cut off is what runs in earnest: nodes that prove themselves
-to one another.
-"""
+"""With a secret, so that the nodes authenticate one another as in production."""
 LOOPBACK = "127.0.0.1"
 
 
 class NodeFailed(Exception):
-    """The process did not do what was requested; the message ends with the tail of its
-    standard error.
-    """
+    """A process failed. The message ends with the last lines of its standard error."""
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end this program as an exception does, so that the processes it started
-    are ended, too.
+    """Turn SIGTERM into an exception, so that this program also ends the processes that it has
+    started.
     """
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def free_port() -> int:
-    """A loopback port without a listener, outside the range that outgoing
-    connections take theirs from.
-    """
+    """A loopback port without a listener, outside the range of outgoing connections."""
     return free_ports(1)[0]
 
 
@@ -83,10 +76,7 @@ def write_peers(
 
 
 class Process(ABC):
-    """One broker process.
-
-    `directory` receives `stderr`, `data/` and whatever else the broker needs.
-    """
+    """One broker process. `directory` contains `stderr`, `data/` and other files of the broker."""
 
     program = "the broker"
 
@@ -104,14 +94,14 @@ class Process(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What to run in the foreground; signals must reach the broker itself."""
+        """The command to run in the foreground. Signals must reach the broker itself."""
 
     @abstractmethod
     def is_ready(self) -> bool:
         """Whether the launched process serves clients."""
 
     def environment(self) -> dict[str, str] | None:
-        """The environment of the process; None: ours."""
+        """The environment of the process; None: that of this process."""
         return None
 
     @property
@@ -127,7 +117,7 @@ class Process(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether a process was started that has neither been stopped nor died."""
+        """Whether its process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> float:
@@ -144,7 +134,7 @@ class Process(ABC):
         with self._stderr_path.open("ab") as stderr:
             self._stderr_start = stderr.tell()
             self._launched = time.monotonic()
-            # a session of its own: an interrupt at the terminal is for the parent process
+            # a separate session: an interrupt at the terminal is for the parent process
             self._process = subprocess.Popen(
                 self.command(),
                 stdin=subprocess.DEVNULL,
@@ -182,23 +172,22 @@ class Process(ABC):
         return time.monotonic() - self._launched
 
     def terminate(self) -> None:
-        """SIGTERM, and do not wait."""
+        """Send SIGTERM. Does not wait."""
         assert self._process is not None, "the node is not running"
         self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """SIGTERM, and demand a clean end: in time, with a good exit code and no traceback.
-
-        Raises NodeFailed.
+        """Send SIGTERM, and require a clean end: in time, with a clean exit code and without a
+        traceback. Raises NodeFailed.
         """
         self.terminate()
         self.wait_stopped()
 
     def wait_stopped(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Wait for the clean end of a node that was terminated. Raises NodeFailed.
+        """Wait for the clean end of a node that got SIGTERM. Raises NodeFailed.
 
-        A process whose interpreter is still starting ends by the signal: it has not started to
-        work, and has written nothing.
+        The signal itself may end a process whose interpreter is still starting: this process has
+        written nothing.
         """
         process = self._process
         assert process is not None, "the node is not running"
@@ -222,9 +211,8 @@ class Process(ABC):
     clean_exit_codes: tuple[int, ...] = (0,)
 
     def kill(self) -> None:
-        """SIGKILL: as the kernel ends a process without memory.
-
-        The page cache outlives it.
+        """End it with SIGKILL, as the kernel does when memory is exhausted. The page cache
+        survives.
         """
         process = self._process
         assert process is not None, "the node is not running"
@@ -234,19 +222,19 @@ class Process(ABC):
         self.paused = False
 
     def pause(self) -> None:
-        """SIGSTOP: silent, with every connection open."""
+        """Suspend it with SIGSTOP: it is silent, and its connections stay open."""
         assert self._process is not None, "the node is not running"
         self._process.send_signal(signal.SIGSTOP)
         self.paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Resume it with SIGCONT."""
         assert self._process is not None, "the node is not running"
         self._process.send_signal(signal.SIGCONT)
         self.paused = False
 
     def stderr(self) -> str:
-        """Everything that the current (or last) process wrote to standard error."""
+        """The standard error of the current or last process."""
         if not self._stderr_path.exists():
             return ""
         with self._stderr_path.open("rb") as file:
@@ -268,9 +256,8 @@ class Process(ABC):
 
 
 class Node(Process):
-    """`mqd start`.
-
-    Without `peers` a cluster of one: then the directory receives a `peers.toml`, too.
+    """`mqd start`. Without `peers`, a cluster of one node, with its `peers.toml` in the
+    directory.
     """
 
     program = "mqd"
@@ -312,17 +299,17 @@ class Node(Process):
 
 
 class KafkaNode(Process):
-    """Apache Kafka, of a directory that `scripts/kafka.sh format` has made; serves when it
-    responds to ApiVersions.
+    """Apache Kafka, on a directory of `scripts/kafka.sh format`. It serves when it responds to
+    ApiVersions.
     """
 
     program = "Apache Kafka"
     clean_exit_codes = (0, 143)
-    """A JVM exits with it after SIGTERM."""
+    """A JVM exits with 143 after SIGTERM."""
 
     SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "kafka.sh"
     HEAP = "512m"
-    """Three of them share a machine with whatever loads them."""
+    """Small, because three nodes and their load share a machine."""
 
     def __init__(self, home: Path, node_id: int, port: int) -> None:
         super().__init__(home / str(node_id), node_id, port)

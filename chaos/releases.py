@@ -1,4 +1,4 @@
-"""The source of an earlier commit, to run beside that of this tree."""
+"""Extracts the source of an earlier commit, to run it beside the current source."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import subprocess
 from pathlib import Path
 
 BEFORE = "f470fd6258fd33e185027e613d9ebb1dd3faf56e"
-"""The release before: the last commit that knows metadata version 1 only."""
+"""The previous release: the last commit that supports only metadata version 1."""
 HERE = Path(__file__).resolve().parent.parent
 
 
 def unpack(commit: str, directory: Path) -> str | None:
-    """Put the source of `commit` into `directory`; returns why that is impossible, or None."""
+    """Extract the source of `commit` into `directory`. Returns None, or why that is impossible."""
     found = subprocess.run(
         ["git", "-C", str(HERE), "cat-file", "-e", f"{commit}^{{commit}}"],
         capture_output=True,

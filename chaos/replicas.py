@@ -1,13 +1,12 @@
-"""The replicas of a partition on disk, of stopped nodes: byte for byte the same below the high
-watermark?
+"""Compares the replicas of a partition on the disks of stopped nodes: they must be identical below
+the high watermark.
 
 Reads segment files by their batch headers only (RecordBatch v2), which are the same for mqd and
-Apache Kafka. Segments may begin at different offsets on different replicas, so batches are
-compared, not files.
+Apache Kafka. Replicas may begin segments at different offsets, so batches are compared, not files.
 
-A compacted partition is another matter: each node cleans on its own, and one has removed what
-another still holds. There records are compared: those that two replicas have at the same offset are
-the same, and of each key the newest committed one is.
+Compacted partitions are compared by key, because each node compacts independently, so one may have
+removed records that another still has. Records at the same offset must be equal, and so must the
+newest committed record of each key.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mqd.protocol.record_reader import Record, iterate_records
 
 from .history import Key
 
-_HEADER = struct.Struct(">qi")  # base offset, length of what follows
+_HEADER = struct.Struct(">qi")  # base offset, length of the rest
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
 _BATCH_BYTES_MIN = 61
@@ -32,7 +31,7 @@ _BATCH_BYTES_MIN = 61
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch as it lies on disk."""
+    """One batch on disk."""
 
     base_offset: int
     next_offset: int
@@ -40,13 +39,13 @@ class Batch:
 
 
 def partition_directory(data_directory: Path, key: Key) -> Path | None:
-    """Where a node keeps its replica, if it has one."""
+    """The directory of a node's replica, if it has one."""
     found = [path for path in data_directory.rglob(f"{key[0]}-{key[1]}") if path.is_dir()]
     return found[0] if found else None
 
 
 def batches(directory: Path) -> Iterator[Batch]:
-    """Every whole batch of a replica, in order. What follows a torn one is not looked at."""
+    """Every whole batch of a replica, in order, up to the first torn one."""
     for segment in sorted(directory.glob("*.log")):
         data = segment.read_bytes()
         at = 0
@@ -61,8 +60,8 @@ def batches(directory: Path) -> Iterator[Batch]:
 
 
 def differences(replicas: Mapping[int, Path], key: Key, high_watermark: int) -> list[str]:
-    """What is wrong with the replicas of a partition (node -> its data directory), in
-    words; nothing, if they are the same.
+    """The differences between the replicas of a partition (node -> data directory) as text; empty
+    if there are none.
     """
     found = []
     streams = {}
@@ -108,7 +107,7 @@ def differences(replicas: Mapping[int, Path], key: Key, high_watermark: int) -> 
 
 
 def _is_compacted(data_directory: Path, key: Key) -> bool:
-    """Whether the node has cleaned its replica, or has one with gaps."""
+    """Whether the node has compacted its replica."""
     directory = partition_directory(data_directory, key)
     if directory is None:
         return False
@@ -119,16 +118,15 @@ def _is_compacted(data_directory: Path, key: Key) -> bool:
 
 
 class _Replica:
-    """The records of one replica below the high watermark.
-
-    `start`: from where on all replicas have what was not cleaned away.
+    """The records of one replica below the high watermark. `start`: the highest log start of all
+    replicas.
     """
 
     def __init__(self, stream: Iterator[Batch], start: int, high_watermark: int) -> None:
         self.records: dict[int, Record] = {}
         self.newest: dict[bytes | None, Record] = {}
-        """The newest record of each key, without tombstones: one replica may have
-        removed a tombstone, another not yet.
+        """The newest record of each key, without tombstones: replicas remove a tombstone at
+        different times.
         """
         self.end = 0
         ongoing: dict[int, list[Record]] = {}

@@ -1,13 +1,13 @@
-"""A rolling restart of every node under load: does any error reach a producer or a consumer with
-default retries?
+"""A rolling restart of every node under load: does a producer or consumer with default retries get
+an error?
 
     python -m chaos.rolling [--nodes 3] [--rounds 2] [--kind mqd|kafka] [--session-ms 3000]
 
-Each node in turn gets SIGTERM, is started again, and the next one waits until every node reports
-that every partition has its full ISR: what an upgrade does. Meanwhile confluent-kafka, kafka-python
-and aiokafka produce (acks=all, whatever else is their default) and consume. Every future that fails
-and every exception of a consumer is an error; so is a record that is lost, doubled or out of order
-within its client. Exit code 0: none.
+As in an upgrade, each node in turn gets SIGTERM and is started again. The next node follows when
+every node reports a full ISR of every partition. Meanwhile confluent-kafka, kafka-python and
+aiokafka produce (acks=all, otherwise defaults) and consume. A failed future and an exception of a
+consumer count as errors, and so does a record that is lost, duplicated or out of order. Exit code
+0: no error.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ INTERVAL_S = 0.002
 CATCH_UP_S = 60.0
 PARTITIONS = 3
 DWELL_S = 1.0
-"""Between two restarts."""
+"""The pause between two restarts."""
 
 
 class Client(ABC):
-    """One library: a producer and a consumer of one topic, each on a thread.
-
-    Record i carries i and goes to partition i modulo 3.
+    """One client library: a producer and a consumer of one topic, each in a thread. Record i has
+    the value i and goes to partition i modulo 3.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Client(ABC):
 
     @abstractmethod
     def consume(self) -> None:
-        """Read everything until all that was sent is there."""
+        """Consume until every sent record has arrived."""
 
     def start(self) -> None:
         """Begin."""
@@ -74,7 +73,7 @@ class Client(ABC):
             thread.start()
 
     def finish(self) -> list[str]:
-        """Stop producing, let the consumer catch up; returns what went wrong."""
+        """Stop producing, and wait until the consumer has caught up. Returns the errors."""
         self.producing = False
         for thread in self._threads:
             thread.join(2 * CATCH_UP_S)
@@ -89,7 +88,7 @@ class Client(ABC):
 
     @property
     def behind(self) -> bool:
-        """Whether the consumer still waits for something."""
+        """Whether the consumer has not yet received all records."""
         return self.producing or sum(map(len, self.got.values())) < self.sent
 
     def _guard(self, role: Any) -> None:
@@ -259,8 +258,7 @@ CLIENTS: tuple[type[Client], ...] = (Confluent, KafkaPython, Aiokafka)
 def roll(
     cluster: Ensemble, rounds: int, clients: tuple[type[Client], ...] = CLIENTS
 ) -> tuple[list[Client], list[str]]:
-    """The clients, and what reached them while every node of a running cluster was restarted.
-
+    """Restart every node of a running cluster under load. Returns the clients and their errors.
     Raises NodeFailed.
     """
     loads = [client(cluster.bootstrap) for client in clients]

@@ -1,18 +1,18 @@
-"""A rolling upgrade from the release before, under load: is every acknowledged record there, and
-does each step work?
+"""A rolling upgrade from the previous release, under load: does each step work, and is no
+acknowledged record lost?
 
     python -m chaos.rolling_upgrade [--order first|last|both] [--from COMMIT]
 
-Three nodes start on the code of an earlier commit. confluent-kafka produces (acks=all, idempotent)
-and consumes all the time. Node by node is restarted on the code of this tree, the controller first
-or last; the first of them goes back to the old code once, and is upgraded again. While an old node
-is left, the cluster must refuse to finalize the new metadata version. Then `mqctl feature upgrade`
-finalizes it, and every node is restarted once more. After each step every node must report that
-every partition has its full ISR. At last a node on the old code must find no way back into the
-cluster.
+Three nodes start with the code of an earlier commit. confluent-kafka produces (acks=all,
+idempotent) and consumes all the time. The nodes are restarted with the current code, one at a time,
+the controller first or last. The first one is downgraded once, and upgraded again. While a node
+runs the old code, the cluster must refuse to finalize the new metadata version. Then `mqctl feature
+upgrade` finalizes it, and every node is restarted once more. After each step, every node must
+report a full ISR of every partition. At the end, the cluster must not admit a node with the old
+code.
 
-Exit code 0: no error reached the client, and nothing is lost, doubled or out of order. A clone
-without the old commit (a shallow one) cannot run this: it reports that, and exits with 0.
+Exit code 0: the client got no error, and no record is lost, duplicated or out of order. A shallow
+clone does not have the old commit: then the program reports this, and exits with 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FEATURE, NEWEST = "mqd.metadata.version", 2
 LOAD_BEGUN = 100
 """Records."""
 KEPT_OUT_S = 5.0
-"""How long a node of the release before is watched, that must not get in."""
+"""How long the trial checks that the cluster does not admit a node of the previous release."""
 
 
 class NodeOfAnyRelease(Node):
@@ -53,14 +53,14 @@ class NodeOfAnyRelease(Node):
         return {**os.environ, "PYTHONPATH": str(self.code)}
 
     def restart(self, code: Path) -> None:
-        """Stop cleanly, and start with this source. Raises NodeFailed."""
+        """Stop cleanly, then start with this source. Raises NodeFailed."""
         self.stop()
         self.code = code
         self.start()
 
 
 class Upgrade:
-    """One cluster on its way from one release to the next."""
+    """One cluster during its upgrade."""
 
     def __init__(self, directory: Path, old: Path, *, controller_first: bool) -> None:
         self.old = old
@@ -77,7 +77,7 @@ class Upgrade:
         self.steps = 0
 
     def run(self) -> list[str]:
-        """What went wrong for the client. Raises NodeFailed where a step does not work."""
+        """Run all steps. Returns the errors of the client. Raises NodeFailed if a step fails."""
         cluster = self.cluster
         cluster.start()
         load = Confluent(cluster.bootstrap)

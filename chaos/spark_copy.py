@@ -1,12 +1,13 @@
-"""A driver to be killed: a streaming query that copies a topic by the sink of `pyspark_mqd`.
+"""A driver that the trial kills: a streaming query that copies a topic with the sink of
+`pyspark_mqd`.
 
     python -m chaos.spark_copy --bootstrap ... --source ... --target ... --checkpoint DIR --mode ...
 
 `chaos.spark_exactly_once` starts it, kills it with SIGKILL, and starts it again. Each row of the
-copy is `<partition>-<offset>:<value>` of its source. With `--fail-percent` that share of tasks
-fails in the middle of its rows. The process writes a line to stdout for each completed batch. Exit
-code 0: the query has read everything (with `--until-end`); 3: the query failed, and its exception
-is on stderr.
+copy is `<partition>-<offset>:<value>` of its source row. With `--fail-percent`, this share of the
+tasks fails in the middle of its rows. The process writes a line to stdout for each completed
+micro-batch. Exit code 0: the query has read everything (with `--until-end`); 3: the query failed,
+and its exception is on stderr.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Is the copy of a streaming query what it is a copy of: every row once, in order? Pure.
+"""Checks the copy of a streaming query: it must have every row of the source once, in order. Pure.
 
-A row of the copy is `<partition>-<offset>:<value>` of its source. Rows of one source partition are
-written by one task, batch after batch, so within a partition of the copy they keep their order.
+A row of the copy is `<partition>-<offset>:<value>` of its source row. In each micro-batch, one task
+writes the rows of a source partition, so they keep their order within a partition of the copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken promise."""
+    """One broken guarantee."""
 
     kind: str
     count: int
@@ -36,8 +36,9 @@ class Violation:
 def check_rows(
     source: Mapping[int, Sequence[bytes]], copy: Mapping[int, Sequence[bytes]]
 ) -> list[Violation]:
-    """Everything that is wrong. `source`: partition -> values by offset, without gaps; `copy`:
-    partition -> its rows."""
+    """Returns all violations. `source`: partition -> values by offset, without gaps. `copy`:
+    partition -> its rows.
+    """
     wrong: dict[str, list[str]] = {kind: [] for kind in MEANINGS}
     seen = {partition: bytearray(len(values)) for partition, values in source.items()}
     for rows in copy.values():

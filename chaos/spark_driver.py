@@ -1,7 +1,6 @@
-"""Drivers of one streaming query: one process after the other, killed with SIGKILL or run to the
-end.
+"""The drivers of one streaming query: one process at a time, killed with SIGKILL or run to the end.
 
-A driver is `chaos.spark_copy` with its JVM, in a process group of its own. `Drivers` starts them,
+A driver is `chaos.spark_copy` with its JVM, in a separate process group. `Drivers` starts them,
 waits for their batches, and counts how they end.
 """
 
@@ -22,26 +21,26 @@ from .spark_copy import FAILED_CODE
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 180.0
-"""Until a driver has started, and until it has completed a batch."""
+"""The time within which a driver must start, and must complete a micro-batch."""
 END_S = 1800.0
-"""Until the last driver has read everything."""
+"""The time within which the last driver must read everything."""
 MIDWAY_S = (0.0, 4.0)
-"""From the first batch of a driver to its kill."""
+"""The time from the first micro-batch of a driver to its kill."""
 EARLY_S = (1.0, 15.0)
-"""From the start of the query to its kill."""
+"""The time from the start of the query to an early kill."""
 EARLY_ODDS = 0.25
 LOG_TAIL_CHARACTERS = 4000
 FAILED_TASK = "ERROR Executor: Exception in task"
 STOPS = ("cannot be written exactly once", "is not deterministic", "decided transaction")
-"""Parts of messages of a query that stops because rows would be lost or doubled."""
+"""Parts of the messages of a query that stops because rows would be lost or duplicated."""
 
 
 class TrialFailed(Exception):
-    """The trial could not be carried out."""
+    """The trial is not valid."""
 
 
 class Driver:
-    """One driver process with its JVM, and what it reports."""
+    """One driver process with its JVM, and its reports."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self.batches = 0
@@ -69,7 +68,7 @@ class Driver:
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL to Python and the JVM at once. Python workers are in another process group."""
+        """Kill Python and the JVM at the same time. Python workers are in another process group."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.close()
@@ -95,9 +94,9 @@ class Drivers:
     ) -> None:
         self.ended: Counter[str] = Counter()
         self.batches = 0
-        """Completed ones that the drivers reported before they ended."""
+        """The number of micro-batches that the drivers reported as completed."""
         self.stops: list[str] = []
-        """Why the query refused to continue: each is a violation."""
+        """The reasons for which the query refused to continue; each is a violation."""
         self._command = [sys.executable, "-m", "chaos.spark_copy", *command]
         self._fail_percent = fail_percent
         self._log = log
@@ -105,7 +104,7 @@ class Drivers:
         self._driver: Driver | None = None
 
     def kill_one(self, random_source: random.Random) -> str:
-        """Start a driver and kill it at a random moment; returns when that was."""
+        """Start a driver and kill it at a random time; returns that time."""
         early = random_source.random() < EARLY_ODDS
         driver = self._wait(self._start(), early=early)
         time.sleep(random_source.uniform(*(EARLY_S if early else MIDWAY_S)))
@@ -131,16 +130,16 @@ class Drivers:
                 raise TrialFailed(f"the last run fails:\n{self.log_tail()}")
 
     def close(self) -> None:
-        """Kill the driver that still runs when a trial breaks off."""
+        """Kill the driver that still runs if the trial fails."""
         if self._driver is not None and self._driver.poll() is None:
             self._driver.kill()
 
     def log_tail(self) -> str:
-        """The end of what all drivers have logged."""
+        """The last log lines of all drivers."""
         return self._logged()[-LOG_TAIL_CHARACTERS:]
 
     def failed_tasks(self) -> int:
-        """How many tasks have failed, and were run again by Spark or ended their query."""
+        """The number of failed tasks, which Spark retried or which ended their query."""
         return self._logged().count(FAILED_TASK)
 
     def _logged(self) -> str:
@@ -152,7 +151,9 @@ class Drivers:
         return self._driver
 
     def _wait(self, driver: Driver, *, early: bool) -> Driver:
-        """Until it has started, or has completed a batch; one that fails is started again."""
+        """Wait until the driver has started, or has completed a micro-batch. Restarts a driver that
+        fails.
+        """
         deadline = time.monotonic() + START_S
         while not (driver.started if early else driver.batches):
             code = driver.poll()
@@ -171,7 +172,7 @@ class Drivers:
         self.ended["killed"] += 1
 
     def _end(self, driver: Driver, code: int) -> None:
-        """Note how a driver ended by itself."""
+        """Record how a driver ended by itself."""
         driver.close()
         self.batches += driver.batches
         if code == 0:

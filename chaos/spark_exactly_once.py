@@ -1,19 +1,19 @@
-"""Exactly once under fire: a streaming query whose driver, tasks and brokers die.
+"""Exactly-once writes of a streaming query whose driver, tasks and brokers fail.
 
     python -m chaos.spark_exactly_once --mode exactly-once|atomic-batch [--kills 12]
         [--fail-percent 5] [--rows 12000] [--seed 1] [--kind mqd|kafka] [--no-broker-faults]
 
 Three nodes, replication factor 3, min.insync.replicas 2. A query (chaos/spark_copy.py) copies a
-topic with `deliveryGuarantee` set. Its tasks fail at random. Its driver is killed with SIGKILL
-again and again, at random moments; Python workers of the dead driver may continue for a while.
-Meanwhile the seed's nemesis kills, freezes and restarts nodes. Then everything is healed, some rows
-more are written, the query reads to the end, and it is verified with `read_committed` that
+topic with `deliveryGuarantee` set. Its tasks fail at random. Its driver is repeatedly killed with
+SIGKILL at random times; Python workers of the killed driver may continue for a while. Meanwhile the
+nemesis of the seed kills, suspends and restarts nodes. Then all faults end, more rows are written,
+and the query reads to the end. The trial verifies with `read_committed` that
 
-- the copy has every row of the source once, with its value, in order, and nothing else;
-- no transaction of the query is open, and every last stable offset is the high watermark.
+- the copy has every row of the source once, with its value, in order, and no other row;
+- no transaction of the query is open, and every last stable offset equals the high watermark.
 
-The seed chooses faults and moments; the interleaving with real processes is not the same in every
-run. Exit code 0: everything held; 1: not.
+The seed determines the faults and their times, but not the interleaving of the real processes. Exit
+code 0: all checks passed; 1: a check failed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .spark_verdict import Topic, judge
 
 SOURCE, COPY = Topic("spark-source", 3), Topic("spark-copy", 2)
 LAST_ROWS = 200
-"""Written after the heal, so that the last run has a batch."""
+"""The rows that are written after the faults, so that the last run has a micro-batch."""
 OPTIONS = (
     "transaction.two.phase.commit.enable=true",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=1000",
@@ -69,11 +69,11 @@ class Trial:
 
     @property
     def violations(self) -> list[str]:
-        """Everything that is wrong, as far as the trial got."""
+        """All violations that the trial has found."""
         return self._drivers.stops + self._wrong
 
     def run(self) -> None:
-        """The whole trial. Raises TrialFailed, NodeFailed and ClientError."""
+        """Run the whole trial. Raises TrialFailed, NodeFailed and ClientError."""
         started_at = time.monotonic()
         self._cluster.start()
         for topic in (SOURCE, COPY):
@@ -123,7 +123,7 @@ class Trial:
             print(f"  {text}", file=sys.stderr, flush=True)
 
     def summary(self) -> str:
-        """What happened, and the verdict."""
+        """The events of the trial, and its result."""
         counts = sorted(self._faults.done.items())
         counts += [(f"driver {name}", count) for name, count in sorted(self._drivers.ended.items())]
         counts.append(("task failed", self._drivers.failed_tasks()))
@@ -137,7 +137,7 @@ class Trial:
 
 
 def main() -> int:
-    """Parse the command line, run the trial, print how it went."""
+    """Parse the command line, run the trial, print the result."""
     arguments = _arguments()
     end_on_sigterm()
     directory = arguments.keep or Path(tempfile.mkdtemp(prefix="spark-exactly-once-"))

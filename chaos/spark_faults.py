@@ -1,4 +1,4 @@
-"""Broker faults while a query runs: a thread that carries out the steps of the seed's nemesis."""
+"""Broker faults while a query runs: a thread that injects the faults of the seed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from .nemesis import Target, steps
 from .spark_verdict import Topic
 
 REST = 3
-"""Between two faults, in multiples of the step's own pause: a driver needs 10 s for its start."""
+"""The pause between two faults, in multiples of the pause of the step: a driver needs 10 s to
+start.
+"""
 
 
 class BrokerFaults(threading.Thread):
-    """Kills, freezes and restarts nodes. Leaders of `topic` are its victims, too."""
+    """Kills, suspends and restarts nodes, among them leaders of `topic`."""
 
     def __init__(self, cluster: Ensemble, topic: Topic, seed: int) -> None:
         super().__init__(name="broker faults")
         self.done: Counter[str] = Counter()
         self.failure: Exception | None = None
-        """A node that has ended by itself, or does not start."""
+        """The error of a node that ended by itself, or does not start."""
         self._cluster = cluster
         self._topic = topic
         self._seed = seed
         self._over = threading.Event()
 
     def stop(self) -> None:
-        """After the fault that is being carried out. Raises what went wrong, if anything."""
+        """Stop after the current fault. Raises the error of a failed node."""
         self._over.set()
         if self.ident is not None:
             self.join()

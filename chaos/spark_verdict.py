@@ -1,7 +1,6 @@
-"""The verdict on a copy that Spark made: the rows of both topics, and transactions that are open.
+"""Checks a copy that Spark has made: the rows of both topics, and open transactions.
 
-The query has ended. Transactions of killed attempts may be open for a while: their timeout ends
-them.
+The query has ended. Transactions of killed tasks may stay open until their timeout.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from mqd.types import TopicPartition
 from .spark_copy_checker import check_rows
 
 STABLE_S = 120.0
-"""Until no transaction is open and every last stable offset is the high watermark."""
+"""The time within which all transactions must end, and every last stable offset must reach the high
+watermark.
+"""
 POLL_INTERVAL_S = 0.2
 
 
@@ -29,7 +30,7 @@ class Topic(NamedTuple):
 
 
 def judge(bootstrap: str, source: Topic, copy: Topic) -> list[str]:
-    """Everything that is wrong with the copy under `read_committed`. Raises ClientError."""
+    """Returns all violations in the copy under `read_committed`. Raises ClientError."""
     violations = []
     with sync.connect(bootstrap) as client:
         deadline = time.monotonic() + STABLE_S
@@ -43,7 +44,7 @@ def judge(bootstrap: str, source: Topic, copy: Topic) -> list[str]:
 
 
 def _open(client: sync.BlockingClient, copy: Topic) -> list[str]:
-    """Open transactions, and partitions that wait for one."""
+    """Open transactions, and partitions whose last stable offset is below the high watermark."""
     listed = client.admin.list_transactions(["Ongoing"])
     names = [f"transactional id {each.transactional_id}" for each in listed]
     stable = _ends(client, copy, committed=True)
@@ -64,7 +65,7 @@ def _ends(
 
 
 def _rows(client: sync.BlockingClient, topic: Topic) -> dict[int, list[bytes]]:
-    """Partition -> all values that `read_committed` sees."""
+    """Partition -> all values that a `read_committed` consumer receives."""
     found: dict[int, list[bytes]] = {}
     for tp, end in _ends(client, topic, committed=True).items():
         rows = found.setdefault(tp.partition, [])

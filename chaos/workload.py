@@ -1,9 +1,9 @@
-"""The load: idempotent producers with acks=all at full speed, consumers that read along, and a last
-reading of everything.
+"""The load: idempotent producers with acks=all at full speed, consumers that read during the
+faults, and a final read of all records.
 
-Each runs on a thread of its own around librdkafka, continues through every fault, and writes what
-it received into a `history.History`. The first eight bytes of a value are the integer that
-identifies it in the history; the rest is padding.
+Each client of librdkafka runs in its own thread, continues through every fault, and records its
+results in a `history.History`. The first eight bytes of a value are the integer that identifies it
+in the history; the rest is padding.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from .history import ACKED_SOMEWHERE, NOT_ACKED, History, Key, Reads, longs, num
 VALUE = struct.Struct(">q")
 FLUSH_TIMEOUT_S = 120.0
 READ_TIMEOUT_S = 60.0
-"""Without a single new record."""
+"""The timeout of a read without a new record."""
 CODECS = ("none", "lz4", "zstd")
 PADDINGS = 64
 PADDING_BYTES_MAX = 300
 BURST_MAX = 100
 POLL_S = 0.01
 IN_FLIGHT_MAX = 20_000
-"""Unacknowledged records of one producer: a long silence must not become a long flush."""
+"""The maximum number of unacknowledged records of a producer, so that the flush after a long
+silence is short.
+"""
 
 
 class TrialFailed(Exception):
@@ -40,7 +42,7 @@ class TrialFailed(Exception):
 
 @dataclass
 class Silence:
-    """The longest time between two acknowledgements in any one partition since the last `reset`."""
+    """The longest time between two acknowledgements of one partition since the last `reset`."""
 
     last: dict[Key, float] = field(default_factory=dict)
     longest_s: float = 0.0
@@ -53,15 +55,13 @@ class Silence:
         self.last[key] = now
 
     def reset(self) -> float:
-        """The longest so far, counting open ones; then reset it."""
+        """Returns the longest silence so far, including current ones, and resets it."""
         longest, self.longest_s = self.longest_s, 0.0
         return longest
 
 
 class Producer:
-    """One idempotent producer, as fast as it goes (or at `rate` records a second), until
-    it is stopped.
-    """
+    """One idempotent producer, at full speed or at `rate` records a second, until it is stopped."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Producer:
         self._thread.start()
 
     def wait_for_acknowledgement(self) -> None:
-        """Wait until something more is acknowledged than is now. Raises TrialFailed."""
+        """Wait for the next acknowledgement. Raises TrialFailed."""
         before, deadline = self.acknowledged, time.monotonic() + FLUSH_TIMEOUT_S
         while self.acknowledged == before:
             if self.errors or time.monotonic() > deadline:
@@ -109,11 +109,11 @@ class Producer:
             time.sleep(0.002)
 
     def stop_sending(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._stop.set()
 
     def finish(self) -> None:
-        """Stop producing and wait until everything sent is acknowledged. Raises TrialFailed."""
+        """Stop sending, and wait until every sent record is acknowledged. Raises TrialFailed."""
         self._stop.set()
         self._thread.join()
         left = self._producer.flush(FLUSH_TIMEOUT_S)
@@ -129,7 +129,7 @@ class Producer:
             )
 
     def abandon(self) -> None:
-        """Stop producing; unacknowledged records are dropped."""
+        """Stop sending, and drop unacknowledged records."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -182,9 +182,7 @@ class Producer:
 
 
 class Reader:
-    """A consumer that reads along from the beginning during the faults, on a thread of
-    its own.
-    """
+    """A consumer that reads from the beginning during the faults, in its own thread."""
 
     def __init__(
         self,
@@ -235,7 +233,7 @@ class Reader:
 
 
 def read_all(bootstrap: str, keys: Sequence[Key]) -> dict[Key, Reads]:
-    """Every record of every partition, in a consumer's order. Raises TrialFailed."""
+    """Returns every record of every partition, in a consumer's order. Raises TrialFailed."""
     consumer = _consumer(bootstrap, {})
     try:
         places = [confluent_kafka.TopicPartition(topic, partition, 0) for topic, partition in keys]
@@ -272,7 +270,7 @@ def read_all(bootstrap: str, keys: Sequence[Key]) -> dict[Key, Reads]:
 def gather(
     producers: Iterable[Producer], readers: Iterable[Reader], final: dict[Key, Reads]
 ) -> History:
-    """What all of them sent and received, as one history."""
+    """The results of all producers and consumers, as one history."""
     return History(
         {one.number: one.acked for one in producers},
         {one.number: one.reads for one in readers},
