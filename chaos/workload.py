@@ -55,7 +55,7 @@ class Silence:
         self.last[key] = now
 
     def reset(self) -> float:
-        """Returns the longest silence so far, including current ones, and resets it."""
+        """Returns the longest silence since the last reset, and resets it."""
         longest, self.longest_s = self.longest_s, 0.0
         return longest
 

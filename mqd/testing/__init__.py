@@ -1,5 +1,5 @@
-"""A real cluster inside one process: the shipping daemon on virtual time, a network and disks in
-memory, and one seed.
+"""A real cluster inside one process: the production daemon with virtual time, a network and disks
+in memory, and one seed.
 
 A program that uses `mqd.client` can be tested with it against node failures, partitions and power
 cuts. An hour of virtual time takes seconds:
@@ -16,25 +16,25 @@ cuts. An hour of virtual time takes seconds:
                 await producer.send("orders", b"first")
                 for node in cluster.nodes.values():
                     node.kill()
-                await trio.sleep(3600)  # an hour in which nothing happens costs next to nothing
+                await trio.sleep(3600)  # an hour without events takes almost no real time
                 await cluster.start()
                 return (await producer.send("orders", b"second")).offset
 
     assert run(survives_a_restart, seed=42) == 1
 
-`run` is `trio.run` with a clock that jumps to the next event, a scheduler in the order of the seed,
-and a world in which `Cluster` works. `@simulated(seed=42)` does the same for a pytest test;
-`pytest.mark.parametrize` over seeds and `run` make a search of it. The same seed gives the same
-run, event by event, with the same `cluster.trace.digest`. The test must be deterministic, too: it
-draws from `cluster.world.random("purpose")`, reads the time from `trio.current_time()` or
+`run` is `trio.run` with a clock that jumps to the next event, a scheduler whose order the seed
+determines, and a world in which `Cluster` works. `@simulated(seed=42)` does the same for a pytest
+test; `pytest.mark.parametrize` over seeds searches many runs. The same seed gives the same run,
+event by event, with the same `cluster.trace.digest`. The test must be deterministic, too: it draws
+from `cluster.world.random("purpose")`, reads the time from `trio.current_time()` or
 `cluster.clock`, and does not iterate over sets of strings.
 
-Faults of a node: `kill`, `power_cut`, both in the middle of a write, `stop`, `start`,
-`pause`, `skew`; of its disk (`cluster.disk(1)`): failing syncs, reads and writes, no space, flipped
-bits; of the network (`cluster.network`): partitions, held and slow links, broken connections.
-`cluster.on_event` is called after each step of a node, for invariants; `cluster.daemon(1)` are its
-live parts. MQD_TESTING_LOG=INFO writes what the nodes log, with virtual times; without it the last
-lines are added to an exception.
+Faults of a node: `kill`, `power_cut`, both in the middle of a write, `stop`, `start`, `pause`,
+`skew`; of its disk (`cluster.disk(1)`): failed syncs, reads and writes, no space, flipped bits; of
+the network (`cluster.network`): partitions, held and slow links, broken connections.
+`cluster.on_event` calls a function after each step of a node, to check invariants.
+`cluster.daemon(1)` has the live parts of node 1. MQD_TESTING_LOG=INFO writes the log lines of the
+nodes, with virtual times; without it, an exception has the last lines.
 """
 
 from mqd.testing.cluster import Cluster

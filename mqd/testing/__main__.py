@@ -1,19 +1,25 @@
-"""Simulate clusters under faults, one run a seed: `python -m mqd.testing --seeds 0-99 --nodes 3`.
+"""Simulate clusters under faults, one run for each seed.
 
-    python -m mqd.testing --seeds 0-999 --nodes 5 --jobs 2        many seeds; ends at the first one
-                                                                  with a violation, with exit code 1
-    python -m mqd.testing --seeds 0-999 --nodes 5 --keep-going    all of them, whatever is found
-    python -m mqd.testing --seeds 0-99 --nodes 3 --observers 1    with a node that does not vote
-    python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt  one seed again, every event in
-                                                                  a file
-    python -m mqd.testing --list-bugs                             defects that can be planted; each
-                                                                  must be found
-    python -m mqd.testing --seeds 0-149 --bug NAME                one of them is planted, and found
-                                                                  within these; ends at the first
-                                                                  find
+Many seeds; stop at the first violation, with exit code 1:
 
-The planted defects are part of the tests: `--bug` and `--list-bugs` need a source tree, and run
-from its root.
+    python -m mqd.testing --seeds 0-999 --nodes 5 --jobs 2
+
+All seeds, also after a violation; with a node that does not vote:
+
+    python -m mqd.testing --seeds 0-999 --nodes 5 --keep-going
+    python -m mqd.testing --seeds 0-99 --nodes 3 --observers 1
+
+Repeat one seed, with every event in a file:
+
+    python -m mqd.testing --seeds 42 --nodes 3 --trace trace.txt
+
+List the bugs that can be planted; plant one, and stop at the first seed that finds it:
+
+    python -m mqd.testing --list-bugs
+    python -m mqd.testing --seeds 0-149 --bug NAME
+
+The planted bugs are part of the tests: run `--bug` and `--list-bugs` from the root of a source
+tree.
 """
 
 from __future__ import annotations
@@ -107,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Totals:
-    """Sums over the seeds."""
+    """Totals over all seeds."""
 
     def __init__(self) -> None:
         self.seeds = self.events = 0
@@ -126,7 +132,7 @@ class Totals:
             self.converged.append(result.converged_after)
 
     def coverage(self) -> str:
-        """The table of rare events: how often each happened, and in how many seeds."""
+        """The table of rare events: how often each one happened, and in how many seeds."""
         rows = [
             f"  {event.replace('_', ' '):<20} {self.counts[event]:>8} {self.seeds_with[event]:>8}"
             for event in EVENTS

@@ -1,15 +1,15 @@
-"""Compares the responses that clients got with the final logs of the cluster.
+"""Compares the responses to clients with the final logs of the cluster.
 
-Clients note their history while they run. Each send begins as *pending* and ends as *ok*
-(acknowledged at an offset), *fail* (refused: surely not stored) or *info* (unknown outcome: a
+Clients record their history while they run. Each send begins as *pending* and ends as *ok*
+(acknowledged at an offset), *fail* (rejected: certainly not stored) or *info* (unknown outcome: a
 timeout, a broken connection, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-REQUEST_TIMED_OUT; KAFKA-13574). A send that is pending at the end counts as info. Each poll notes
-the records and the offsets that the broker returned. Values are unique, so a value names its send.
+REQUEST_TIMED_OUT; KAFKA-13574). A send that is pending at the end counts as info. Each poll records
+the returned records and offsets. Values are unique, so a value identifies its send.
 
-`History.check(final)` compares both with the final log of each partition, as read from its
-beginning after everything has healed. The anomalies are those of Jepsen's Kafka workload that
-apply without transactions; besides, wrong offsets of acknowledgements, gaps, and high watermarks
-that decrease. A core: no client, no clock.
+`History.check(final)` compares both with the final log of each partition, which is read from its
+beginning after all faults. The anomalies are those of Jepsen's Kafka workload that apply without
+transactions, and also wrong acknowledged offsets, gaps, and decreasing high watermarks. A core: no
+client, no clock.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from enum import Enum
 from mqd.types import NO_OFFSET, TopicPartition
 
 SHOWN_MAX = 5
-"""Examples that one anomaly carries."""
+"""The maximum number of examples of an anomaly."""
 
 
 class Outcome(Enum):
-    """What the sender of a record knows about it."""
+    """The outcome of a send, as far as the producer knows it."""
 
     PENDING = "pending"
     OK = "ok"
@@ -34,20 +34,20 @@ class Outcome(Enum):
 
 
 class Promise(Enum):
-    """What a send may rely on, once it is acknowledged."""
+    """The guarantee of an acknowledged send."""
 
     ALL = "acks=all"
-    """Never lost, and at the acknowledged offset."""
+    """The record is never lost, and is at the acknowledged offset."""
     ORDER = "acks=1 or 0"
-    """May be lost; otherwise it is in the log once and in order."""
+    """The record may be lost; otherwise it is in the log once and in order."""
 
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """One record on its way. `session` is the stretch of one producer within which order is
-    promised: with idempotence its whole life (a record of unknown outcome may come late, any other
-    is behind those that were acknowledged before it was sent), without it one connection, to which
-    nothing is sent twice.
+    """One sent record. `session`: the part of a producer's sends whose order is guaranteed. With
+    idempotence this is the life of the producer: a record is after those that were acknowledged
+    before its send, unless its outcome is unknown. Without idempotence it is one connection, on
+    which no record is sent twice.
     """
 
     session: str
@@ -58,12 +58,12 @@ class Send:
     offset: int = NO_OFFSET
 
     def ok(self, offset: int) -> None:
-        """Acknowledged; NO_OFFSET where the response has none."""
+        """The send is acknowledged. NO_OFFSET: the response has no offset."""
         assert self.outcome is Outcome.PENDING, self
         self.outcome, self.offset = Outcome.OK, offset
 
     def fail(self) -> None:
-        """Refused, and surely not stored."""
+        """The send is rejected, and the record is certainly not stored."""
         assert self.outcome is Outcome.PENDING, self
         self.outcome = Outcome.FAIL
 
@@ -75,17 +75,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One promise broken in one partition.
-
-    `examples` are the first few values or numbers that show it.
-    """
+    """One broken guarantee in one partition. `examples`: the first values or numbers concerned."""
 
     kind: str
     partition: TopicPartition
     count: int
     examples: tuple[str, ...]
     meaning: str = ""
-    """MEANINGS of the kind, when empty."""
+    """If empty, MEANINGS has the text of the kind."""
 
     def __str__(self) -> str:
         meaning = self.meaning or MEANINGS[self.kind]
@@ -121,11 +118,11 @@ MEANINGS = {
 
 @dataclass(slots=True)
 class _Reader:
-    """One consumer of one partition, in one stretch without a seek."""
+    """One consumer of one partition, from one seek to the next."""
 
     next_offset: int
     watermarks: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(node, leader epoch) -> highest high watermark that they returned."""
+    """(node, leader epoch) -> highest high watermark that the node returned in this epoch."""
 
 
 class History:
@@ -140,20 +137,17 @@ class History:
         self._readers: dict[tuple[str, TopicPartition], _Reader] = {}
         self._found: dict[tuple[str, TopicPartition], list[str]] = {}
 
-    # -- what clients do
+    # -- events of clients
 
     def send(self, session: str, partition: TopicPartition, value: bytes, promise: Promise) -> Send:
-        """A record is handed to a client.
-
-        Sends of one session are noted in the order in which they are made.
-        """
+        """A producer sends a record. Call this in the order of the sends of a session."""
         assert value not in self._by_value, value
         made = self._by_value[value] = Send(session, partition, value, promise)
         self.sends.append(made)
         return made
 
     def begin_reading(self, consumer: str, partition: TopicPartition, offset: int) -> None:
-        """A consumer sets its position: at its start, and again after each seek."""
+        """A consumer sets its position: at its start, and at each seek."""
         self._readers[consumer, partition] = _Reader(offset)
 
     def polled(
@@ -163,9 +157,9 @@ class History:
         records: Iterable[tuple[int, bytes]],
         high_watermark: int | None,
     ) -> None:
-        """(offset, value) of each record that one poll returned, in its order, and the high
-        watermark of that response; None where the client has only that of a newer response (records
-        fetched ahead may lie beyond it: a new leader's may be lower).
+        """One poll returned `records`: (offset, value) of each, in order. `high_watermark`: that of
+        the same response. None if the client has only that of a newer response: a new leader's may
+        be below prefetched records.
         """
         reader = self._readers[consumer, partition]
         seen = self._seen.setdefault(partition, {})
@@ -199,9 +193,9 @@ class History:
         last_stable: int,
         high_watermark: int,
     ) -> None:
-        """The offsets in one response of one node. They may be lower in a response of another node
-        or epoch: a new leader learns the high watermark from its followers (KIP-207). No record is
-        lost by that.
+        """The offsets in one response of one node. Another node or epoch may return lower ones: a
+        new leader must first receive fetches of its followers to know the high watermark (KIP-207).
+        No record is lost by that.
         """
         if not log_start <= last_stable <= high_watermark:
             self._note(
@@ -220,41 +214,41 @@ class History:
         watermarks[node, leader_epoch] = high_watermark
 
     def restarted(self, node: int) -> None:
-        """A new process of a node runs: its high watermark may be lower (its checkpoint is older
-        than the memory of the process before).
+        """A new process of a node runs. Its high watermark may be lower, because it starts from a
+        checkpoint.
         """
         for reader in self._readers.values():
             for key in [key for key in reader.watermarks if key[0] == node]:
                 del reader.watermarks[key]
 
     def out_of_range(self, consumer: str, partition: TopicPartition, why: str) -> None:
-        """A leader returned OFFSET_OUT_OF_RANGE to a consumer that had read everything below the
+        """A leader returned OFFSET_OUT_OF_RANGE to a consumer that has read all records below the
         offset.
         """
         self._note("out-of-range", partition, f"{consumer}: {why}")
 
     def unreadable(self, consumer: str, partition: TopicPartition, why: str) -> None:
-        """A consumer got bytes that are no records, or a final error."""
+        """A consumer got bytes that are not records, or an error that is not retriable."""
         self._note("unreadable", partition, f"{consumer}: {why}")
 
     def beyond_epoch(self, consumer: str, partition: TopicPartition, why: str) -> None:
-        """A node with records of a later leader epoch served a fetch that names an earlier one,
-        instead of fencing it.
+        """A node returned records of a later leader epoch to a fetch with an earlier one, which it
+        should fence.
         """
         self._note("beyond-epoch", partition, f"{consumer}: {why}")
 
     def not_committed(self, partition: TopicPartition, offset: int) -> None:
-        """An acknowledgement with acks=all came before any high watermark had passed `offset`."""
+        """A record was acknowledged with acks=all before any high watermark had passed `offset`."""
         self._note("ack-not-committed", partition, str(offset))
 
     def _note(self, kind: str, partition: TopicPartition, example: str) -> None:
         self._found.setdefault((kind, partition), []).append(example)
 
-    # -- the verdict
+    # -- the check
 
     def check(self, final: Mapping[TopicPartition, Sequence[tuple[int, bytes]]]) -> list[Anomaly]:
-        """Every anomaly. `final` has (offset, value) of all records of each partition that exists
-        at the end, from offset 0. Sends to deleted topics do not count.
+        """Returns every anomaly. `final`: (offset, value) of all records, from offset 0, of each
+        partition that exists at the end. Sends to deleted topics do not count.
         """
         sends: dict[TopicPartition, list[Send]] = {}
         for send in self.sends:

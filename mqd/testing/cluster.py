@@ -32,12 +32,12 @@ _START_SPREAD_SECONDS = 0.05
 
 
 class Cluster:
-    """Nodes 1 to `nodes`, then `observers` (nodes that do not vote), on machines of their own, for
-    the length of an `async with` block.
+    """Nodes 1 to `nodes`, then `observers` (nodes that do not vote), each on its own machine, for
+    the duration of an `async with` block.
 
-    Only inside of `mqd.testing.run`. All nodes are started when the block begins, and serve.
-    `options` are those of `mqd start -o`, for all of them; `racks` names the racks, node by node.
-    All data of the nodes is gone when the block ends.
+    Use it inside `mqd.testing.run`. When the block begins, all nodes are started and serve.
+    `options`: those of `mqd start -o`, for all nodes. `racks`: the rack of each node. The end of
+    the block deletes all data.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Cluster:
         start: bool = True,
         seed: int | None = None,
     ) -> None:
-        """`seed`: that of the run; a test may repeat it for its readers."""
+        """`seed`: the seed of the run. Tests may pass it to show it."""
         self.world: World = current_world()
         if seed is not None and seed != self.world.seed:
             raise ValueError(
@@ -64,7 +64,7 @@ class Cluster:
         self._shared = SharedParts(self.world, self.fabric, self.peers, self.options, pauses)
         self.nodes = {node_id: SimulatedNode(self._shared, node_id) for node_id in self.peers.nodes}
         self.clock = NodeClock(self.world.clock)
-        """The clients' (mqd/io/clock.py): virtual time, and a wall clock that is right."""
+        """The clock of clients (mqd/io/clock.py): virtual time, and a correct wall clock."""
         self.hosts: dict[Place, Host] = {node.id: node.host for node in self.nodes.values()}
         self.network = ClusterNetwork(self.world, self.fabric, self.hosts, self.nodes.keys())
         self.nursery: trio.Nursery
@@ -72,9 +72,9 @@ class Cluster:
         self._clients = 0
         self._busy: dict[Process, None] = {}
         self.longest_busy_seconds = 0.0
-        """The longest time that one step kept the event loop of a node busy."""
+        """The longest time for which one step blocked the event loop of a node."""
 
-    # -- the block
+    # -- start and end of the block
 
     async def __aenter__(self) -> Cluster:
         self._manager = trio.open_nursery()
@@ -99,9 +99,7 @@ class Cluster:
         await self._manager.__aexit__(None, None, None)
 
     async def start(self) -> None:
-        """Start every node that is down, at about the same time, and wait until all of them
-        serve.
-        """
+        """Start every node that is down, all at about the same time, and wait until all serve."""
         chance = self.world.random("starts")
         async with trio.open_nursery() as nursery:
             for node in self.nodes.values():
@@ -124,8 +122,8 @@ class Cluster:
         return self.nodes[node_id].daemon if self.nodes[node_id].running else None
 
     def contents(self, node_id: int, path: Path) -> bytes | bytearray:
-        """The bytes of a file on a node's disk as its processes see them, not to be
-        changed; empty when there is no such file.
+        """The bytes of a file on a node's disk as its processes see them. Do not change them. Empty
+        if the file does not exist.
         """
         found = self.nodes[node_id].disk.find(path)
         return found.data if isinstance(found, Inode) else b""
@@ -164,7 +162,7 @@ class Cluster:
     async def open_client(
         self, name: str | None = None, *, request_timeout_s: float = 30.0, wait_s: float = 30.0
     ) -> AsyncIterator[ClusterClient]:
-        """A client of all nodes (mqd.client) for the length of a block, on a machine of its own."""
+        """A client of all nodes (mqd.client), on its own machine, for the duration of a block."""
         network = self.client_network(name)
         entropy = RandomEntropy(self.world.random(f"client-{network.host.name}-{self._clients}"))
         async with connect(
@@ -195,7 +193,7 @@ class Cluster:
     async def connect(
         self, node_id: int, *, peer: bool = False, name: str | None = None, timeout_s: float = 10.0
     ) -> PeerConnection:
-        """A raw connection to one node's client listener (`peer`: to the one for nodes),
+        """A raw connection to the client listener of one node (`peer`: to the listener for nodes),
         until the block ends.
         """
         node = self.peers.nodes[node_id]
@@ -209,11 +207,11 @@ class Cluster:
             negotiate=not peer,
         )
 
-    # -- inside
+    # -- internal
 
     def price_work(self, seconds: float) -> None:
-        """Give the code of nodes a cost: up to so many seconds between two
-        readings of the clock (`NodeClock`), and for each request.
+        """Give the code of nodes a price: up to this many seconds between two readings of the clock
+        (`NodeClock`), and for each request.
         """
         for node in self.nodes.values():
             node.clock.price_seconds = seconds
@@ -221,7 +219,7 @@ class Cluster:
             self.on_event(self._charge)
 
     def _charge(self, node_id: int) -> None:
-        """After a step of a node that took time, hold its tasks until this time has passed."""
+        """After a step that took time, hold the tasks of the node until this time has passed."""
         node = self.nodes[node_id]
         node.charge_requests()
         process, seconds = node.process, node.clock.ahead
@@ -233,7 +231,7 @@ class Cluster:
         self.world.clock.after(seconds, lambda: self._idle_again(node, process))
 
     def _idle_again(self, node: SimulatedNode, process: Process) -> None:
-        # others of its tasks ran meanwhile
+        # other tasks of the node ran meanwhile
         if process.alive and process is node.process and (seconds := node.clock.ahead) > 0.0:
             self.world.clock.after(seconds, lambda: self._idle_again(node, process))
             return

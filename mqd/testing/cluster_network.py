@@ -1,4 +1,4 @@
-"""What a test does to the links between nodes and clients: partitions, delays, resets."""
+"""The links between nodes and clients, as tests control them: partitions, delays, resets."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from mqd.testing.fabric import Fabric, Host
 from mqd.testing.world import World
 
 Place = int | str
-"""On the network: the id of a node, or the name of a client ("c1")."""
+"""The id of a node, or the name of a client ("c1")."""
 
 
 class ClusterNetwork:
-    """What a test does to the links between nodes (by id) and clients (by name: "c1", "c2"
-    in the order of their making).
+    """Controls the links between nodes (by id) and clients (by name: "c1", "c2" in the order of
+    their creation).
     """
 
     def __init__(
         self, world: World, fabric: Fabric, hosts: Mapping[Place, Host], nodes: Collection[int]
     ) -> None:
-        """`hosts`: of nodes and clients; `nodes`: the ids of all nodes."""
+        """`hosts`: the hosts of nodes and clients. `nodes`: the ids of all nodes."""
         self._trace = world.trace
         self._fabric = fabric
         self._hosts = hosts
@@ -30,11 +30,9 @@ class ClusterNetwork:
         return self._hosts[place]
 
     def partition(self, *groups: Collection[Place], breaks: bool | None = None) -> None:
-        """Nothing passes between the groups until `heal`. Places outside of all groups reach
-        all places.
-
-        Pieces in flight are held, and connections stay open silently. With `breaks` they are reset
-        at once, as some routers do. By default chance decides.
+        """Hold all bytes between the groups until `heal`. Places outside of all groups reach all
+        places. Pieces in flight are held, and connections stay open silently. With `breaks`,
+        connections are reset at once, as some routers do. By default this is random.
         """
         self._trace.add(
             "-", f"partition {' | '.join(' '.join(map(str, _ordered(group))) for group in groups)}"
@@ -50,29 +48,31 @@ class ClusterNetwork:
                             self._fabric.break_connections(self._host(a), self._host(b))
 
     def isolate(self, node_id: Place, *, breaks: bool | None = None) -> None:
-        """Cut one node off from all other nodes; clients still reach it."""
+        """Partition one node from all other nodes. Clients still reach it."""
         self.partition(
             [node_id], [other for other in self._nodes if other != node_id], breaks=breaks
         )
 
     def stall(self, source: Place, target: Place) -> None:
-        """Nothing from `source` arrives at `target`; the other way is open. `heal` ends it."""
+        """Hold all bytes from `source` to `target` until `heal`. The other direction stays open."""
         self._trace.add("-", f"stall {source} {target}")
         self._fabric.hold(self._host(source), self._host(target))
 
     def slow(self, source: Place, target: Place, seconds: float) -> None:
-        """Delay everything by so many more seconds, both ways; 0.0 or `heal` ends it."""
+        """Delay all bytes in both directions by this many additional seconds. 0.0 or `heal` ends
+        it.
+        """
         self._trace.add("-", f"slow {source} {target} {seconds:.6f}")
         for one, other in ((source, target), (target, source)):
             self._fabric.link(self._host(one), self._host(other)).delay = seconds
 
     def break_connections(self, source: Place, target: Place) -> int:
-        """Reset every connection between the two; returns how many there were."""
+        """Reset every connection between the two; returns their number."""
         self._trace.add("-", f"break {source} {target}")
         return self._fabric.break_connections(self._host(source), self._host(target))
 
     def heal(self) -> None:
-        """Open all links without delay; held pieces arrive soon."""
+        """Open all links without additional delay. Held pieces arrive soon."""
         self._trace.add("-", "heal")
         self._fabric.heal()
 

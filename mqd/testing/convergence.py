@@ -1,4 +1,6 @@
-"""Liveness after the last fault: the cluster must become whole, and serve every client."""
+"""Liveness after the last fault: all replicas must become in sync, and every client must be
+served.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,15 @@ from mqd.testing.probes.probes import Probes
 from mqd.types import TopicPartition
 
 CONVERGE_SECONDS = 30.0
-"""Virtual time after the end of all faults within which the cluster must be whole, and
-every client served.
+"""The virtual time after the end of all faults within which all replicas must be in sync, and every
+client served.
 """
 LOOK_SECONDS = 0.1
-"""Between two checks of what is missing."""
+"""The pause between two checks of what is missing."""
 
 
 class LivenessError(Exception):
-    """Something that must happen after the last fault did not happen in time."""
+    """An event that must follow the last fault did not happen in time."""
 
 
 class Convergence:
@@ -33,8 +35,9 @@ class Convergence:
         self._workload = workload
 
     async def wait(self, partitions: list[TopicPartition]) -> float:
-        """Stop the producers when each has an acknowledgement; returns when consumers have read
-        everything, with the virtual seconds since the call. LivenessError when it takes too long.
+        """Stop the producers when each has an acknowledgement, and wait until consumers have read
+        everything. Returns the virtual seconds that took. Raises LivenessError if it takes too
+        long.
         """
         healed_at = trio.current_time()
         missing: str | None = "nothing"

@@ -25,7 +25,7 @@ from mqd.testing.probes.probes import Probes
 from mqd.types import TopicPartition
 
 DRAIN_SECONDS_MAX = 10 * CONVERGE_SECONDS
-"""Virtual time within which consumers and copies must reach the end, even while they advance."""
+"""The virtual time within which consumers and copies must reach the end, even if they advance."""
 
 
 class CoordinatedLoad:
@@ -56,8 +56,8 @@ class CoordinatedLoad:
         partitions: list[TopicPartition],
         checked: list[TopicPartition],
     ) -> None:
-        """`partitions`: what groups read and copiers copy. `checked`: these, and those that
-        transactions write.
+        """`partitions`: those that groups read and copiers copy. `checked`: these, and those to
+        which transactions write.
         """
         choose = self._source("coordinated")
         end_of = self._probes.committed_end
@@ -101,10 +101,10 @@ class CoordinatedLoad:
         )
 
     async def drain(self, client: ClusterClient) -> None:
-        """Wait until everything is read and copied, every transaction is ended, and readers of
-        committed records are not held up. LivenessError when it takes too long.
+        """Wait until everything is read and copied, every transaction is ended, and no transaction
+        blocks readers of committed records. Raises LivenessError if it takes too long.
 
-        A copy may take long where each batch has one record and each sync is slow. So the deadline
+        A copy can take long if each batch has one record and each sync is slow. So the deadline
         moves while copies advance, but never beyond `DRAIN_SECONDS_MAX`.
         """
         missing: str | None = None

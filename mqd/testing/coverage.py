@@ -1,5 +1,5 @@
-"""Which rare events happened inside the nodes of a run: a simulation that never reaches one
-proves nothing about it.
+"""Counts rare events inside the nodes of a run. A simulation that never reaches an event proves
+nothing about it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ EVENTS = (
     "coordinator_refusals",
     "metadata_refusals",
 )
-"""Each must be seen within 50 seeds (tests/sim/test_coverage.py)."""
+"""Each event must happen within 50 seeds (tests/sim/test_coverage.py)."""
 
 
 class Coverage:
-    """Reads the counters of every process of a run, the dead ones too."""
+    """Reads the counters of every process of a run, also of ended ones."""
 
     def __init__(self) -> None:
         self._daemons: list[Daemon] = []
@@ -35,8 +35,8 @@ class Coverage:
         self._daemons.append(daemon)
 
     def counts(self) -> Counter[str]:
-        """Event -> how often it happened, over all nodes and their lives. The
-        clients count DeleteRecords and refusals: only responses show them.
+        """Event -> how often it happened, over all processes of all nodes. The clients count
+        DeleteRecords and rejections, which only responses show.
         """
         counts: Counter[str] = Counter()
         for daemon in self._daemons:

@@ -19,13 +19,12 @@ from mqd.testing.scheduler import Trace, VirtualClock
 
 CAPACITY_BYTES = 1 << 40
 SYNC_SECONDS = (0.0002, 0.004)
-"""The usual duration of an offloaded call; one in a hundred takes ten times as long."""
+"""The usual duration of an offloaded call. One in a hundred takes ten times as long."""
 
 
 class PendingFaults:
-    """The faults that the next calls of a disk meet.
-
-    Each entry of `syncs`, `reads` and `writes` is one fault: a part of the path, "" for any.
+    """The faults of the next calls of a disk. Each entry of `syncs`, `reads` and `writes` is one
+    fault for paths with this part, "" for any path.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,7 @@ class PendingFaults:
         self.reads: list[str] = []
         self.writes: list[str] = []
         self.dead = ""
-        """Every call on a path with this part fails with EIO, until this is ""."""
+        """If not "", every call on a path with this part fails with EIO."""
 
     def take(self, kind: list[str], path: Path) -> bool:
         if kind:
@@ -60,7 +59,7 @@ class MemoryDisk:
         self.slow_by = 0.0
         """Additional seconds of each offloaded call."""
         self.slow_logs_by = 0.0
-        """Additional seconds of a sync of logs (a call with a limiter), as if the
+        """Additional seconds of a sync of partition logs (a call with a limiter), as if the
         metadata were on another device.
         """
         self.locks: dict[Path, Process] = {}
@@ -76,7 +75,7 @@ class MemoryDisk:
     # -- faults
 
     def power_cut(self) -> None:
-        """Synced bytes stay; of the others, chance decides which."""
+        """Keep synced bytes, and a random part of the others."""
         self.boots += 1
         self.root.lose_power(self.random)
         self.used = self.root.bytes()
@@ -90,9 +89,8 @@ class MemoryDisk:
         self.boots += 1
 
     def lose_page_cache(self) -> None:
-        """The disk is detached and attached again: as a power cut, but the machine keeps running.
-
-        No process may be alive.
+        """Detach and attach the disk: as `power_cut`, but the machine keeps running. No process may
+        run.
         """
         self.root.lose_power(self.random)
         self.used = self.root.bytes()
@@ -103,14 +101,14 @@ class MemoryDisk:
         return self.root.copy()
 
     def roll_back(self, copy: Directory) -> None:
-        """Replace it by an older copy, while the machine runs. No process may be alive."""
+        """Replace it by an older copy, while the machine runs. No process may run."""
         self.root = copy.copy()
         self.used = self.root.bytes()
         self._fuse = None
 
     def fail_sync(self, where: str = "", times: int = 1) -> None:
-        """The next sync of a file whose path contains `where` fails with EIO; what it
-        should have written is lost.
+        """The next sync of a file whose path contains `where` fails with EIO. The data of this sync
+        is lost.
         """
         self.faults.syncs += [where] * times
 
@@ -118,7 +116,9 @@ class MemoryDisk:
         self.faults.reads += [where] * times
 
     def fail_write(self, where: str = "", times: int = 1) -> None:
-        """The next write to such a file fails with EIO, after some of its bytes."""
+        """The next write to a file whose path contains `where` fails with EIO, after some of its
+        bytes.
+        """
         self.faults.writes += [where] * times
 
     def die(self, where: str = "/") -> None:
@@ -129,9 +129,8 @@ class MemoryDisk:
         self.faults.dead = ""
 
     def mend(self) -> None:
-        """End all faults: space is free, calls succeed without delay.
-
-        What was corrupted or lost stays so.
+        """End all faults: space is free, and calls succeed without delay. Does not restore
+        corrupted or lost data.
         """
         self.faults = PendingFaults()
         self.capacity = CAPACITY_BYTES
@@ -139,20 +138,20 @@ class MemoryDisk:
         self._fuse = None
 
     def fill(self, leaving: int = 0) -> None:
-        """Leave only so many bytes free."""
+        """Leave only this many bytes free."""
         self.capacity = self.used + leaving
 
     def free(self) -> None:
         self.capacity = CAPACITY_BYTES
 
     def cut_in_write(self, after: int, then: Callable[[], None]) -> None:
-        """In the middle of the change (write, rename, removal, sync) after so many others
-        `then` is called, which ends the process.
+        """Call `then`, which ends the process, in the middle of a change (write, rename, removal,
+        sync): the first one after `after` others.
         """
         self._fuse = (after, then)
 
     def disarm(self) -> None:
-        """Remove what `cut_in_write` set: the process is dead."""
+        """Cancel `cut_in_write`: the process has ended."""
         self._fuse = None
 
     def corrupt(self, path: Path | str, position: int | None = None) -> int:
@@ -183,7 +182,7 @@ class MemoryDisk:
         walk(self.root, Path("/"))
         return found
 
-    # -- inside
+    # -- internal
 
     def find(self, path: Path) -> Inode | Directory | None:
         entry: Inode | Directory | None = self.root

@@ -1,11 +1,9 @@
-"""A network in memory: hosts, links that delay, hold and break, and connections that behave as
-TCP's do.
+"""A network in memory: hosts, links with delays and faults, and connections that behave like TCP.
 
-Bytes arrive in order on each connection, in pieces cut anywhere, each piece after the link's delay.
-A held link keeps the pieces on it until it heals, as TCP does by resending. Buffers are bounded: a
-slow reader makes the other side wait. A connection ends when either side closes it, its process
-ends (the system closes it), a link breaks it, or a host returns after a power cut and does not know
-it. A host without power sends nothing.
+Bytes arrive in order on each connection, in pieces of any size, each piece after the link's delay.
+A held link keeps its pieces until it heals, like TCP with its retransmissions. Buffers are bounded:
+a slow reader blocks the other side. A connection ends if a side closes it, the process of a side
+ends, a link breaks it, or a host has lost it in a power cut. A host without power sends nothing.
 """
 
 from __future__ import annotations
@@ -20,24 +18,22 @@ from typing import Protocol
 from mqd.testing.scheduler import Trace, VirtualClock
 
 BUFFER_BYTES = 256 * 1024
-"""What one direction of a connection holds: sent and not yet read by the other side."""
+"""The maximum number of bytes of one direction of a connection that are sent and not yet read."""
 DELAY_SECONDS = (50e-6, 400e-6)
-"""One way, on a quiet link: drawn for each piece."""
+"""The delay of a piece in one direction of a link without faults: random for each piece."""
 HICCUP = (0.002, 0.02)
-"""How often a piece is late (a fraction of them), and by how many seconds at most."""
+"""(The share of pieces that are late, the maximum of their additional seconds.)"""
 _SPLIT = 0.03
 _RETRANSMIT_SECONDS = (0.005, 0.4)
 """Delay between the healing of a link and the arrival of the pieces on it."""
 
 
 class End(Enum):
-    """How a direction of a connection ended."""
+    """The end of one direction of a connection."""
 
     OPEN = 0
     CLOSED = 1
-    """The other side sends no more: what it sent can still be read, then the stream is at
-    its end.
-    """
+    """The other side has closed: bytes that it sent can still be read."""
     RESET = 2
 
 
@@ -46,11 +42,11 @@ class Link:
     """One direction between two hosts."""
 
     held: bool = False
-    """Nothing arrives until it heals."""
+    """Whether nothing arrives until the link heals."""
     delay: float = 0.0
-    """Seconds on top of the usual delay."""
+    """Additional seconds of delay."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
-    """What would have arrived while it was held, in order."""
+    """The deliveries that wait while the link is held, in order."""
 
 
 class Listener(Protocol):
@@ -63,7 +59,7 @@ class Listener(Protocol):
         ...
 
     def end(self) -> None:
-        """The process has ended: reset the connections that wait."""
+        """The process has ended: reset connections that are not yet accepted."""
         ...
 
 
@@ -141,7 +137,7 @@ class Fabric:
             arrive()
 
     def break_connections(self, one: Host, other: Host) -> int:
-        """Every connection between the two is reset on both sides; how many there were."""
+        """Reset every connection between the two on both sides; returns their number."""
         broken = [end for end in one.ends if end.remote is other]
         for end in broken:
             end.peer_end.reset()
@@ -151,16 +147,14 @@ class Fabric:
     # -- faults of hosts
 
     def process_ended(self, host: Host) -> None:
-        """Its system closes everything that the process had open; what was sent is still on
-        its way.
-        """
+        """The operating system closes the connections of the process. Sent bytes still arrive."""
         for listener in list(host.listeners.values()):
             listener.end()
         for end in list(host.ends):
             end.end_of_process()
 
     def power_cut(self, host: Host) -> None:
-        """The host falls silent: its peers get no reset."""
+        """The host becomes silent: its peers get no reset."""
         host.powered = False
         for listener in host.listeners.values():
             listener.is_open = False
@@ -170,13 +164,13 @@ class Fabric:
         host.ends.clear()
 
     def power_on(self, host: Host) -> None:
-        """The host knows no connection: peers that send to it get a reset."""
+        """The host has lost all connections: peers that send to it get a reset."""
         host.powered = True
         for end in host.unreceived:
             self.clock.after(self.random.uniform(*_RETRANSMIT_SECONDS), end.refused)
         host.unreceived.clear()
 
-    # -- the way of one piece
+    # -- the delivery of one piece
 
     def delay(self, link: Link) -> float:
         source = self.random
@@ -186,7 +180,7 @@ class Fabric:
 
 
 class Endpoint:
-    """One side of a connection, in the system of its host."""
+    """One side of a connection, in the operating system of its host."""
 
     __slots__ = (
         "_due",
@@ -215,13 +209,13 @@ class Endpoint:
         self.link = fabric.link(host, remote)
         self.inbox = bytearray()
         self.end = End.OPEN
-        """Of what comes in."""
+        """The state of the direction from which this side reads."""
         self.is_open = True
-        """False: closed on this side, or its host has forgotten it."""
+        """False if this side has closed, or its host has lost the connection."""
         self.on_change: Callable[[], None] | None = None
-        """Called when it can be read or written, or has ended."""
+        """Called if the endpoint can be read or written, or has ended."""
         self._in_flight = 0
-        """Bytes sent and not yet in the other inbox."""
+        """The number of sent bytes that have not arrived."""
         self._due = 0.0
         host.ends[self] = None
 
@@ -270,7 +264,7 @@ class Endpoint:
         return size
 
     def close(self) -> None:
-        """Ends both directions. With unread bytes it is a reset, as the system does."""
+        """End both directions. With unread bytes it is a reset, as in Linux."""
         if not self.is_open:
             return
         self.is_open = False
@@ -309,14 +303,14 @@ class Endpoint:
         fabric.clock.at(self._due, lambda: self._arrive(piece, end))
 
     def _arrive(self, piece: bytes | None, end: End) -> None:
-        """At the other host, unless the link holds it."""
+        """Deliver a piece, unless the link is held."""
         link = self.link
         if link.held:
             link.waiting.append(lambda: self._arrive(piece, end))
             return
         target = self.peer_end
         if not self.remote.powered:
-            self.remote.unreceived[self] = None  # its bytes stay in the buffer
+            self.remote.unreceived[self] = None  # the bytes stay in the buffer
             return
         if piece is not None:
             self._in_flight -= len(piece)
@@ -339,7 +333,7 @@ class Endpoint:
         target.changed()
 
     def refused(self) -> None:
-        """The other host does not know this connection, and responds with a reset."""
+        """The other host has lost this connection, and responds with a reset."""
         back = self.fabric.link(self.remote, self.host)
         self.fabric.clock.after(self.fabric.delay(back), lambda: self._reset_by(back))
 

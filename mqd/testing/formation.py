@@ -17,7 +17,7 @@ from mqd.testing.node_options import COORDINATOR_PARTITIONS
 from mqd.types import GROUPS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 FORM_SECONDS = 20.0
-"""Virtual time within which the topics and coordinators must be there."""
+"""The virtual time within which the topics and coordinators must exist."""
 REPLICAS = 3
 COPIED = "a"
 """The topic that copiers copy in transactions."""
@@ -35,7 +35,7 @@ class Formation:
         self._mode = mode
 
     async def create_topics(self, chance: random.Random) -> list[TopicPartition]:
-        """Topics of records without transactions, with three replicas."""
+        """Create topics for records without transactions, with three replicas."""
         segment_ms = chance.choice([300, 2000, 60_000])
         flush = self._mode is Mode.POWER_ALL or chance.random() < 0.2
         min_insync = 2 if self._mode is not Mode.KILL else chance.choice([1, 2, 2])
@@ -49,8 +49,8 @@ class Formation:
         return await self._create(topics, configs)
 
     async def create_coordinated(self, choose: random.Random) -> list[TopicPartition]:
-        """The topic that transactions write, and those of the coordinators, which the first
-        FindCoordinator creates.
+        """Create the topic to which transactions write, and the coordinators' topics, by a first
+        FindCoordinator.
         """
         configs = {
             "min.insync.replicas": "2",

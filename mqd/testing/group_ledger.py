@@ -1,12 +1,12 @@
-"""Checks the promises of consumer groups: a partition has one owner at a time, only the owner can
-commit, and committed offsets stay.
+"""Checks the guarantees of consumer groups: a partition has one owner at a time, only the owner can
+commit, and committed offsets are not lost.
 
-Members note their events while they run; `check` compares these with the final committed offsets.
+Members record their events while they run. `check` compares them with the final committed offsets.
 A core: no client.
 
-An offset is a register. Some commit sent the final value. No acknowledged commit that ended before
-another acknowledged commit began can have left it. A commit of unknown outcome, or of more than one
-attempt, may have arrived late.
+Each committed offset is a register. A commit must have written its final value. This commit must
+not have ended before another acknowledged commit began, because then the later one replaced its
+value. A commit with an unknown outcome, or with more than one attempt, may have arrived later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mqd.testing.checker import SHOWN_MAX, Anomaly, Outcome
 from mqd.types import NO_OFFSET, TopicPartition
 
 GHOST = "ghost"
-"""The metadata of commits that must never be accepted."""
+"""The metadata of commits that the coordinator must never accept."""
 
 MEANINGS = {
     "two-owners": "in one generation two members were assigned the same partition",
@@ -37,7 +37,7 @@ MEANINGS = {
 class Commit:
     """One commit of one member.
 
-    `began` and `ended` are positions in the order of all events.
+    `began` and `ended`: positions in the sequence of all events.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -45,7 +45,7 @@ class Commit:
     ended: int = 0
     outcome: Outcome = Outcome.PENDING
     single: bool = False
-    """Whether it was sent once."""
+    """Whether it was sent only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Ghost:
     metadata: GroupMetadata
     partition: TopicPartition
     ended: bool
-    """Whether its process ended. Otherwise it gave up the partition, and may still be a member
-    in that generation.
+    """Whether its process has ended. Otherwise it has released the partition, and may still be a
+    member in this generation.
     """
 
 
@@ -86,13 +86,13 @@ class GroupLedger:
     def _group(self, name: str) -> _Group:
         return self.groups.setdefault(name, _Group())
 
-    # -- what members do
+    # -- events of members
 
     def assigned(
         self, metadata: GroupMetadata, owned: Iterable[TopicPartition], *, classic: bool
     ) -> None:
-        """A member got its assignment. A generation of the classic protocol assigns a partition
-        once; a static member that returns in the same generation has another member id (KIP-345).
+        """A member got its assignment. In the classic protocol, each generation assigns a partition
+        once. A static member that returns in the same generation has another member id (KIP-345).
         """
         self.assignments += 1
         group, name = self._group(metadata.group_id), metadata.instance_id or metadata.member_id
@@ -116,8 +116,8 @@ class GroupLedger:
     def gone(
         self, metadata: GroupMetadata, partitions: Iterable[TopicPartition], *, ended: bool = False
     ) -> None:
-        """A member no longer reads these: they are revoked or lost, or (`ended`) it had them
-        until its end.
+        """A member no longer reads these partitions: they are revoked or lost. `ended`: the member
+        itself has ended.
         """
         if metadata.member_id and metadata.generation >= 0:
             self._group(metadata.group_id).ghosts += [
@@ -125,26 +125,26 @@ class GroupLedger:
             ]
 
     def given(self, group: str, partition: TopicPartition, offsets: Iterable[int]) -> None:
-        """A member got these records."""
+        """A member received these records."""
         self._group(group).given.setdefault(partition, set()).update(offsets)
 
     def committing(self, group: str, offsets: Mapping[TopicPartition, int]) -> Commit:
-        """A commit is about to be sent."""
+        """A member is about to send a commit."""
         self._group(group).commits.append(commit := Commit(dict(offsets), next(self._clock)))
         return commit
 
     def committed(self, commit: Commit, *, single: bool) -> None:
-        """It was acknowledged; `single`: surely after one attempt."""
+        """A commit was acknowledged. `single`: it was certainly sent only once."""
         commit.outcome, commit.ended, commit.single = Outcome.OK, next(self._clock), single
         self.commits += 1
 
     def ghosts(self, group: str) -> list[Ghost]:
-        """The former owners whose commits must be refused now: another member owns the partition in
-        a later generation.
+        """The former owners whose commits the coordinator must reject: another member owns the
+        partition in a later generation.
 
-        The time of an event proves nothing: a removed member may learn late of its assignment. And
-        a member that gave up one partition and must give up more keeps its epoch meanwhile
-        (KIP-848); in this epoch its commits are accepted, as in Apache Kafka.
+        The times of events prove nothing: a removed member may receive its assignment late. A
+        member that has released one partition and must release more keeps its epoch meanwhile
+        (KIP-848); its commits in this epoch are accepted, as in Apache Kafka.
         """
         known = self._group(group)
         return [
@@ -163,23 +163,21 @@ class GroupLedger:
         self.refused_ghosts += 1
 
     def ghost_accepted(self, ghost: Ghost) -> None:
-        """A commit of a ghost got a response without an error."""
+        """The coordinator accepted a commit of a ghost."""
         self._note("stale-commit", ghost.partition, str(ghost.metadata))
 
     def _note(self, kind: str, partition: TopicPartition, example: str) -> None:
         self._found.setdefault((kind, partition), []).append(example)
 
-    # -- the verdict
+    # -- the check
 
     def check(
         self,
         committed: Mapping[str, Mapping[TopicPartition, tuple[int, str]]],
         logs: Mapping[TopicPartition, Iterable[int]],
     ) -> list[Anomaly]:
-        """Every anomaly.
-
-        `committed`: (offset, metadata) of each group in the end; `logs`: the offsets of all records
-        there are.
+        """Returns every anomaly. `committed`: the final (offset, metadata) of each group. `logs`:
+        the offsets of all records at the end.
         """
         for name in sorted(self.groups.keys() | committed.keys()):
             group = self._group(name)

@@ -1,10 +1,9 @@
 """The crash model of a simulated disk: which unsynced writes and renames survive a power failure.
 
-Every later read sees a write at once, and a killed process leaves its writes behind. A power
-failure keeps what was synced. Of a file, each write since the last sync may be lost, kept, torn at
-any byte, or leave zeros in place of its bytes. Of a directory, each entry that was created, renamed
-or removed since its last sync may be there or not: a new file has a durable entry only after a sync
-of its directory.
+Reads see every earlier write, also those of a killed process. A power failure keeps everything that
+was synced. In a file, each write since the last sync may be lost, kept, torn at any byte, or
+replaced by zeros. In a directory, each change of an entry since the last sync (create, rename,
+remove) may be lost: a new file is durable only after a sync of its directory.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 
 
 class Inode:
-    """The content of one file: as processes see it, and as it is on stable storage."""
+    """The content of one file: the bytes that processes see, and the bytes on stable storage."""
 
     __slots__ = ("data", "durable", "number", "pending")
 
@@ -39,7 +38,7 @@ class Inode:
                     pending = []
                 case 1:
                     pass  # all of it
-                case 2:  # in order, up to somewhere in the middle of one
+                case 2:  # in order, up to a random byte of one write
                     pending = pending[: source.randrange(len(pending)) + 1]
                     pending[-1] = _torn(pending[-1], source)
                 case 3:  # blocks in any order
@@ -48,7 +47,7 @@ class Inode:
                         for write in pending
                         if source.random() < 0.6
                     ]
-                case 4:  # the sizes were written, the data of some was not
+                case 4:  # the sizes are written, but not all data
                     pending = [
                         _zeroed(write, source) if source.random() < 0.5 else write
                         for write in pending
@@ -60,7 +59,7 @@ class Inode:
 
 
 class Directory:
-    """Names, as processes see them, and as they are on stable storage."""
+    """The names that processes see, and the names on stable storage."""
 
     __slots__ = ("durable", "names", "pending")
 
@@ -86,7 +85,7 @@ class Directory:
                     pending = []
                 case 1:
                     pass
-                case 2:  # as journals of file systems do: in order
+                case 2:  # in order, as by the journal of a file system
                     pending = pending[: source.randrange(len(pending) + 1)]
                 case 3:
                     pending = [change for change in pending if source.random() < 0.5]
@@ -98,7 +97,7 @@ class Directory:
             entry.lose_power(source)
 
     def copy(self) -> Directory:
-        """A copy of what processes see, all of it durable."""
+        """A copy of everything that processes see, all of it durable."""
         copied = Directory()
         for name, entry in self.names.items():
             if isinstance(entry, Directory):

@@ -1,8 +1,8 @@
-"""Many seeds, over one or more processes; and the defects of tests/sim/bugs.py, planted in
-the process that runs the seed.
+"""Runs many seeds in one or more processes, and plants bugs of tests/sim/bugs.py in the process of
+a seed.
 
-This cannot stand in `__main__.py`: a process that multiprocessing spawns does not import that
-module again.
+This code is not in `__main__.py`, because a process that multiprocessing spawns does not import
+that module.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from mqd.testing.settings import Result, Settings
 
 BUGS = "tests.sim.bugs"
 _GC_THRESHOLD = 50_000
-"""Objects created between two collections of the youngest generation."""
+"""The number of new objects between two garbage collections of the youngest generation."""
 
 
 def results(settings: Sequence[Settings], jobs: int, trace: Path | None = None) -> Iterator[Result]:
-    """The result of each, in their order. Closing the iterator early ends the remaining runs."""
+    """The results of all settings, in order. If the iterator is closed early, the remaining runs
+    end.
+    """
     if jobs == 1 or len(settings) == 1:
         yield from map(partial(run_with_bug, trace=trace), settings)
         return
@@ -40,8 +42,8 @@ def results(settings: Sequence[Settings], jobs: int, trace: Path | None = None) 
 
 
 def _end_with_parent() -> None:
-    """Let this worker end when its parent is killed: its queue stays open then, because the
-    other workers hold it too.
+    """Let this worker end if its parent is killed. The queue does not show this: the other workers
+    keep it open.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -54,8 +56,8 @@ def _end_with_parent() -> None:
 
 
 def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
-    """One seed, with the defect that its settings name planted for the time of the run."""
-    # objects live until the end of a run: collecting garbage all the time costs a sixth
+    """Run one seed, with the bug of its settings planted for the duration of the run."""
+    # objects live until the end of a run: frequent collections cost a sixth of the time
     gc.set_threshold(_GC_THRESHOLD)
     try:
         if settings.bug is None:
@@ -68,7 +70,7 @@ def run_with_bug(settings: Settings, trace: Path | None = None) -> Result:
 
 
 def bugs() -> Any:
-    """Name -> defect. SystemExit where there are no tests."""
+    """Name -> bug. Raises SystemExit if there is no folder of tests."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(BUGS).BUGS

@@ -1,13 +1,13 @@
-"""Checks the promises of transactions against the final logs.
+"""Checks the guarantees of transactions against the final logs.
 
-Clients note what each transaction wrote, and how it ended. *Aborted*: its commit was never
-requested, so no record of it may be visible. *Committed*: its producer got the acknowledgement, so
-all records must be visible. A transaction whose commit was requested and not acknowledged has an
-unknown outcome: all records or none. Values are unique, so a value names its transaction; the value
-of a copy names the copied record.
+Clients record the writes of each transaction, and its end. *Aborted*: its commit was never
+requested, so none of its records may be visible. *Committed*: its producer got the acknowledgement,
+so all its records must be visible. If the commit was requested and not acknowledged, the outcome is
+unknown: all records or none. Values are unique, so a value identifies its transaction; the value of
+a copy identifies the copied record.
 
-`Ledger.check` compares the notes with both views of each partition, and the copies with their
-source. A core: no client, no clock.
+`Ledger.check` compares this with each partition as consumers of both isolation levels read it, and
+the copies with their source. A core: no client, no clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mqd.testing.checker import SHOWN_MAX, Anomaly, Outcome
 from mqd.types import TopicPartition
 
 Log = Sequence[tuple[int, bytes]]
-"""(offset, value) of records, in their order."""
+"""(offset, value) of records, in order."""
 
 MEANINGS = {
     "txn-torn": "readers of committed records see a part of a transaction, and another part "
@@ -54,21 +54,21 @@ MEANINGS = {
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction of one producer.
-
-    `requested`: whether a producer that was not replaced has requested its commit.
+    """One transaction of one producer. `requested`: whether its producer has requested the commit
+    before another one replaced it.
     """
 
     name: str
     outcome: Outcome = Outcome.PENDING
     requested: bool = False
     replaced: bool = False
-    """Whether another producer has its transactional id: later requests of this one do not count.
+    """Whether another producer has taken over the transactional id. Later requests of this producer
+    do not count.
     """
     values: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
 
     def commit_requested(self) -> None:
-        """From here on only the coordinator knows the outcome."""
+        """The producer requests the commit. From now on, only the coordinator knows the outcome."""
         self.requested = self.requested or not self.replaced
 
     def committed(self) -> None:
@@ -77,7 +77,7 @@ class Transaction:
         self.outcome = Outcome.OK
 
     def given_up(self) -> None:
-        """It was aborted, or its producer has ended."""
+        """The transaction was aborted, or its producer has ended."""
         assert self.outcome is Outcome.PENDING, self
         self.outcome = Outcome.INFO if self.requested else Outcome.FAIL
 
@@ -88,7 +88,7 @@ def copy_of(partition: TopicPartition, offset: int, value: bytes) -> bytes:
 
 
 class Ledger:
-    """Every transaction of one run, and what readers of committed records saw."""
+    """Every transaction of one run, and the records of `read_committed` consumers."""
 
     def __init__(self) -> None:
         self.transactions: list[Transaction] = []
@@ -99,7 +99,7 @@ class Ledger:
         self._stable: dict[tuple[str, TopicPartition, int, int], int] = {}
         self._found: dict[tuple[str, TopicPartition], list[str]] = {}
 
-    # -- what clients do
+    # -- events of clients
 
     def begin(self, name: str) -> Transaction:
         """A transaction begins."""
@@ -107,7 +107,9 @@ class Ledger:
         return transaction
 
     def write(self, transaction: Transaction, partition: TopicPartition, value: bytes) -> None:
-        """It sends a record. A copy is sent again by the transaction after one that was aborted."""
+        """The transaction sends a record. After an abort, the next transaction sends a copy
+        again.
+        """
         transaction.values.append((partition, value))
         self._by_value.setdefault((partition, value), []).append(transaction)
 
@@ -120,16 +122,16 @@ class Ledger:
             self._note("txn-zombie", transaction.values[0][0], transaction.name)
 
     def broken(self, kind: str, transaction: Transaction, example: str) -> None:
-        """A promise about a prepared transaction is broken."""
+        """A guarantee of a prepared transaction is broken."""
         self._note(kind, transaction.values[0][0], f"{transaction.name}: {example}")
 
     def read(self, reader: str, partition: TopicPartition, records: Log) -> None:
-        """A reader of committed records, which started at offset 0, got these."""
+        """A reader of committed records, which began at offset 0, received these."""
         self.reads += len(records)
         self._readers.setdefault((reader, partition), []).extend(records)
 
     def unread(self, reader: str, partition: TopicPartition, log: Log) -> Log:
-        """The records of the log that this reader did not get."""
+        """The records of the log that this reader has not received."""
         seen = set(self._readers.get((reader, partition), ()))
         return [row for row in log if row not in seen]
 
@@ -145,8 +147,8 @@ class Ledger:
         high_watermark: int,
         newest: int,
     ) -> None:
-        """The offsets in one response of one node; `newest`: the offset of its last record, -1
-        without one.
+        """The offsets in one response of one node. `newest`: the offset of its last record, -1
+        without records.
         """
         if not log_start <= last_stable <= high_watermark:
             self._note(
@@ -168,14 +170,16 @@ class Ledger:
         self._stable[key] = last_stable
 
     def restarted(self, node: int) -> None:
-        """A new process of a node runs: its offsets may be lower than those of the one before."""
+        """A new process of a node runs. Its offsets may be lower than those of the previous
+        process.
+        """
         for key in [key for key in self._stable if key[2] == node]:
             del self._stable[key]
 
     def _note(self, kind: str, partition: TopicPartition, example: str) -> None:
         self._found.setdefault((kind, partition), []).append(example)
 
-    # -- the verdict
+    # -- the check
 
     def check(
         self,
@@ -183,8 +187,8 @@ class Ledger:
         everything: Mapping[TopicPartition, Log],
         source: Mapping[TopicPartition, Log],
     ) -> list[Anomaly]:
-        """Every anomaly. `committed` and `everything`: both views of the partitions that were
-        written in transactions, whole; `source`: the partitions that were copied.
+        """Returns every anomaly. `committed`, `everything`: all records of the partitions with
+        transactions, by isolation level. `source`: the copied partitions.
         """
         places: dict[tuple[TopicPartition, bytes], list[int]] = {}
         for partition, log in committed.items():
@@ -251,7 +255,7 @@ class Ledger:
             for _, value in log:
                 topic, _, rest = value.partition(b" ")
                 if not rest:
-                    continue  # no copy
+                    continue  # the value is no copy
                 number, offset, original = rest.split(b" ", 2)
                 partition = TopicPartition(topic.decode(), int(number))
                 if rows.get(partition, {}).get(int(offset)) != original:

@@ -1,4 +1,4 @@
-"""The last check of a run: the metadata has every acknowledged change of administration."""
+"""The last check of a run: the metadata must have every acknowledged administrative change."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from mqd.testing.process import Process
 from mqd.testing.sockets import MemoryPoller, MemorySocket, MemoryStream
 
 _SYN_AFTER = (0.0, 1.0, 3.0, 7.0, 15.0, 31.0)
-"""Seconds after which a SYN is sent again when it or its response is lost (TCP's doubling timer).
-"""
+"""The seconds after which TCP sends a lost SYN again; the intervals double."""
 _NO_ROUTE_SECONDS = 3.06
-"""After which some networks report that a host is unreachable (Linux: after three ARP requests).
+"""The seconds after which a network may report that a host is unreachable (Linux: after three ARP
+requests).
 """
 
 
@@ -49,13 +49,13 @@ class MemoryListener:
             await self._arrived.wait()
 
     def end(self) -> None:
-        """Reset the connections that were not accepted yet."""
+        """Reset the connections that are not yet accepted."""
         self.is_open = False
         if self.host.listeners.get(self.port) is self:
             del self.host.listeners[self.port]
         while self._backlog:
             endpoint = self._backlog.popleft()
-            endpoint.inbox += b"\0"  # as unread bytes do: a reset
+            endpoint.inbox += b"\0"  # a reset, as after unread bytes
             endpoint.close()
         self._arrived.set()
 

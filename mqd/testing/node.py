@@ -1,4 +1,4 @@
-"""One simulated machine and the life of its node: start, stop, kill, power cut, pause."""
+"""One simulated machine and its node: start, stop, kill, power cut, pause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from mqd.testing.scheduler import VirtualClock, current_node
 from mqd.testing.world import World
 
 READY_SECONDS = 60.0
-"""Virtual seconds within which a started node must serve, and all tasks of a dead one must end."""
+"""The virtual seconds within which a started node must serve, and all tasks of an ended process
+must end.
+"""
 DATA = Path("/data")
 """The data directory of each node, on its own disk."""
 
@@ -42,7 +44,7 @@ class Pauses:
         self._clock.after(seconds, lambda: self.resume(process))
 
     def resume(self, process: Process) -> None:
-        """Quiet when the process is not paused."""
+        """Resume the process. No effect if it is not paused."""
         if process in self._paused:
             del self._paused[process]
             self._clock.release(process)
@@ -50,7 +52,7 @@ class Pauses:
 
 @dataclass(eq=False)
 class SharedParts:
-    """What the nodes of one cluster share."""
+    """The objects that the nodes of one cluster share."""
 
     world: World
     fabric: Fabric
@@ -59,11 +61,11 @@ class SharedParts:
     """Options of all nodes."""
     pauses: Pauses
     nursery: trio.Nursery = field(init=False)
-    """Of the cluster's block: the processes of nodes run in it."""
+    """The nursery of the cluster's block, in which the nodes' processes run."""
 
 
 class SimulatedNode:
-    """One machine of the cluster, and the node that runs on it, or does not."""
+    """One machine of the cluster with its node, which runs or is down."""
 
     def __init__(self, shared: SharedParts, node_id: int) -> None:
         self.id = node_id
@@ -72,15 +74,15 @@ class SimulatedNode:
         self.clock = NodeClock(world.clock, world.random(f"cpu-{node_id}"))
         self.host: Host = shared.fabric.host(str(node_id), f"10.0.0.{node_id}")
         self.options: dict[str, str] = {}
-        """Options of this node alone, from its next start on."""
+        """Options of this node only, from its next start on."""
         self.failure: BaseException | None = None
-        """The exception that ended its last process, if it was not killed."""
+        """The exception that ended its last process; None if it was killed."""
         self.starts = 0
         self.daemon: Any = None
-        """The live parts (`daemon.Daemon`) of its process; None while there is none."""
+        """The live parts (`daemon.Daemon`) of its process; None without a process."""
         self._shared = shared
         self._charged: tuple[Any, int] = None, 0
-        """The server whose requests were charged last, and how many."""
+        """The server whose requests were last charged, and their number."""
         self._process: Process | None = None
         self._scope = trio.CancelScope()
         self._ready = trio.Event()
@@ -92,12 +94,12 @@ class SimulatedNode:
 
     @property
     def process(self) -> Process | None:
-        """Its newest process, dead or alive."""
+        """Its newest process, which may have ended."""
         return self._process
 
     @property
     def running(self) -> bool:
-        """Whether it has a process, which may still be starting, or be paused."""
+        """Whether it has a process; this may be starting or paused."""
         return self._process is not None and self._process.alive
 
     @property
@@ -113,13 +115,13 @@ class SimulatedNode:
         self._charged = server, served
         self.clock.charge(served - before)
 
-    # -- life
+    # -- start and stop
 
     async def start(self, *, wait: bool = True) -> None:
-        """Start a process on its disk, as it is; returns when it serves. RuntimeError when it does
-        not.
+        """Start a process on the current contents of its disk, and wait until it serves. Raises
+        RuntimeError if it does not.
 
-        Powers the machine on when it was cut off. Quiet when the node runs already.
+        Powers the machine on if it was off. No effect if the node already runs.
         """
         if not self.running:
             with trio.move_on_after(READY_SECONDS) as late:
@@ -187,10 +189,10 @@ class SimulatedNode:
             gone.set()
 
     def _after(self, process: Process, failure: BaseException | None) -> None:
-        """The process has ended, by itself or because it was killed."""
+        """Clean up after the end of a process, by itself or by a kill."""
         self.daemon = None
         if not process.alive:
-            return  # a dead process reports no errors of its last tasks
+            return  # a killed process reports no errors of its last tasks
         process.end()
         self._shared.fabric.process_ended(self.host)
         self.failure = failure
@@ -202,7 +204,7 @@ class SimulatedNode:
             world.fail(failure)
 
     async def wait_ready(self) -> None:
-        """Wait until it serves. RuntimeError when it ends first, or after 60 s."""
+        """Wait until it serves. Raises RuntimeError if it ends before, or after 60 s."""
         with trio.move_on_after(READY_SECONDS):
             async with trio.open_nursery() as nursery:
                 for event in (self._ready, self._gone):
@@ -213,37 +215,37 @@ class SimulatedNode:
             ) from self.failure
 
     async def wait_gone(self) -> None:
-        """Wait until no task of its process is left."""
+        """Wait until all tasks of its process have ended."""
         await self._gone.wait()
 
     async def stop(self) -> None:
-        """A clean stop, as by SIGTERM; returns when the process has ended."""
+        """Stop it cleanly, as by SIGTERM, and wait until the process has ended."""
         if self.running and self.daemon is not None:
             self._shared.world.trace.add(self.id, "stop")
             self.daemon.stop.set()
         await self._gone.wait()
 
     def kill(self) -> None:
-        """The process ends at once, as by SIGKILL: what it wrote stays, its connections are
-        closed by the system.
+        """End the process at once, as by SIGKILL. Its writes stay, and the operating system closes
+        its connections.
         """
         self._die("kill")
         self._shared.fabric.process_ended(self.host)
 
     def power_cut(self) -> None:
-        """The machine ends at once and sends nothing more. Chance decides which unsynced bytes
-        stay.
+        """The machine stops at once and sends nothing more. A random part of the unsynced bytes
+        stays.
         """
         self._die("power cut")
         self._shared.fabric.power_cut(self.host)
         self.disk.power_cut()
 
     def kill_in_write(self, after: int = 0) -> None:
-        """Kill it in the middle of a change of its disk: the first one after `after` more."""
+        """Kill it in the middle of a change of its disk: the first one after `after` others."""
         self.disk.cut_in_write(after, self.kill)
 
     def power_cut_in_write(self, after: int = 0) -> None:
-        """As `kill_in_write`, with the whole machine."""
+        """As `kill_in_write`, with a power cut of the machine."""
         self.disk.cut_in_write(after, self.power_cut)
 
     def _die(self, how: str) -> None:
@@ -259,8 +261,8 @@ class SimulatedNode:
     # -- pauses and clocks
 
     def pause(self, seconds: float) -> None:
-        """None of its tasks runs for so long, as after SIGSTOP; its system still takes what
-        arrives.
+        """Run none of its tasks for this time, as after SIGSTOP. The operating system still
+        receives bytes.
         """
         if self.running:
             assert self._process is not None
@@ -268,14 +270,13 @@ class SimulatedNode:
             self._shared.pauses.pause(self._process, seconds)
 
     def resume(self) -> None:
-        """End a pause early. Quiet when there is none."""
+        """End a pause early. No effect without a pause."""
         if self._process is not None:
             self._shared.pauses.resume(self._process)
 
     def skew(self, seconds: float) -> None:
-        """Set the error of its wall clock: ahead or (negative) behind.
-
-        Its monotonic clock stays right.
+        """Set the error of its wall clock: ahead, or behind if negative. Its monotonic clock stays
+        correct.
         """
         self._shared.world.trace.add(self.id, f"skew {seconds:.6f}")
         self.clock.skew_seconds = seconds
@@ -294,8 +295,8 @@ def _split(error: BaseException) -> tuple[BaseException | None, BaseException | 
 
 
 def _is_of_disk(error: BaseException) -> bool:
-    """Whether this error means a failing disk or a refused start: faults of
-    the world, not of the node.
+    """Whether this error comes from a disk fault or a refused start, and not from a bug of the
+    node.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_of_disk, error.exceptions))

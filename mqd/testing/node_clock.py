@@ -11,11 +11,11 @@ _WALL_MS_AT_START = 1_767_225_600_000
 
 
 class NodeClock:
-    """A node's Clock (io/clock.py): the world's time, and a wall clock that may be wrong.
+    """A node's Clock (io/clock.py): the virtual time, and a wall clock that may be wrong.
 
-    With a price, time passes while the node's code runs: between two readings of the clock, which
-    fair turns and slices take after each piece of work. The world's time stands still meanwhile, so
-    the node is `ahead` of it, and must wait before it runs again.
+    With a price, time passes while the node's code runs: between two readings of the clock. Turns
+    and slices read it after each piece of work. Virtual time does not pass meanwhile, so the node
+    is `ahead` of it, and must wait before it runs again.
     """
 
     def __init__(self, clock: VirtualClock, chance: random.Random | None = None) -> None:
@@ -23,11 +23,11 @@ class NodeClock:
         self._chance = chance
         self.skew_seconds = 0.0
         self.price_seconds = 0.0
-        """The longest time that passes between two readings; mostly it is far less."""
+        """The maximum time between two readings; usually it is far shorter."""
         self._ahead_at = 0.0
         """The time that the last reading gave."""
         self._readings = 0
-        """How often it was read since the last `charge`."""
+        """The number of readings since the last `charge`."""
 
     def monotonic(self) -> float:
         if not self.price_seconds:
@@ -40,15 +40,16 @@ class NodeClock:
         return self._ahead_at
 
     def charge(self, requests: int) -> None:
-        """The node has served so many requests since the last call. Each takes time, also if the
-        node did not read the clock after it."""
+        """The node has served this many requests since the last call. Each one takes time, also if
+        the node has not read the clock after it.
+        """
         for _ in range(requests - self._readings):
             self.monotonic()
         self._readings = 0
 
     @property
     def ahead(self) -> float:
-        """Seconds of work that the world's time does not yet show."""
+        """The seconds of work that are not yet part of the virtual time."""
         return max(self._ahead_at - self._clock.now, 0.0)
 
     def wall_ms(self) -> int:

@@ -17,7 +17,7 @@ OPTIONS = {
 }
 TWO_PHASE = "transaction.two.phase.commit.enable"
 COORDINATORS_MIN_INSYNC = 2
-"""min.insync.replicas of the coordinators' topics: they have no configuration of their own."""
+"""min.insync.replicas of the coordinators' topics, which have no own configuration."""
 COORDINATOR_PARTITIONS = 2
 COORDINATOR_OPTIONS = {
     "min.insync.replicas": str(COORDINATORS_MIN_INSYNC),
@@ -32,15 +32,15 @@ COORDINATOR_OPTIONS = {
     "group.consumer.assignment.interval.ms": "100",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
-"""Additional options for groups and transactions: few partitions, since each costs time,
-and timers of a run of seconds.
+"""Additional options for groups and transactions: few partitions, because each costs time, and
+short timers, because a run takes seconds.
 """
 
 
 def draw_options(
     chance: random.Random, load: str, mode: Mode, *, is_hostile: bool
 ) -> dict[str, str]:
-    """The fixed options of this load, and the thresholds that the seed draws."""
+    """The fixed options of this load, and the random thresholds of the seed."""
     options = OPTIONS | draw_thresholds(chance, tiny=is_hostile, floods=load == "hostile")
     if load == "plain":
         return options

@@ -1,8 +1,7 @@
-"""A process of a node: after its end, its clock, disk and network refuse every call.
+"""A process of a node. After its end, its clock, disk and network raise `Killed` for every call.
 
-Trio ends the tasks of a dead node by cancelling them, and then their `finally` blocks run, which no
-real crash allows. So from the moment of death every seam raises `Killed`: nothing that such a block
-does reaches a disk or another host.
+Trio ends the tasks of a killed node by cancelling them, so their `finally` blocks run, unlike in a
+real crash. Because every seam raises `Killed`, these blocks cannot reach a disk or another host.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from mqd.testing.scheduler import Timer, VirtualClock
 
 
 class Killed(BaseException):
-    """The calling process is dead. No `except Exception` catches this."""
+    """The calling process was killed. `except Exception` does not catch this."""
 
 
 class Process:
-    """One life of a node, or of a client."""
+    """One process of a node or of a client."""
 
     __slots__ = ("_sleeping", "alive", "clock", "name", "node_id")
 
@@ -33,7 +32,9 @@ class Process:
             raise Killed(self.name)
 
     async def sleep(self, seconds: float) -> None:
-        """Virtual seconds, whatever is cancelled meanwhile; death ends them at once."""
+        """Sleep for virtual seconds, also if the task is cancelled. The end of the process ends the
+        sleep at once.
+        """
         self.check()
         task = trio.lowlevel.current_task()
 

@@ -1,7 +1,7 @@
-"""What one process sees of its machine's disk: the simulated Disk and File of mqd/io/disk.py.
+"""The disk of a machine, as one process sees it: the simulated Disk and File of mqd/io/disk.py.
 
-Each call may fail with an injected fault, or end its process in the middle of a change. In
-offloaded work it may pause while the event loop runs (threads.py).
+Each call may fail with an injected fault, or end its process in the middle of a change. Offloaded
+work may pause at a call while the event loop runs (threads.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ResultT = TypeVar("ResultT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
 
 SPLIT_LIKELIHOOD = 0.25
-"""That an offloaded call pauses at some of its disk calls (threads.py). The others run at one
-moment: at the begin of the delay, at its end, or between.
+"""The probability that an offloaded call pauses at some of its disk calls (threads.py). Other calls
+run at one time: at the start of the delay, at its end, or in between.
 """
 
 
@@ -141,7 +141,7 @@ class MemoryFile:
 
 
 class _Lock(MemoryFile):
-    """Held until it is closed or its process ends."""
+    """A file lock, held until it is closed or its process ends."""
 
     __slots__ = ()
 
@@ -152,7 +152,7 @@ class _Lock(MemoryFile):
 
 
 class ProcessDisk:
-    """A Disk (io/disk.py): what one process sees of its machine's."""
+    """A Disk (io/disk.py): the machine's disk, as one process sees it."""
 
     def __init__(self, disk: MemoryDisk, process: Process) -> None:
         self._disk = disk
@@ -184,7 +184,7 @@ class ProcessDisk:
         return found
 
     def _change(self, directory: Directory, *changes: tuple[str, Inode | Directory | None]) -> None:
-        """One atomic change of a directory; the process may end before or after it."""
+        """Make one atomic change of a directory. The process may end before or after it."""
         is_cut = self._disk.about_to_change()
         if is_cut and self._disk.random.random() < 0.5:
             self._disk.blow()
@@ -315,9 +315,8 @@ class ProcessDisk:
         *args: *ArgumentsT,
         limiter: trio.CapacityLimiter | None = None,
     ) -> ResultT:
-        """Run a call that takes time, while the loop runs.
-
-        A caller that waits cannot be cancelled, as with a thread.
+        """Run a call that takes time, while the event loop runs. As with a thread, a waiting caller
+        cannot be cancelled.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if limiter is None:
@@ -342,9 +341,8 @@ class ProcessDisk:
         return result
 
     async def _split(self, call: Callable[[], ResultT], seconds: float) -> ResultT:
-        """The call in a thread that pauses now and then.
-
-        A process that dies meanwhile ends it at its next call of the disk.
+        """Run the call in a thread that pauses at times. If the process ends meanwhile, the next
+        disk call ends the work.
         """
         chance = self._disk.random
         work: threads.Work[ResultT] = threads.Work(call, chance)

@@ -1,4 +1,4 @@
-"""Requests as bytes, for clients that send what no library would (hostile.py, tests/hostile)."""
+"""Requests as bytes, for clients that send invalid requests (hostile.py, tests/hostile)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
-"""One run of one seed: a cluster under faults and load, which then heals and is checked.
+"""One run of one seed: a cluster under faults and load, then without faults, then checked.
 
-A run has three phases. Safety: faults, load and administration, with the probes after every event.
-Liveness: everything heals, and within `CONVERGE_SECONDS` of virtual time there is a controller,
-every partition has its leader and all its replicas in sync, every producer an acknowledgement,
-every consumer everything. Verdict: the checkers compare the responses that clients got with the
-final logs, the probes check every byte, and the metadata must have every acknowledged change.
-`run_seed` returns the violations and raises none of them, so that the next seed can run.
+A run has three phases.
+
+- Safety: faults, load and administration, with the probes after every event.
+- Liveness: all faults end. Within `CONVERGE_SECONDS` of virtual time, there must be a controller,
+  every partition must have a leader and all replicas in sync, every producer must get an
+  acknowledgement, and every consumer must read everything.
+- Check: the checkers compare the responses to clients with the final logs, the probes check every
+  byte, and the metadata must have every acknowledged change.
+
+`run_seed` returns the violations and does not raise them, so that the next seed can run.
 """
 
 from __future__ import annotations
@@ -45,9 +49,9 @@ VALIDATE_EVERY_SECONDS = 2.0
 REQUEST_SECONDS = 2.0
 _LIKELIHOODS = (0.42, 0.15, 0.13, 0.08, 0.1, 0.12)
 _ALSO_HOSTILE = 0.15
-"""Of a seed of another load to have a hostile client besides."""
+"""The probability that a seed of another load also has a hostile client."""
 BUSY_SECONDS_MAX = 0.1
-"""No request and no turn may keep the event loop of a node for longer, whatever clients send."""
+"""The maximum time for which a request or a turn may block the event loop of a node."""
 
 
 async def _client(cluster: Cluster, name: str) -> ClusterClient:
@@ -55,7 +59,9 @@ async def _client(cluster: Cluster, name: str) -> ClusterClient:
 
 
 def run_seed(settings: Settings, trace: Path | None = None) -> Result:
-    """Run one seed to its verdict. With `trace`, write every line of the trace to that file."""
+    """Run one seed, and return its result. With `trace`, write every line of the trace to this
+    file.
+    """
     result = Result(settings)
     began = time.perf_counter()
     lines: list[str] | None = [] if trace is not None else None
@@ -170,8 +176,8 @@ class _Run:
             self.coordinated.ledger.restarted(node_id)
 
     def _may_lose(self, topic: str) -> bool:
-        """Topics of administration, and of attackers in the load "plain", have no
-        `flush.before.ack`, so a power cut of all their replicas may lose their records.
+        """Topics of administration, and those of hostile clients in the load "plain", have no
+        `flush.before.ack`. So a power cut of all their replicas may lose records.
         """
         return topic == SHORTENED or (
             (topic.startswith(THROWAWAY) or topic == ATTACKERS_TOPIC)
@@ -241,7 +247,7 @@ class _Run:
             nursery.cancel_scope.cancel()
 
     async def _check(self, client: ClusterClient, partitions: list[TopicPartition]) -> None:
-        """The phases of liveness and of the verdict, after all faults."""
+        """The phases after all faults: liveness and check."""
         convergence = Convergence(self.faulted, self.probes, self.workload)
         self.result.converged_after = await convergence.wait(partitions)
         if self.coordinated is not None:

@@ -1,13 +1,10 @@
-"""Virtual time, the order of everything, and the trace: what makes one seed one history
-(I29).
+"""Virtual time, the order of all events, and the trace: the same seed gives the same history (I29).
 
-Time stands still while code runs, but for a small price a task step, and jumps to the next event
-when every task waits. Events are of two kinds: Trio's own deadlines, and those of this module's
-queue (bytes that arrive, disks that are done). Trio's batches of runnable tasks are ordered by the
-age of the tasks and then shuffled with the seed.
-
-This is the one file that knows Trio's private names: `_run._r` and
-`_run._ALLOW_DETERMINISTIC_SCHEDULING` (Trio keeps them for hypothesis-trio),
+While code runs, time does not pass, except for a small price of each task step. If every task
+waits, time jumps to the next event. There are two kinds of events: Trio's own deadlines, and those
+of this module's queue (bytes that arrive, disk calls that end). Each batch of runnable Trio tasks
+is sorted by the age of the tasks, then shuffled with the seed. Only this file uses Trio's private
+names: `_run._r` and `_run._ALLOW_DETERMINISTIC_SCHEDULING` (Trio keeps them for hypothesis-trio),
 `GLOBAL_RUN_CONTEXT.runner` and its `runq`, `entry_queue`, `waiting_for_idle`, `io_manager` and
 `instruments`.
 """
@@ -28,9 +25,9 @@ import trio
 from trio._core import _run as trio_run
 
 STARTS_AT: float = 1_000.0
-"""What the virtual clock shows when a run begins, in seconds."""
+"""The virtual time at the start of a run, in seconds."""
 STEP_SECONDS: float = 5e-6
-"""What one step of a task costs in virtual time: a task that never waits cannot stop the clock."""
+"""The virtual time of one task step, so that a task that never waits cannot stop the clock."""
 TAIL_LINES = 2_000
 
 current_node: ContextVar[Any] = ContextVar("current_node", default=None)
@@ -38,8 +35,8 @@ current_node: ContextVar[Any] = ContextVar("current_node", default=None)
 
 
 class NothingLeft(Exception):
-    """Every task waits, and nothing will ever happen: the program under test waits for
-    something that cannot come.
+    """Every task waits, and no event will follow: the program under test waits for an event that
+    cannot happen.
     """
 
 
@@ -56,11 +53,9 @@ class Timer:
 
 
 class Trace:
-    """What happened, as lines of `time node what`: a running checksum of all of them, and the last
-    ones.
-
-    Steps of tasks go into the checksum only; `write_to`, a list or anything else with `append`,
-    gets every line.
+    """The events of a run, as lines of `time node event`: a running checksum of all lines, and the
+    last lines. Task steps are only in the checksum. `write_to`, an object with `append`, gets every
+    line.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -80,7 +75,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """The whole history in a few letters: two runs with the same one went the same way."""
+        """A checksum of the whole history: two runs with the same digest had the same events."""
         return f"{self.count}-{self.checksum:08x}"
 
 
@@ -92,14 +87,14 @@ class VirtualClock(trio.abc.Clock):
         self.trace = Trace(self)
         self.jumps = 0
         self.failed: Callable[[BaseException], None] = lambda error: None
-        """Called with an exception of an event; the owner ends the run with it."""
+        """Called with the exception of an event, with which the owner ends the run."""
         self.events: list[tuple[float, int, Timer]] = []
-        """A heap: when, in which order, what."""
+        """A heap of (time, sequence number, event)."""
         self._numbers = count()
         self._runner: Any = None
         self._is_stuck = False
 
-    # -- Trio calls
+    # -- for Trio
 
     def start_clock(self) -> None:
         runner: Any = trio_run.GLOBAL_RUN_CONTEXT.runner
@@ -111,11 +106,11 @@ class VirtualClock(trio.abc.Clock):
         return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Called when no task can run: advance to the next event."""
+        """No task can run: advance to the next event."""
         runner = self._runner
         queue = runner.entry_queue
         if queue.queue or queue.idempotent_queue:
-            return 0.0  # called for by run_sync_soon: its task runs in the next pass
+            return 0.0  # run_sync_soon was called: its task runs in the next pass
         if runner.waiting_for_idle:
             return 1.0  # wait_all_tasks_blocked comes first
         events, queue = self.events, runner.runq
@@ -145,7 +140,7 @@ class VirtualClock(trio.abc.Clock):
     # -- events
 
     def at(self, time: float, call: Callable[[], object]) -> Timer:
-        """Have `call` called at `time`. It must not wait; it may wake tasks."""
+        """Call `call` at `time`. It must not wait, but may wake tasks."""
         timer = Timer(call)
         heappush(self.events, (time, next(self._numbers), timer))
         return timer
@@ -166,9 +161,8 @@ class VirtualClock(trio.abc.Clock):
     # -- pausing
 
     def hold(self, node: Any) -> None:
-        """No task of this node runs from its next step on, until `release`.
-
-        A node may be held for several reasons; each needs its own `release`.
+        """Run no further step of this node's tasks until `release`. A node may be held for several
+        reasons; each one needs its own `release`.
         """
         queue = self._gated_queue()
         queue.reasons[node] += 1
@@ -179,7 +173,7 @@ class VirtualClock(trio.abc.Clock):
                 queue.append(task)
 
     def release(self, node: Any) -> None:
-        """One reason less to hold this node. Quiet when there is none."""
+        """Remove one reason to hold this node. No effect if there is none."""
         queue = self._gated_queue()
         if queue.reasons[node] > 1:
             queue.reasons[node] -= 1
@@ -189,7 +183,7 @@ class VirtualClock(trio.abc.Clock):
             queue.append(task)
 
     def _gated_queue(self) -> _GatedQueue:
-        """Trio's queue, replaced when it is needed first: it costs a little."""
+        """Replace Trio's queue at the first use: the new one costs some time."""
         runner = self._runner
         if not isinstance(runner.runq, _GatedQueue):
             runner.runq = _GatedQueue(runner.runq)
@@ -199,8 +193,8 @@ class VirtualClock(trio.abc.Clock):
 
 class _SeldomPolled:
     """Trio's manager of real sockets, which polls the kernel in each pass of the loop. A simulation
-    has no real sockets as a rule. So this polls only in every 64th pass, when a thread has called
-    `run_sync_soon`, and when the loop would sleep.
+    usually has no real sockets. So this polls only in every 64th pass, if a thread has called
+    `run_sync_soon`, and if the loop would sleep.
     """
 
     def __init__(self, manager: Any, entry_queue: Any) -> None:
@@ -225,8 +219,8 @@ class _SeldomPolled:
 
 
 class _FewInstruments(dict[str, Any]):
-    """Trio's instruments as they are at the beginning. Trio looks up missing ones several times a
-    step, which costs little here.
+    """Trio's instruments at the start of the run. Trio looks up missing ones several times in each
+    step, which is cheap here.
     """
 
     def __init__(self, instruments: Any) -> None:
@@ -256,12 +250,12 @@ class _Chance(random.Random):
 
 
 class _GatedQueue(deque[Any]):
-    """Trio's queue of runnable tasks, without those of nodes that are held: paused, or busy."""
+    """Trio's queue of runnable tasks, without those of held (paused or busy) nodes."""
 
     def __init__(self, tasks: Iterable[Any] = ()) -> None:
         super().__init__(tasks)
         self.reasons: Counter[Any] = Counter()
-        """Node -> for how many reasons it is held."""
+        """Node -> the number of reasons to hold it."""
         self.held: dict[Any, list[Any]] = {}
 
     def append(self, task: Any) -> None:
@@ -274,7 +268,7 @@ class _GatedQueue(deque[Any]):
 
 
 class Steps(trio.abc.Instrument):
-    """Counts each step of a task, lets it cost time, and calls the observers for steps of nodes."""
+    """Counts each task step, adds its virtual time, and calls the observers for steps of nodes."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -303,7 +297,7 @@ class Steps(trio.abc.Instrument):
 
 @contextmanager
 def seeded_scheduler(seed: object) -> Iterator[None]:
-    """Trio's order of runnable tasks comes from `seed` inside of the block."""
+    """Inside the block, `seed` determines Trio's order of runnable tasks."""
     before = trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r
     trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # final in Trio
     trio_run._r = _Chance(f"{seed}/scheduler")

@@ -1,4 +1,4 @@
-"""What to simulate, and the result of one seed."""
+"""The settings of a run, and the result of one seed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 SECONDS_OF_SAFETY = 8.0
-"""Virtual seconds with faults."""
+"""The virtual seconds with faults."""
 LOADS = ("plain", "copy", "groups", "all", "prepare", "hostile")
-"""What clients do. `plain`: produce and consume. The others do so, too, and besides: transactions
-and the copy of a topic (`copy`), groups of consumers (`groups`), both (`all`), two-phase commits
-(`prepare`), or attacks (`hostile`, clients/hostile.py).
+"""The work of clients. `plain`: produce and consume. The other loads do the same, and in addition:
+transactions and the copy of a topic (`copy`), groups of consumers (`groups`), both (`all`),
+two-phase commits (`prepare`), or attacks (`hostile`, clients/hostile.py).
 """
 
 
@@ -21,13 +21,13 @@ class Settings:
     seed: int
     nodes: int = 3
     observers: int = 0
-    """Further nodes, which do not vote."""
+    """The number of additional nodes, which do not vote."""
     seconds: float = SECONDS_OF_SAFETY
     bug: str | None = None
     plot: str | None = None
-    """The plot (faults/plots.py), in place of the seed's."""
+    """The plot (faults/plots.py), instead of the seed's."""
     load: str | None = None
-    """One of LOADS, in place of the seed's."""
+    """One of LOADS, instead of the seed's."""
 
     @property
     def command(self) -> str:
@@ -45,7 +45,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Result:
-    """The result of one seed. Plain values: processes exchange it."""
+    """The result of one seed. It has only plain values, so that processes can exchange it."""
 
     settings: Settings
     violations: list[str] = field(default_factory=list)

@@ -1,10 +1,9 @@
-"""Work in a thread: the seed decides at which calls of the disk it pauses, and the event loop runs
-meanwhile.
+"""Work in a thread. The seed determines at which disk calls it pauses, while the event loop runs.
 
-The work has a real thread, since its stack must outlive the pause. But either the loop runs or one
-work does, never both: so the seed decides the order of everything. A value that the work read
-before a pause may be outdated after it, exactly as under `trio.to_thread.run_sync`. Calls that
-belong to the loop's thread fail in this thread as they fail there.
+The work has a real thread, because its stack must survive the pause. But either the loop or one
+work runs, never both, so the seed determines the order of all steps. As under
+`trio.to_thread.run_sync`, a value that the work has read before a pause may be outdated after it.
+Calls that need the loop's thread fail in this thread, as they would there.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ ResultT = TypeVar("ResultT")
 
 PAUSES_MAX = 4
 _PAUSE_LIKELIHOOD = 0.4
-"""That the work pauses before a disk call, while it has pauses left."""
+"""The probability that the work pauses before a disk call, if it has pauses left."""
 
 
 class Work(Generic[ResultT]):
-    """One call, in a thread. `resume` until `ended`, then `result`."""
+    """One call in a thread. Call `resume` until `ended`, then `result`."""
 
     __slots__ = (
         "_chance",
@@ -41,7 +40,7 @@ class Work(Generic[ResultT]):
     def __init__(self, function: Callable[[], ResultT], chance: random.Random) -> None:
         self.ended = False
         self.pauses = chance.randrange(1, PAUSES_MAX + 1)
-        """How often it may still pause."""
+        """The number of remaining pauses."""
         self._function = function
         self._chance = chance
         self._context: Context = copy_context()
@@ -51,10 +50,10 @@ class Work(Generic[ResultT]):
         self._thread = _idle.pop() if _idle else _WorkThread()
         self._thread.work = self
 
-    # -- the loop calls
+    # -- for the loop
 
     def resume(self) -> None:
-        """Run until the next pause, or to the end."""
+        """Run until the next pause, or until the end."""
         global _running
         assert _running is None
         while True:
@@ -62,7 +61,7 @@ class Work(Generic[ResultT]):
             try:
                 self._thread.go.release()
                 self._thread.back.acquire()
-            except BaseException:  # a test that timed out: the thread is not used again
+            except BaseException:  # a test has timed out: do not use the thread again
                 self.ended = True
                 raise
             finally:
@@ -76,19 +75,19 @@ class Work(Generic[ResultT]):
             request()
 
     def finish(self) -> None:
-        """Run to the end, without a pause."""
+        """Run until the end, without a pause."""
         self.pauses = 0
         while not self.ended:
             self.resume()
 
     def result(self) -> ResultT:
-        """What the call returned. Raises what it raised."""
+        """The result of the call. Raises its exception."""
         assert self.ended
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]  # set, as there is no error
 
-    # -- the thread calls
+    # -- for the thread
 
     def run(self) -> None:
         try:
@@ -112,9 +111,8 @@ class Work(Generic[ResultT]):
 
 
 class _WorkThread:
-    """A thread that works on one `Work` after the other.
-
-    It is idle between them, and ends with the program.
+    """A thread that runs one `Work` at a time. It is idle between them, and ends with the
+    program.
     """
 
     __slots__ = ("back", "go", "work")
@@ -142,17 +140,17 @@ def _taken() -> LockType:
 
 _idle: list[_WorkThread] = []
 _running: Work[Any] | None = None
-"""The work that runs; None while the loop runs."""
+"""The running work; None while the loop runs."""
 
 
 def step() -> None:
-    """Called at each disk call: in a work, the loop may run first."""
+    """Call this at each disk call: if a work runs, the loop may run first."""
     if _running is not None:
         _running.step()
 
 
 def call_in_loop(request: Callable[[], object]) -> None:
-    """Make this call in the loop's thread, and wait for its end."""
+    """Run this call in the loop's thread, and wait for its end."""
     if _running is not None:
         _running.call_in_loop(request)
     else:

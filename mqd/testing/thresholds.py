@@ -1,9 +1,7 @@
-"""Sizes and intervals of a run, drawn from its seed. They are so small that eight seconds have
-the events of days.
-
-With its defaults a node writes its first snapshot of the metadata after 10,000 commands and looks
-at retention every five minutes. Half of the seeds have small values of each kind, so that both a
-rare and a frequent event meet the faults.
+"""Sizes and intervals of a run, drawn from its seed. They are so small that eight seconds have the
+events of days. With its defaults, a node writes its first metadata snapshot after 10,000 commands,
+and checks retention every five minutes. Half of the seeds have small values of each kind, so that
+events are rare in some runs with faults and frequent in others.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ import random
 from mqd.limits import KIB, MIB
 
 _SNAPSHOTS = (("15", "5"), ("8", "1"), ("4", "1"))
-"""(entries of the metadata log between two snapshots, entries kept before one). A node that was
-down needs the snapshot.
+"""(entries of the metadata log between two snapshots, entries kept before a snapshot). So few that
+a node that was down needs the snapshot.
 """
 _DELETE_RETENTION_MS = 20_000
-"""Longer than any replica is down: a replica that misses a tombstone keeps the deleted record, as
-in Apache Kafka.
+"""Longer than any downtime: a replica that misses a tombstone keeps the deleted record, as in
+Apache Kafka.
 """
 _SMALL: tuple[dict[str, str], ...] = (
     {
@@ -35,16 +33,15 @@ _TINY: tuple[dict[str, str], ...] = (
     {"connections.max.write.stall.ms": "1000"},
     {"metadata.image.max.bytes": str(MIB)},
 )
-"""Budgets that a hostile client uses up.
-
-Refused requests must never lose records, and all clients are served after the attacks.
+"""Budgets that a hostile client can exhaust. Rejected requests must never lose records, and after
+the attacks all clients must be served.
 """
 _FLOODED = {
     "group.coordinator.memory.bytes": str(MIB),
     "transaction.coordinator.memory.bytes": str(MIB),
     "max.connections": "25",
 }
-"""For runs where no other client uses coordinators: the hostile client fills them."""
+"""For runs in which no other client uses coordinators: the hostile client fills them."""
 _PRICES = (0.0, 0.0, 0.0, 0.0003, 0.001, 0.004)
 _COORDINATED_PRICE_MAX = 0.001
 _FLOODED_PRICES = (0.0, 0.001, 0.004)
@@ -71,12 +68,12 @@ def draw_thresholds(
 
 
 def draw_price(chance: random.Random, *, coordinated: bool = False, floods: bool = False) -> float:
-    """Seconds that may pass between two readings of a node's clock, mostly far less
-    (`Cluster.price_work`): none in half of the seeds.
+    """The maximum seconds between two readings of a node's clock (`Cluster.price_work`); usually
+    far fewer pass. 0 in half of the seeds.
 
-    `coordinated`: groups or transactions are at work, which cost a node three times as much. It
-    must not be busy all the time, or nothing is ever whole again. `floods`: a hostile client sends
-    more than a node can serve, which it must not notice only in a few seeds.
+    `coordinated`: the load has groups or transactions, which cost a node three times as much, so
+    the price is lower: a node that is always busy never catches up. `floods`: a hostile client
+    sends more than a node can serve, so fewer seeds have no price.
     """
     return min(
         chance.choice(_FLOODED_PRICES if floods else _PRICES),

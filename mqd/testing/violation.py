@@ -1,10 +1,9 @@
-"""What probes raise."""
+"""The exception of probes."""
 
 from __future__ import annotations
 
 
 class Violation(AssertionError):
-    """An invariant does not hold.
-
-    The text begins with its number in docs/INVARIANTS.md where it has one.
+    """An invariant is violated. The text begins with its number in docs/INVARIANTS.md, if it has
+    one.
     """

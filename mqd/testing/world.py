@@ -1,4 +1,4 @@
-"""One simulated world: `run` creates it, and simulated parts find it with `current_world`."""
+"""One simulated world. `run` creates it; simulated parts get it from `current_world`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ ParametersT = ParamSpec("ParametersT")
 
 LOG_LINES_KEPT = 400
 LOG_ECHO_VARIABLE = "MQD_TESTING_LOG"
-"""An environment variable: a level of logging.
-
-Lines of that level and above are kept, and written to standard error at once.
+"""An environment variable with a logging level. Lines of this level and above are kept, and written
+to standard error at once.
 """
 
 _world: ContextVar[World | None] = ContextVar("mqd_testing_world", default=None)
 
 
 class World:
-    """Time, chance and the trace of one run."""
+    """The time, the random sources and the trace of one run."""
 
     def __init__(self, seed: int, log_level: str | int) -> None:
         self.seed = seed
@@ -60,13 +59,11 @@ class World:
         return self.clock.now - STARTS_AT
 
     def random(self, purpose: str) -> random.Random:
-        """The source of chance for one purpose: what one of them draws changes nothing for
-        the others.
-        """
+        """The random source for one purpose, independent of the others."""
         return random.Random(f"{self.seed}/{purpose}")
 
     def fail(self, error: BaseException) -> None:
-        """End the run with this exception; the first one counts."""
+        """End the run with this exception. Only the first one counts."""
         if self.failure is None:
             self.failure = error
             self.trace.add("-", f"failed {type(error).__name__}")
@@ -74,7 +71,7 @@ class World:
 
 
 def current_world() -> World:
-    """The world of this run. RuntimeError outside of `mqd.testing.run`."""
+    """The world of this run. Raises RuntimeError outside `mqd.testing.run`."""
     world = _world.get()
     if world is None:
         raise RuntimeError(
@@ -91,13 +88,10 @@ def run(
     seed: int = 0,
     log_level: str | int = "WARNING",
 ) -> ResultT:
-    """Run `await async_fn(*args)` in a world of its own: virtual time, and every choice from
-    `seed`.
-
-    Returns what it returns and raises what it raises, with a note that has the seed, the virtual
-    time and the last lines that the nodes logged (`log_level` and above). The same seed gives the
-    same run, on any machine. Trio works as usual; real sockets, threads and files still
-    work, but what they do is not simulated.
+    """Run `await async_fn(*args)` in a new world: with virtual time, and every random choice from
+    `seed`. Returns its result. An exception gets a note with the seed, the virtual time and the
+    last log lines of the nodes (`log_level` and above). The same seed gives the same run, on any
+    machine. Trio works as usual. Real sockets, threads and files work, but are not simulated.
     """
     world = World(seed, os.environ.get(LOG_ECHO_VARIABLE, log_level))
 
@@ -124,7 +118,7 @@ def run(
 
 
 def _replay_command(async_fn: Callable[..., Any], seed: int) -> str:
-    """What to type for the same run once more."""
+    """The command that repeats this run."""
     test, _, _ = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
     return (
         f"python -m pytest '{test}'"
@@ -136,9 +130,8 @@ def _replay_command(async_fn: Callable[..., Any], seed: int) -> str:
 def simulated(
     *, seed: int = 0, log_level: str | int = "WARNING"
 ) -> Callable[[Callable[ParametersT, Awaitable[ResultT]]], Callable[ParametersT, ResultT]]:
-    """A decorator for async tests: each call runs in a world of its own.
-
-    pytest passes fixtures as usual.
+    """A decorator for async tests: each call runs in a new world. pytest passes fixtures as
+    usual.
     """
 
     def decorate(
@@ -156,7 +149,7 @@ def simulated(
 
 
 class _Logs(logging.Handler):
-    """Keeps the last lines that the nodes log, each with its virtual time and node."""
+    """Keeps the last log lines of the nodes, each with its virtual time and node."""
 
     def __init__(self, world: World, level: str | int) -> None:
         super().__init__(level)
@@ -179,7 +172,7 @@ class _Logs(logging.Handler):
 
     @contextmanager
     def captured(self) -> Iterator[None]:
-        """Lines of mqd's loggers come here and go nowhere else inside of the block."""
+        """Inside the block, only this object gets the lines of mqd's loggers."""
         logger = logging.getLogger("mqd")
         before: Any = logger.handlers[:], logger.level, logger.propagate
         logger.handlers[:], logger.propagate = [self], False

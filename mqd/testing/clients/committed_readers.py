@@ -24,13 +24,13 @@ READ_SECONDS = 0.1
 
 
 class CommittedReaders:
-    """Each method is the life of one reader, until it is cancelled."""
+    """Each method runs one reader until it is cancelled."""
 
     def __init__(self, steps: TransactionSteps) -> None:
         self._steps = steps
 
     async def own(self, name: str) -> None:
-        """mqd's consumer; at times another one continues at its position."""
+        """Read with mqd's consumer; at times a new one continues at its position."""
         chance = self._steps.source(name)
         places = dict.fromkeys(self._steps.partitions, 0)
         client = await self._steps.new_client(name)
@@ -63,7 +63,7 @@ class CommittedReaders:
                 await pause(chance, PAUSE_SECONDS)
 
     async def raw(self, name: str, partition: TopicPartition) -> None:
-        """Note the offsets in the responses for one partition, from the leader or a follower."""
+        """Record the offsets in the responses for one partition, from the leader or a follower."""
         chance = self._steps.source(name)
         offset, epoch = 0, -1
         client = await self._steps.new_client(name)

@@ -1,4 +1,4 @@
-"""What the clients of the simulated cluster have in common: times, pauses, a single fetch."""
+"""Shared parts of the simulated clients: times, pauses, a single fetch."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from mqd.errors import ErrorCode, MqError
 from mqd.types import TopicPartition
 
 PAUSE_SECONDS = 0.1
-"""Mean time before another attempt."""
+"""The mean pause before a retry."""
 DELIVERY_SECONDS = 8.0
-"""For the delivery of a record, and for one read."""
+"""The timeout of the delivery of a record, and of one read."""
 FETCH_WAIT_MS = 400
 CALL_SECONDS = 6.0
-"""Deadline of one call of a coordinator."""
+"""The timeout of one call of a coordinator."""
 SESSION_MS = 1500
 HEARTBEAT_MS = 300
-"""Of members of groups."""
+"""The heartbeat interval of group members."""
 DRAIN_LOOK_SECONDS = 0.2
 _FETCH, _FETCH_VERSION = 1, 12
 """The newest that names topics by name."""
 
 
 async def pause(chance: random.Random, mean: float) -> None:
-    """A while, about as long as `mean` seconds, and at most ten times that."""
+    """Sleep for a random time: on average about `mean` seconds, at most ten times as long."""
     await trio.sleep(min(chance.expovariate(1 / mean), 10 * mean))
 
 
 async def refresh(client: ClusterClient, partition: TopicPartition) -> None:
-    """Refresh the metadata of its topic; after a pause when no node responds."""
+    """Refresh the metadata of the partition's topic. If no node responds, pause first."""
     try:
         await client.refresh([partition.topic])
     except MqError:
@@ -54,8 +54,8 @@ async def fetch(
     *,
     read_committed: bool = False,
 ) -> Any:
-    """One fetch of one partition, from its leader or a follower: the row of the response,
-    which may have an error. MqError, ProtocolError.
+    """One fetch of one partition, from its leader or a follower. Returns the row of the response,
+    which may have an error. Raises MqError and ProtocolError.
     """
     connection = await client.connection_to_broker(node, purpose=name)
     row = {
@@ -83,7 +83,7 @@ async def fetch(
 
 @contextmanager
 def lives(members: dict[GroupConsumer, None], consumer: GroupConsumer) -> Iterator[None]:
-    """It is one of the members for the length of the block."""
+    """Register the client as a member for the duration of the block."""
     members[consumer] = None
     try:
         yield
@@ -92,5 +92,5 @@ def lives(members: dict[GroupConsumer, None], consumer: GroupConsumer) -> Iterat
 
 
 def owned(members: Iterable[GroupConsumer]) -> dict[str, frozenset[TopicPartition]]:
-    """Member id -> what each may read, of clients that consider themselves members."""
+    """Member id -> partitions that it may read, of clients that consider themselves members."""
     return {one._member.member_id: one._member.owned for one in members if one._member.is_member}

@@ -30,13 +30,15 @@ READ_SECONDS = 0.05
 
 
 class Consumers:
-    """Each method is the life of one consumer, until it is cancelled."""
+    """Each method runs one consumer until it is cancelled."""
 
     def __init__(self, state: WorkloadState) -> None:
         self._state = state
 
     async def own(self, name: str, partitions: list[TopicPartition]) -> None:
-        """mqd's consumer, from the beginning; at times another one continues at its position."""
+        """Read with mqd's consumer from the beginning; at times a new one continues at its
+        position.
+        """
         chance = self._state.source(name)
         places: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)
         for partition in partitions:
@@ -72,7 +74,7 @@ class Consumers:
                 await pause(chance, PAUSE_SECONDS)
 
     async def raw(self, name: str, partition: TopicPartition) -> None:
-        """One partition, from the leader or a follower, a fetch at a time."""
+        """Read one partition from the leader or a follower, one fetch at a time."""
         chance = self._state.source(name)
         offset, epoch = 0, -1
         self._state.history.begin_reading(name, partition, 0)
@@ -127,13 +129,13 @@ class Consumers:
                 await refresh(client, partition)
 
     async def _read_slowly(self, chance: random.Random) -> None:
-        """Pause, so that responses have more than one batch; not while the workload stops."""
+        """Pause, so that responses have more than one batch. No pause while the workload stops."""
         if not self._state.stopping.is_set():
             await pause(chance, READ_SECONDS)
 
 
 def _records(data: Any, offset: int) -> Any:
-    """(offset, value) from `offset` on of what a fetch returned; batches are checked."""
+    """(offset, value) of the fetched records from `offset` on. Checks the batches."""
     if not data:
         return
     view = memoryview(data)
@@ -145,7 +147,7 @@ def _records(data: Any, offset: int) -> Any:
 
 
 def _newest_epoch(data: Any) -> int:
-    """The highest leader epoch of the batches that a fetch returned; -1 of none."""
+    """The highest leader epoch of the fetched batches; -1 without batches."""
     return (
         max(
             (header.partition_leader_epoch for _, _, header in iterate_batches(memoryview(data))),

@@ -1,6 +1,5 @@
-"""Copiers: members of one group that consume, transform and produce.
-
-Offsets and records are in one transaction. Copiers join, leave and crash.
+"""Copiers: members of one group that consume, transform and produce, with offsets and records in
+one transaction. They join, leave and crash.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from mqd.testing.ledger import copy_of
 from mqd.types import TopicPartition
 
 COPIERS = "copiers"
-"""Their group."""
+"""The group of the copiers."""
 COPY_SECONDS = 0.1
-"""Mean pause between two copies of one copier."""
+"""The mean pause between two copies of one copier."""
 
 
 class Copiers:
@@ -39,7 +38,7 @@ class Copiers:
 
     def __init__(self, steps: TransactionSteps, topic: str) -> None:
         self.members: dict[GroupConsumer, None] = {}
-        """The members that live now."""
+        """The current members."""
         self._steps = steps
         self._topic = topic
 
@@ -98,7 +97,7 @@ class Copiers:
         *,
         version_1: bool,
     ) -> bool:
-        """Copy one batch in a transaction. False when both clients must be opened again."""
+        """Copy one batch in a transaction. Returns False if both clients must be opened again."""
         batch = None
         while batch is None:
             if self._steps.stopping.is_set():
@@ -119,7 +118,7 @@ class Copiers:
                 self._steps.refused[error.code.name] += 1
             fate = chance.random() if not self._steps.draining.is_set() else 0.5
             if fate < 0.03:
-                return False  # dies here
+                return False  # the copier crashes here
             if fate < 0.08:
                 await self._steps.outlive(producer, transaction, consumer)
                 return False

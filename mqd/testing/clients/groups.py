@@ -1,10 +1,8 @@
-"""Members of consumer groups in the simulated cluster. They note what they own, read and commit
-(`group_ledger.GroupLedger`).
-
-A group uses the classic protocol, that of KIP-848, or both: then each run of a member chooses at
-random, and the group migrates. Members join, commit at times, leave, crash and exceed the poll
-interval. Ghosts commit in the name of former owners of a partition; every such commit must be
-refused.
+"""Members of consumer groups in the simulated cluster. They record their partitions, records and
+commits in `group_ledger.GroupLedger`. A group uses the classic protocol, that of KIP-848, or both:
+then members choose at random at each start, and the group migrates. Members join, commit at times,
+leave, crash and exceed the poll interval. Ghosts commit in the name of former owners of a
+partition; the coordinator must reject every such commit.
 """
 
 from __future__ import annotations
@@ -42,18 +40,18 @@ from mqd.testing.group_ledger import GHOST, GroupLedger
 from mqd.types import TopicPartition
 
 KINDS = ("classic", "eager", "consumer", "consumer", "mixed")
-"""What the members of a group use: cooperative or eager assignors of the classic protocol,
+"""The protocols of a group's members: the classic one with a cooperative or an eager assignor,
 KIP-848, or any.
 """
 WORK_SECONDS = (0.02, 0.1, 0.4)
-"""Mean times that a member works on a batch; it keeps partitions to be revoked for as long."""
+"""Mean processing times of a batch. A member delays revocations for as long."""
 GHOST_SECONDS = 0.2
 POLL_MS = 3000
-"""max.poll.interval.ms: how long a rebalance waits for a member that does not poll."""
+"""max.poll.interval.ms: a rebalance waits this long for a member that does not poll."""
 
 
 class Groups:
-    """The groups of one run; all read the same partitions."""
+    """The groups of one run. All of them read the same partitions."""
 
     def __init__(
         self,
@@ -64,29 +62,28 @@ class Groups:
         end_of: Callable[[TopicPartition], int],
         request_seconds: float,
     ) -> None:
-        """`end_of(partition)`: the end of what is committed there.
-
-        `request_seconds`: a call that took as long was sent more than once.
+        """`end_of(partition)`: the end of its committed records. `request_seconds`: a call that
+        took longer may have been sent more than once.
         """
         self.ledger = ledger
         self.draining = trio.Event()
-        """Set when members must neither join nor leave, and commit all that they have read."""
+        """Set when members must stay, and commit everything that they have read."""
         self.members: dict[GroupConsumer, None] = {}
-        """As long as they live."""
+        """The running members."""
         self.refused: Counter[str] = Counter()
         self.committed: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
-        """(offset, metadata) that each group has committed, as last listed."""
+        """The last known committed offsets, (offset, metadata), of each group."""
         self._new_client = new_client
         self._source = source
         self._end_of = end_of
         self._request_seconds = request_seconds
 
-    # -- what the runner calls
+    # -- for the runner
 
     def start(
         self, nursery: trio.Nursery, partitions: list[TopicPartition], *, groups: int
     ) -> None:
-        """They run until the nursery is cancelled."""
+        """Start the groups. They run until the nursery is cancelled."""
         self.partitions = partitions
         for number in range(groups):
             group = f"group{number}"
@@ -98,7 +95,7 @@ class Groups:
             nursery.start_soon(self._ghost, group)
 
     async def drain(self, client: ClusterClient) -> None:
-        """Returns when each group has read everything, and committed that it has."""
+        """Wait until each group has read everything and has committed it."""
         self.draining.set()
         admin = GroupOffsetAdmin(client, timeout_s=CALL_SECONDS)
         while self.missing() is not None:
@@ -115,7 +112,7 @@ class Groups:
             await trio.sleep(DRAIN_LOOK_SECONDS)
 
     def missing(self) -> str | None:
-        """What a group has not read and committed yet."""
+        """The records that a group has not read, or whose offsets it has not committed."""
         for group, found in self.committed.items():
             for partition in self.partitions:
                 offset = found.get(partition, (0, ""))[0]
@@ -195,7 +192,7 @@ class Groups:
                 return
 
     async def commit(self, consumer: GroupConsumer) -> None:
-        """Commit its positions."""
+        """Commit the positions of a member."""
         ours = set(consumer.assignment())
         offsets = {
             partition: offset
@@ -218,7 +215,7 @@ class Groups:
     # -- ghosts
 
     async def _ghost(self, group: str) -> None:
-        """Commits that must be refused."""
+        """Send commits that the coordinator must reject."""
         chance = self._source(f"ghost-{group}")
         client = await self._new_client(f"ghost-{group}")
         coordinator = Coordinator(client, group, KeyType.GROUP)
@@ -242,7 +239,7 @@ class Groups:
 
 
 class _Events:
-    """Notes the assignments and revocations of one member."""
+    """Records the assignments and revocations of one member."""
 
     def __init__(self, groups: Groups, chance: random.Random, *, classic: bool) -> None:
         self.consumer: GroupConsumer

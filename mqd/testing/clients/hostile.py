@@ -1,9 +1,7 @@
-"""An attacking client beside the checked ones. It sends half frames, sessions of unknown
-partitions, duplicate rows, garbage, and floods of groups, ids and overrides; and it reads no
-responses.
-
-No request of it may become a record of the checked topics, a member of the checked groups, or a
-commit. Its attacks are large enough for tiny budgets (thresholds.py). It ends with the faults.
+"""An attacking client beside the checked ones. It sends incomplete frames, fetch sessions of
+unknown partitions, duplicate rows, garbage, and many groups, ids and overrides; at times it reads
+no responses. None of its requests may add a record to a checked topic, a member to a checked group,
+or a commit. Its attacks can fill the small budgets of thresholds.py. It ends with the faults.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from mqd.testing.requests import decoded, fetch_body, frame
 from mqd.testing.violation import Violation
 
 PAUSE_SECONDS = 0.15
-"""Mean time between two attacks of one attacker."""
+"""The mean pause between two attacks of one attacker."""
 ATTACKERS = 3
 ATTACK_SECONDS_MAX = 2.5
 _FETCH, _PRODUCE, _JOIN_GROUP, _ALTER, _INIT, _METADATA, _FIND, _CREATE = 12, 9, 3, 1, 4, 9, 4, 5
@@ -33,13 +31,14 @@ _UNKNOWN = "not-there"
 ATTACKERS_TOPIC = "of-the-attackers"
 _PIPELINED = 20
 _FLOOD = 600
-"""Requests of one connection that take a node far longer than a turn may have, once they have a
-price (thresholds.py)."""
+"""The number of requests of one connection that take far longer than a turn, if requests have a
+price (thresholds.py).
+"""
 _HALF_FRAME_BYTES = 90_000
 _CROWD = 20
 _NAMES = 16
 _CORRELATION_ID_POSITION = 8
-"""In a frame, after its length, the API key and the version."""
+"""The position in a frame: after its length, the API key and the version."""
 
 Connect = Callable[[], Awaitable[Stream]]
 
@@ -51,7 +50,7 @@ class _Coordinated(NamedTuple):
 
 @asynccontextmanager
 async def _opened(connect: Connect, count: int = 1) -> AsyncIterator[list[Stream]]:
-    """So many connections, for the length of a block."""
+    """Open this many connections for the duration of a block."""
     streams: list[Stream] = []
     try:
         while len(streams) < count:
@@ -63,13 +62,13 @@ async def _opened(connect: Connect, count: int = 1) -> AsyncIterator[list[Stream
 
 
 class Hostile:
-    """Attacks until cancelled. `counts` has its attacks and the refusals."""
+    """Attacks until cancelled. `counts`: its attacks and their rejections."""
 
     def __init__(
         self, connects: Mapping[int, Connect], topic: str, chance: random.Random, *, floods: bool
     ) -> None:
-        """`connects`: one for each node, by its id. `topic`: one that exists, and is checked.
-        `floods`: whether coordinators, which no other client uses then, may be filled.
+        """`connects`: node id -> function that opens a connection. `topic`: an existing, checked
+        topic. `floods`: whether to fill the coordinators, if no other client uses them.
         """
         self.counts: Counter[str] = Counter()
         self._connects = connects
@@ -124,8 +123,8 @@ class Hostile:
     # -- memory
 
     async def _half_frames(self, connect: Connect) -> None:
-        """Several requests at once that never arrive whole; they stay for longer than a
-        connection may wait for memory.
+        """Send several incomplete requests at once, and keep them for longer than a connection may
+        wait for memory.
         """
         async with _opened(connect, 5) as streams:
             for stream in streams:
@@ -136,7 +135,7 @@ class Hostile:
             await trio.sleep(self._chance.uniform(0.1, 1.5))
 
     async def _slow_reader(self, connect: Connect) -> None:
-        """Many large responses, and it reads none."""
+        """Request many large responses, and read none."""
         async with _opened(connect) as (stream,):
             one = frame(
                 "metadata",
@@ -152,7 +151,7 @@ class Hostile:
             await trio.sleep(ATTACK_SECONDS_MAX)
 
     async def _crowd(self, connect: Connect) -> None:
-        """Connections that send nothing."""
+        """Open connections that send nothing."""
         async with _opened(connect, _CROWD):
             await trio.sleep(self._chance.uniform(0.1, 1.0))
 
@@ -174,19 +173,19 @@ class Hostile:
             await self._pipelined(stream, requests)
 
     async def _rows_again(self, connect: Connect) -> None:
-        """Fetches that name one partition many times."""
+        """Send fetches that contain one partition many times."""
         async with _opened(connect) as (stream,):
             await self._pipelined(
                 stream, [frame("fetch", _FETCH, fetch_body(self._topic, [0] * 300))] * 4
             )
 
     async def _flood(self, connect: Connect) -> None:
-        """Many small requests at once, on one connection."""
+        """Send many small requests at once on one connection."""
         async with _opened(connect) as (stream,):
             await self._pipelined(stream, [frame("metadata", _METADATA, {"topics": []})] * _FLOOD)
 
     async def _mixed(self, connect: Connect) -> None:
-        """Records for a topic of the attackers, each before a request that needs no waiting."""
+        """Produce to a topic of the attackers, with a request after each that needs no waiting."""
         topic = {
             "name": ATTACKERS_TOPIC,
             "num_partitions": 1,
@@ -215,7 +214,7 @@ class Hostile:
             )
 
     async def _bad_batches(self, connect: Connect) -> None:
-        """Records for a checked topic in many rows, each damaged: none may be appended."""
+        """Produce many damaged batches to a checked topic: none may be appended."""
         async with _opened(connect) as (stream,):
             batch = bytearray(
                 build_batch([(None, b"of the attacker")], timestamp=1_700_000_000_000)
@@ -232,8 +231,8 @@ class Hostile:
     # -- state
 
     async def _overrides(self, connect: Connect) -> None:
-        """Configurations of groups that do not exist, with names as long as they may be,
-        and longer.
+        """Set configurations of groups that do not exist, with names of the maximum length and
+        longer.
         """
         configs = [{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "1500"}]
         async with _opened(connect) as (stream,):
@@ -254,7 +253,7 @@ class Hostile:
                     self.counts["metadata_refusals"] += one.error_code == ErrorCode.POLICY_VIOLATION
 
     async def _groups(self, connect: Connect) -> None:
-        """Members of new groups, each with large metadata."""
+        """Join new groups with large metadata."""
         async with _opened(connect) as (finder,):
             for group in await self._names_of(finder, _GROUP):
                 body = {
@@ -285,7 +284,7 @@ class Hostile:
                     )
 
     async def _names_of(self, stream: Stream, kind: int) -> list[_Coordinated]:
-        """New names, and the nodes that coordinate them; empty while there is no coordinator."""
+        """New names with the nodes that coordinate them; empty if there is no coordinator."""
         names = [self._name().ljust(100 if kind == _GROUP else 15_000, "x") for _ in range(_NAMES)]
         response = await self._request(
             stream, "find_coordinator", _FIND, {"key_type": kind, "coordinator_keys": names}
@@ -325,14 +324,16 @@ class Hostile:
             await stream.send_all(sent)
             await self._response(stream)
 
-    # -- inside
+    # -- internal
 
     async def _request(self, stream: Stream, name: str, version: int, body: dict[str, Any]) -> Any:
         await stream.send_all(frame(name, version, body))
         return decoded(name, version, await self._response(stream))
 
     async def _pipelined(self, stream: Stream, requests: Sequence[bytes]) -> None:
-        """Send frames at once, numbered. Raises Violation if responses have another order."""
+        """Send frames at once, with correlation ids. Raises Violation if responses have another
+        order.
+        """
         numbered = bytearray()
         for number, request in enumerate(requests):
             numbered += request[:_CORRELATION_ID_POSITION]
@@ -344,7 +345,7 @@ class Hostile:
                 raise Violation(f"I9: response {correlation_id} before response {number}")
 
     async def _response(self, stream: Stream) -> bytes:
-        """The next response, without its length. OSError when the connection ends."""
+        """The next response, without its length. Raises OSError if the connection ends."""
         (size,) = struct.unpack(">i", await self._exactly(stream, 4))
         return await self._exactly(stream, size)
 

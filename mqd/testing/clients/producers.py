@@ -1,8 +1,8 @@
 """Producers of the simulated cluster: mqd's own, and raw ones that write requests to a stream.
 
-One raw producer is idempotent: it keeps up to five batches in flight, and resends them in order
-until each is acknowledged. The other one (acks=1 or 0) sends everything once. Every record's value
-is unique and names its producer.
+One raw producer is idempotent: it has up to five batches in flight, and resends them in order until
+each is acknowledged. The other one (acks=1 or 0) sends each record once. The value of each record
+is unique and contains its producer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from mqd.types import NO_OFFSET, TopicPartition
 
 INIT_PRODUCER_ID = 22
 IN_FLIGHT_MAX = 5
-"""Batches of one producer that a broker recognizes when they are resent (KIP-98)."""
+"""The number of batches of a producer whose retries a broker recognizes (KIP-98)."""
 PRODUCE_SECONDS = 0.2
 RAW_SECONDS = 0.1
-"""Mean pauses of one producer. An acknowledged batch of three replicas costs some thirty steps of
-tasks, and the run of a seed should cost a second or two.
+"""Mean pauses of a producer. A batch with three replicas costs about thirty task steps, and the run
+of a seed should take one or two seconds.
 """
 FINAL_ERRORS = frozenset(
     {
@@ -39,14 +39,13 @@ FINAL_ERRORS = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""A broker that returns one of these stored nothing, at any attempt.
-
-Any other error leaves the outcome unknown.
+"""Errors that prove that no attempt has stored the record. With any other error, the outcome is
+unknown.
 """
 
 
 class Producers:
-    """Each method is the life of one producer, until the workload stops."""
+    """Each method runs one producer until the workload stops."""
 
     def __init__(self, state: WorkloadState) -> None:
         self._state = state
@@ -99,8 +98,8 @@ class Producers:
         send.fail() if error.code in FINAL_ERRORS else send.info()
 
     async def raw(self, name: str, partition: TopicPartition) -> None:
-        """Idempotent: up to five batches in flight, all of them resent after any error, until each
-        is acknowledged.
+        """An idempotent producer: up to five batches in flight, which it resends after any error
+        until each is acknowledged.
         """
         chance = self._state.source(name)
         client = await self._state.new_client(name)
@@ -183,8 +182,8 @@ class Producers:
             await trio.sleep(PAUSE_SECONDS)
 
     async def hasty(self, name: str, partition: TopicPartition) -> None:
-        """acks=1 or acks=0, without idempotence: everything is sent once, over one
-        connection as long as it lasts.
+        """A producer without idempotence, with acks=1 or acks=0: it sends each record once, on one
+        connection as long as that is open.
         """
         chance = self._state.source(name)
         acks = chance.choice([1, 1, 0])

@@ -1,7 +1,5 @@
-"""Steps of transactions that writers and copiers share: begin, write, commit, abort.
-
-A zombie is a producer that continues its transaction after another process got its
-transactional id.
+"""Transaction steps that writers and copiers share: begin, write, commit, abort. A *zombie* is a
+producer that continues its transaction after another process has initialized its transactional id.
 """
 
 from __future__ import annotations
@@ -27,9 +25,10 @@ from mqd.types import TopicPartition
 WRITE_SECONDS = 0.3
 """Mean pause between two transactions of one writer."""
 VERSION_1_SHARE = 0.4
-"""Share of producers that send AddPartitionsToTxn themselves (version 1 of the protocol)."""
+"""The share of producers that use transaction protocol 1: they send AddPartitionsToTxn themselves.
+"""
 TIMEOUT_MS = 3000
-"""Of transactions; now and then one takes longer."""
+"""The transaction timeout; at times a transaction takes longer."""
 
 
 class TransactionSteps:
@@ -48,18 +47,18 @@ class TransactionSteps:
         self.source = source
         self.partitions = partitions
         self.draining = trio.Event()
-        """Set when copiers must copy the rest, without pauses or crashes."""
+        """Set when copiers must copy the rest without pauses and crashes."""
         self.stopping = trio.Event()
         self.refused: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self._heirs: dict[str, ClusterClient] = {}
-        """Transactional id -> the client of the process that replaces a live producer."""
+        """Transactional id -> the client of the process that replaces a running producer."""
 
     @asynccontextmanager
     async def producer(
         self, client: ClusterClient, name: str, *, leave: bool
     ) -> AsyncIterator[TransactionalProducer]:
-        """One life of the producer with this transactional id."""
+        """A producer with this transactional id, for the duration of a block."""
         async with open_transactional_producer(
             client,
             name,
@@ -83,8 +82,8 @@ class TransactionSteps:
         transaction: Transaction,
         consumer: GroupConsumer | None = None,
     ) -> None:
-        """Another process gets the transactional id and writes, while the old one, which does not
-        know it, continues.
+        """Another process initializes the transactional id and writes, while the old one continues
+        without noticing.
         """
         name = transaction.name.partition(".")[0]
         chance = self.source(f"{transaction.name}+")
@@ -139,7 +138,7 @@ class TransactionSteps:
         *,
         version_1: bool,
     ) -> bool:
-        """One transaction. False when its producer must be opened again."""
+        """Run one transaction. Returns False if its producer must be opened again."""
         with self.transaction(name) as transaction:
             await self.begin(producer, version_1=version_1)
             for number in range(chance.choice([1, 2, 5, 20])):
@@ -171,7 +170,7 @@ class TransactionSteps:
     async def end(
         self, producer: TransactionalProducer, transaction: Transaction, *, commit: bool
     ) -> bool:
-        """Commit or abort. False when the producer must be opened again."""
+        """Commit or abort. Returns False if the producer must be opened again."""
         if commit:
             await producer.flush()
             if producer.phase is Phase.OPEN and await self._commit(producer, transaction):

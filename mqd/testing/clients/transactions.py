@@ -1,8 +1,8 @@
 """The transactional clients of one run (`ledger.Ledger` has their results).
 
-Writers write transactions over several partitions; some are aborted, time out, or lose their
-producer in the middle. Copiers copy what the other workload produces (workload.py). All write to
-one topic, which readers of committed records read.
+Writers write transactions with several partitions. Some transactions are aborted or time out, or
+their producer crashes. Copiers copy the records of the other workload (workload.py). All write to
+one topic, from which readers of committed records read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqd.testing.ledger import Log
 from mqd.types import TopicPartition
 
 TOPIC = "t"
-"""The topic that transactions write."""
+"""The topic to which transactions write."""
 
 
 class Transactional:
@@ -78,9 +78,8 @@ class Transactional:
         nursery.start_soon(life)
 
     async def drain(self, client: ClusterClient, on_progress: Callable[[], None]) -> None:
-        """Wait until everything in the source is copied, and the committed offsets prove it.
-
-        `on_progress()` is called after each look that found more copies than any look before it.
+        """Wait until all records of the source are copied, by the committed offsets. Calls
+        `on_progress()` after each poll that finds more copies than all earlier ones.
         """
         copied = 0
         self._steps.draining.set()
@@ -99,14 +98,14 @@ class Transactional:
             await trio.sleep(DRAIN_LOOK_SECONDS)
 
     def missing(self) -> str | None:
-        """What is not copied, or not known to be copied."""
+        """The records that are not copied, or not known to be copied."""
         for partition, offset in self.copied.items():
             if offset != self._end_of(partition):
                 return f"copies of {partition} from {offset} to {self._end_of(partition)}"
         return None
 
     async def stop(self) -> None:
-        """No new transactions; returns when writers and copiers have ended theirs."""
+        """Begin no new transactions, and wait until writers and copiers have ended theirs."""
         self._steps.stopping.set()
         await self._finished.wait()
 
@@ -123,7 +122,7 @@ class Transactional:
     async def read_everything(
         self, client: ClusterClient, *, committed: bool
     ) -> dict[TopicPartition, Log]:
-        """Both views of the partitions, whole."""
+        """All records of the partitions, in both isolation levels."""
         found: dict[TopicPartition, list[tuple[int, bytes]]] = {
             partition: [] for partition in self._steps.partitions
         }

@@ -1,13 +1,12 @@
 """Clients of the simulated cluster that commit in two phases (KIP-939): workers prepare
 transactions, drivers end them.
 
-A worker writes with its own transactional id, prepares, and waits. A driver is another client, with
-nothing but the transactional id, the producer id and the epoch. It decides at once, or long after
-every timeout. It repeats its decision, and tries the opposite one. Some workers continue to write
-after they have prepared, or try to end the transaction themselves. Some forget to prepare. Some
-transactions are swept: their id is initialized again, and their driver comes too late.
-
-The ledger checks the promise: only its driver or a sweep ends a prepared transaction.
+A worker writes with its own transactional id, prepares, and waits. A driver is another client,
+which knows only the transactional id, the producer id and the epoch. It decides at once, or long
+after every timeout. It repeats its decision, and tries the opposite one. Some workers continue to
+write after they have prepared, or try to end the transaction themselves. Some do not prepare. Some
+transactions are *swept*: another client initializes their id again before their driver decides. The
+ledger checks that only its driver or a sweep ends a prepared transaction.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from mqd.testing.ledger import Ledger, Transaction
 from mqd.types import TopicPartition
 
 TIMEOUT_MS = 2500
-"""Of transactions that are not prepared."""
+"""The timeout of transactions that are not prepared."""
 WORK_SECONDS = 0.2
-"""Mean pause between two transactions of a worker."""
+"""The mean pause between two transactions of a worker."""
 DECIDE_SECONDS = (0.02, 0.3, 1.6 * TIMEOUT_MS / 1000)
-"""How long drivers wait; the last one is longer than every timeout."""
+"""The delays of drivers. The last one is longer than every timeout."""
 REFUSALS = frozenset(
     {
         ErrorCode.INVALID_TXN_STATE,
@@ -46,7 +45,7 @@ REFUSALS = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""Another client has ended the transaction, or may end it."""
+"""Errors of EndTxn if another client has ended the transaction, or may end it."""
 
 
 class Pair(NamedTuple):
@@ -61,7 +60,7 @@ NO_PRODUCER = Pair(-1, -1)
 
 @dataclass(eq=False, slots=True)
 class Prepared:
-    """What a driver knows of one transaction, and the decision that its worker wants."""
+    """One prepared transaction, with the decision of its worker."""
 
     transactional_id: str
     writer: Pair
@@ -89,7 +88,7 @@ class TwoPhase:
         self._left = 0
         self._finished = trio.Event()
 
-    # -- what the runner calls
+    # -- for the runner
 
     def start(
         self, nursery: trio.Nursery, partitions: list[TopicPartition], *, workers: int
@@ -101,7 +100,7 @@ class TwoPhase:
             nursery.start_soon(self._worker, f"task{number}")
 
     async def stop(self) -> None:
-        """No new transactions; returns when all are ended."""
+        """Begin no new transactions, and wait until all are ended."""
         self.stopping.set()
         await self._finished.wait()
 
@@ -132,9 +131,9 @@ class TwoPhase:
         number: int,
         chance: random.Random,
     ) -> None:
-        """One transaction, until it is ended."""
+        """Run one transaction to its end."""
         fate = chance.choice(["commit", "commit", "commit", "abort", "sweep", "forget"])
-        # no client initializes that id again: the timeout must abort it
+        # no client initializes this id again: the timeout must abort the transaction
         transactional_id = name if fate != "forget" else f"{name}-{number}"
         transaction = self.ledger.begin(f"{name}.{number}")
         try:
@@ -153,7 +152,7 @@ class TwoPhase:
                 writer = Pair(*producer.producer)
                 owner = await self._prepare(client, name, writer, transaction)
                 if owner is None:
-                    return  # it took too long
+                    return  # the transaction has timed out
                 self.counts["prepared_transactions"] += 1
                 prepared = Prepared(name, writer, owner, transaction, fate == "commit")
                 if chance.random() < 0.5:
@@ -181,7 +180,7 @@ class TwoPhase:
     async def _continue(
         self, zombie: TransactionalProducer, prepared: Prepared, chance: random.Random
     ) -> None:
-        """A worker that continues after it has prepared: its writes must not count."""
+        """Continue to write after the transaction is prepared: these writes must have no effect."""
         self.counts["sealed_writes"] += 1
         client = zombie._client
         late = self.ledger.begin(f"{prepared.transaction.name}.late")
@@ -209,7 +208,7 @@ class TwoPhase:
     async def _prepare(
         self, client: ClusterClient, name: str, expected: Pair, transaction: Transaction
     ) -> Pair | None:
-        """Prepare the transaction; returns its owner, or None when there is no open transaction."""
+        """Prepare the transaction. Returns its owner; None if there is no open transaction."""
         body = {
             "transactional_id": name,
             "transaction_timeout_ms": TIMEOUT_MS,
@@ -239,7 +238,7 @@ class TwoPhase:
         )
 
     async def _sweep(self, client: ClusterClient, name: str) -> None:
-        """Initialize the id again, until it succeeds: that aborts its open transaction."""
+        """Initialize the id until this succeeds, which aborts its open transaction."""
         while True:
             try:
                 async with open_transactional_producer(
@@ -261,7 +260,8 @@ class TwoPhase:
     ) -> bool:
         """Send EndTxn until a response decides.
 
-        `refused`: the broken promise if it is accepted; `accepted`: the one if it is refused.
+        `refused`: the anomaly to record if EndTxn must fail, and succeeds. `accepted`: the anomaly
+        to record if EndTxn must succeed, and fails. Returns whether it succeeded.
         """
         while True:
             try:
@@ -291,7 +291,7 @@ class TwoPhase:
     async def _drive(
         self, driver: ClusterClient, prepared: Prepared, chance: random.Random
     ) -> None:
-        """Decide, again and again."""
+        """Decide, and repeat the decision."""
         with trio.move_on_after(chance.choice(DECIDE_SECONDS)):
             await self.stopping.wait()
         if chance.random() < 0.2:
@@ -311,7 +311,7 @@ class TwoPhase:
             await self._end(driver, prepared, commit=not commit, refused="2pc-turned")
 
     async def _recover(self, driver: ClusterClient, prepared: Prepared) -> None:
-        """A driver that has lost the epoch gets a new one, which fences the earlier owner."""
+        """Get a new epoch for a driver that has lost it. This fences the previous owner."""
         while True:
             try:
                 owner = await self._prepare(

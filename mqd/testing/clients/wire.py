@@ -1,4 +1,4 @@
-"""Requests on a bare stream, as a client in another language sends them."""
+"""Requests on a raw stream, as a client in another language sends them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Wire:
     async def send(
         self, declaration: Api, version: int, body: dict[str, Any], *, has_response: bool = True
     ) -> None:
-        """Raises OSError when the connection is broken, TooSlowError when it takes nothing."""
+        """Send a request. Raises OSError if the connection is broken, TooSlowError if the node does
+        not read.
+        """
         self._next += 1
         encoded = encode_request_header(declaration, version, self._next, self._client_id) + bytes(
             declaration.encode_request(version, body)
@@ -50,7 +52,7 @@ class Wire:
             await self._stream.send_all(_SIZE.pack(len(encoded)) + encoded)
 
     async def receive(self) -> Any:
-        """The response to the oldest request that has none yet."""
+        """Receive the response to the oldest request without a response."""
         declaration, version, correlation_id = self._waiting.popleft()
         with trio.fail_after(RESPONSE_SECONDS):
             while (frame := self._frames.next_frame()) is None:
@@ -79,7 +81,7 @@ def produce_body(
 async def open_leader_stream(
     client: ClusterClient, partition: TopicPartition
 ) -> AsyncIterator[Wire]:
-    """A stream to the partition's leader, for the length of a block."""
+    """A stream to the partition's leader, for the duration of a block."""
     leader = await client.leader(partition, deadline=trio.current_time() + RESPONSE_SECONDS)
     stream = await client._network.connect(*leader.address, timeout=RESPONSE_SECONDS)
     try:

@@ -1,6 +1,6 @@
 """Producers and consumers that use no coordinator (`checker.History` has their results).
 
-Everything random comes from one source for each client.
+Each client has its own random source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mqd.testing.clients.workload_state import WorkloadState
 from mqd.types import TopicPartition
 
 PlaceT = TypeVar("PlaceT")
-"""Where a producer writes: one partition, or several."""
+"""The target of a producer: one partition, or several."""
 
 
 class Workload:
@@ -38,9 +38,8 @@ class Workload:
         raw: int,
         hasty: int,
     ) -> None:
-        """Producers of each kind, spread over the partitions, and consumers of all of them.
-
-        Producers run until `stop`, consumers until the nursery is cancelled.
+        """Start producers of each kind, spread over the partitions, and consumers of all
+        partitions. Producers run until `stop`, consumers until the nursery is cancelled.
         """
         choose = self.state.source("workload")
         producers, consumers = Producers(self.state), Consumers(self.state)
@@ -78,15 +77,17 @@ class Workload:
         nursery.start_soon(life)
 
     async def stop(self) -> None:
-        """No new records; returns when every producer has an outcome for each of its own."""
+        """Send no new records, and wait until every producer knows the outcome of each of its
+        records.
+        """
         self.state.stopping.set()
         await self._finished.wait()
 
     async def read_everything(
         self, client: ClusterClient, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, list[tuple[int, bytes]]]:
-        """The final log of each partition, from offset 0 to the high watermark, as its
-        leader serves it.
+        """Read the final log of each partition from its leader, from offset 0 to the high
+        watermark.
         """
         found: dict[TopicPartition, list[tuple[int, bytes]]] = {
             partition: [] for partition in partitions

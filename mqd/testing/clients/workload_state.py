@@ -1,4 +1,6 @@
-"""What all producers and consumers of one run share: the history, and the acknowledgements."""
+"""The state that all producers and consumers of one run share: the history and the
+acknowledgements.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Statistics:
 
     reconnects: int = 0
     lost_producer_state: int = 0
-    """How often a broker had forgotten a raw producer (OUT_OF_ORDER_SEQUENCE_NUMBER for its
+    """How often a broker has lost the state of a raw producer (OUT_OF_ORDER_SEQUENCE_NUMBER for its
     oldest unacknowledged batch).
     """
     refusals: int = 0
@@ -30,7 +32,7 @@ class Statistics:
 
 
 class WorkloadState:
-    """Where each client notes its results."""
+    """The results of all clients."""
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class WorkloadState:
         is_committed: Callable[[TopicPartition, int], bool],
         clock: Clock,
     ) -> None:
-        """`new_client(name)` creates a ClusterClient. `source(purpose)`: the source of chance."""
+        """`new_client(name)` creates a ClusterClient. `source(purpose)` returns a random source."""
         self.history = history
         self.new_client = new_client
         self.source = source
@@ -49,14 +51,14 @@ class WorkloadState:
         self.statistics = Statistics()
         self.stopping = trio.Event()
         self.acknowledged_at: dict[str, float] = {}
-        """Producer -> when it had its last acknowledgement with acks=all; -inf before the first."""
+        """Producer -> the time of its last acknowledgement with acks=all; -inf before the first."""
         self.positions: dict[tuple[str, TopicPartition], int] = {}
-        """(consumer, partition) -> what it reads next."""
+        """(consumer, partition) -> the offset that it reads next."""
         self._is_committed = is_committed
         self._acknowledgements: dict[TopicPartition | None, trio.Event] = {}
 
     def expect_acknowledgements(self, producer: str) -> None:
-        """Note that this producer must get acknowledgements with acks=all."""
+        """Record that this producer must get acknowledgements with acks=all."""
         self.acknowledged_at[producer] = -math.inf
 
     def acknowledged(self, send: Send, offset: int) -> None:
@@ -75,7 +77,7 @@ class WorkloadState:
             self.history.not_committed(send.partition, offset)
 
     async def next_acknowledgement(self, partition: TopicPartition | None = None) -> None:
-        """Wait for the next acknowledgement with acks=all, in this partition or in any."""
+        """Wait for the next acknowledgement with acks=all, in this partition or in any one."""
         await self._acknowledgements.setdefault(partition, trio.Event()).wait()
 
     def count(self, code: int) -> None:

@@ -25,9 +25,9 @@ from mqd.testing.faults.plan import Mode, Plan
 from mqd.types import TopicPartition
 
 SHORTENED = "x-short"
-"""The topic that loses its oldest records. DeleteRecords may remove records that an
-isolated replica has in another version: its log agrees only from the new log start on. So records
-of this topic are compared with nothing.
+"""The topic that loses its oldest records. DeleteRecords can remove records of which an isolated
+replica has another version: its log agrees only from the new log start on. So no check compares
+records of this topic.
 """
 THROWAWAY = "x"
 """The first letter of topics that administration creates and deletes; no
@@ -38,11 +38,13 @@ _RETENTION: tuple[dict[str, str], ...] = (
     {"retention.ms": "400", "segment.ms": "200", "file.delete.delay.ms": "100"},
     {"segment.ms": "200", "file.delete.delay.ms": "100"},
 )
-"""Configurations of SHORTENED; with the second one only DeleteRecords shortens it."""
+"""Configurations of SHORTENED. With the second one, only DeleteRecords shortens it."""
 
 
 class Administration:
-    """Changes of the metadata during the faults. Acknowledged ones must hold at the end."""
+    """Changes of the metadata during the faults. Acknowledged changes must be in the metadata at
+    the end.
+    """
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class Administration:
     ) -> None:
         self._wall_ms = wall_ms
         self.created: dict[str, int] = {}
-        """Topics whose creation was acknowledged, and their partitions."""
+        """Topics whose creation was acknowledged -> number of partitions."""
         self.deleted: set[str] = set()
         self.doubtful: set[str] = set()
         """Topics whose last creation or deletion has an unknown outcome."""
@@ -69,7 +71,7 @@ class Administration:
         self._number = 0
 
     async def run(self) -> None:
-        """Until cancelled: create, grow and delete topics, elect leaders, move replicas, change
+        """Until cancelled, create, grow and delete topics, elect leaders, move replicas and change
         configurations.
         """
         operations: list[Callable[[], Awaitable[object]]] = [
@@ -87,10 +89,10 @@ class Administration:
                 self.counts["refused"] += 1
 
     async def create(self, name: str | None = None) -> str | None:
-        """Create a topic with this name, or with a new one; returns its name when it exists.
+        """Create a topic with this name, or with a new one. Returns its name if it exists.
 
-        One attempt: one that was given up may create the topic much later, after the deletion of
-        the topic that a second attempt had created.
+        Does not retry: an attempt after its timeout may still create the topic, even after a retry
+        has created it and it was deleted.
         """
         if name is None:
             self._number += 1
@@ -116,10 +118,11 @@ class Administration:
         return name
 
     async def delete_once(self, name: str) -> bool:
-        """One attempt to delete that topic; returns whether it is deleted, so that it may be
-        created again. An attempt that was given up may delete it much later, and then the topic
-        that has its name by that time. So a caller that tries more than once must not create it
+        """Try once to delete this topic. Returns whether it is deleted, so that it may be created
         again.
+
+        An attempt after its timeout may still delete the topic that has this name then. So a caller
+        that retries must not create the topic again.
         """
         del self.created[name]
         self.doubtful.add(name)
@@ -133,7 +136,7 @@ class Administration:
         return True
 
     async def delete(self, name: str | None = None) -> None:
-        """Delete that topic, or a random one."""
+        """Delete this topic, or a random one."""
         if name is None and self.created:
             name = self._chance.choice(sorted(self.created))
         if name is None or name not in self.created:
@@ -150,7 +153,7 @@ class Administration:
         if not self.created:
             return
         name = self._chance.choice(sorted(self.created))
-        # no plot may delete it meanwhile: the growth would note it as existing
+        # no plot may delete it meanwhile: the result would add it to `created` again
         count = self.created.pop(name)
         try:
             if (await self._admin.add_partitions({name: count + 1}))[name] is None:
@@ -160,11 +163,11 @@ class Administration:
             self.created[name] = count
 
     async def shorten(self) -> None:
-        """Until cancelled: write to SHORTENED, which loses its oldest records by retention and
+        """Until cancelled, write to SHORTENED, and delete its oldest records by retention and
         DeleteRecords.
         """
         partition = TopicPartition(SHORTENED, 0)
-        # or all replicas lose records, and none may lead
+        # otherwise all replicas lose records, and none may lead
         flush = {"flush.before.ack": str(self._plan.mode is Mode.POWER_ALL).lower()}
         configs = self._chance.choice(_RETENTION) | flush
         is_there = False

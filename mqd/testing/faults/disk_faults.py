@@ -1,4 +1,4 @@
-"""Faults of disks: a failing fsync, a flipped byte, no space."""
+"""Faults of disks: a failed fsync, a flipped byte, no space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH_CHECKED_FROM = 21
 
 
 class DiskFaults:
-    """Each method strikes once, and mends the disk after a random time."""
+    """Each method injects one fault, and repairs the disk after a random time."""
 
     def __init__(
         self, cluster: FaultedCluster, chance: random.Random, mode: Mode, probes: Probes
@@ -28,9 +28,8 @@ class DiskFaults:
         self._probes = probes
 
     async def sync(self) -> None:
-        """The next fsync of a node fails: it ends.
-
-        The machine loses power with it: its unsynced bytes exist nowhere.
+        """The next fsync of a node fails, so the node stops. Its machine loses power, too, so its
+        unsynced bytes are lost.
         """
         node_id = self._cluster.target()
         if node_id is None or (self._mode is Mode.POWER_ONE and not self._cluster.is_whole()):
@@ -48,13 +47,14 @@ class DiskFaults:
         self._cluster.cut_power(node_id, seconds)
 
     async def corrupt(self) -> None:
-        """Kill a process and flip a byte of a batch that it had not synced. Valid batches follow,
-        so it is no torn tail.
+        """Kill a process and flip a byte of an unsynced batch. Valid batches follow it, so it is no
+        torn tail.
 
-        Only where min.insync.replicas is 2: with 1, the other replicas may stop in order before the
-        controller notices the kill, and records that only the damaged replica had are lost,
-        rightly. And only where every other node has an undamaged replica: a second damage before
-        the first one is reported may leave no acknowledged record in the ISR.
+        Two conditions keep the loss of acknowledged records impossible. min.insync.replicas is 2:
+        with 1, the other replicas could stop cleanly before the controller notices the kill, and
+        records that only the damaged replica has would be lost. Every other node has an undamaged
+        replica: if a second replica is damaged before the first damage is reported, no replica of
+        the ISR may have an acknowledged record.
         """
         image = self._cluster.newest_image()
         if image is None or not self._cluster.is_whole():

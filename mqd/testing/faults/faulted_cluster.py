@@ -1,4 +1,4 @@
-"""The cluster as faults see it: which nodes live, who leads, and the steps that faults share."""
+"""The cluster for faults: its live nodes, its leaders, and steps that faults share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from mqd.testing.probes.probes import Probes
 from mqd.types import TopicPartition
 
 SECONDS_OF_FAULTS = (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""How long a node is down, paused or cut off: below, around and above a session."""
+"""How long a node is down, paused or partitioned: shorter and longer than a session, and about as
+long.
+"""
 
 
 class FaultedCluster:
-    """`counts` has the number of faults of each family."""
+    """`counts`: the number of faults of each family."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class FaultedCluster:
         self.busy: set[int] = set()
         """Nodes that are being stopped or started."""
         self.stage = trio.Lock()
-        """Held during one strike of the nemesis, or during a whole plot (plots.py)."""
+        """Held during one fault of the nemesis, or during a whole plot (plots.py)."""
         self._probes = probes
         self._chance = chance
         self._healed = False
@@ -91,7 +93,9 @@ class FaultedCluster:
         return best[1] if best is not None else None
 
     def newest_image(self) -> Any:
-        """The image of the live node that has applied most; None while there is no node."""
+        """The image of the live node that has applied the most entries; None without a live
+        node.
+        """
         images = [
             daemon.machine.image
             for node_id in self.ids
@@ -105,8 +109,8 @@ class FaultedCluster:
         return found.leader if found is not None else None
 
     def is_whole(self) -> bool:
-        """Whether all nodes live and every replica of every partition is in sync, as the
-        controller knows it.
+        """Whether all nodes run and, by the controller's metadata, every replica of every partition
+        is in sync.
         """
         image = self.newest_image()
         if image is None or self.busy or len(self.live()) < len(self.ids):
@@ -128,7 +132,7 @@ class FaultedCluster:
     # -- steps that faults share
 
     def target(self) -> int | None:
-        """A random live node; the controller or a leader more often than others."""
+        """A random live node: the controller and leaders more often than others."""
         live = self.live()
         if not live:
             return None
@@ -177,7 +181,7 @@ class FaultedCluster:
         self._idle = trio.Event()
 
     async def heal(self) -> None:
-        """End every fault and bring every node back; returns when all processes run."""
+        """End every fault, restart every node, and wait until all processes run."""
         self._healed = True
         self.cluster.network.heal()
         for node_id in self.ids:

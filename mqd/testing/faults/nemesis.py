@@ -1,7 +1,7 @@
-"""The nemesis: strikes with a random fault at random times.
+"""The nemesis: injects random faults at random times.
 
-Faults overlap: each begins at a random time, lasts for a random time and ends by itself. `heal`
-ends all of them. The `Plan` of a seed names the families of faults and how often they strike.
+Faults overlap: each one begins at a random time, lasts for a random time, and ends by itself.
+`heal` ends all of them. The `Plan` of a seed has the families of faults and their rate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mqd.testing.probes.probes import Probes
 
 
 class Nemesis:
-    """Strikes until `heal`."""
+    """Injects faults until `heal`."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Nemesis:
     ) -> None:
         self.cluster = cluster
         self.beside: Callable[[], Awaitable[None]] | None = None
-        """A plot (plots.py) to play until `heal`, too."""
+        """A plot (plots.py) that also runs until `heal`."""
         self._plan = plan
         self._chance = chance
         self._scope = trio.CancelScope()
@@ -52,10 +52,10 @@ class Nemesis:
             "full": disks.full,
             "corrupt": disks.corrupt,
         }
-        """Family -> its fault."""
+        """Family -> function that injects its fault."""
 
     async def run(self) -> None:
-        """Strike now and then, until `heal`."""
+        """Inject faults at random times until `heal`."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 if self.beside is not None:
@@ -67,6 +67,6 @@ class Nemesis:
                         await strike()
 
     async def heal(self) -> None:
-        """End every fault and bring every node back; returns when all processes run."""
+        """End every fault, restart every node, and wait until all processes run."""
         self._scope.cancel()
         await self.cluster.heal()

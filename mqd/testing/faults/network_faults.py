@@ -8,14 +8,14 @@ from mqd.testing.faults.faulted_cluster import FaultedCluster
 
 
 class NetworkFaults:
-    """Each method strikes once, and heals the network after a random time."""
+    """Each method injects one fault, and heals the network after a random time."""
 
     def __init__(self, cluster: FaultedCluster, chance: random.Random) -> None:
         self._cluster = cluster
         self._chance = chance
 
     async def partition(self) -> None:
-        """Cut the nodes in halves, isolate one, or leave one as a bridge between halves."""
+        """Partition the nodes into halves, isolate one, or leave one as a bridge between halves."""
         self._cluster.counts["partition"] += 1
         ids = self._cluster.ids[:]
         self._chance.shuffle(ids)
@@ -37,7 +37,7 @@ class NetworkFaults:
         self._cluster.network.heal()
 
     async def stall(self) -> None:
-        """Hold the bytes of one direction of one link, or all that a node sends."""
+        """Hold the bytes of one direction of one link, or all bytes that a node sends."""
         self._cluster.counts["stall"] += 1
         source = self._cluster.target() or self._cluster.ids[0]
         others = [node_id for node_id in self._cluster.ids if node_id != source]

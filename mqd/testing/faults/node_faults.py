@@ -11,7 +11,7 @@ from mqd.testing.faults.plan import Mode
 
 
 class NodeFaults:
-    """Each method strikes once, and has the node start again after a random time."""
+    """Each method injects one fault, and restarts the node after a random time."""
 
     def __init__(self, cluster: FaultedCluster, chance: random.Random, mode: Mode) -> None:
         self._cluster = cluster
@@ -19,7 +19,7 @@ class NodeFaults:
         self._mode = mode
 
     async def kill(self) -> None:
-        """Kill one, some or all processes; at times a second time while they recover."""
+        """Kill one, some or all processes; at times again while they recover."""
         targets = {self._cluster.target()}
         if self._chance.random() < 0.3:
             targets.update(
@@ -66,7 +66,7 @@ class NodeFaults:
             target for target in targets if target is not None and target not in self._cluster.busy
         ):
             self._cluster.cut_power(node_id, self._cluster.duration())
-        # the remaining node may be the one that lost records
+        # the remaining node may be the one that has lost records
         if self._mode is Mode.POWER_ONE and self._chance.random() < 0.5:
             for node_id in self._cluster.live():
                 if self._chance.random() < 0.7:

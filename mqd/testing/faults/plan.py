@@ -1,12 +1,12 @@
-"""Which faults the run of one seed has, and how often.
+"""The faults of the run of one seed, and their rate.
 
-Power cuts need care. What a topic without `flush.before.ack` acknowledged is in the memory of its
-in-sync replicas, and is lost where all of them lose power (docs/INVARIANTS.md, I1). So there are
-three modes. No mode may lose an acknowledged record:
+Without `flush.before.ack`, acknowledged records may be only in the memory of the in-sync replicas:
+they are lost if all these replicas lose power (docs/INVARIANTS.md, I1). So there are three modes,
+and no mode may lose an acknowledged record:
 
-- KILL: any number of processes is killed; machines keep running.
-- POWER_ONE: one node loses power, and no other until every replica is in sync again; processes are
-  killed besides.
+- KILL: any number of processes is killed, but machines keep running.
+- POWER_ONE: one node loses power, and no other one until every replica is in sync again. Processes
+  are killed, too.
 - POWER_ALL: any number of nodes loses power at once, and every topic has `flush.before.ack`.
 """
 
@@ -18,7 +18,7 @@ from enum import Enum
 
 
 class Mode(Enum):
-    """What may happen to the power."""
+    """The power failures that are permitted."""
 
     KILL = "kill"
     POWER_ONE = "power-one"
@@ -48,7 +48,7 @@ class Plan:
     mode: Mode
     families: tuple[str, ...]
     fault_every: float
-    """Mean seconds between faults."""
+    """The mean seconds between faults."""
     admin_every: float
 
     @classmethod

@@ -1,9 +1,9 @@
-"""Directed faults (plots): short sequences in which one check of the code alone keeps a promise.
+"""Directed faults (plots): short sequences in which a guarantee depends on one check of the code.
 
-Random faults seldom produce such a sequence. Examples: a leader is deposed while its AlterPartition
-request is in flight; a node that lost acknowledged records returns first. The seed decides which
-plot a run has. The plot repeats, and no other fault strikes during it. No plot does what the mode
-of the seed forbids (plan.py): no acknowledged record may be lost.
+Random faults rarely produce such a sequence. Examples: a leader is replaced while its
+AlterPartition request is in flight; a node that has lost acknowledged records returns first. The
+seed determines the plot of a run. The plot repeats, without other faults during it. A plot contains
+only faults that the mode of the seed permits (plan.py), so no acknowledged record may be lost.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ PLOTS: dict[str, tuple[Mode, ...]] = {
     "blackout": (Mode.POWER_ALL,),
     "one-by-one": (Mode.POWER_ALL,),
 }
-"""Name -> the modes in which it may be played."""
+"""Name -> the modes that permit the plot."""
 LIKELIHOOD = 0.7
-"""That a seed plays one."""
+"""The probability that a seed has a plot."""
 RARITY = 6
-"""Weight of a plot that only one mode permits: one seed in four has this mode."""
+"""The weight of a plot that only one mode permits: one seed in four has this mode."""
 EVERY_SECONDS = 0.7
 PLAY_SECONDS_MAX = 8.0
 LOOK_SECONDS = 0.01
 PATIENCE_SECONDS = 3.0
-"""How long a plot waits for its next step before it is given up."""
+"""The timeout of each step of a plot. After it, the plot ends."""
 ADMIN_SECONDS = 1.0
 
 
 def draw_plot(mode: Mode, chance: random.Random) -> str | None:
-    """The plot of a seed of this mode; None for no plot."""
+    """Choose the plot of a seed of this mode, or None."""
     if chance.random() >= LIKELIHOOD:
         return None
     names = [
@@ -60,11 +60,11 @@ def draw_plot(mode: Mode, chance: random.Random) -> str | None:
 
 
 class _GivenUpError(Exception):
-    """The next step is not possible now."""
+    """The next step of the plot is not possible now."""
 
 
 class Plots:
-    """Plays one plot until cancelled. `counts` has how often it was completed."""
+    """Repeats one plot until cancelled. `counts`: how often each plot was completed."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Plots:
     # -- the plots
 
     async def _deposed(self) -> None:
-        """An isolated controller runs for a while, and returns with entries that no other node
+        """An isolated controller runs for a while, and returns with log entries that no other node
         has.
         """
         deposed = self._cluster.controller()
@@ -118,7 +118,9 @@ class Plots:
         await trio.sleep(self._chance.uniform(0.5, 1.0))
 
     async def _late_isr_change(self) -> None:
-        """A leader proposes a follower for its ISR, and the request arrives after another leads."""
+        """A leader proposes a follower for its ISR. The request arrives after another node has
+        become the leader.
+        """
         partition, leader, follower = await self._returning()
         held = self._hold_isr_changes(leader)
         try:
@@ -138,8 +140,8 @@ class Plots:
         await trio.sleep(0.3)
 
     async def _deleted(self) -> None:
-        """A topic is deleted, and may be created again under the same name, while a node that has
-        it is down.
+        """A topic is deleted, and maybe created again with the same name, while a node with its
+        replica is down.
         """
         administration = self._administration
         name = (
@@ -191,8 +193,8 @@ class Plots:
         self._cluster.network.heal()
 
     async def _first_back(self) -> None:
-        """One of the last two in-sync replicas loses power and the other is killed. The former
-        returns first, and has lost acknowledged records.
+        """One of the last two in-sync replicas loses power, and the other is killed. The first one,
+        which has lost acknowledged records, returns first.
         """
         await self._until(self._cluster.is_whole)
         partition = self._chance.choice(self._cluster.checked)
@@ -228,8 +230,8 @@ class Plots:
         await trio.sleep(2.0)
 
     async def _one_by_one(self) -> None:
-        """A leader is killed right after an acknowledgement. When one of its followers leads, all
-        other nodes lose power.
+        """A leader is killed right after an acknowledgement. When a follower has become the leader,
+        all other nodes lose power.
         """
         partition = self._chance.choice(self._cluster.checked)
         found = self._image(partition)
@@ -252,8 +254,8 @@ class Plots:
     # -- steps of plots
 
     async def _returning(self) -> tuple[TopicPartition, int, int]:
-        """A partition, its leader, and one of its followers that was out of the ISR and is
-        being started; no controller is among them.
+        """Find a partition, its leader, and a starting follower that was not in the ISR. Neither
+        node is the controller.
         """
         await self._until(self._cluster.is_whole)
         partition = self._chance.choice(self._cluster.checked)
@@ -271,7 +273,7 @@ class Plots:
         return partition, leader, follower
 
     def _hold_isr_changes(self, node_id: int) -> trio.Event:
-        """AlterPartition requests of this node stay in flight until the event is set."""
+        """Keep AlterPartition requests of this node in flight until the event is set."""
         daemon = self._cluster.daemon(node_id)
         if daemon is None:
             raise _GivenUpError
@@ -295,8 +297,8 @@ class Plots:
         return daemon is not None and topic.encode() in daemon.replica.by_name
 
     def _kill(self, node_id: int, seconds: float | None) -> None:
-        """Kill a process, and start it again after so many seconds. With None, the caller starts
-        it, or `heal` does.
+        """Kill a process, and start it again after this many seconds. None: the caller starts it,
+        or `heal`.
         """
         self._cluster.counts["kill"] += 1
         self._node(node_id).kill()
@@ -307,7 +309,7 @@ class Plots:
         return self._cluster.node(node_id)
 
     def _image(self, partition: TopicPartition) -> Any:
-        """The partition as the newest living image has it."""
+        """The state of the partition in the newest image of a live node."""
         image = self._cluster.newest_image()
         found = image.partition(*partition) if image is not None else None
         if found is None:

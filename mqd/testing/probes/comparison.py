@@ -1,4 +1,4 @@
-"""Comparison of a replica with what is committed in its partition (I1 to I5)."""
+"""Compares a replica with the committed batches of its partition (I1 to I5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mqd.testing.violation import Violation
 def commit_batches(
     own: Shadow, committed: Committed, high_watermark: int, leader_epoch: int, where: str
 ) -> None:
-    """A leader's high watermark has passed these batches of its log."""
+    """Add the batches that a leader's high watermark has passed to the committed ones."""
     for batch in own.batches[bisect_left(own.batches, (committed.end,)) :]:
         if batch.next_offset > high_watermark:
             break
@@ -25,9 +25,10 @@ def commit_batches(
 
 
 def compare(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
-    """The replica must hold the committed batches below `end`, those that are older
-    than its log excepted. Batches below its log start offset may also differ: the leader has
-    deleted those offsets, so nobody reads them here, and the segment is removed soon.
+    """The replica must have the committed batches from its log start to `end`.
+
+    Batches below its log start offset may differ: the leader has deleted those offsets, so nobody
+    reads them here, and their segment is removed soon.
     """
     if not committed.batches or end <= committed.first_offset:
         return
@@ -62,10 +63,10 @@ def compare(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
 
 
 def _compare_compacted(shadow: Shadow, committed: Committed, end: int, what: str) -> None:
-    """What the replica has is what was committed, or less of it; above what any replica
-    has compacted nothing is missing.
+    """A replica has no record that was not committed. Above the compacted offsets it has no
+    gaps.
     """
-    # what came before was compared, and the log was not rewritten since
+    # earlier batches were compared, and the log was not rewritten since
     first = (shadow.compared_below,)
     ours = {
         batch.base_offset: batch

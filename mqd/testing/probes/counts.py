@@ -1,4 +1,4 @@
-"""How often each event happened that the probes see."""
+"""Counts the events that the probes see."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counts:
-    """What happened in a run: for its totals."""
+    """The counts of one run, for the totals."""
 
     looks: int = 0
     elections: int = 0

@@ -1,7 +1,7 @@
-"""What must hold inside of the group coordinators, checked after every event that added records.
+"""Invariants inside the group coordinators, checked after every event that adds records.
 
-Only the coordinator of the newest leader epoch counts: a deposed one may have state for a while
-that will never be committed.
+Only the coordinator of the newest leader epoch counts: a former one may have state that will never
+be committed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from mqd.testing.violation import Violation
 from mqd.types import TopicPartition
 
 Owned = Callable[[], Mapping[str, frozenset[TopicPartition]]]
-"""Member id -> the partitions that this member reads: it has neither given them up nor learned that
-it lost them.
+"""Member id -> the partitions that this member reads: it has not revoked them, and does not know
+that it has lost them.
 """
 
 
 class GroupProbe:
-    """Partitions of groups with server-side assignment (KIP-848) have one owner each, and
-    members own what the coordinator assigned to them.
+    """In groups with server-side assignment (KIP-848), each partition has one owner, and members
+    own only partitions that the coordinator has assigned to them.
     """
 
     def __init__(self, owned: Owned) -> None:
@@ -29,20 +29,19 @@ class GroupProbe:
         self._owned = owned
         self._seen: dict[tuple[int, int], tuple[Any, int]] = {}
         self._epochs: dict[Any, dict[str, int]] = {}
-        """Epochs of the groups that a shard had at the latest check. A group that is created again,
-        or was of the classic protocol, starts again.
+        """The epochs of a shard's groups at the last check. A group that was deleted, or used the
+        classic protocol meanwhile, begins again.
         """
         self._uninformed: dict[tuple[str, str], frozenset[TopicPartition]] = {}
-        """(group, member) -> what a classic member read when it joined again after its removal.
-        A coordinator accepts its JoinGroup, as Apache Kafka does. The response to SyncGroup is the
-        first one that shows what it lost, and further members may delay that one by any number of
+        """(group, member) -> the partitions that a classic member read when it rejoined after its
+        removal. The coordinator accepts its JoinGroup, as Apache Kafka does. Only the response to
+        SyncGroup shows the lost partitions, and other members can delay it by any number of
         JoinGroups.
         """
 
     def look(self, node_id: int, daemon: Any, newest: Callable[[UUID, int], Any]) -> None:
-        """After a step of this node. Raises Violation.
-
-        `newest(topic id, partition)`: its newest image.
+        """Check after a step of this node. Raises Violation. `newest(topic id, partition)`: the
+        newest image of the partition.
         """
         for index, held in daemon.coordinators.groups._contexts.items():
             if not held.is_active:
@@ -91,7 +90,7 @@ class GroupProbe:
             member = group.members.get(member_id)
             if (
                 member is None or member.epoch < 0
-            ):  # it has left, or will soon learn that it was removed
+            ):  # it has left, or its next response reports the removal
                 continue
             foreign = [
                 place

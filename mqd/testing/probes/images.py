@@ -1,4 +1,4 @@
-"""What must hold in the metadata images of the nodes (I10)."""
+"""Invariants of the nodes' metadata images (I10)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ class ImageProbe:
     """Every image of every partition that any node has applied."""
 
     def __init__(self, shadows: Mapping[Key, Mapping[int, Shadow]], counts: Counts) -> None:
-        """`shadows` learn which replicas the metadata takes from their nodes."""
+        """`shadows`: replicas that the metadata removes from their nodes are marked there."""
         self._shadows = shadows
         self._counts = counts
         self._epoch_leaders: dict[tuple[UUID, int, int], int] = {}
         self._images: dict[tuple[UUID, int, int], Any] = {}
         self.newest: dict[Key, Any] = {}
-        """Of each partition the image with the highest partition epoch that any node has
-        applied.
+        """The image of each partition with the highest partition epoch that any node has applied.
         """
         self._indexes: dict[int, int] = {}
         self._contents: dict[int, tuple[int, tuple[Any, ...]]] = {}
-        """Index -> the first node that was seen there, and what its image held besides
+        """Index -> the first node that has applied it, and the content of its image without
         partitions.
         """
 
@@ -37,7 +36,7 @@ class ImageProbe:
         self._indexes.pop(node_id, None)
 
     def look(self, node_id: int, daemon: Daemon) -> None:
-        """If the node has applied more since the last look."""
+        """Check the image if the node has applied entries since the last call."""
         image = daemon.machine.image
         if image.index == self._indexes.get(node_id):
             return
@@ -102,7 +101,9 @@ class ImageProbe:
     def lead(
         self, topic_id: UUID, number: int, leader_epoch: int, node_id: int, where: str
     ) -> None:
-        """This node leads the partition in this leader epoch, by the metadata or by its own log."""
+        """Record that this node leads the partition in this leader epoch, by the metadata or by its
+        own log.
+        """
         known = self._epoch_leaders.setdefault((topic_id, number, leader_epoch), node_id)
         if known != node_id:
             raise Violation(
@@ -112,9 +113,8 @@ class ImageProbe:
 
 
 def _content(image: Any) -> tuple[Any, ...]:
-    """What an image holds besides partitions and brokers.
-
-    Cheap: values are replaced where they change.
+    """The content of an image without partitions and brokers. Cheap, because changes replace
+    values.
     """
     topics = frozenset((topic.name, topic_id) for topic_id, topic in image.topics_by_id.items())
     return (
@@ -128,8 +128,8 @@ def _content(image: Any) -> tuple[Any, ...]:
 
 
 def _moved_early(before: Any, after: Any) -> set[int]:
-    """Replicas that a move has brought, and that count like the others without having been
-    in sync (KIP-455).
+    """Replicas that a reassignment has added, and that count as final without having been in sync
+    (KIP-455).
     """
     settled = set(after.replicas) - set(after.adding)
     return settled - (set(before.replicas) - set(before.adding)) - set(before.isr) - set(after.isr)

@@ -1,4 +1,6 @@
-"""What must still happen after the end of all faults; None when nothing is missing."""
+"""Conditions that must become true after the end of all faults. Each function returns what is
+missing, or None.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from mqd.testing.probes.whole import Live
 
 
 def unstable(live: Live) -> str | None:
-    """A partition in which an open transaction holds up readers of committed records, according to
-    its leader.
+    """A partition in which, by its leader, an open transaction blocks readers of committed
+    records.
     """
     for daemon in live.values():
         for partitions in daemon.replica.by_name.values():
@@ -25,7 +27,7 @@ def unstable(live: Live) -> str | None:
 
 
 def undeleted(live: Live) -> str | None:
-    """A replica that still has records which its leader has deleted."""
+    """A replica that still has records that its leader has deleted."""
     for leader, daemon in live.items():
         for partitions in daemon.replica.by_name.values():
             for partition in partitions.values():
@@ -44,9 +46,8 @@ def undeleted(live: Live) -> str | None:
 
 
 def unreleased(live: Live) -> str | None:
-    """A node whose pools count more than its connections hold (I14).
-
-    Requests that are in tasks count too, for a moment.
+    """A node whose pools count more bytes than its connections use (I14). Requests in tasks count,
+    too, for a short time.
     """
     for node_id, daemon in live.items():
         server = daemon.server

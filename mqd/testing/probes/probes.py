@@ -1,10 +1,10 @@
-"""What must hold inside the cluster, checked after every event. docs/INVARIANTS.md names the
+"""Invariants inside the cluster, checked after every event. docs/INVARIANTS.md names the
 invariants.
 
-`Probes.look` compares only what changed since the latest call, so it may be called after each of
-millions of events. `validate` compares everything, images and bytes included, at times and at the
-end. A probe reads the nodes' own objects and changes nothing in them. `violation` has the first
-violation; `on_violation` is called for it, and no probe runs after it.
+`Probes.look` checks only changes since the last call, so a run can call it after each of millions
+of events. `validate` compares everything, also images and bytes, at times and at the end. A probe
+reads the nodes' own objects and changes nothing. `violation` has the first violation. It is passed
+to `on_violation`, and no probe runs after it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mqd.types import TopicPartition
 
 
 class Probes:
-    """See the head of the file. `voters` are the ids that count for a majority. `may_lose(topic)`
-    returns whether the disk faults of this run may lose acknowledged records of that topic.
+    """All probes of one run. `voters`: the ids that count for a majority. `may_lose(topic)`:
+    whether disk faults of this run may lose acknowledged records of the topic.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Probes:
     # -- events outside of the nodes
 
     def power_cut(self, node_id: int) -> None:
-        """A node will lose its unsynced bytes now."""
+        """A node loses its unsynced bytes now."""
         for replicas in self._replicas.shadows.values():
             if node_id in replicas:
                 replicas[node_id].lost_power = True
 
     def set_aside(self, node_id: int, partition: TopicPartition) -> None:
-        """The files of a replica were damaged: records may be missing until it has fetched them
+        """The files of a replica were damaged. Records may be missing until it has fetched them
         again.
         """
         shadow = self.shadow(node_id, partition)
@@ -89,7 +89,7 @@ class Probes:
         return committed is not None and offset < committed.end
 
     def committed_end(self, partition: TopicPartition) -> int:
-        """The end of what is committed of a partition."""
+        """The end offset of the committed records of a partition."""
         key = self._replicas.names[partition], partition.partition
         committed = self._replicas.committed.get(key)
         return committed.end if committed is not None else 0
@@ -106,10 +106,10 @@ class Probes:
         """See liveness.py."""
         return liveness.unreleased(self._live())
 
-    # -- looking
+    # -- after each event
 
     def look(self, node_id: int) -> None:
-        """After a step of this node. Never raises: see `violation`."""
+        """Check after a step of this node. Never raises: see `violation`."""
         if self.violation is not None:
             return
         self.counts.looks += 1
@@ -141,7 +141,7 @@ class Probes:
     # -- everything
 
     def validate(self) -> None:
-        """Compare images, bytes and producers of all live nodes, whole. Never raises."""
+        """Compare the whole images, bytes and producers of all live nodes. Never raises."""
         if self.violation is not None:
             return
         try:

@@ -1,7 +1,7 @@
-"""What must hold in the metadata log of the voters (I11, I12; Ongaro, figure 3.2).
+"""Invariants of the voters' metadata logs (I11, I12; Ongaro, figure 3.2).
 
-What the commit index of any voter has passed is committed: every later leader has it, and every
-node applies the same.
+An entry is committed when the commit index of any voter has passed it: every later leader must have
+it, and every node must apply it.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from mqd.testing.violation import Violation
 
 
 class QuorumProbe:
-    """The metadata log as the voters hold it. `voters` are the ids that count for a majority."""
+    """The metadata logs of the voters. `voters`: the ids that count for a majority."""
 
     def __init__(self, voters: tuple[int, ...], counts: Counts) -> None:
         self._voters = voters
         self._counts = counts
         self.leaders: dict[int, int] = {}
         self.entries: dict[tuple[int, int], tuple[bytes, int]] = {}
-        """(index, term) -> command, term of the entry before."""
+        """(index, term) -> (command, term of the previous entry)."""
         self.committed: dict[int, tuple[int, bytes]] = {}
         self.last: int = 1
-        """Index of the newest committed entry. The first one is the base of every journal."""
+        """The index of the newest committed entry. The first entry is the base of every journal."""
         self.journals: dict[int, Any] = {}
-        """The newest journal object of each voter, dead ones too."""
+        """The newest journal object of each voter, also of ended processes."""
         self.kept: dict[int, int] = {}
-        """Voter -> up to which index former processes had synced the entries that its journal still
-        has. A new process cannot know what was synced and rewrites its journal, so it does not
-        count these entries at once, although they are on the disk.
+        """Voter -> the index up to which former processes have synced entries of its journal. A new
+        process does not know which entries are synced, and rewrites its journal. So it does not
+        count these entries at once, although they are on disk.
         """
         self.states: dict[int, tuple[Any, ...]] = {}
         self.newest: dict[int, Any] = {}
         self.compared: dict[int, int] = {}
-        """Node -> its commit index when it was last compared."""
+        """Node -> its commit index at the last check."""
 
     def begin_life(self, node_id: int) -> None:
         """A new process of this node runs."""
@@ -114,7 +114,7 @@ class QuorumProbe:
         self.newest[node_id] = rows[-1]
 
     def _commit(self, node_id: int, journal: Any, index: int) -> None:
-        """The first sight of a committed entry: a majority must have it on stable storage."""
+        """Check a newly committed entry: a majority must have it on stable storage."""
         if index <= journal.base_index:
             raise Violation(
                 f"I12: node {node_id} committed {index} by a snapshot; no voter had committed it"

@@ -1,7 +1,7 @@
-"""What must hold in the replicas of each partition (I1 to I5, I8).
+"""Invariants of the replicas of each partition (I1 to I5, I8).
 
-Every replica below its own high watermark, every in-sync replica below that of the leader, and the
-whole log of every new leader must agree with what is committed.
+These must agree with the committed batches: every replica below its own high watermark, every
+in-sync replica below that of the leader, and the whole log of every new leader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mqd.types import TopicPartition
 
 
 class ReplicaProbe:
-    """The shadows of all replicas, and what is committed in their partitions."""
+    """The shadows of all replicas, and the committed batches of their partitions."""
 
     def __init__(
         self,
@@ -38,14 +38,16 @@ class ReplicaProbe:
         self.names: dict[TopicPartition, UUID] = {}
         self._images = images
         self._seen: dict[int, dict[int, tuple[Any, ...]]] = {}
-        """Node -> id() of a replica of its present life -> what was seen of it at the last look."""
+        """Node -> id() of a replica object of its current process -> the state of the replica at
+        the last check.
+        """
 
     def begin_life(self, node_id: int) -> None:
         """A new process of this node runs."""
         self._seen[node_id] = {}
 
     def look(self, node_id: int, life: int, daemon: Daemon) -> None:
-        """Called for every step of every node: what did not change must cost next to nothing."""
+        """Check after a step of a node. A replica without changes must cost almost nothing."""
         seen = self._seen[node_id]
         for partitions in daemon.replica.by_name.values():
             for partition in partitions.values():
@@ -60,7 +62,7 @@ class ReplicaProbe:
                     partition.assignment,
                     log.failure,
                     log,
-                    partition,  # held, so that nothing else gets its id
+                    partition,  # keep a reference, so that no other object gets its id
                 )
                 if seen.get(id(partition)) == state:
                     continue
@@ -121,7 +123,7 @@ class ReplicaProbe:
             or (log.truncations, log.cleanings) != (shadow.cuts, shadow.cleanings)
             or shadow.life != life
         ):
-            # its last log, and what was seen of it
+            # its last log, and the state of that
             died_in_cut = (
                 shadow.life != life and bool(before) and before[8].truncations != before[3][0]
             )
@@ -173,7 +175,7 @@ class ReplicaProbe:
 
     @staticmethod
     def _look_at_stable(partition: Any, shadow: Shadow, where: str) -> None:
-        """Readers of committed records get nothing from the first open transaction on."""
+        """`read_committed` consumers must get no records from the first open transaction on."""
         log, stable = partition.log, partition.last_stable_offset
         if not log.log_start_offset <= stable <= partition.high_watermark:
             raise Violation(
@@ -194,8 +196,8 @@ class ReplicaProbe:
             )
 
     def _look_at_leader(self, partition: Any, key: Key, committed: Committed, where: str) -> None:
-        """What a leader's high watermark passes must be on every in-sync replica: from here
-        on it is committed.
+        """Batches that a leader's high watermark passes must be on every in-sync replica. From now
+        on they are committed.
         """
         high_watermark = partition.high_watermark
         shadows = self.shadows[key]
@@ -209,8 +211,8 @@ class ReplicaProbe:
                 and newest.partition_epoch > partition.assignment.partition_epoch
                 and member not in newest.isr
             ):
-                # removed from the ISR since, which this leader does not know yet: the member may
-                # have removed its log
+                # the member was removed from the ISR, which this leader does not know yet: the
+                # member may have removed its log
                 continue
             shadow = shadows.get(member)
             if shadow is None:
@@ -227,10 +229,8 @@ class ReplicaProbe:
     def _read_log(
         self, node_id: int, life: int, log: Any, shadow: Shadow, died_in_cut: bool, where: str
     ) -> None:
-        """Bring the shadow up to the file, and check what was truncated.
-
-        A process that was killed during a truncation has lost nothing by the kill: the records that
-        its leader does not have are truncated in any case.
+        """Update the shadow from the files, and check truncations. A kill during a truncation loses
+        no records: those that the leader does not have are truncated in any case.
         """
         if (log.truncations, log.cleanings, life) == (
             shadow.cuts,
@@ -245,7 +245,7 @@ class ReplicaProbe:
         fresh = Shadow()
         fresh.end = log.segments[0].base_offset
         extend(self._world, node_id, log, fresh, where, self._counts)
-        # at its leader's log start, which had passed it
+        # at its leader's log start, which is after the replica's end
         was_reset = log.segments[0].base_offset > end_before
         older = (
             []
@@ -261,7 +261,7 @@ class ReplicaProbe:
         )
         shadow.agreed = min(shadow.agreed, kept)
         cut_at = before[kept].base_offset if kept < len(before) and not was_reset else end_before
-        # what is missing in between, or has fewer records, was compacted
+        # compaction has removed the missing batches, and records of others
         if log.cleaned_to or log.cleanings:
             cut_at, shadow.agreed = (
                 min(shadow.batches[-1].next_offset if shadow.batches else 0, end_before),
@@ -300,11 +300,11 @@ class ReplicaProbe:
 
 
 def _epoch_led_in_passing(log: Any, shadow: Shadow, before: tuple[Any, ...]) -> int | None:
-    """The epoch in which the node led since the latest check, although it does not lead now: one
-    step may apply several metadata entries, and the high watermark may move between them.
+    """The epoch in which the node has led since the last check, if it does not lead now. One step
+    may apply several metadata entries, and the high watermark may move between them.
 
-    Either the node led at the latest check, or its leader epochs show it: only a leader notes an
-    epoch before its log has a batch of it.
+    Either the node led at the last check, or its leader epochs show it: only a leader adds an epoch
+    before its log has a batch of it.
     """
     latest: int = log.epochs.latest
     if latest > shadow.latest_epoch and not (

@@ -1,9 +1,8 @@
-"""What the probes know of each replica, read from its files, and of what is committed.
+"""The state of each replica, which the probes read from its files, and the committed batches.
 
-- Of every replica there is a *shadow*: the headers of all batches in its files, read as they
-  appear. It outlives the process.
-- What the high watermark of any leader has passed is *committed*: one list of batches for each
-  partition, which only grows.
+- Every replica has a *shadow*: the headers of all batches in its files. It survives the process.
+- A batch is *committed* when the high watermark of any leader has passed it: one list of batches
+  for each partition, which only grows.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from mqd.testing.probes.counts import Counts
 from mqd.testing.violation import Violation
 
 Key = tuple[UUID, int]
-"""Topic id and partition: a topic that is created again under the same name has another id."""
+"""Topic id and partition. A topic that is created again has another id."""
 
 
 class World(Protocol):
-    """What the probes need of the simulated cluster."""
+    """The parts of the simulated cluster that the probes use."""
 
     def daemon(self, node_id: int) -> Daemon | None:
-        """The live node, None while there is none."""
+        """The live parts of the node; None while it is down."""
         ...
 
     def contents(self, node_id: int, path: Path) -> bytes | bytearray:
@@ -37,7 +36,7 @@ class World(Protocol):
 
 
 class Batch(NamedTuple):
-    """What distinguishes one batch from another."""
+    """The identity of one batch."""
 
     base_offset: int
     next_offset: int
@@ -49,30 +48,30 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Shadow:
-    """One replica, as read from its files. `batches` outlives the process."""
+    """One replica, as read from its files. `batches` survives the process."""
 
     batches: list[Batch] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
     """(base offset of the segment, position in its file) of each batch."""
     start: int = 0
-    """Where its files begin."""
+    """The first offset of its files."""
     end: int = 0
     cuts: int = -1
     cleanings: int = 0
     life: int = 0
     high_watermark: int = 0
     stable: int = 0
-    """The last stable offset at the latest check."""
+    """The last stable offset at the last check."""
     open: dict[int, int] = field(default_factory=dict)
-    """Producer id -> first offset of its transaction, where the files hold no marker of its end."""
+    """Producer id -> first offset of its transaction, if the files have no marker that ends it."""
     state: tuple[Any, ...] = ()
-    """The state at the latest check."""
+    """The state at the last check."""
     log_start_offset: int = 0
     agreed: int = 0
-    """Batches from the front that were compared with the committed ones and are the same."""
+    """The number of first batches that were compared with the committed ones and are equal."""
     compared_below: int = 0
-    """Of a compacted log: its batches below this offset were compared with the committed
-    ones since its files were read whole.
+    """In a compacted log, batches below this offset were compared with the committed ones since the
+    last complete read of its files.
     """
     lost_power: bool = False
     """Whether its unsynced records may be lost; False again after its restart."""
@@ -81,16 +80,17 @@ class Shadow:
     records again.
     """
     unassigned: bool = False
-    """Whether the metadata took the replica from its node since its log was read: the node
-    may have removed it, and created another.
+    """Whether the metadata has removed the replica from its node since its log was read: the node
+    may have deleted it, and created another one.
     """
     latest_epoch: int = -1
     """The last entry of its leader epochs."""
 
     def lies_below(self, cleaned_to: int) -> bool:
-        """Whether it ends inside what another replica has compacted. A leader that has no batch
-        left of its last epoch lets it begin again before the gap: all that it loses is superseded
-        by committed records that it does not have yet, so it is in no ISR and no ELR.
+        """Whether it ends inside offsets that another replica has compacted. A leader without a
+        batch of the replica's last epoch lets it restart before the gap. Newer committed records,
+        which the replica does not have yet, supersede all records that it loses. So it is in no ISR
+        and no ELR.
         """
         return self.end <= cleaned_to
 
@@ -101,11 +101,11 @@ class Committed:
 
     batches: list[Batch] = field(default_factory=list)
     leader_epochs: list[int] = field(default_factory=list)
-    """Of the leader whose high watermark passed each of them first."""
+    """For each batch, the epoch of the leader whose high watermark first passed it."""
     first_offset: int = 0
     cleaned_to: int = 0
-    """Below it some replica was compacted: there batches may be missing, or have lost
-    records, on any.
+    """Some replica has compacted offsets below this one: there, any replica may lack batches or
+    records.
     """
 
     @property
@@ -113,9 +113,9 @@ class Committed:
         return self.batches[-1].next_offset if self.batches else self.first_offset
 
     def end_before(self, leader_epoch: int) -> int:
-        """Up to where it was committed by leaders of earlier epochs: what a leader of this one must
-        hold. (One that learns of its leadership late, when another leads already, need not hold
-        what that one has committed.)
+        """The end of the batches that leaders of earlier epochs have committed, which a leader of
+        this epoch must have. If a node becomes a leader late, when another one already leads, it
+        need not have the batches that the other one has committed.
         """
         count = next(
             (at for at, epoch in enumerate(self.leader_epochs) if epoch >= leader_epoch),
@@ -127,7 +127,7 @@ class Committed:
 def extend(
     world: World, node_id: int, log: Any, shadow: Shadow, where: str, counts: Counts
 ) -> None:
-    """Read the batches that the files of `log` have and `shadow` has not."""
+    """Read the batches of the files of `log` that `shadow` does not have."""
     for segment in log.segments[log.segment_index(shadow.end) :]:
         position = 0
         if shadow.places and shadow.places[-1][0] == segment.base_offset:
@@ -175,9 +175,7 @@ def extend(
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """Of a segment.
-
-    A cleaned one is read before it has its name, while the file that it replaces still has it
-    (`Segment.suffix`).
+    """The file name of a segment. Probes read a compacted segment before it is renamed, while the
+    replaced file still has the name (`Segment.suffix`).
     """
     return f"{base_offset:020d}.log{suffix}"

@@ -1,4 +1,4 @@
-"""Comparison of all live nodes as a whole: images, accounts, bytes and producers."""
+"""Compares all live nodes completely: images, accounts, bytes and producers."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def _validate_partition(world: World, live: Live, key: Key, shadows: Mapping[int
 
 
 def _validate_bytes(world: World, node_id: int, partition: Any, shadow: Shadow) -> None:
-    """Each batch below the high watermark passes its CRC, which covers all but what the
-    shadow compares.
+    """Check the CRC of each batch below the high watermark. It covers all bytes that the shadow
+    does not compare.
     """
     log = partition.log
     if shadow.set_aside:
@@ -85,7 +85,7 @@ def _validate_bytes(world: World, node_id: int, partition: Any, shadow: Shadow) 
             continue
         data = world.contents(node_id, log.path / file_name(segment, suffixes.get(segment, "")))
         if not data:
-            continue  # retired by retention
+            continue  # removed by retention
         try:
             validate(memoryview(data), position)
         except Exception as error:
@@ -96,7 +96,7 @@ def _validate_bytes(world: World, node_id: int, partition: Any, shadow: Shadow) 
 
 
 def _validate_producers(a: int, first: Any, b: int, second: Any) -> None:
-    """Two replicas that end alike know the last batch of each producer alike (I7)."""
+    """Two replicas with the same end must have the same last batch of each producer (I7)."""
     logs = first.log, second.log
     if (
         logs[0].log_end_offset != logs[1].log_end_offset
