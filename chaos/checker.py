@@ -47,11 +47,11 @@ MEANINGS = {
     "gap": "offset does not follow the one before",
     "unknown": "in the log, and never sent",
     "acked-disorder": "acknowledged at an offset not above that of an earlier record",
-    "unsettled": "sent, and never acknowledged although the producer had all the time it wanted",
-    "inconsistent-offset": "a consumer read another record at this offset than the final log has",
-    "vanished": "a consumer read it, and the final log has nothing at its offset",
-    "poll-skip": "a consumer got it without the records before it",
-    "nonmonotonic-poll": "a consumer got it after a record of the same or a higher offset",
+    "unsettled": "sent, and not acknowledged, although the producer has no timeout",
+    "inconsistent-offset": "a consumer read a record that differs from the final log at this offset",
+    "vanished": "read by a consumer, and the final log has no record at its offset",
+    "poll-skip": "read by a consumer without the records before it",
+    "nonmonotonic-poll": "read by a consumer after a record at the same or a higher offset",
 }
 
 

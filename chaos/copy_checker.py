@@ -33,12 +33,12 @@ class Copy(Reads):
 MEANINGS = {
     "missing": "in the input, and not in the copy",
     "doubled": "in the copy more than once",
-    "invented": "in the copy, and nothing like it in the input",
+    "invented": "in the copy, and not in the input",
     "changed": "in the copy with another value than in the input",
     "disorder": "in the copy after a record that follows it in the input",
-    "taken-back": "read as committed while the faults went on, and not there in the end",
+    "taken-back": "read as committed during the faults, and not in the final copy",
     "read-twice": "read as committed more than once, or out of order, by one consumer",
-    "unseen": "skipped by a consumer that read along and got later ones",
+    "unseen": "skipped by a consumer that read later records",
 }
 
 

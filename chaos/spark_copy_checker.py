@@ -14,7 +14,7 @@ EXAMPLES_MAX = 5
 MEANINGS = {
     "lost": "in the source, and not in the copy",
     "doubled": "in the copy more than once",
-    "invented": "in the copy, and nothing like it in the source",
+    "invented": "in the copy, and not in the source",
     "changed": "in the copy with another value than in the source",
     "disorder": "in the copy after a row that follows it in the source",
 }

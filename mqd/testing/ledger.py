@@ -22,31 +22,29 @@ Log = Sequence[tuple[int, bytes]]
 """(offset, value) of records, in order."""
 
 MEANINGS = {
-    "txn-torn": "readers of committed records see a part of a transaction, and another part "
-    "is missing",
-    "txn-lost": "a transaction was committed, and a record of it is missing",
+    "txn-torn": "readers of committed records see only a part of a transaction",
+    "txn-lost": "a record of a committed transaction is missing",
     "txn-aborted-read": "readers of committed records see a record of a transaction that was not "
     "committed",
     "txn-duplicate": "the log has a record of a transaction more than once",
-    "txn-unknown": "a record that no transaction wrote",
+    "txn-unknown": "the log has a record that no transaction wrote",
     "txn-reordered": "records of one transaction are not in the order in which they were sent",
-    "txn-zombie": "the commit of a producer that had been replaced was accepted",
-    "2pc-stolen": "another client than its driver ended or took over a prepared transaction",
-    "2pc-zombie": "the writer of a prepared transaction ended it with the epoch of its records",
+    "txn-zombie": "the commit of a replaced producer was accepted",
+    "2pc-stolen": "a client that is not its driver ended or took over a prepared transaction",
+    "2pc-zombie": "a worker ended its prepared transaction with the epoch of its records",
     "2pc-swept": "a transaction was committed after its transactional id was initialized again",
-    "2pc-repeat": "a decision was accepted, and refused when it was repeated",
-    "2pc-turned": "a transaction was ended, and the opposite decision was accepted afterwards",
-    "2pc-other": "another transaction was prepared than the one that its producer had open",
-    "txn-ghost": "readers of committed records see a record that readers of all records do not "
-    "see, or see at another offset",
-    "txn-reader": "a reader of committed records saw other records than the final log has",
+    "2pc-repeat": "a decision was accepted, but its repetition was rejected",
+    "2pc-turned": "after the end of a transaction, the opposite decision was accepted",
+    "2pc-other": "the prepared transaction is not the open transaction of its producer",
+    "txn-ghost": "readers of committed records see a record that is not at its offset in the log",
+    "txn-reader": "the records of a reader of committed records differ from the final log",
     "copy-missing": "a record was not copied",
     "copy-twice": "a record was copied more than once",
-    "copy-unknown": "a copy of a record that is not in the source, or was another",
-    "copy-reordered": "copies of one source partition are not in its order",
-    "stable-back": "one leader in one epoch returned a lower last stable offset than before",
-    "beyond-stable": "a record was served to readers of committed records at or above the "
-    "last stable offset of the same response",
+    "copy-unknown": "a copy has no source record with its value",
+    "copy-reordered": "copies of one source partition are not in the order of the source",
+    "stable-back": "the last stable offset of one leader in one epoch decreased",
+    "beyond-stable": "a response to a reader of committed records has a record at or above its "
+    "last stable offset",
     "stable-beyond-watermark": "log start <= last stable offset <= high watermark does not "
     "hold in a response",
 }
