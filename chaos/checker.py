@@ -48,7 +48,7 @@ MEANINGS = {
     "unknown": "in the log, and never sent",
     "acked-disorder": "acknowledged at an offset not above that of an earlier record",
     "unsettled": "sent, and not acknowledged, although the producer has no timeout",
-    "inconsistent-offset": "a consumer read a record that differs from the final log at this offset",
+    "inconsistent-offset": "read by a consumer, and the final log has another record at its offset",
     "vanished": "read by a consumer, and the final log has no record at its offset",
     "poll-skip": "read by a consumer without the records before it",
     "nonmonotonic-poll": "read by a consumer after a record at the same or a higher offset",
